@@ -1,0 +1,65 @@
+# Each target does its own set-up: a virtual environment in .venv, from the lock, on any Python 3.11 or newer.
+# Run `make` alone for the list.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+CHECKERS := $(VENV)/.checkers
+PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench fix docs lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+demo: $(READY)  ## see the state machines at work
+	@$(BIN)/python examples/tour.py
+
+test: $(READY)  ## all tests, with full branch coverage of the machines
+	@rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -n auto --dist worksteal
+	@$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --include='src/holdfast/machines/*,src/holdfast/ready/*' --fail-under=100
+	$(BIN)/coverage report --fail-under=95
+
+check: $(CHECKERS)  ## format, lint, strict types, types of the public API
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/basedpyright --verifytypes holdfast --ignoreexternal --pythonpath $(BIN)/python
+
+bench: $(READY)  ## speed, as ratios inside one run
+	$(BIN)/python bench/machines.py
+
+fix: $(CHECKERS)  ## format, and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(READY)  ## write the generated pages
+	$(BIN)/python tools/write_docs.py
+
+COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
+    --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock'
+
+lock: $(READY)  ## resolve the dependencies anew
+	$(PIP) 'uv>=0.13,<0.14'
+	$(COMPILE) --all-extras --group test --group bench --group build -o requirements.lock
+	$(COMPILE) --group check --constraint requirements.lock -o requirements-check.lock
+
+clean:  ## remove everything that was made
+	rm -rf $(VENV) .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer; name one with PYTHON=…")'
+	@echo 'Setting up $(VENV) …' >&2
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --require-hashes --requirement requirements.lock
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(CHECKERS): requirements-check.lock $(READY)
+	@echo 'Adding the checkers …' >&2
+	@$(PIP) --require-hashes --requirement requirements-check.lock
+	@touch $@

@@ -1,0 +1,78 @@
+"""What is allowed: the three machines as values, and what is built on them. Pure: no I/O, no clock, no settings.
+
+- `JOB`, `RUN`, `READY`: the tables. ``JOB.advance(state, event)`` gives the next state or refuses.
+- `derive`, `check`, `fold`: a job's stream read leniently, judged, and read strictly.
+- `runs`: what users see of a stream.
+- `Event`, `seal`, `encode`, `decode`: one event, its bytes and its place in the hash chain.
+"""
+
+from holdfast.errors import InvalidEvent, InvalidRunTransition, InvalidTable, InvalidTransition
+from holdfast.machines.event import GENESIS, Event, HistoryEvent, canonical, decode, digest, encode, seal
+from holdfast.machines.fold import Fold, Violation, check, derive, fold
+from holdfast.machines.job import JOB, TERMINAL_JOB_STATES, JobEvent, JobState
+from holdfast.machines.ready import (
+    READY,
+    BudgetExhausted,
+    Busy,
+    Pending,
+    Reading,
+    Ready,
+    ReadyState,
+    RetryAfter,
+    WakeSource,
+)
+from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
+from holdfast.machines.runs import RunError, RunProjection, RunRecord, run_paths, runs
+from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Snapshot
+from holdfast.machines.table import Row, Table
+
+__all__ = [
+    "GENESIS",
+    "JOB",
+    "READY",
+    "RUN",
+    "TERMINAL_JOB_STATES",
+    "TERMINAL_RUN_STATUSES",
+    "BudgetExhausted",
+    "Busy",
+    "CancelRequest",
+    "Event",
+    "Fold",
+    "HistoryEvent",
+    "InvalidEvent",
+    "InvalidRunTransition",
+    "InvalidTable",
+    "InvalidTransition",
+    "JobEvent",
+    "JobState",
+    "OpenStep",
+    "OpenWait",
+    "Pending",
+    "Reading",
+    "Ready",
+    "ReadyState",
+    "RetryAfter",
+    "Row",
+    "RunError",
+    "RunProjection",
+    "RunRecord",
+    "RunStatus",
+    "Snapshot",
+    "Table",
+    "Violation",
+    "WakeSource",
+    "advance",
+    "canonical",
+    "check",
+    "decode",
+    "derive",
+    "digest",
+    "encode",
+    "fold",
+    "run_paths",
+    "runs",
+    "seal",
+]
+
+advance = JOB.advance
+"""The Job machine's `advance`, the one most people mean."""

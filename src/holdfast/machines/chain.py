@@ -1,0 +1,51 @@
+"""The hash chain of one job: has anything been edited, removed, added or reordered (SPEC P8)?
+
+Each event carries its own hash and the hash of the event before it, so a stream can be checked with no other source:
+every link is looked at by itself, and the first bad event is the first index reported.
+
+What a chain alone cannot show is a tail that was cut off, or a stream that was written anew from the first bad event
+on. For those, pass the `head` that is kept elsewhere: the last event's hash, as the store's projection or a backup
+knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.machines.event import GENESIS, Event, digest
+
+__all__ = ["breaks"]
+
+RULE = "P8"
+
+
+def breaks(events: Sequence[object], head: str | None = None) -> Iterator[tuple[int, str]]:
+    """Yield (index, what is wrong) for every bad link. Items that are not records are passed over."""
+    before: Event | None = None
+    last: Event | None = None
+    for index, event in enumerate(events):
+        if not isinstance(event, Event):
+            before = None  # nothing is known of what precedes the next record
+            continue
+        unknown_past = before is None and index > 0
+        problem = _problem(event, before, unknown_past=unknown_past)
+        if problem:
+            yield index, problem
+        before = last = event
+    if head is not None and (last is None or last.hash != head):
+        yield len(events), f"the stream ends with {last.hash if last else GENESIS}, but its head is known to be {head}"
+
+
+def _problem(event: Event, before: Event | None, *, unknown_past: bool) -> str | None:
+    if event.hash != digest(event):
+        return "its contents do not match its hash: it was edited"
+    if unknown_past:
+        return None
+    seq, prev = (before.seq + 1, before.hash) if before is not None else (1, GENESIS)
+    if before is not None and event.job != before.job:
+        return f"it belongs to job {event.job!r}, the stream to {before.job!r}"
+    if event.seq != seq:
+        return f"its number is {event.seq} where {seq} is due: an event was removed, added or moved"
+    if event.prev != prev:
+        return "it does not follow the event before it: one of the two was replaced"
+    return None

@@ -1,0 +1,239 @@
+"""One event of a job: the record, its bytes, and the hash that ties it to the event before it.
+
+A job is its stream of events, so a record must never be silently different from what was written:
+
+- `seal` makes the only kind of record there is: plain JSON values, numbered, hashed, tied to its predecessor.
+- `encode` and `decode` are exact: decoding gives the record that was encoded, or `InvalidEvent` with the reason. No
+  input makes `decode` do anything else.
+- `canonical` gives the bytes that are hashed. They depend on the values alone, not on key order or white space, so a
+  store may keep the payload in whatever JSON form it likes.
+- The type is an open name. What a newer release wrote is kept and carried along; it does not move the machine.
+
+The hash is SHA-256 over the canonical bytes of ``[schema, job, seq, id, type, attempt, at, payload, prev]``. Canonical
+JSON here: UTF-8, keys sorted by code point, no white space, only the escapes JSON demands, floats in their shortest
+form that reads back the same and always with a point or an exponent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+
+from holdfast.errors import InvalidEvent
+
+__all__ = [
+    "EVENT_BYTES_MAX",
+    "GENESIS",
+    "PAYLOAD_DEPTH_MAX",
+    "SCHEMA",
+    "Event",
+    "HistoryEvent",
+    "canonical",
+    "decode",
+    "digest",
+    "encode",
+    "seal",
+]
+
+SCHEMA = 1  # version of the record's own shape; raised only when a field of `Event` changes its meaning
+GENESIS = "0" * 64  # what the first event of a job names as its predecessor
+EVENT_BYTES_MAX = 16 * 1024 * 1024  # a record over this is refused before it is parsed
+PAYLOAD_DEPTH_MAX = 64  # nesting over this is refused: deep values exhaust the stack of whoever reads them later
+
+
+class HistoryEvent(StrEnum):
+    """The events besides the state events that this release writes and understands. They never move the machine."""
+
+    CANCEL_REQUESTED = "cancel_requested"
+    PLAN_GENERATED = "plan_generated"
+    NODE_STARTED = "node_started"
+    NODE_FINISHED = "node_finished"
+    COMMAND_COMMITTED = "command_committed"
+    TOOL_STARTED = "tool_invocation_started"
+    TOOL_FINISHED = "tool_invocation_finished"
+
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+_Hash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Counting = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+
+
+class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One thing that happened to a job. Made by `seal` or `decode`; never changed.
+
+    Attributes:
+        id: unique name of this event.
+        job: the job whose stream this is.
+        seq: position in the stream, from 1, without gaps.
+        type: what happened; a `JobEvent`, a `HistoryEvent`, or a name of a newer release.
+        payload: what belongs to it, plain JSON.
+        attempt: the attempt that wrote it (the fencing token), or None for a writer outside any attempt.
+        at: when, in UTC epoch seconds, by the store's clock.
+        schema: version of this record's shape.
+        prev: hash of the event before it, `GENESIS` for the first.
+        hash: hash of this event.
+    """
+
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+    job: _Name
+    seq: _Counting
+    type: _Name
+    payload: dict[str, Any]
+    attempt: _Counting | None
+    at: float
+    schema: _Counting
+    prev: _Hash
+    hash: _Hash
+
+
+_encoder = msgspec.json.Encoder(order="sorted")
+_record_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Event)
+_payload_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def seal(
+    after: Event | None,
+    type: str,  # noqa: A002 - the record's own field names
+    payload: Mapping[str, Any] | None = None,
+    *,
+    at: float,
+    attempt: int | None = None,
+    job: str | None = None,
+    id: str | None = None,  # noqa: A002
+) -> Event:
+    """Make the event that follows `after`, or the first event of `job` when `after` is None.
+
+    The payload is normalised to plain JSON values, a copy that nobody else holds. The id is ``job:seq`` unless given.
+
+    Raises:
+        InvalidEvent: a value that JSON cannot hold exactly, or a name, number or time out of range.
+    """
+    job = job if job is not None else (after.job if after is not None else "")
+    if after is not None and job != after.job:
+        raise InvalidEvent(f"an event of job {job!r} cannot follow one of job {after.job!r}")
+    seq = after.seq + 1 if after is not None else 1
+    raw, plain = _plain(payload if payload is not None else {})
+    unsealed = {
+        "id": id if id is not None else f"{job}:{seq}",
+        "job": job,
+        "seq": seq,
+        "type": str(type),
+        "payload": plain,
+        "attempt": attempt,
+        "at": at,
+        "schema": SCHEMA,
+        "prev": after.hash if after is not None else GENESIS,
+    }
+    return _sealed(unsealed, raw)
+
+
+def encode(event: Event) -> bytes:
+    """Return the record as one line of JSON."""
+    return _record_encoder.encode(event)
+
+
+def decode(data: bytes | str, *, bytes_max: int = EVENT_BYTES_MAX) -> Event:
+    """Read a record back.
+
+    Its shape is checked; its place in the chain is checked by `holdfast.machines.check`.
+
+    Raises:
+        InvalidEvent: for every input that is not a record; the message names the first thing that is wrong.
+    """
+    if len(data) > bytes_max:
+        raise InvalidEvent(f"an event record may have {bytes_max} bytes, this one has {len(data)}")
+    try:
+        event = _decoder.decode(data)
+    except (ValueError, RecursionError) as error:  # msgspec's own errors and bad UTF-8 are ValueErrors
+        raise InvalidEvent(f"not an event record: {error}") from error
+    if _may_be_deep(data if isinstance(data, bytes) else data.encode()):
+        _refuse_depth(event.payload)
+    return event
+
+
+def canonical(event: Event) -> bytes:
+    """Return the bytes that are hashed; see the module's text for their form."""
+    return _canonical(event, event.payload)
+
+
+def digest(event: Event) -> str:
+    """Compute the hash that this event ought to carry."""
+    return hashlib.sha256(canonical(event)).hexdigest()
+
+
+def _sealed(unsealed: dict[str, Any], raw: bytes) -> Event:
+    try:
+        draft = msgspec.convert({**unsealed, "hash": GENESIS}, Event, strict=True)
+    except msgspec.ValidationError as error:
+        raise InvalidEvent(f"not an event record: {error}") from error
+    if not math.isfinite(draft.at):
+        raise InvalidEvent(f"not an event record: `at` must be a finite number of seconds, got {draft.at}")
+    for name in (draft.id, draft.job, draft.type):
+        if not _is_unicode(name):
+            raise InvalidEvent(f"not an event record: {name!r} holds a character that UTF-8 cannot write")
+    # Raw: the payload was encoded once already, canonically.
+    hashed = hashlib.sha256(_canonical(draft, msgspec.Raw(raw))).hexdigest()
+    return msgspec.structs.replace(draft, hash=hashed)
+
+
+def _canonical(event: Event, payload: object) -> bytes:
+    return _encoder.encode(
+        (event.schema, event.job, event.seq, event.id, event.type, event.attempt, event.at, payload, event.prev)
+    )
+
+
+def _plain(payload: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """Return the payload's canonical bytes and what they read back as: plain JSON values, a copy."""
+    try:
+        raw = _encoder.encode(dict(payload))
+        plain = _payload_decoder.decode(raw)
+    except (TypeError, ValueError, RecursionError) as error:  # lone surrogates are a ValueError
+        raise InvalidEvent(f"the payload is not JSON: {error}") from error
+    if len(raw) > EVENT_BYTES_MAX:
+        raise InvalidEvent(f"a payload may have {EVENT_BYTES_MAX} bytes, this one has {len(raw)}")
+    if _may_be_deep(raw):
+        _refuse_depth(plain)
+    if b"null" in raw:  # NaN and infinity would have become null without a word
+        _refuse_not_finite(msgspec.to_builtins(payload))
+    return raw, plain
+
+
+def _may_be_deep(raw: bytes) -> bool:
+    # Counting brackets bounds the depth from above at the speed of C; only then is the value walked.
+    return raw.count(b"[") + raw.count(b"{") > PAYLOAD_DEPTH_MAX
+
+
+def _refuse_depth(value: object) -> None:
+    level = [value]
+    for _ in range(PAYLOAD_DEPTH_MAX + 1):
+        level = [item for container in level for item in _items(container)]
+        if not level:
+            return
+    raise InvalidEvent(f"the payload nests deeper than {PAYLOAD_DEPTH_MAX} levels")
+
+
+def _refuse_not_finite(value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidEvent(f"the payload is not JSON: it holds {value}")
+    for item in _items(value):
+        _refuse_not_finite(item)
+
+
+def _items(value: object) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,277 @@
+"""A job's stream read as the rules want it read (SPEC J5).
+
+`Fold` is the one reader. It takes events one by one, says of each whether it is legal and why not, and always moves on,
+the lenient way: the last state event wins. Everything else is built on it:
+
+- `fold(events)` is strict: it raises at the first illegal event, with its index, and otherwise gives a `Snapshot`.
+- `check(events)` lists every violation with its index and rule number. An empty list means a legal stream.
+- `derive(events)` is the lenient reading by itself: a state, whatever the stream looks like. It is written apart from
+  `Fold` on purpose, so that each can be tested against the other.
+
+Events are records or bare names. A bare name can break the rules of the table; the rules about payloads and attempts
+need a record. Names this release does not know are kept and never move anything (a newer release wrote them).
+
+On every legal stream the three agree, and agree with `JOB`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import InvalidTransition
+from holdfast.machines import chain, rules
+from holdfast.machines.event import Event, HistoryEvent
+from holdfast.machines.job import TARGETS, JobEvent, JobState
+from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Snapshot
+
+__all__ = ["Fold", "Violation", "check", "derive", "fold"]
+
+EventLike = Event | str
+
+_BARE: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule: the event's index in the stream, the rule's number, and what is wrong in words."""
+
+    index: int
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"event {self.index} breaks {self.rule}: {self.message}"
+
+
+def derive(events: Iterable[object]) -> JobState:
+    """Read a stream leniently: the last state event wins; nothing raises; an empty stream is queued.
+
+    For streams that may be damaged or imported. Whether one is legal, `check` says.
+    """
+    state = JobState.QUEUED
+    for event in events:
+        name = event.type if isinstance(event, Event) else event
+        if isinstance(name, str) and name in TARGETS:
+            state = TARGETS[name]
+    return state
+
+
+def check(events: Iterable[object], *, head: str | None = None) -> list[Violation]:
+    """List everything that is wrong with a stream, first event first; an empty list means it is legal.
+
+    Args:
+        events: records or bare names, oldest first. Records are also checked for edits, gaps and reordering.
+        head: hash of the last event as somebody else keeps it; finds a tail that was cut off or rewritten.
+    """
+    stream = list(events)
+    reader = Fold()
+    found = [violation for violation in map(reader.push, stream) if violation is not None]
+    found += [Violation(index, chain.RULE, problem) for index, problem in chain.breaks(stream, head)]
+    return sorted(found, key=lambda violation: violation.index)
+
+
+def fold(events: Iterable[object]) -> Snapshot:
+    """Read a stream strictly and give all that is known at its end.
+
+    Raises:
+        InvalidTransition: at the first illegal event, with `index`, `rule`, state and event.
+    """
+    reader = Fold()
+    for event in events:
+        reader.take(event)
+    return reader.snapshot()
+
+
+class Fold:
+    """Reads one stream, event by event. `take` is strict, `push` reports; on legal streams they do the same."""
+
+    __slots__ = (
+        "attempt",
+        "attempts",
+        "cancel",
+        "committed",
+        "failed",
+        "length",
+        "not_before",
+        "open_steps",
+        "purpose",
+        "run",
+        "started",
+        "state",
+        "wait",
+    )
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.state: JobState | None = None
+        self.attempt = 0
+        self.attempts = 0
+        self.run = 1
+        self.started = False
+        self.purpose: str | None = None
+        self.wait: OpenWait | None = None
+        self.not_before: float | None = None
+        self.cancel: CancelRequest | None = None
+        self.committed: set[str] = set()
+        self.failed: set[str] = set()  # nodes whose last try ended in a failure and was not begun again
+        self.open_steps: dict[str, OpenStep] = {}
+
+    def take(self, event: object) -> None:
+        """Read one event; refuse an illegal one before anything is changed."""
+        broken = rules.broken(self, event)
+        if broken is not None:
+            name = event.type if isinstance(event, Event) else str(event)
+            raise InvalidTransition(self.state, name, rule=broken.rule, detail=broken.message, index=self.length)
+        self._apply(event)
+
+    def push(self, event: object) -> Violation | None:
+        """Read one event, whatever it is, and report the rule it breaks."""
+        broken = rules.broken(self, event)
+        violation = Violation(self.length, *broken) if broken is not None else None
+        self._apply(event)
+        return violation
+
+    def snapshot(self) -> Snapshot:
+        """Give all that is known now, as a value that later events do not change."""
+        return Snapshot(
+            length=self.length,
+            state=self.state or JobState.QUEUED,
+            attempt=self.attempt,
+            attempts=self.attempts,
+            run=self.run,
+            started=self.started,
+            purpose=self.purpose,
+            wait=self.wait,
+            not_before=self.not_before,
+            cancel=self.cancel,
+            committed=frozenset(self.committed),
+            open_steps=dict(self.open_steps),
+        )
+
+    def _apply(self, event: object) -> None:
+        self.length += 1
+        payload: Mapping[str, Any]
+        if isinstance(event, Event):
+            name, payload, attempt, at = event.type, event.payload, event.attempt, event.at
+        elif isinstance(event, str):
+            name, payload, attempt, at = event, _BARE, None, 0.0
+        else:
+            return
+        apply_history = _HISTORY.get(name)
+        if apply_history is not None:
+            apply_history(self, payload, attempt, at)
+        elif name in TARGETS:
+            self._move(name, payload, attempt)
+
+    def _move(self, name: str, payload: Mapping[str, Any], attempt: int | None) -> None:
+        before, self.state = self.state, TARGETS[name]
+        ran_user_code = before is JobState.RUNNING and self.purpose is None
+        self.purpose = self.wait = self.not_before = None
+        match name:
+            case JobEvent.RUNNING:
+                self.attempt = attempt or self.attempt + 1
+                self.attempts += 1
+                self.started = True
+            case JobEvent.LEASED:
+                self.attempt = attempt or self.attempt + 1
+                self.purpose = _text(payload, "purpose") or "unknown"
+            case JobEvent.WAITING:
+                self.wait = _open_wait(payload)
+                self.attempts -= ran_user_code  # a wait is an orderly end: it counts against nobody (J14)
+            case JobEvent.REQUEUED:
+                self._requeue(before, payload, ran_user_code=ran_user_code)
+            case _:
+                pass
+
+    def _requeue(self, before: JobState | None, payload: Mapping[str, Any], *, ran_user_code: bool) -> None:
+        self.not_before = _number(payload, "not_before")
+        if payload.get("reason") == "worker_shutdown":
+            self.attempts -= ran_user_code  # neither a failure nor a crash (L6)
+        if before is JobState.FAILED:  # an operator's retry: a new run, with its own count and no cancel (R4)
+            self.run += 1
+            self.attempts = 0
+            self.started = False
+            self.cancel = None
+
+
+def _cancel_requested(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float) -> None:
+    del attempt
+    if reader.cancel is None:  # repeating is harmless; the first reason is kept (R6)
+        reader.cancel = CancelRequest(reason=_text(payload, "reason"), at=at)
+
+
+def _node_started(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float) -> None:
+    _open_step(reader, payload, attempt, at, tool=False)
+
+
+def _tool_started(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float) -> None:
+    _open_step(reader, payload, attempt, at, tool=True)
+
+
+def _open_step(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float, *, tool: bool) -> None:
+    node = _text(payload, "node")
+    if node is not None:
+        reader.failed.discard(node)
+        reader.open_steps[node] = OpenStep(node=node, tool=tool, attempt=attempt or reader.attempt, since=at)
+
+
+def _committed(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float) -> None:
+    del attempt, at
+    node = _text(payload, "node")
+    if node is not None:
+        reader.open_steps.pop(node, None)
+        reader.committed.add(node)
+
+
+def _tool_finished(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float) -> None:
+    if rules.is_failure(payload):
+        _node_finished(reader, payload, attempt, at)
+    else:
+        _committed(reader, payload, attempt, at)
+
+
+def _node_finished(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float) -> None:
+    del attempt, at
+    node = _text(payload, "node")
+    if node is not None:
+        reader.open_steps.pop(node, None)
+        if rules.is_failure(payload):
+            reader.failed.add(node)
+
+
+_HISTORY = {
+    HistoryEvent.CANCEL_REQUESTED.value: _cancel_requested,
+    HistoryEvent.NODE_STARTED.value: _node_started,
+    HistoryEvent.TOOL_STARTED.value: _tool_started,
+    HistoryEvent.COMMAND_COMMITTED.value: _committed,
+    HistoryEvent.TOOL_FINISHED.value: _tool_finished,
+    HistoryEvent.NODE_FINISHED.value: _node_finished,
+}
+
+
+def _open_wait(payload: Mapping[str, Any]) -> OpenWait:
+    return OpenWait(
+        node=_text(payload, "node"),
+        correlation_key=_text(payload, "correlation_key"),
+        wait_type=_text(payload, "wait_type"),
+        deadline=_number(payload, "deadline"),
+        park=payload.get("park") is True,
+    )
+
+
+def _text(payload: Mapping[str, Any], key: str) -> str | None:
+    value = payload.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _number(payload: Mapping[str, Any], key: str) -> float | None:
+    value = payload.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer that no clock will reach
+        return math.inf

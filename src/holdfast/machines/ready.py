@@ -1,0 +1,146 @@
+"""May a part of the system take more work (SPEC S1, S2)? Five states, asked for by name, and what each one carries.
+
+Rule 1: what a poll reports is a *reading*: `Ready`, `Busy`, `BudgetExhausted`, `RetryAfter` or `Pending`.
+Rule 2: `READY.advance(current, next)` says whether one state may follow another. Three self-edges are missing: an
+exhausted budget and a back-off are reported once, and Pending ends by a wake, never by another Pending.
+Rule 3: `Pending` without a source that could wake it cannot be made.
+
+The contract of Pending over time (wakes, waiters, threads) is kept by `holdfast.ready.ReadyMonitor`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from holdfast.errors import EmptyWakeSet, InvalidWake
+from holdfast.machines.table import Table
+
+__all__ = [
+    "READY",
+    "BudgetExhausted",
+    "Busy",
+    "Pending",
+    "Reading",
+    "Ready",
+    "ReadyState",
+    "RetryAfter",
+    "WakeSource",
+    "wake_sources",
+]
+
+
+class ReadyState(StrEnum):
+    """The five states. Members equal their wire names."""
+
+    READY = "ready"
+    BUSY = "busy"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    RETRY_AFTER = "retry_after"
+    PENDING = "pending"
+
+
+class WakeSource(StrEnum):
+    """What may end a Pending interval."""
+
+    IO_READY = "io_ready"  # new work, a freed slot, a readable socket
+    TIMER = "timer"  # a due time, the end of a back-off or of a budget's window
+    CONFIG_RELOAD = "config_reload"  # limits or settings were changed
+
+
+_S = ReadyState
+
+_WAYS: dict[ReadyState | None, tuple[ReadyState, ...]] = {
+    None: (_S.READY,),
+    _S.READY: (_S.READY, _S.BUSY, _S.BUDGET_EXHAUSTED, _S.RETRY_AFTER, _S.PENDING),
+    _S.BUSY: (_S.READY, _S.BUSY, _S.BUDGET_EXHAUSTED, _S.RETRY_AFTER, _S.PENDING),
+    _S.BUDGET_EXHAUSTED: (_S.READY, _S.BUSY, _S.RETRY_AFTER, _S.PENDING),
+    _S.RETRY_AFTER: (_S.READY, _S.BUSY, _S.BUDGET_EXHAUSTED, _S.PENDING),
+    _S.PENDING: (_S.READY, _S.BUSY, _S.BUDGET_EXHAUSTED, _S.RETRY_AFTER),
+}
+
+READY: Table[ReadyState, ReadyState] = Table(
+    "ReadyState",
+    states=ReadyState,
+    events=ReadyState,
+    lines=[(current, target, target) for current, targets in _WAYS.items() for target in targets],
+)
+
+
+def wake_sources(names: Iterable[WakeSource | str]) -> frozenset[WakeSource]:
+    """Turn members and wire names into a set of sources.
+
+    Raises:
+        InvalidWake: a name that is no wake source.
+        EmptyWakeSet: no name at all.
+    """
+    sources = frozenset(_wake_source(name) for name in names)
+    if not sources:
+        raise EmptyWakeSet
+    return sources
+
+
+def _wake_source(name: WakeSource | str) -> WakeSource:
+    try:
+        return WakeSource(name)
+    except ValueError:
+        raise InvalidWake(str(name), frozenset(WakeSource)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Work can be taken now."""
+
+    state: ClassVar[ReadyState] = ReadyState.READY
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Healthy but full; `reason` says of what."""
+
+    reason: str
+
+    state: ClassVar[ReadyState] = ReadyState.BUSY
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetExhausted:
+    """A rate, count or cost limit is used up. Reported once; then Busy, RetryAfter or Pending on a timer."""
+
+    limit: float
+    remaining: float = 0
+
+    state: ClassVar[ReadyState] = ReadyState.BUDGET_EXHAUSTED
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAfter:
+    """Somebody asked us to come back later. Reported once; then Pending on a timer until the wait is over."""
+
+    wait_seconds: float
+
+    state: ClassVar[ReadyState] = ReadyState.RETRY_AFTER
+
+    def __post_init__(self) -> None:
+        """Refuse a wait that is no wait."""
+        if not (self.wait_seconds > 0 and math.isfinite(self.wait_seconds)):
+            raise ValueError(f"RetryAfter needs a finite wait over 0 seconds, got {self.wait_seconds!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Nothing to report until one of `sources` wakes it (S3)."""
+
+    sources: frozenset[WakeSource]
+
+    state: ClassVar[ReadyState] = ReadyState.PENDING
+
+    def __post_init__(self) -> None:
+        """Take any iterable of members or wire names; refuse the empty set."""
+        object.__setattr__(self, "sources", wake_sources(self.sources))
+
+
+Reading = Ready | Busy | BudgetExhausted | RetryAfter | Pending

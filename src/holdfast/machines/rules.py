@@ -1,0 +1,200 @@
+"""What every single event must satisfy, given all that was read before it.
+
+One function decides, `broken`; it changes nothing. The table comes first (J3); records must also keep the rules that
+a table cannot hold: who may write (L1, L3), why a claim was taken (J8), which wait is completed (J12), and the order of
+declaration, effect and commit of a call (E2, E4, E7, L8). Each answer carries the rule's number in the specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.errors import InvalidTransition
+from holdfast.machines.event import Event, HistoryEvent
+from holdfast.machines.job import JOB, TARGETS, TERMINAL_JOB_STATES, JobEvent, JobState
+
+if TYPE_CHECKING:
+    from holdfast.machines.fold import Fold
+
+__all__ = ["PURPOSES", "WAIT_TYPES", "Broken", "broken", "is_failure"]
+
+WAIT_TYPES = frozenset({"signal", "timer", "human", "webhook", "child"})
+FAILURES = frozenset({"retryable_failure", "permanent_failure"})
+
+# Why an administrative claim may be taken, and the one event that ends it, in the same transaction (J8, J10, J13, J14).
+PURPOSES: Mapping[str, str] = {
+    "cancel": JobEvent.CANCELLED.value,
+    "pause": JobEvent.WAITING.value,
+    "fail": JobEvent.FAILED.value,
+}
+
+_CLAIMS = frozenset({JobEvent.RUNNING.value, JobEvent.LEASED.value})
+_HISTORY_NAMES = frozenset(event.value for event in HistoryEvent)
+
+# Written by whoever holds the lease and by nobody else (L3). A cancel is fenced only while the job is held.
+_FENCED = frozenset(
+    event.value
+    for event in (
+        JobEvent.WAITING,
+        JobEvent.COMPLETED,
+        JobEvent.FAILED,
+        HistoryEvent.NODE_STARTED,
+        HistoryEvent.NODE_FINISHED,
+        HistoryEvent.COMMAND_COMMITTED,
+        HistoryEvent.TOOL_STARTED,
+        HistoryEvent.TOOL_FINISHED,
+    )
+)
+
+
+class Broken(NamedTuple):
+    """A rule's number, and in words how an event breaks it."""
+
+    rule: str
+    message: str
+
+
+def broken(reader: Fold, event: object) -> Broken | None:
+    """Name the first rule that `event` would break as the next of what `reader` has read; None if it is legal."""
+    if isinstance(event, Event):
+        return _name_rules(reader, event.type) or _record_rules(reader, event)
+    if isinstance(event, str):
+        return _name_rules(reader, event)
+    return Broken("J2", f"a {type(event).__name__} is no event: pass records or names")
+
+
+def is_failure(payload: Mapping[str, Any]) -> bool:
+    """Whether a finished call says that it failed (E10)."""
+    result_type = payload.get("result_type")
+    return isinstance(result_type, str) and result_type in FAILURES
+
+
+def _name_rules(reader: Fold, name: str) -> Broken | None:
+    if name in TARGETS:
+        try:
+            JOB.advance(reader.state, name)
+        except InvalidTransition as refusal:
+            return Broken("J3", f"{reader.state or '(initial)'} does not take {name}: {refusal.detail}")
+    elif name in _HISTORY_NAMES and reader.state in TERMINAL_JOB_STATES:
+        # Names we do not know are let through: what may follow what is for the release that wrote them to say.
+        return Broken("J7.1", f"{name} follows the end of the job, which is {reader.state}")
+    return None
+
+
+def _record_rules(reader: Fold, event: Event) -> Broken | None:
+    found = _fence(reader, event) or _administrative_claim(reader, event)
+    if found is None and event.type in _PAYLOAD_RULES:
+        return _PAYLOAD_RULES[event.type](reader, event)
+    return found
+
+
+def _fence(reader: Fold, event: Event) -> Broken | None:
+    if event.type in _CLAIMS:
+        if event.attempt is None or event.attempt <= reader.attempt:
+            return Broken("L1", f"a claim needs an attempt above {reader.attempt}, this one has {event.attempt}")
+        return None
+    held = reader.state is JobState.RUNNING
+    if event.attempt is None:
+        if event.type in _FENCED or (held and event.type == JobEvent.CANCELLED):
+            return Broken("L3", f"{event.type} is written under an attempt, this one has none")
+        return None
+    if not held or event.attempt != reader.attempt:
+        holder = f"attempt {reader.attempt} holds the job" if held else "no attempt holds the job"
+        return Broken("L3", f"attempt {event.attempt} is stale: {holder}")
+    return None
+
+
+def _administrative_claim(reader: Fold, event: Event) -> Broken | None:
+    if event.type == JobEvent.LEASED:
+        if not isinstance(event.payload.get("purpose"), str):
+            return Broken("J8", f"job_leased needs a purpose ({', '.join(PURPOSES)})")
+        return None
+    due = PURPOSES.get(reader.purpose or "")
+    if due is not None and event.type != due and _is_known(event.type):
+        return Broken("J8", f"a claim to {reader.purpose} is followed by {due} and nothing else")
+    return None
+
+
+def _is_known(name: str) -> bool:
+    return name in TARGETS or name in _HISTORY_NAMES
+
+
+def _requeued(reader: Fold, event: Event) -> Broken | None:
+    if reader.state is JobState.FAILED and not (event.payload.get("actor") and event.payload.get("reason")):
+        return Broken("J7.1", "a failed job is reopened by an operator, with actor and reason")
+    return None
+
+
+def _waiting(reader: Fold, event: Event) -> Broken | None:
+    del reader
+    key, wait_type = event.payload.get("correlation_key"), event.payload.get("wait_type")
+    if not (isinstance(key, str) and key):
+        return Broken("J12", "job_waiting needs a correlation_key")
+    if not (isinstance(wait_type, str) and wait_type in WAIT_TYPES):
+        return Broken("J12", f"job_waiting needs a wait_type ({', '.join(sorted(WAIT_TYPES))}), got {wait_type!r}")
+    return None
+
+
+def _wait_completed(reader: Fold, event: Event) -> Broken | None:
+    if reader.wait is None or reader.wait.correlation_key is None:
+        return None
+    key = event.payload.get("correlation_key")
+    if key != reader.wait.correlation_key:
+        return Broken("J12", f"the open wait is for {reader.wait.correlation_key!r}, this completes {key!r}")
+    return None
+
+
+def _node(check: Callable[[Fold, str, Event], Broken | None]) -> Callable[[Fold, Event], Broken | None]:
+    """Hand a rule the node that the event is about; an event about no node has no identity (E8)."""
+
+    def rule(reader: Fold, event: Event) -> Broken | None:
+        node = event.payload.get("node")
+        if not (isinstance(node, str) and node):
+            return Broken("E8", f"{event.type} names no node")
+        return check(reader, node, event)
+
+    return rule
+
+
+def _begun(reader: Fold, node: str, event: Event) -> Broken | None:
+    if node in reader.committed:
+        return Broken("E1", f"{event.type}: {node} is committed; its recorded result is used, it is not called again")
+    return None
+
+
+def _command_committed(reader: Fold, node: str, event: Event) -> Broken | None:
+    del event
+    if node in reader.committed:
+        return Broken("E7", f"{node} is committed already; the first effect stands")
+    if node in reader.failed:
+        return Broken("L8", f"the last try of {node} ended in a failure; only a new try can commit")
+    return None
+
+
+def _tool_finished(reader: Fold, node: str, event: Event) -> Broken | None:
+    step = reader.open_steps.get(node)
+    if step is None or not step.tool:
+        return Broken("E4", f"{node} finished without a declared start")
+    return None if is_failure(event.payload) else _command_committed(reader, node, event)
+
+
+def _node_finished(reader: Fold, node: str, event: Event) -> Broken | None:
+    if is_failure(event.payload):
+        if node in reader.committed:
+            return Broken("L8", f"{node} is committed and cannot fail afterwards")
+    elif node not in reader.committed:
+        return Broken("E2", f"{node} finished well, but nothing was committed before")
+    return None
+
+
+_PAYLOAD_RULES: Mapping[str, Callable[[Fold, Event], Broken | None]] = {
+    JobEvent.REQUEUED.value: _requeued,
+    JobEvent.WAITING.value: _waiting,
+    JobEvent.WAIT_COMPLETED.value: _wait_completed,
+    HistoryEvent.NODE_STARTED.value: _node(_begun),
+    HistoryEvent.TOOL_STARTED.value: _node(_begun),
+    HistoryEvent.COMMAND_COMMITTED.value: _node(_command_committed),
+    HistoryEvent.TOOL_FINISHED.value: _node(_tool_finished),
+    HistoryEvent.NODE_FINISHED.value: _node(_node_finished),
+}

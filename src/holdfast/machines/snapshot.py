@@ -1,0 +1,86 @@
+"""What is known of a job at one point of its stream. Values only; `fold` makes them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.machines.job import JobState
+
+__all__ = ["CancelRequest", "OpenStep", "OpenWait", "Snapshot"]
+
+
+class OpenWait(msgspec.Struct, frozen=True):
+    """The wait a blocked job is in. Fields are None where the stream is bare names."""
+
+    node: str | None = None
+    correlation_key: str | None = None
+    wait_type: str | None = None
+    deadline: float | None = None
+    park: bool = False
+
+
+class OpenStep(msgspec.Struct, frozen=True):
+    """A call that was begun and has no recorded outcome. A tool whose attempt is over is in doubt (E5)."""
+
+    node: str
+    tool: bool
+    attempt: int
+    since: float
+
+
+class CancelRequest(msgspec.Struct, frozen=True):
+    """The first request to cancel the current run; later ones change nothing."""
+
+    reason: str | None
+    at: float
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that the rules need to know of a job.
+
+    Attributes:
+        length: number of events read: the version of the stream.
+        state: the table's state; never a qualifier. What to show people, `shown` says.
+        attempt: the newest fencing token, 0 before the first claim.
+        attempts: claims that count against the job in this run: each start of user code, less those that ended in a
+            wait or a worker's shutdown. Crashes count (J14).
+        run: number of the current run, from 1; an operator's retry of a failed job opens the next (R4).
+        started: user code was started in this run.
+        purpose: why an administrative claim was taken, while it is open (J8).
+        wait: the open wait of a blocked job.
+        not_before: when a requeued job becomes due.
+        cancel: the first cancel request of this run.
+        committed: nodes whose result is recorded.
+        open_steps: nodes begun and not finished, by node.
+    """
+
+    length: int
+    state: JobState
+    attempt: int
+    attempts: int
+    run: int
+    started: bool
+    purpose: str | None
+    wait: OpenWait | None
+    not_before: float | None
+    cancel: CancelRequest | None
+    committed: frozenset[str]
+    open_steps: dict[str, OpenStep]
+
+    @property
+    def blocked(self) -> bool:
+        """Whether only a wait's end or a cancel can move the job: it is never claimed and never reclaimed (J7)."""
+        return self.state is JobState.WAITING
+
+    @property
+    def parked(self) -> bool:
+        """Whether the open wait asked to be shown as parked (J4)."""
+        return self.wait is not None and self.wait.park
+
+    def shown(self, now: float) -> JobState:
+        """Return the state to show at `now`: parked and retrying where they apply (J4)."""
+        if self.parked:
+            return JobState.PARKED
+        if self.state is JobState.QUEUED and self.not_before is not None and now < self.not_before:
+            return JobState.RETRYING
+        return self.state

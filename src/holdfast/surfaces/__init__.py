@@ -1,0 +1,1 @@
+"""Who asks: command line, HTTP and dashboard, thin over everything else."""
