@@ -152,7 +152,7 @@ def decode(data: bytes | str, *, bytes_max: int = EVENT_BYTES_MAX) -> Event:
         event = _decoder.decode(data)
     except (ValueError, RecursionError) as error:  # msgspec's own errors and bad UTF-8 are ValueErrors
         raise InvalidEvent(f"not an event record: {error}") from error
-    if _may_be_deep(data if isinstance(data, bytes) else data.encode()):
+    if _may_be_deep(data.encode() if isinstance(data, str) else data):
         _refuse_depth(event.payload)
     return event
 

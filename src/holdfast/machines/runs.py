@@ -147,6 +147,7 @@ class RunProjection:
         self._note_cancel(name, payload, at)
         match self._job.state:
             case JobState.COMPLETED:
+                self._pass_through_running()
                 self._pass_to(RunStatus.SUCCEEDED, progress=1.0, result_refs=_refs(payload))
             case JobState.FAILED:
                 self._fail(payload)
@@ -172,8 +173,7 @@ class RunProjection:
         self._set(stage=self._stage())
 
     def _fail(self, payload: Mapping[str, Any]) -> None:
-        if self.runs[-1].status is RunStatus.QUEUED:
-            self._pass_to(RunStatus.RUNNING)
+        self._pass_through_running()
         late = payload.get("reason") == DEADLINE
         if late and self._job.cancel is not None:
             self._cancel({DEADLINE: True})
@@ -191,6 +191,11 @@ class RunProjection:
         details = {DEADLINE: True} if payload.get(DEADLINE) is True else {}
         error = RunError("CANCELED", f"canceled: {reason}" if reason else "canceled", details)
         self._pass_to(RunStatus.CANCELED, error=error)
+
+    def _pass_through_running(self) -> None:
+        """No run ends well or badly from queued; one whose job was never started passes through running (R3)."""
+        if self.runs[-1].status is RunStatus.QUEUED:
+            self._pass_to(RunStatus.RUNNING)
 
     def _finish(self, at: float) -> None:
         ended = self.runs[-1].status in TERMINAL_RUN_STATUSES

@@ -181,6 +181,8 @@ class Table(Generic[S, E]):
 
     def _refuse_qualifiers_that_differ(self) -> None:
         for qualifier, base in self.qualifiers.items():
+            if base in self.qualifiers:
+                raise InvalidTable(f"{self.name}: {qualifier} cannot qualify {base}, which is a qualifier itself")
             if any(row.target == qualifier for row in self._rows):
                 raise InvalidTable(f"{self.name}: {qualifier} is a qualifier of {base}, so no row may enter it")
             if self.allowed(qualifier) != self.allowed(base):

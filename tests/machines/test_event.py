@@ -1,0 +1,295 @@
+"""The record is exact: what was sealed is what is read, and nothing else can be read at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from holdfast.machines import GENESIS, Event, InvalidEvent, JobEvent, canonical, decode, digest, encode, seal
+from holdfast.machines.event import EVENT_BYTES_MAX, PAYLOAD_DEPTH_MAX
+
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | FLOATS | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+PAYLOADS = st.dictionaries(TEXTS, JSON, max_size=5)
+
+
+def first(payload: Any = None, **fields: Any) -> Event:
+    return seal(None, fields.pop("type", "job_created"), payload, **{"at": 1.5, "job": "j", **fields})
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: Any = 1
+    for _ in range(depth - 1):
+        value = [value]
+    return {"deep": value}
+
+
+@settings(max_examples=300, deadline=None)
+@given(PAYLOADS, TEXTS.filter(bool), st.floats(0, 1e11), st.none() | st.integers(1, 2**63 - 1))
+def test_a_sealed_event_reads_back_as_itself(
+    payload: dict[str, Any], kind: str, at: float, attempt: int | None
+) -> None:
+    one = first(payload, type=kind)
+    two = seal(one, kind, payload, at=at, attempt=attempt)
+    for event in (one, two):
+        assert decode(encode(event)) == event
+        assert decode(encode(event).decode()) == event
+        assert event.payload == payload
+        assert event.hash == digest(event) == digest(decode(encode(event)))
+    assert (two.seq, two.prev, two.job, two.id, two.attempt) == (2, one.hash, "j", "j:2", attempt)
+    assert (one.seq, one.prev, one.schema) == (1, GENESIS, 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(PAYLOADS)
+def test_the_hash_depends_on_values_alone(payload: dict[str, Any]) -> None:
+    """Whatever form a store keeps the payload in: other key order, white space, escapes."""
+    event = first(payload)
+    reordered = dict(reversed(event.payload.items()))
+    stored = json.loads(json.dumps(reordered, indent=3))
+    assert digest(msgspec.structs.replace(event, payload=stored)) == event.hash
+
+
+def test_the_chain_can_be_checked_without_holdfast() -> None:
+    """The published form: SHA-256 over compact, sorted JSON, which the standard library writes too."""
+    one = first({"b": [1, 2.5, None, True], "a": 'é – 漢字 \u2028 "quoted" \x01'})
+    two = seal(one, JobEvent.RUNNING, {"worker": "w"}, at=2.25, attempt=1)
+    prev = "0" * 64
+    for event in (one, two):
+        record = json.loads(encode(event))
+        fields = ["schema", "job", "seq", "id", "type", "attempt", "at", "payload"]
+        parts = [*(record[field] for field in fields), prev]
+        text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        assert canonical(event) == text.encode()
+        assert hashlib.sha256(text.encode()).hexdigest() == record["hash"]
+        prev = record["hash"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", "x"),
+        ("job", "other"),
+        ("seq", 3),
+        ("type", "job_queued"),
+        ("payload", {"a": 2}),
+        ("payload", {"a": 1.0}),
+        ("attempt", 1),
+        ("at", 1.25),
+        ("schema", 2),
+        ("prev", "1" * 64),
+    ],
+)
+def test_every_field_is_under_the_hash(field: str, value: object) -> None:
+    event = first({"a": 1})
+    assert digest(msgspec.structs.replace(event, **{field: value})) != event.hash
+
+
+def test_the_payload_is_a_copy_of_plain_values() -> None:
+    @dataclass
+    class Money:
+        cents: int
+
+    mutable = {"list": [1]}
+    event = first({"m": Money(5), "t": (1, 2), "d": datetime(2026, 1, 2, tzinfo=UTC), "s": {3}, "x": mutable})
+    mutable["list"].append(2)
+    assert event.payload == {"m": {"cents": 5}, "t": [1, 2], "d": "2026-01-02T00:00:00Z", "s": [3], "x": {"list": [1]}}
+    assert event.hash == digest(event)
+
+
+@dataclass
+class Measured:
+    value: float
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"x": math.nan},
+        {"x": [1, {"y": math.inf}]},
+        {"x": Measured(-math.inf), "nothing": None},
+        {"x": object()},
+        {"x": "\ud800"},
+        {"\ud800": 1},
+        {1: "number as key"},
+        {None: 1},
+        {"x": 10**5000},
+        {"x": lambda: None},
+        nested(PAYLOAD_DEPTH_MAX + 1),
+        nested(5000),
+    ],
+    ids=["nan", "inf", "-inf in a record", "object", "surrogate", "surrogate key", "int key", "null key", "5000 digits"]
+    + ["function", "too deep", "far too deep"],
+)
+def test_what_json_cannot_hold_exactly_is_refused(payload: dict[Any, Any]) -> None:
+    with pytest.raises(InvalidEvent, match="payload"):
+        first(payload)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(InvalidEvent, match="payload is not JSON"):
+        first({"loop": loop})
+
+
+def test_depth_and_size_are_taken_up_to_their_limit() -> None:
+    deepest = first(nested(PAYLOAD_DEPTH_MAX))
+    assert decode(encode(deepest)) == deepest
+    wide = first({"wide": [[[]]] * 100, "null": None})  # many brackets, little depth
+    assert decode(encode(wide)) == wide
+    with pytest.raises(InvalidEvent, match="may have"):
+        first({"x": "y" * EVENT_BYTES_MAX})
+
+
+def test_a_deep_record_from_outside_is_refused() -> None:
+    record = json.loads(encode(first()))
+    record["payload"] = nested(PAYLOAD_DEPTH_MAX + 1)
+    with pytest.raises(InvalidEvent, match="nests deeper"):
+        decode(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"job": ""},
+        {"job": None},
+        {"job": "j" * 256},
+        {"job": 5},
+        {"job": "\ud800"},
+        {"type": ""},
+        {"type": "t" * 256},
+        {"type": "\udfff"},
+        {"id": ""},
+        {"id": "i" * 513},
+        {"at": math.nan},
+        {"at": -math.inf},
+        {"at": "1"},
+        {"at": None},
+        {"attempt": 0},
+        {"attempt": -1},
+        {"attempt": True},
+        {"attempt": 1.0},
+        {"attempt": 2**63},
+    ],
+    ids=str,
+)
+def test_an_event_with_a_part_out_of_range_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidEvent, match="not an event record"):
+        first(**fields)
+
+
+def test_an_event_cannot_follow_another_jobs_event() -> None:
+    with pytest.raises(InvalidEvent, match="cannot follow"):
+        seal(first(), "job_running", at=2.0, attempt=1, job="other")
+
+
+GOOD_LINE = encode(first({"a": [1, 2]}))
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.binary(max_size=200) | st.text(max_size=200))
+@example(b"")
+@example(b"null")
+@example(b"{}")
+@example(b"[" * 1_000_000)
+@example(b'{"id":' * 100_000)
+@example(b'"\xff"')
+@example(b'"\\ud800"')
+@example(b"1" * 5000)
+@example("\ud800")
+@example(bytearray(b"{}"))
+def test_any_bytes_give_a_record_or_a_clear_error(data: bytes | str) -> None:
+    try:
+        event = decode(data)
+    except InvalidEvent as error:
+        assert str(error)  # noqa: PT017 - either outcome is right, and both are looked at
+    else:
+        assert decode(encode(event)) == event
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.data())
+def test_a_damaged_record_gives_a_record_or_a_clear_error(data: st.DataObject) -> None:
+    line = bytearray(GOOD_LINE)
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, len(line) - 1))
+        action = data.draw(st.sampled_from(["flip", "cut", "put"]))
+        if action == "flip":
+            line[position] ^= 1 << data.draw(st.integers(0, 7))
+        elif action == "cut":
+            del line[position : position + data.draw(st.integers(1, 9))]
+        else:
+            line[position:position] = data.draw(st.binary(min_size=1, max_size=5))
+        if not line:
+            break
+    try:
+        event = decode(bytes(line))
+    except InvalidEvent as error:
+        assert "event record" in str(error)  # noqa: PT017
+    else:
+        assert event.hash != digest(event) or decode(encode(event)) == event
+
+
+def changed(**fields: Any) -> bytes:
+    record = json.loads(GOOD_LINE)
+    record.update(fields)
+    return json.dumps({key: value for key, value in record.items() if value is not ...}).encode()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        changed(seq=0),
+        changed(seq=1.0),
+        changed(seq="1"),
+        changed(seq=2**63),
+        changed(at=None),
+        GOOD_LINE.replace(b'"at":1.5', b'"at":1e999'),
+        GOOD_LINE.replace(b'"at":1.5', b'"at":1' + b"0" * 400),
+        changed(payload=None),
+        changed(payload=[]),
+        changed(hash="A" * 64),
+        changed(hash="a" * 63),
+        changed(hash="a" * 64 + "\n"),
+        changed(prev=""),
+        changed(schema=0),
+        changed(type=""),
+        changed(color="red"),
+        changed(hash=...),
+        changed(attempt=...),
+        GOOD_LINE + b"{}",
+        GOOD_LINE[:-1],
+        b"\xef\xbb\xbf" + GOOD_LINE,
+    ],
+    ids=lambda line: str(line)[-30:],
+)
+def test_a_record_of_another_shape_is_refused(line: bytes) -> None:
+    with pytest.raises(InvalidEvent, match="not an event record"):
+        decode(line)
+
+
+def test_a_record_over_the_limit_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(InvalidEvent, match="may have 10 bytes, this one has"):
+        decode(GOOD_LINE, bytes_max=10)
+    with pytest.raises(InvalidEvent, match="may have"):
+        decode(b"[" * (EVENT_BYTES_MAX + 1))
+
+
+def test_a_type_of_a_newer_release_is_kept() -> None:
+    event = first({"soul": "found"}, type="soul_searched")
+    assert decode(encode(event)).type == "soul_searched"

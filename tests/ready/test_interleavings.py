@@ -1,0 +1,271 @@
+"""Every order of one poller going Pending, its wakes and its waiters (P7); and the explorer itself.
+
+The scenario's actors take one step at a time; `explore` walks every schedule. The monitor is the real one: each step is
+one of its locked sections, so these schedules are all that threads could do to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from holdfast.ready import InvalidWake, Pending, Poll, Ready, ReadyMonitor, WakeOutsidePending, Waker, WakeSource
+from holdfast.ready.monitor import fire
+from holdfast.testing import Actor, Deadlock, Outcome, explore
+
+IO, TIMER, RELOAD = WakeSource.IO_READY, WakeSource.TIMER, WakeSource.CONFIG_RELOAD
+
+
+class Scenario:
+    """One poller that watches IO and a timer, a wake from each, one from a source it did not name, and waiters."""
+
+    def __init__(self, monitor: ReadyMonitor) -> None:
+        self.monitor = monitor
+        self.due: set[WakeSource] = set()  # what is true in the world, which the poller's check looks at
+        self.woken: set[str] = set()
+        self.saw: str = ""  # what the poller's check saw, until it reports
+        self.in_flight: dict[str, list[str]] = {}  # wakers taken by a wake and not called yet, by producer
+        self.owner: dict[Waker, str] = {}
+        self.polls: list[Poll] = []
+
+    def actors(self, waiters: int, *, stranger: bool) -> dict[str, Actor]:
+        return {
+            "poller": self.poller(),
+            "io": self.producer(IO),
+            "timer": self.producer(TIMER),
+            **({"reload": self.producer(RELOAD)} if stranger else {}),
+            **{f"waiter {number}": self.waiter(f"waiter {number}") for number in range(waiters)},
+        }
+
+    def poller(self) -> Actor:
+        while True:
+            poll = self.monitor.begin()
+            self.polls.append(poll)
+            poll.watch(IO, TIMER)
+            yield None
+            self.saw = "due" if self.due & {IO, TIMER} else "nothing"
+            yield None
+            poll.finish(Ready() if self.saw == "due" else Pending(frozenset({IO, TIMER})))
+            if self.saw == "due":
+                return
+            yield None
+            self.wait("poller")
+            yield lambda: "poller" in self.woken
+            interval = self.monitor.interval
+            assert interval is not None
+            assert interval.woken, "woken without a registered mark to see"
+
+    def producer(self, source: WakeSource) -> Actor:
+        self.due.add(source)
+        yield None
+        try:
+            wakers = self.monitor.mark(source)
+        except WakeOutsidePending:
+            return  # nobody waits yet, or nobody waits any more: a check sees `due`
+        except InvalidWake:
+            assert source is RELOAD, "a registered wake was refused"
+            return
+        assert source is not RELOAD, "an unregistered wake was taken"
+        for position, waker in enumerate(wakers):
+            self.in_flight[source] = [self.owner[later] for later in wakers[position:]]
+            yield None
+            fire([waker])
+        self.in_flight.pop(source, None)
+
+    def waiter(self, name: str) -> Actor:
+        self.wait(name)
+        yield lambda: name in self.woken
+
+    def wait(self, name: str) -> None:
+        def waker() -> None:
+            self.woken.add(name)
+
+        self.woken.discard(name)
+        self.owner[waker] = name
+        self.monitor.add_waker(waker)
+
+    def look(self) -> None:
+        intervals = [*self.monitor.history, *([self.monitor.interval] if self.monitor.interval else [])]
+        assert all(RELOAD not in interval.wakes for interval in intervals), "an unregistered wake was recorded"
+        assert self.monitor.counts()["wake.source"]["config_reload"] == 0
+        assert all(interval.woken for interval in self.monitor.history), "Pending was left without a mark"
+
+    def state(self) -> Hashable:
+        monitor = self.monitor
+        interval = monitor.interval
+        return (
+            monitor.state,
+            interval and (interval.sources, tuple(sorted(interval.wakes.items()))),
+            len(monitor.history),
+            tuple(monitor.counts()["wake.source"].items()),
+            tuple(self.owner[waker] for waker in monitor._wakers),
+            tuple((poll._began_after_wake, poll._draft.sources, tuple(poll._draft.wakes)) for poll in monitor._polls),
+            frozenset(self.due),
+            frozenset(self.woken),
+            self.saw,
+            tuple((source, tuple(names)) for source, names in sorted(self.in_flight.items())),
+        )
+
+
+def walk(
+    make_monitor: Callable[[], ReadyMonitor], waiters: int = 2, *, stranger: bool = True, merge: bool = True
+) -> Outcome:
+    current: list[Scenario] = []
+
+    def scenario() -> Mapping[str, Actor]:
+        current[:] = [Scenario(make_monitor())]
+        return current[0].actors(waiters, stranger=stranger)
+
+    state = (lambda: current[0].state()) if merge else None
+    return explore(scenario, lambda: current[0].look(), state=state)
+
+
+def test_no_order_loses_a_wake_records_a_stranger_or_leaves_pending_unseen() -> None:
+    assert walk(ReadyMonitor).schedules > 100_000_000
+
+
+def test_merging_equal_states_covers_the_same_orders_as_walking_each_to_its_end() -> None:
+    """On scenarios small enough to do both."""
+    for waiters, stranger in [(0, False), (1, False)]:
+        merged = walk(ReadyMonitor, waiters, stranger=stranger)
+        whole = walk(ReadyMonitor, waiters, stranger=stranger, merge=False)
+        assert merged.schedules == whole.schedules > 100
+        assert merged.steps < whole.steps
+
+
+class OneWakerSlot(ReadyMonitor):
+    """The seeded bug: room for one waker, so that the second waiter evicts the first."""
+
+    def add_waker(self, waker: Waker) -> None:
+        self._wakers.clear()
+        super().add_waker(waker)
+
+
+class RegistersTooLate(ReadyMonitor):
+    """The seeded bug: sources are known only once Pending is published, so a wake before that is dropped."""
+
+    def _watch(self, draft: Any, sources: Any) -> None:
+        pass
+
+
+class ForgetsTheDraft(ReadyMonitor):
+    """The seeded bug: wakes that came during the poll are not carried into the interval."""
+
+    def _enter_pending(self, draft: Any, reading: Any, **kw: Any) -> Any:
+        draft.wakes.clear()
+        return super()._enter_pending(draft, reading, **kw)
+
+
+class SleepsThroughAnOldWake(ReadyMonitor):
+    """The seeded bug: a waiter that registers after the wake is not woken."""
+
+    def add_waker(self, waker: Waker) -> None:
+        if self._interval is not None:
+            self._wakers.append(waker)
+        else:
+            fire([waker])
+
+
+@pytest.mark.parametrize("broken", [OneWakerSlot, RegistersTooLate, ForgetsTheDraft, SleepsThroughAnOldWake])
+def test_the_explorer_catches_a_monitor_that_can_lose_a_wake(broken: type[ReadyMonitor]) -> None:
+    with pytest.raises(Deadlock) as found:
+        walk(broken)
+    assert found.value.stuck
+    assert "waits for ever" in str(found.value)
+
+
+class TakesStrangers(ReadyMonitor):
+    """The seeded bug: every wake counts, whoever registered what."""
+
+    def mark(self, source: WakeSource | str) -> list[Waker]:
+        if self._interval is not None:
+            self._interval.mark(WakeSource(source))
+            return self._take_wakers()
+        return super().mark(source)
+
+
+def test_the_explorer_catches_a_monitor_that_takes_unregistered_wakes() -> None:
+    with pytest.raises(AssertionError, match="unregistered wake was"):
+        walk(TakesStrangers)
+
+
+# The explorer
+
+
+def steps(log: list[str], name: str, count: int) -> Iterator[None]:
+    for number in range(count):
+        log.append(f"{name}{number}")
+        yield None
+
+
+@pytest.mark.parametrize(("lengths", "schedules"), [((0,), 1), ((2,), 1), ((1, 1), 6), ((2, 2), 20), ((1, 1, 1), 90)])
+def test_every_schedule_is_walked_once(lengths: tuple[int, ...], schedules: int) -> None:
+    """n yields are n + 1 steps; the orders of a and b steps are (a + b)! / (a! b!)."""
+    seen: list[tuple[str, ...]] = []
+    log: list[str] = []
+
+    def scenario() -> Mapping[str, Actor]:
+        if log or seen:
+            seen.append(tuple(log))
+        log.clear()
+        return {name: steps(log, name, count) for name, count in zip("abc", lengths, strict=False)}  # type: ignore[misc]
+
+    assert explore(scenario).schedules == schedules
+
+
+def test_the_orders_walked_are_different_ones() -> None:
+    orders: set[str] = set()
+    order: list[str] = []
+
+    def actor(name: str) -> Actor:
+        order.append(name)
+        yield None
+        order.append(name)
+        if len(order) == 4:
+            orders.add("".join(order))
+
+    def scenario() -> Mapping[str, Actor]:
+        order.clear()
+        return {"a": actor("a"), "b": actor("b")}
+
+    outcome = explore(scenario)
+    assert orders == {"aabb", "abab", "abba", "baab", "baba", "bbaa"}
+    assert (outcome.schedules, outcome.steps) == (6, 24)
+
+
+def test_a_deadlock_names_its_schedule_and_who_is_stuck() -> None:
+    def waits() -> Actor:
+        yield lambda: False
+
+    with pytest.raises(Deadlock) as found:
+        explore(lambda: {"a": waits(), "b": waits()})
+    assert (found.value.schedule, found.value.stuck) == (("a", "b"), ["a", "b"])
+
+
+def test_an_error_carries_its_schedule() -> None:
+    def raises() -> Actor:
+        yield None
+        raise ValueError("found it")
+
+    with pytest.raises(ValueError, match="found it") as found:
+        explore(lambda: {"a": raises()})
+    assert found.value.__notes__ == ["in the schedule a → a"]
+
+
+def test_a_failed_look_carries_its_schedule() -> None:
+    def one() -> Actor:
+        yield None
+
+    def look() -> None:
+        raise AssertionError("wrong")
+
+    with pytest.raises(AssertionError, match="wrong") as found:
+        explore(lambda: {"a": one()}, look)
+    assert found.value.__notes__ == ["after the schedule a"]
+
+
+def test_a_scenario_too_large_says_so() -> None:
+    with pytest.raises(AssertionError, match="more than 5 walks"):
+        explore(lambda: {name: steps([], name, 3) for name in "ab"}, walks_max=5)  # type: ignore[misc]

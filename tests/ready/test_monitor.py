@@ -1,0 +1,464 @@
+"""The contract of Pending, one guarantee a test (S3 to S6)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast.ready import (
+    BudgetExhausted,
+    Busy,
+    EmptyWakeSet,
+    InvalidTransition,
+    InvalidWake,
+    MissingWake,
+    Pending,
+    Poll,
+    Reading,
+    Ready,
+    ReadyMonitor,
+    ReadyState,
+    RetryAfter,
+    WakeOutsidePending,
+    WakeSource,
+)
+from support import spec
+
+IO, TIMER, RELOAD = WakeSource.IO_READY, WakeSource.TIMER, WakeSource.CONFIG_RELOAD
+
+READINGS: dict[str, Reading] = {
+    "ready": Ready(),
+    "busy": Busy("full"),
+    "budget_exhausted": BudgetExhausted(limit=10),
+    "retry_after": RetryAfter(1.5),
+    "pending": Pending(frozenset({IO})),
+}
+
+
+def report(monitor: ReadyMonitor, reading: Reading) -> Reading:
+    with monitor.begin() as poll:
+        return poll.finish(reading)
+
+
+def brought_to(state: str) -> ReadyMonitor:
+    monitor = ReadyMonitor()
+    report(monitor, READINGS[state])
+    return monitor
+
+
+def seen(monitor: ReadyMonitor) -> object:
+    """Everything a refusal must leave alone."""
+    return monitor.reading, monitor.interval, monitor.history, monitor.counts()
+
+
+# Values
+
+
+def test_pending_without_a_source_cannot_be_made() -> None:
+    with pytest.raises(EmptyWakeSet):
+        Pending(frozenset())
+
+
+def test_pending_takes_members_and_wire_names() -> None:
+    assert Pending(["io_ready", TIMER]).sources == {IO, TIMER}  # type: ignore[arg-type]
+
+
+def test_an_unknown_source_is_named() -> None:
+    with pytest.raises(InvalidWake, match="wake from moon refused"):
+        Pending(["moon"])  # type: ignore[arg-type]
+    with pytest.raises(InvalidWake) as refused:
+        ReadyMonitor().wake("moon")
+    assert (refused.value.source, refused.value.registered) == ("moon", set(WakeSource))
+
+
+@pytest.mark.parametrize("wait", [0, -1, float("nan"), float("inf")])
+def test_a_back_off_must_be_a_finite_time_ahead(wait: float) -> None:
+    with pytest.raises(ValueError, match="finite wait over 0"):
+        RetryAfter(wait)
+
+
+def test_every_reading_knows_its_state() -> None:
+    assert {name: reading.state for name, reading in READINGS.items()} == {name: ReadyState(name) for name in READINGS}
+
+
+# The table, through the monitor
+
+
+@pytest.mark.parametrize(("cell", "legal"), spec.READY_CELLS.items(), ids=str)
+def test_every_edge_is_taken_or_refused_as_the_table_says(cell: tuple[str, str], legal: bool) -> None:  # noqa: FBT001
+    current, target = cell
+    monitor = brought_to(current)
+    if current == "pending":
+        monitor.wake(IO)
+    before = seen(monitor)
+    if legal:
+        assert report(monitor, READINGS[target]) == READINGS[target]
+        assert monitor.state == target
+    else:
+        with pytest.raises(InvalidTransition) as refused:
+            report(monitor, READINGS[target])
+        assert (refused.value.current, refused.value.target) == (current, target)
+        assert seen(monitor) == before
+
+
+def test_a_new_monitor_is_ready() -> None:
+    assert (ReadyMonitor().state, ReadyMonitor().interval, ReadyMonitor().history) == ("ready", None, [])
+
+
+# Pending and its wakes
+
+
+@pytest.mark.parametrize("target", ["ready", "busy", "budget_exhausted", "retry_after"])
+def test_pending_is_not_left_without_a_wake(target: str) -> None:
+    monitor = brought_to("pending")
+    before = seen(monitor)
+    with pytest.raises(MissingWake, match="no wake from io_ready was seen") as refused:
+        report(monitor, READINGS[target])
+    assert (refused.value.target, refused.value.registered) == (target, {IO})
+    assert seen(monitor) == before
+
+
+def test_a_wake_from_an_unregistered_source_is_refused_and_not_recorded() -> None:
+    monitor = brought_to("pending")
+    before = seen(monitor)
+    with pytest.raises(InvalidWake, match="wake from timer refused: registered sources are io_ready"):
+        monitor.wake(TIMER)
+    assert seen(monitor) == before
+    with pytest.raises(MissingWake):
+        report(monitor, Ready())
+
+
+@pytest.mark.parametrize("state", ["ready", "busy", "budget_exhausted", "retry_after"])
+def test_a_wake_outside_pending_is_refused_and_not_recorded(state: str) -> None:
+    monitor = brought_to(state)
+    before = seen(monitor)
+    with pytest.raises(WakeOutsidePending) as refused:
+        monitor.wake("io_ready")
+    assert (refused.value.source, refused.value.state) == (IO, state)
+    assert str(refused.value) == f"wake from io_ready refused: the state is {state}; the next poll sees what changed"
+    assert seen(monitor) == before
+
+
+def test_polling_again_before_a_wake_is_the_same_interval_and_its_sources_only_grow() -> None:
+    monitor = brought_to("pending")
+    assert report(monitor, Pending(frozenset({TIMER}))) == Pending(frozenset({IO, TIMER}))
+    assert report(monitor, Pending(frozenset({TIMER}))).state == "pending"
+    assert monitor.interval is not None
+    assert monitor.interval.sources == {IO, TIMER}
+    monitor.wake(TIMER)
+    assert monitor.interval.wakes == {TIMER: 1}
+    assert monitor.history == []
+
+
+def test_a_second_interval_straight_from_pending_is_refused() -> None:
+    monitor = brought_to("pending")
+    monitor.wake(IO)
+    before = seen(monitor)
+    with pytest.raises(InvalidTransition, match="ReadyState in pending refuses pending"):
+        report(monitor, Pending(frozenset({IO})))
+    assert seen(monitor) == before
+
+
+def test_a_closed_interval_is_kept_with_its_sources_and_wakes() -> None:
+    monitor = ReadyMonitor()
+    report(monitor, Pending(frozenset({IO, TIMER})))
+    monitor.wake(TIMER)
+    monitor.wake(IO)
+    monitor.wake(TIMER)
+    report(monitor, Busy("full"))
+    (interval,) = monitor.history
+    assert (interval.sources, list(interval.wakes.items()), interval.woken) == (
+        {IO, TIMER},
+        [(TIMER, 2), (IO, 1)],
+        True,
+    )
+    assert monitor.interval is None
+
+
+def test_old_intervals_are_forgotten() -> None:
+    monitor = ReadyMonitor()
+    for _ in range(100):
+        report(monitor, Pending(frozenset({IO})))
+        monitor.wake(IO)
+        report(monitor, Ready())
+    assert len(monitor.history) == 64
+    assert monitor.counts()["wake.source"]["io_ready"] == 100
+
+
+def test_a_wake_between_the_check_and_the_registration_counts() -> None:
+    monitor = ReadyMonitor()
+    with monitor.begin() as poll:
+        poll.watch(IO)
+        monitor.wake(IO)  # the check has been made, Pending is not published yet
+        poll.finish(Pending(frozenset({IO})))
+    assert monitor.wait(timeout_seconds=0)
+    assert report(monitor, Ready()) == Ready()
+
+
+def test_a_wake_during_a_poll_that_does_not_end_pending_is_forgotten_with_it() -> None:
+    monitor = ReadyMonitor()
+    with monitor.begin() as poll:
+        poll.watch("io_ready")
+        monitor.wake(IO)
+        poll.finish(Busy("full"))
+    report(monitor, Pending(frozenset({IO})))
+    with pytest.raises(MissingWake):
+        report(monitor, Ready())
+
+
+def test_a_poll_that_began_before_the_wake_may_still_report_pending() -> None:
+    monitor = brought_to("pending")
+    with monitor.begin() as poll:
+        poll.watch(IO)
+        monitor.wake(IO)
+        assert poll.finish(Pending(frozenset({IO}))).state == "pending"
+    assert monitor.interval is not None
+    assert monitor.interval.wakes == {IO: 1}  # one wake, counted once
+    assert report(monitor, Ready()) == Ready()
+
+
+def test_a_source_that_is_only_being_added_can_wake_already() -> None:
+    monitor = brought_to("pending")
+    with monitor.begin() as poll:
+        poll.watch(TIMER)
+        monitor.wake(TIMER)
+        assert monitor.interval is not None
+        assert not monitor.interval.woken  # the open interval did not register it
+        poll.finish(Pending(frozenset({TIMER})))
+    assert monitor.interval.wakes == {TIMER: 1}
+    assert monitor.wait(timeout_seconds=0)
+
+
+def test_the_sources_of_open_polls_are_named_when_a_wake_is_refused() -> None:
+    monitor = ReadyMonitor()
+    with monitor.begin() as poll:
+        poll.watch(IO, TIMER)
+        with pytest.raises(InvalidWake) as refused:
+            monitor.wake(RELOAD)
+    assert refused.value.registered == {IO, TIMER}
+
+
+def test_watching_nothing_is_refused() -> None:
+    with ReadyMonitor().begin() as poll, pytest.raises(EmptyWakeSet):
+        poll.watch()
+
+
+def test_a_poll_that_watched_nothing_does_not_take_wakes() -> None:
+    monitor = ReadyMonitor()
+    with monitor.begin(), pytest.raises(WakeOutsidePending):
+        monitor.wake(IO)
+
+
+def test_a_poll_left_without_a_report_leaves_nothing_behind() -> None:
+    monitor = ReadyMonitor()
+    with monitor.begin() as poll:
+        poll.watch(IO)
+    with pytest.raises(WakeOutsidePending):
+        monitor.wake(IO)
+    with pytest.raises(RuntimeError, match="this poll is over"):
+        poll.finish(Ready())
+    assert sum(monitor.counts()["ready.state"].values()) == 0
+
+
+def test_a_poll_reports_once_but_may_report_again_after_a_refusal() -> None:
+    monitor = brought_to("retry_after")
+    with monitor.begin() as poll:
+        with pytest.raises(InvalidTransition):
+            poll.finish(RetryAfter(3))
+        poll.finish(Pending(frozenset({TIMER})))
+        with pytest.raises(RuntimeError, match="this poll is over"):
+            poll.finish(Ready())
+    assert monitor.state == "pending"
+
+
+# Counts
+
+
+def test_one_state_is_counted_per_poll_and_one_source_per_wake() -> None:
+    monitor = ReadyMonitor()
+    report(monitor, Ready())
+    report(monitor, Busy("full"))
+    report(monitor, BudgetExhausted(5, 1))
+    report(monitor, RetryAfter(1))
+    report(monitor, Pending(frozenset({IO, TIMER})))
+    report(monitor, Pending(frozenset({IO})))
+    monitor.wake(IO)
+    monitor.wake(TIMER)
+    report(monitor, Ready())
+    assert monitor.counts() == {
+        "ready.state": {"ready": 2, "busy": 1, "budget_exhausted": 1, "retry_after": 1, "pending": 2},
+        "wake.source": {"io_ready": 1, "timer": 1, "config_reload": 0},
+    }
+
+
+# Errors of the check
+
+
+def test_a_whole_poll_publishes_what_the_check_returns() -> None:
+    monitor = ReadyMonitor()
+
+    def check(poll: Poll) -> Reading:
+        poll.watch(IO)
+        return Pending(frozenset({IO}))
+
+    assert monitor.poll(check) == Pending(frozenset({IO}))
+    assert monitor.state == "pending"
+
+
+def test_an_error_of_the_check_raises_wakes_everybody_and_starts_again_at_ready() -> None:
+    monitor = brought_to("pending")
+    woken: list[str] = []
+    monitor.add_waker(lambda: woken.append("a"))
+
+    def check(poll: Poll) -> Reading:
+        poll.watch(IO)
+        raise OSError("the store is away")
+
+    with pytest.raises(OSError, match="the store is away"):
+        monitor.poll(check)
+    assert (monitor.state, monitor.interval, woken) == ("ready", None, ["a"])
+    assert report(monitor, BudgetExhausted(1)) == BudgetExhausted(1)
+    with pytest.raises(WakeOutsidePending):
+        monitor.wake(IO)
+
+
+def test_a_refused_report_is_no_error_of_the_check() -> None:
+    monitor = brought_to("budget_exhausted")
+    with pytest.raises(InvalidTransition):
+        monitor.poll(lambda _: BudgetExhausted(1))
+    assert monitor.state == "budget_exhausted"
+
+
+# Waiters
+
+
+def test_every_waiter_is_woken_once() -> None:
+    monitor = brought_to("pending")
+    woken: list[int] = []
+    for number in range(5):
+        monitor.add_waker(lambda number=number: woken.append(number))  # type: ignore[misc]
+    assert woken == []
+    monitor.wake(IO)
+    monitor.wake(IO)
+    assert woken == [0, 1, 2, 3, 4]
+
+
+def test_a_waiter_that_comes_after_the_wake_is_woken_at_once() -> None:
+    monitor = brought_to("pending")
+    monitor.wake(IO)
+    assert monitor.wait(timeout_seconds=0)
+
+
+def test_nobody_waits_while_nothing_is_pending() -> None:
+    assert ReadyMonitor().wait(timeout_seconds=0)
+
+
+def test_a_wait_whose_time_runs_out_says_so_and_leaves_nothing_behind() -> None:
+    monitor = brought_to("pending")
+    assert not monitor.wait(timeout_seconds=0)
+    assert monitor.mark(IO) == []
+
+
+def test_a_waker_that_was_removed_is_not_called() -> None:
+    monitor = brought_to("pending")
+    woken: list[str] = []
+
+    def stays() -> None:
+        woken.append("stays")
+
+    def goes() -> None:
+        woken.append("goes")
+
+    monitor.add_waker(stays)
+    monitor.add_waker(goes)
+    monitor.remove_waker(goes)
+    monitor.remove_waker(goes)
+    monitor.wake(IO)
+    assert woken == ["stays"]
+
+
+def test_a_waker_that_raises_does_not_keep_the_others_asleep() -> None:
+    monitor = brought_to("pending")
+    woken: list[str] = []
+
+    def broken() -> None:
+        raise ValueError("broken waker")
+
+    monitor.add_waker(broken)
+    monitor.add_waker(lambda: woken.append("other"))
+    with pytest.raises(ExceptionGroup, match="wakers raised"):
+        monitor.wake(IO)
+    assert woken == ["other"]
+    assert report(monitor, Ready()) == Ready()
+
+
+def test_tasks_wait_without_a_thread_and_are_woken_from_another_thread() -> None:
+    async def scenario() -> int:
+        monitor = brought_to("pending")
+        waiting = [asyncio.create_task(monitor.wait_async()) for _ in range(10)]
+        await asyncio.sleep(0)  # lets every task register
+        await asyncio.to_thread(monitor.wake, IO)
+        await asyncio.gather(*waiting)
+        return len(waiting)
+
+    assert asyncio.run(scenario()) == 10
+
+
+def test_threads_that_wait_all_go_on() -> None:
+    monitor = brought_to("pending")
+    started = threading.Barrier(9)
+    went_on: list[bool] = []
+
+    def wait() -> None:
+        started.wait()
+        went_on.append(monitor.wait(timeout_seconds=30))
+
+    threads = [threading.Thread(target=wait) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    monitor.wake(IO)
+    for thread in threads:
+        thread.join()
+    assert went_on == [True] * 8
+
+
+def test_many_threads_polling_waking_and_waiting_lose_nothing() -> None:
+    """A storm on real threads; every order of a small scenario is walked in test_interleavings."""
+    monitor = ReadyMonitor()
+    queue: list[int] = []
+    items = 2000
+    taken: list[int] = []
+
+    def check(poll: Poll) -> Reading:
+        poll.watch(IO)
+        return Ready() if queue else Pending(frozenset({IO}))
+
+    def produce(numbers: range) -> None:
+        for number in numbers:
+            queue.append(number)
+            try:
+                monitor.wake(IO)
+            except WakeOutsidePending:
+                continue  # nobody waits; the next check sees the item
+
+    def consume() -> None:
+        while len(taken) < items:
+            woken = monitor.interval is not None and monitor.interval.woken
+            if woken and not queue:
+                report(monitor, Busy("a wake for what is gone already"))
+                continue
+            if monitor.poll(check).state == "pending":
+                assert monitor.wait(timeout_seconds=30), "a wake was lost"
+            while queue:
+                taken.append(queue.pop())
+
+    producers = [threading.Thread(target=produce, args=(range(n, items, 4),)) for n in range(4)]
+    for thread in producers:
+        thread.start()
+    consume()
+    for thread in producers:
+        thread.join()
+    assert sorted(taken) == list(range(items))

@@ -1,0 +1,75 @@
+"""The command line as a user meets it: a real process, its output, its exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import __version__
+from holdfast.machines import JOB, READY, RUN
+
+COMMAND = Path(sys.executable).with_name("holdfast")
+
+
+def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_machines_alone_shows_all_three() -> None:
+    shown = holdfast("machines")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout == f"{JOB.text()}\n\n{RUN.text()}\n\n{READY.text()}\n"
+
+
+@pytest.mark.parametrize(("name", "table"), [("job", JOB), ("run", RUN), ("ready", READY)])
+def test_each_machine_is_drawn_in_each_format(name: str, table: object) -> None:
+    for form, draw in [("table", "text"), ("mermaid", "mermaid"), ("dot", "dot")]:
+        shown = holdfast("machines", name, "--format", form)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert shown.stdout == getattr(table, draw)() + "\n"
+    shown = holdfast("machines", name, "--format", "json")
+    assert json.loads(shown.stdout) == table.as_dict()  # type: ignore[attr-defined]
+
+
+def test_json_of_all_machines_is_one_document() -> None:
+    described = json.loads(holdfast("machines", "--format", "json").stdout)
+    assert [machine["machine"] for machine in described] == ["Job", "Run", "ReadyState"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["machines", "engine"], "'engine' is not one of 'job', 'run', 'ready'"),
+        (["machines", "--format", "png"], "'png' is not one of 'table', 'mermaid', 'dot', 'json'"),
+        (["machine"], "No such command 'machine'"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_what_is_right(arguments: list[str], said: str) -> None:
+    refused = holdfast(*arguments)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert said in refused.stderr
+
+
+def test_the_version_and_the_help_are_there() -> None:
+    assert holdfast("--version").stdout == f"holdfast, version {__version__}\n"
+    assert "machines" in holdfast("-h").stdout
+    assert "Exit codes" in holdfast("--help").stdout
+    assert "Example: holdfast machines run --format mermaid" in holdfast("machines", "--help").stdout
+
+
+def test_python_dash_m_is_the_same_command() -> None:
+    command = [sys.executable, "-m", "holdfast", "machines", "run"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout == RUN.text() + "\n"
+
+
+def test_start_up_imports_nothing_that_is_not_used() -> None:
+    """First output well under 0.2 s: a matter of what is imported, which a slow machine does not change."""
+    code = "import sys, holdfast.surfaces.cli; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    heavy = {"asyncio", "msgspec", "holdfast.machines", "holdfast.ready", "psycopg", "starlette", "rich", "sqlite3"}
+    assert not heavy & set(loaded.stdout.split())

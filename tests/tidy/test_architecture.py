@@ -1,0 +1,136 @@
+"""The house keeps its shape: who may import whom, how large things are, what every module says of itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from support.scripts import ROOT
+
+SOURCE = ROOT / "src" / "holdfast"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+# The arrows of ARCHITECTURE.md. A room may use itself, what stands here, and nothing else of Holdfast.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "machines": {"errors"},
+    "ready": {"machines", "errors"},
+    "testing": {"machines", "ready", "errors"},
+    "surfaces": {"machines", "ready", "errors", "holdfast"},
+    "__main__": {"surfaces"},
+    "holdfast": {"errors"},  # the package's own list of public names
+}
+
+# What pure code must not touch: the world outside its arguments.
+IMPURE = {
+    "asyncio",
+    "datetime",
+    "io",
+    "logging",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "socket",
+    "sqlite3",
+    "subprocess",
+}
+IMPURE |= {"sys", "tempfile", "threading", "time", "uuid"}
+
+
+def room(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return "holdfast" if parts == ("__init__",) else parts[0]
+
+
+def imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are written in full"
+            assert node.module is not None
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def rooms_used(path: Path) -> set[str]:
+    used = set()
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "holdfast":
+            used.add(parts[1] if (SOURCE / parts[1]).exists() or (SOURCE / f"{parts[1]}.py").exists() else "holdfast")
+    return used - {room(path)}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_module_imports_only_what_its_room_may(path: Path) -> None:
+    assert room(path) in MAY_IMPORT, (
+        f"{room(path)} is a new room: say in MAY_IMPORT and ARCHITECTURE.md whom it may use"
+    )
+    assert rooms_used(path) <= MAY_IMPORT[room(path)]
+
+
+def test_the_arrows_make_no_circle() -> None:
+    order: list[str] = []
+    while len(order) < len(MAY_IMPORT):
+        free = [name for name, uses in MAY_IMPORT.items() if name not in order and uses <= set(order)]
+        assert free, f"a circle among {set(MAY_IMPORT) - set(order)}"
+        order += free
+
+
+def test_the_arrows_are_drawn_in_the_architecture() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for name, uses in MAY_IMPORT.items():
+        if name not in {"__main__", "holdfast"}:
+            listed = ", ".join(f"`{use}`" for use in sorted(uses - {"holdfast"})) or "nothing"
+            assert f"| `{name}` | {listed} |" in text, name
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if room(path) in {"machines", "errors"}], ids=lambda path: path.name
+)
+def test_the_machines_are_pure(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imports(path)} & IMPURE
+    assert "open(" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_fit_a_sitting_and_functions_a_screen(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "a module opens with what it promises"
+    assert len(path.read_text().splitlines()) <= 400
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert (node.end_lineno or 0) - node.lineno < 70, node.name
+
+
+@pytest.mark.parametrize(
+    "name", ["holdfast", "holdfast.errors", "holdfast.machines", "holdfast.ready", "holdfast.testing"]
+)
+def test_the_public_names_exist_and_are_listed_once(name: str) -> None:
+    module = __import__(name, fromlist=["__all__"])
+    assert len(set(module.__all__)) == len(module.__all__)
+    assert all(hasattr(module, public) for public in module.__all__)
+
+
+def test_every_error_is_in_the_drawn_tree() -> None:
+    from holdfast import errors  # noqa: PLC0415
+
+    drawn = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or "")) | {"HoldfastError"}
+    assert drawn == set(errors.__all__)
+    assert all(issubclass(getattr(errors, name), errors.HoldfastError) for name in errors.__all__)
+
+
+def test_the_version_is_said_the_same_everywhere() -> None:
+    from holdfast import __version__  # noqa: PLC0415
+
+    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert (
+        f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+        or "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text()
+    )

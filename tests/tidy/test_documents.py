@@ -1,0 +1,106 @@
+"""The documents are true: their code runs, their links lead somewhere, every command and rule they name exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from holdfast.surfaces.cli import main
+from support.scripts import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tests").glob("*.md")])
+BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path) -> None:
+    """All blocks of a page together, in a process of their own; comments after ``#>`` are the expected output."""
+    code = "\n".join(blocks(page, "python"))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == re.findall(r"#> (.*)$", code, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=lambda page: page.name)
+def test_the_holdfast_commands_of_a_page_print_what_it_shows(page: Path) -> None:
+    """Lines after ``$ holdfast`` are its output; a line of three dots stands for any number of lines."""
+    for block in blocks(page, "console"):
+        for command, shown in re.findall(r"^\$ holdfast (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            ran = subprocess.run(
+                [Path(sys.executable).with_name("holdfast"), *command.split()],
+                capture_output=True, text=True, check=True, timeout=60,
+            )  # fmt: skip
+            pattern = re.escape(shown).replace(re.escape("...\n"), r"(?:.*\n)*")
+            assert re.fullmatch(pattern, ran.stdout), f"holdfast {command} prints:\n{ran.stdout}"
+
+
+@BY_PAGE
+def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@BY_PAGE
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    tests = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    named = set(re.findall(r"`(test_\w+)`", page.read_text()))
+    assert named <= tests, named - tests
+
+
+@BY_PAGE
+def test_a_page_names_no_machine_and_no_package_host(page: Path) -> None:
+    assert not re.search(r"/(?:root|home|work|opt)/|pypi\.|pythonhosted|npmjs", page.read_text())
+
+
+def test_every_command_and_option_is_on_the_page_of_the_command_line() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    for name, command in main.commands.items():
+        assert f"## holdfast {name}" in page
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert f"`{parameter.opts[0]}`" in page
+    for make_target in re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE):
+        assert f"make {make_target}" in (ROOT / "CONTRIBUTING.md").read_text(), make_target
+
+
+def test_the_tour_runs_to_its_end() -> None:
+    ran = subprocess.run(
+        [sys.executable, ROOT / "examples" / "tour.py"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "\x1b" not in ran.stdout, "colours belong on a terminal only"
+    assert "refused" in ran.stdout
+    assert "event 3" in ran.stdout
+
+
+def test_the_lock_has_hashes_and_names_no_host() -> None:
+    for lock in ROOT.glob("requirements*.lock"):
+        text = lock.read_text()
+        pinned = re.findall(r"^[a-z][\w.-]*==", text, re.MULTILINE)
+        assert pinned
+        assert "://" not in text
+        for entry in re.split(r"\n(?=\S)", text):
+            if "==" in entry:
+                assert "--hash=sha256:" in entry, entry
+
+
+def test_every_lint_exception_has_its_reason() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    ignored = re.search(r"^ignore = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert ignored
+    exceptions = [*ignored[1].splitlines(), *re.findall(r'^    "[A-Z]+\d*",.*$', text, re.MULTILINE)]
+    assert len(exceptions) > 10
+    assert all(re.fullmatch(r'    "[A-Z]+\d*",\s+# \S.*', line) for line in exceptions)

@@ -1,0 +1,51 @@
+"""How the public API looks to a type checker. Checked by mypy and pyright; never run."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from holdfast.machines import (
+    JOB,
+    READY,
+    RUN,
+    Event,
+    JobEvent,
+    JobState,
+    ReadyState,
+    Row,
+    RunRecord,
+    RunStatus,
+    Snapshot,
+    Violation,
+    check,
+    decode,
+    derive,
+    fold,
+    run_paths,
+    runs,
+    seal,
+)
+from holdfast.ready import Pending, Reading, ReadyMonitor, WakeSource
+
+assert_type(JOB.advance("queued", "job_running"), JobState)
+assert_type(JOB.advance(None, JobEvent.CREATED), JobState)
+assert_type(RUN.advance("queued", RunStatus.RUNNING), RunStatus)
+assert_type(READY.advance("ready", "busy"), ReadyState)
+assert_type(JOB.rows(), list[Row[JobState, JobEvent]])
+assert_type(JOB.allowed("queued"), dict[JobEvent, JobState])
+assert_type(RUN.final, frozenset[RunStatus])
+assert_type(JOB.mermaid(), str)
+
+first = seal(None, "job_created", {"plugin": "shop"}, job="j", at=1.0)
+assert_type(first, Event)
+assert_type(decode(b"{}"), Event)
+assert_type(derive([first, "job_running"]), JobState)
+assert_type(check([first]), list[Violation])
+assert_type(fold([first]), Snapshot)
+assert_type(runs([first]), list[RunRecord])
+assert_type(run_paths([first]), list[list[RunStatus]])
+
+monitor = ReadyMonitor()
+with monitor.begin() as poll:
+    poll.watch(WakeSource.IO_READY, "timer")
+    assert_type(poll.finish(Pending(frozenset({WakeSource.IO_READY}))), Reading)
