@@ -9,7 +9,7 @@ CHECKERS := $(VENV)/.checkers
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench fix docs lock clean
+.PHONY: help demo test check prove bench fix docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -28,7 +28,11 @@ check: $(CHECKERS)  ## format, lint, strict types, types of the public API
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/basedpyright --verifytypes holdfast --ignoreexternal --pythonpath $(BIN)/python
+	$(BIN)/basedpyright
+
+DEPTH ?= 11
+prove: $(READY)  ## the exhaustive walk at DEPTH=11 or as asked; prints its tally
+	$(BIN)/python tools/prove.py $(DEPTH)
 
 bench: $(READY)  ## speed, as ratios inside one run
 	$(BIN)/python bench/machines.py

@@ -35,8 +35,8 @@ an operator's retry of a failed job opens a new run.
 
 READY_TEXT = """\
 Readiness says whether more work may be taken now, and if not, why and what will change it. An exhausted budget and a
-back-off are reported once, and `pending` ends by a wake from a source it named before: these are the three dashes. A new
-machine begins in `ready`. [Readiness](readiness.md) tells the whole contract.
+back-off are reported once, and `pending` ends by a wake from a source it named before: these are the three dashes. A
+new machine begins in `ready`. [Readiness](readiness.md) tells the whole contract.
 """
 
 

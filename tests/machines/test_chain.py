@@ -100,6 +100,21 @@ def test_the_first_violation_comes_first_whatever_its_kind() -> None:
     assert indexes[0] == 2
 
 
+def test_where_one_event_breaks_a_rule_and_the_chain_the_chain_comes_first() -> None:
+    events = sealed(
+        [
+            ("job_created", {}),
+            ("job_running", {}),
+            ("node_started", {"node": "a"}),
+            ("command_committed", {"node": "a"}),
+            ("node_finished", {"node": "a"}),
+        ]
+    )
+    del events[3]
+    assert [(violation.index, violation.rule) for violation in check(events)] == [(3, "P8"), (3, "E2")]
+    assert str(check(events[:3], head=events[3].hash)[0]).startswith("event 3, the end in running, breaks P8")
+
+
 def test_bare_names_between_records_only_hide_what_they_replace() -> None:
     events = stream()
     with_a_name: list[object] = [*events[:4], events[4].type, *events[5:]]

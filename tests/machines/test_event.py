@@ -132,8 +132,7 @@ class Measured:
         nested(PAYLOAD_DEPTH_MAX + 1),
         nested(5000),
     ],
-    ids=["nan", "inf", "-inf in a record", "object", "surrogate", "surrogate key", "int key", "null key", "5000 digits"]
-    + ["function", "too deep", "far too deep"],
+    ids=range(12),
 )
 def test_what_json_cannot_hold_exactly_is_refused(payload: dict[Any, Any]) -> None:
     with pytest.raises(InvalidEvent, match="payload"):

@@ -4,121 +4,36 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.machines import JOB, RUN, Event, JobState, RunStatus, check, derive, fold, run_paths, runs
-from holdfast.machines.event import GENESIS
-from support import oracle, spec
+from holdfast.machines import JOB, RUN, JobState, RunStatus, check, derive, fold, run_paths, runs
+from support import exhaustive, oracle, spec
 from support.streams import Author, sealed
 
-# HOLDFAST_PROOF_DEPTH=11 walks eight million streams; the depth every `make test` walks is over half a million.
+# Mutants are examined at a smaller depth, and `make prove` walks a greater one.
 DEPTH = int(os.environ.get("HOLDFAST_PROOF_DEPTH", "9"))
-TERMINAL = {"completed", "failed", "cancelled"}
-
-# The one letter that needs a payload, once per attempt number: a failure because the run's deadline passed.
-_LATE = {
-    attempt: Event("x", "", 1, "job_failed", {"reason": "deadline"}, attempt, 0.0, 1, GENESIS, GENESIS)
-    for attempt in range(1, 32)
-}
 
 
-def legal_streams(first: str, second: str) -> Iterator[list[oracle.Letter]]:
-    """Every stream that begins with these two events, each one once, shortest first along each branch."""
-    stack: list[tuple[list[oracle.Letter], str, bool]] = []
-    start = spec.JOB_CELLS[None, first]
-    assert start is not None
-    beginning: list[oracle.Letter] = [(first, {})]
-    stack.extend(step for step in _steps(beginning, start, asked=False) if step[0][-1][0] == second)
-    while stack:
-        stream, state, asked = stack.pop()
-        yield stream
-        if len(stream) < DEPTH:
-            stack.extend(_steps(stream, state, asked=asked))
-
-
-def _steps(stream: list[oracle.Letter], state: str, *, asked: bool) -> Iterator[tuple[list[oracle.Letter], str, bool]]:
-    for event in spec.JOB_EVENTS:
-        target = spec.JOB_CELLS[state, event]
-        if target is not None:
-            still_asked = asked and state != "failed"  # a retry opens a new run, which nobody has asked to cancel
-            yield [*stream, (event, {})], target, still_asked
-            if event == "job_failed":
-                yield [*stream, (event, {"reason": "deadline"})], target, still_asked
-    if not asked and state not in TERMINAL:
-        yield [*stream, ("cancel_requested", {})], state, True
-
-
-def _events(stream: list[oracle.Letter]) -> list[object]:
-    claims = 0
-    events: list[object] = []
-    for name, payload in stream:
-        claims += name in {"job_running", "job_leased"}
-        events.append(_LATE[claims] if payload else name)
-    return events
-
-
-def assert_invariants(stream: list[oracle.Letter], state: str) -> None:
-    """J7, from the state events alone."""
-    moves = oracle.state_events(stream)
-    for ended, following in zip(moves, moves[1:], strict=False):
-        assert ended not in {"job_completed", "job_cancelled"}
-        assert ended != "job_failed" or following == "job_requeued"
-    assert (state == "waiting") == (moves[-1] == "job_waiting")
-    if state == "running":
-        assert moves[-1] in {"job_running", "job_leased"}
-    for waited, following in zip(moves, moves[1:], strict=False):
-        assert waited != "job_waiting" or following in {"wait_completed", "job_cancelled"}
-
-
-SECOND = ["job_requeued", "job_leased", "job_running", "wait_completed", "cancel_requested"]
-
-
-@pytest.mark.parametrize("second", SECOND)
-@pytest.mark.parametrize("first", ["job_created", "job_queued", "job_requeued"])
+@pytest.mark.parametrize("second", exhaustive.SECOND)
+@pytest.mark.parametrize("first", exhaustive.FIRST)
 def test_every_legal_stream_reads_the_same_three_ways_and_gives_a_legal_run(first: str, second: str) -> None:
-    seen = 0
-    for stream in legal_streams(first, second):
-        events = _events(stream)
-        expected = oracle.state(stream)
-        snapshot = fold(events)
-        assert snapshot.state == derive(events) == expected
-        assert_invariants(stream, expected)
-        assert snapshot.blocked == (expected == "waiting")
-        parts = oracle.split_at_retries(stream)
-        assert snapshot.run == len(parts)
-        assert run_paths(events) == [oracle.run_path(part) for part in parts]
-        seen += 1
-    assert seen > 10_000 or second == "cancel_requested" or DEPTH < 9
+    for stream in exhaustive.legal_streams(first, second, DEPTH):
+        exhaustive.examine(stream)
 
 
 def test_the_streams_walked_are_all_there_are() -> None:
-    """Counted another way: how many ways there are to go on depends on the state and the cancel flag alone."""
-    total = sum(1 for first in ("job_created", "job_queued", "job_requeued") for _ in _all_of(first, 6))
-    assert total == _count(None, 6, asked=False) - 1 - 3  # without the empty stream and those of one event
-
-
-def _all_of(first: str, depth: int) -> Iterator[list[oracle.Letter]]:
-    for second in SECOND:
-        for stream in legal_streams(first, second):
-            if len(stream) <= depth:
-                yield stream
-
-
-def _count(state: str | None, depth: int, *, asked: bool) -> int:
-    if depth == 0:
-        return 1
-    ways = 1
-    for event in spec.JOB_EVENTS:
-        target = spec.JOB_CELLS[state, event]
-        if target is not None:
-            ways += (1 + (event == "job_failed")) * _count(target, depth - 1, asked=asked and state != "failed")
-    if not asked and state is not None and state not in TERMINAL:
-        ways += _count(state, depth - 1, asked=True)
-    return ways
+    walked = [
+        stream
+        for first in exhaustive.FIRST
+        for second in exhaustive.SECOND
+        for stream in exhaustive.legal_streams(first, second, 7)
+    ]
+    assert len({str(stream) for stream in walked}) == len(walked)
+    assert len(walked) == exhaustive.count(7) - 1 - 3  # without the empty stream and those of one event
+    assert exhaustive.count(9) == 527_329
 
 
 @settings(max_examples=300, deadline=None)
@@ -131,7 +46,7 @@ def test_long_streams_of_whole_records_are_legal_after_every_prefix(seed: int, l
         prefix, written = events[:end], letters[:end]
         snapshot = fold(prefix)
         assert snapshot.state == derive(prefix) == oracle.state(written)
-        assert_invariants(written, snapshot.state)
+        exhaustive.assert_invariants(written, snapshot.state)
         records, paths = runs(prefix), run_paths(prefix)
         assert paths == [oracle.run_path(part) for part in oracle.split_at_retries(written)]
         assert [record.status for record in records] == [path[-1] for path in paths]

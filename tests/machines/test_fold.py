@@ -103,10 +103,14 @@ def test_an_operators_retry_opens_a_new_run_without_the_old_cancel_and_count() -
 def test_steps_are_open_from_their_start_until_their_commit_or_failure() -> None:
     stream = [CREATED, RUNNING, ("node_started", {"node": "a"}), ("tool_invocation_started", {"node": "b"})]
     opened = fold(sealed(stream))
-    assert opened.open_steps == {"a": OpenStep("a", False, 1, 1003.0), "b": OpenStep("b", True, 1, 1004.0)}
+    assert opened.open_steps == {
+        "a": OpenStep("a", tool=False, attempt=1, since=1003.0),
+        "b": OpenStep("b", tool=True, attempt=1, since=1004.0),
+    }
     stream += [("command_committed", {"node": "a"}), ("tool_invocation_finished", {"node": "b"})]
     committed = fold(sealed(stream))
-    assert (committed.open_steps, committed.committed) == ({}, {"a", "b"})
+    assert committed.open_steps == {}
+    assert committed.committed == {"a", "b"}
     stream += [("node_finished", {"node": "a"}), ("node_finished", {"node": "b", "result_type": "success"})]
     assert fold(sealed(stream)).committed == {"a", "b"}
 
@@ -184,13 +188,15 @@ def test_a_strict_reading_stops_at_the_first_illegal_event_and_names_its_index()
 def test_a_check_goes_on_after_the_first_violation() -> None:
     found = check(["job_running", "job_created", "job_running", "job_leased", "job_completed"])
     assert [(violation.index, violation.rule) for violation in found] == [(0, "J3"), (1, "J3"), (3, "J3")]
+    assert (found[0].event, found[0].state, found[1].state) == ("job_running", None, "running")
     assert str(found[0]) == (
-        "event 0 breaks J3: (initial) does not take job_running: it takes job_created, job_queued, job_requeued"
+        "event 0, job_running in (initial), breaks J3: it takes job_created, job_queued, job_requeued"
     )
 
 
 def test_what_is_no_event_is_named() -> None:
-    assert check(["job_created", 5]) == [Violation(1, "J2", "a int is no event: pass records or names")]
+    (found,) = check(["job_created", 5])
+    assert found == Violation(1, "J2", "int is no event: pass records or names", "5", JobState.QUEUED)
 
 
 CLAIM_TO_CANCEL: Letter = ("job_leased", {"purpose": "cancel"})

@@ -118,8 +118,13 @@ def walk(
         current[:] = [Scenario(make_monitor())]
         return current[0].actors(waiters, stranger=stranger)
 
-    state = (lambda: current[0].state()) if merge else None
-    return explore(scenario, lambda: current[0].look(), state=state)
+    def look() -> None:
+        current[0].look()
+
+    def state() -> Hashable:
+        return current[0].state()
+
+    return explore(scenario, look, state=state if merge else None)
 
 
 def test_no_order_loses_a_wake_records_a_stranger_or_leaves_pending_unseen() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from functools import partial
 
 import pytest
 
@@ -62,7 +64,9 @@ def test_pending_without_a_source_cannot_be_made() -> None:
 
 
 def test_pending_takes_members_and_wire_names() -> None:
-    assert Pending(["io_ready", TIMER]).sources == {IO, TIMER}  # type: ignore[arg-type]
+    pending = Pending(["timer", IO])  # type: ignore[arg-type]
+    assert pending.sources == {IO, TIMER}
+    assert repr(pending) == "Pending(io_ready, timer)"
 
 
 def test_an_unknown_source_is_named() -> None:
@@ -70,7 +74,8 @@ def test_an_unknown_source_is_named() -> None:
         Pending(["moon"])  # type: ignore[arg-type]
     with pytest.raises(InvalidWake) as refused:
         ReadyMonitor().wake("moon")
-    assert (refused.value.source, refused.value.registered) == ("moon", set(WakeSource))
+    assert refused.value.source == "moon"
+    assert refused.value.registered == set(WakeSource)
 
 
 @pytest.mark.parametrize("wait", [0, -1, float("nan"), float("inf")])
@@ -116,7 +121,8 @@ def test_pending_is_not_left_without_a_wake(target: str) -> None:
     before = seen(monitor)
     with pytest.raises(MissingWake, match="no wake from io_ready was seen") as refused:
         report(monitor, READINGS[target])
-    assert (refused.value.target, refused.value.registered) == (target, {IO})
+    assert refused.value.target == target
+    assert refused.value.registered == {IO}
     assert seen(monitor) == before
 
 
@@ -169,11 +175,9 @@ def test_a_closed_interval_is_kept_with_its_sources_and_wakes() -> None:
     monitor.wake(TIMER)
     report(monitor, Busy("full"))
     (interval,) = monitor.history
-    assert (interval.sources, list(interval.wakes.items()), interval.woken) == (
-        {IO, TIMER},
-        [(TIMER, 2), (IO, 1)],
-        True,
-    )
+    assert interval.sources == {IO, TIMER}
+    assert list(interval.wakes.items()) == [(TIMER, 2), (IO, 1)]
+    assert interval.woken
     assert monitor.interval is None
 
 
@@ -338,7 +342,7 @@ def test_every_waiter_is_woken_once() -> None:
     monitor = brought_to("pending")
     woken: list[int] = []
     for number in range(5):
-        monitor.add_waker(lambda number=number: woken.append(number))  # type: ignore[misc]
+        monitor.add_waker(partial(woken.append, number))
     assert woken == []
     monitor.wake(IO)
     monitor.wake(IO)
@@ -425,40 +429,43 @@ def test_threads_that_wait_all_go_on() -> None:
     assert went_on == [True] * 8
 
 
-def test_many_threads_polling_waking_and_waiting_lose_nothing() -> None:
-    """A storm on real threads; every order of a small scenario is walked in test_interleavings."""
-    monitor = ReadyMonitor()
-    queue: list[int] = []
-    items = 2000
-    taken: list[int] = []
+class Storm:
+    """Producers put items and wake; one consumer polls, waits and takes. On real threads."""
 
-    def check(poll: Poll) -> Reading:
+    def __init__(self, items: int) -> None:
+        self.monitor = ReadyMonitor()
+        self.queue: list[int] = []
+        self.taken: list[int] = []
+        self.items = items
+
+    def check(self, poll: Poll) -> Reading:
         poll.watch(IO)
-        return Ready() if queue else Pending(frozenset({IO}))
+        return Ready() if self.queue else Pending(frozenset({IO}))
 
-    def produce(numbers: range) -> None:
+    def produce(self, numbers: range) -> None:
         for number in numbers:
-            queue.append(number)
-            try:
-                monitor.wake(IO)
-            except WakeOutsidePending:
-                continue  # nobody waits; the next check sees the item
+            self.queue.append(number)
+            with contextlib.suppress(WakeOutsidePending):  # nobody waits: the next check sees the item
+                self.monitor.wake(IO)
 
-    def consume() -> None:
-        while len(taken) < items:
-            woken = monitor.interval is not None and monitor.interval.woken
-            if woken and not queue:
-                report(monitor, Busy("a wake for what is gone already"))
-                continue
-            if monitor.poll(check).state == "pending":
-                assert monitor.wait(timeout_seconds=30), "a wake was lost"
-            while queue:
-                taken.append(queue.pop())
+    def consume(self) -> None:
+        while len(self.taken) < self.items:
+            interval = self.monitor.interval
+            if interval is not None and interval.woken and not self.queue:
+                report(self.monitor, Busy("woken for what is gone already"))
+            elif self.monitor.poll(self.check).state == "pending":
+                assert self.monitor.wait(timeout_seconds=30), "a wake was lost"
+            while self.queue:
+                self.taken.append(self.queue.pop())
 
-    producers = [threading.Thread(target=produce, args=(range(n, items, 4),)) for n in range(4)]
+
+def test_many_threads_polling_waking_and_waiting_lose_nothing() -> None:
+    """A storm on real threads; every order of a small scenario is covered in test_interleavings."""
+    storm = Storm(2000)
+    producers = [threading.Thread(target=storm.produce, args=(range(n, storm.items, 4),)) for n in range(4)]
     for thread in producers:
         thread.start()
-    consume()
+    storm.consume()
     for thread in producers:
         thread.join()
-    assert sorted(taken) == list(range(items))
+    assert sorted(storm.taken) == list(range(storm.items))

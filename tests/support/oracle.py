@@ -56,7 +56,7 @@ def run_path(part: list[Letter]) -> list[str]:
     late = end[0] == "job_failed" and end[1].get("reason") == "deadline"
     if end[0] == "job_completed":
         # user code that never started cannot complete, but an administrative claim is bare in a bare stream
-        return _begin(path) + ["succeeded"]
+        return [*_begin(path), "succeeded"]
     if end[0] == "job_failed":
         path = _begin(path)
         if late and asked is not None:

@@ -1,4 +1,4 @@
-"""The tables as the specification prints them, typed in by hand: the tests' own source of truth, apart from the code."""
+"""The tables as the specification prints them, typed in by hand: the tests' own source, apart from the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams for the tests: sealed from letters, or drawn at random, always by the oracle's rules and not by the code's."""
+"""Streams for the tests: sealed from letters, or drawn at random by rules that are not the code's."""
 
 from __future__ import annotations
 

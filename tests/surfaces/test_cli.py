@@ -70,6 +70,7 @@ def test_python_dash_m_is_the_same_command() -> None:
 def test_start_up_imports_nothing_that_is_not_used() -> None:
     """First output well under 0.2 s: a matter of what is imported, which a slow machine does not change."""
     code = "import sys, holdfast.surfaces.cli; print(*sorted(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    command = [sys.executable, "-I", "-c", code]  # -I: nothing of the test run's own environment
+    loaded = subprocess.run(command, env={}, capture_output=True, text=True, check=True, timeout=60)
     heavy = {"asyncio", "msgspec", "holdfast.machines", "holdfast.ready", "psycopg", "starlette", "rich", "sqlite3"}
     assert not heavy & set(loaded.stdout.split())

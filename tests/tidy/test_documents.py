@@ -82,8 +82,13 @@ def test_the_tour_runs_to_its_end() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert "\x1b" not in ran.stdout, "colours belong on a terminal only"
-    assert "refused" in ran.stdout
-    assert "event 3" in ran.stdout
+    for shown in (
+        "22 legal cells of 90",
+        "attempt 1 is stale",
+        "event 3, tool_invocation_finished",
+        "Pending(io_ready",
+    ):
+        assert shown in ran.stdout
 
 
 def test_the_lock_has_hashes_and_names_no_host() -> None:

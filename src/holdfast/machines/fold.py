@@ -36,14 +36,17 @@ _BARE: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule: the event's index in the stream, the rule's number, and what is wrong in words."""
+    """One broken rule: where in the stream, which rule by number, what is wrong in words, and what was read there."""
 
     index: int
     rule: str
     message: str
+    event: str = ""
+    state: JobState | None = None
 
     def __str__(self) -> str:
-        return f"event {self.index} breaks {self.rule}: {self.message}"
+        state = self.state or "(initial)"
+        return f"event {self.index}, {self.event} in {state}, breaks {self.rule}: {self.message}"
 
 
 def derive(events: Iterable[object]) -> JobState:
@@ -68,9 +71,18 @@ def check(events: Iterable[object], *, head: str | None = None) -> list[Violatio
     """
     stream = list(events)
     reader = Fold()
-    found = [violation for violation in map(reader.push, stream) if violation is not None]
-    found += [Violation(index, chain.RULE, problem) for index, problem in chain.breaks(stream, head)]
-    return sorted(found, key=lambda violation: violation.index)
+    states: list[JobState | None] = []
+    found: list[Violation] = []
+    for event in stream:
+        states.append(reader.state)
+        violation = reader.push(event)
+        if violation is not None:
+            found.append(violation)
+    for index, problem in chain.breaks(stream, head):
+        event, state = (stream[index], states[index]) if index < len(stream) else ("the end", reader.state)
+        found.append(Violation(index, chain.RULE, problem, _name(event), state))
+    # Where one event breaks both, the chain comes first: what was tampered with explains the rest.
+    return sorted(found, key=lambda violation: (violation.index, violation.rule != chain.RULE))
 
 
 def fold(events: Iterable[object]) -> Snapshot:
@@ -123,14 +135,14 @@ class Fold:
         """Read one event; refuse an illegal one before anything is changed."""
         broken = rules.broken(self, event)
         if broken is not None:
-            name = event.type if isinstance(event, Event) else str(event)
-            raise InvalidTransition(self.state, name, rule=broken.rule, detail=broken.message, index=self.length)
+            rule, message = broken
+            raise InvalidTransition(self.state, _name(event), rule=rule, detail=message, index=self.length)
         self._apply(event)
 
     def push(self, event: object) -> Violation | None:
         """Read one event, whatever it is, and report the rule it breaks."""
         broken = rules.broken(self, event)
-        violation = Violation(self.length, *broken) if broken is not None else None
+        violation = Violation(self.length, *broken, _name(event), self.state) if broken is not None else None
         self._apply(event)
         return violation
 
@@ -260,6 +272,10 @@ def _open_wait(payload: Mapping[str, Any]) -> OpenWait:
         deadline=_number(payload, "deadline"),
         park=payload.get("park") is True,
     )
+
+
+def _name(event: object) -> str:
+    return event.type if isinstance(event, Event) else str(event)
 
 
 def _text(payload: Mapping[str, Any], key: str) -> str | None:

@@ -142,5 +142,8 @@ class Pending:
         """Take any iterable of members or wire names; refuse the empty set."""
         object.__setattr__(self, "sources", wake_sources(self.sources))
 
+    def __repr__(self) -> str:
+        return f"Pending({', '.join(sorted(self.sources))})"
+
 
 Reading = Ready | Busy | BudgetExhausted | RetryAfter | Pending

@@ -61,7 +61,7 @@ def broken(reader: Fold, event: object) -> Broken | None:
         return _name_rules(reader, event.type) or _record_rules(reader, event)
     if isinstance(event, str):
         return _name_rules(reader, event)
-    return Broken("J2", f"a {type(event).__name__} is no event: pass records or names")
+    return Broken("J2", f"{type(event).__name__} is no event: pass records or names")
 
 
 def is_failure(payload: Mapping[str, Any]) -> bool:
@@ -75,7 +75,7 @@ def _name_rules(reader: Fold, name: str) -> Broken | None:
         try:
             JOB.advance(reader.state, name)
         except InvalidTransition as refusal:
-            return Broken("J3", f"{reader.state or '(initial)'} does not take {name}: {refusal.detail}")
+            return Broken("J3", refusal.detail)
     elif name in _HISTORY_NAMES and reader.state in TERMINAL_JOB_STATES:
         # Names we do not know are let through: what may follow what is for the release that wrote them to say.
         return Broken("J7.1", f"{name} follows the end of the job, which is {reader.state}")
@@ -158,8 +158,9 @@ def _node(check: Callable[[Fold, str, Event], Broken | None]) -> Callable[[Fold,
 
 
 def _begun(reader: Fold, node: str, event: Event) -> Broken | None:
+    del event
     if node in reader.committed:
-        return Broken("E1", f"{event.type}: {node} is committed; its recorded result is used, it is not called again")
+        return Broken("E1", f"{node} is committed; its recorded result is used, it is not called again")
     return None
 
 

@@ -4,13 +4,13 @@ An actor is a generator. It runs from one ``yield`` to the next without interrup
 actor may run. ``yield`` means "go on whenever"; ``yield condition`` means "not before ``condition()`` is true".
 
 `explore` covers every schedule there is. Nothing is random and nothing is a thread, so a failure is one schedule, and
-the same schedule fails again. If at some point every actor that is left waits for a condition that is false, nobody will
-ever go on: that is a `Deadlock`, which is how a lost wake shows.
+the same schedule fails again. If at some point every actor that is left waits for a condition that is false, nobody
+will ever go on: that is a `Deadlock`, which is how a lost wake shows.
 
-The scenario is built anew for each schedule, and a stack of choices is counted upwards like the digits of a number until
-every branch was taken. Orders grow with the factorial of the steps, so a scenario may also say what state it is in: where
-two schedules meet in one state, what follows is walked once and counted for both. That is sound only if the state holds
-everything that what follows depends on, the actors' own variables included.
+The scenario is built anew for each schedule, and a stack of choices is counted upwards like the digits of a number
+until every branch was taken. Orders grow with the factorial of the steps, so a scenario may also say what state it is
+in: where two schedules meet in one state, what follows is walked once and counted for both. That is sound only if the
+state holds everything that what follows depends on, the actors' own variables included.
 """
 
 from __future__ import annotations
