@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support import exhaustive  # noqa: E402 - found through the line above
+from support import exhaustive
 
 
 def walk(beginning: tuple[str, str, int]) -> tuple[str, int, list[str]]:
