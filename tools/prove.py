@@ -41,9 +41,8 @@ def main(depth: int) -> int:
             failures += wrong
             print(f"  {name:<34} {seen:>12,} streams   {len(wrong)} wrong", flush=True)
     missing = exhaustive.count(depth) - 4 - total  # the empty stream and the three of one event are not walked
-    print(
-        f"depth {depth}: {total:,} streams, {len(failures)} wrong, {missing} missing, {time.monotonic() - started:.0f} s"
-    )
+    took = time.monotonic() - started
+    print(f"depth {depth}: {total:,} streams, {len(failures)} wrong, {missing} missing, {took:.0f} s")
     for line in failures:
         print(line, file=sys.stderr)
     return 1 if failures or missing else 0
