@@ -12,7 +12,12 @@
     │   ├── WakeOutsidePending                a wake while nothing waits for one
     │   └── MissingWake                       Pending left although no registered wake was seen
     ├── InvalidTable (ValueError)             rows that do not make a state machine
-    └── InvalidEvent (ValueError)             bytes or values that do not make an event record
+    ├── InvalidEvent (ValueError)             bytes or values that do not make an event record
+    ├── StaleAttempt (RuntimeError)           the writer no longer holds the job; nothing was written
+    ├── IdempotencyConflict (ValueError)      the key or id was used before, for something else
+    ├── NotInDoubt (RuntimeError)             there is no open question about this tool
+    ├── UnknownJob (LookupError)              no job has this id
+    └── StoreUnavailable (RuntimeError)       the database cannot be used now; the cause and the cure are named
 
 Errors are named after the condition, carry its parts as fields, and say what to do about it.
 """
@@ -22,13 +27,18 @@ from __future__ import annotations
 __all__ = [
     "EmptyWakeSet",
     "HoldfastError",
+    "IdempotencyConflict",
     "InvalidEvent",
     "InvalidRunTransition",
     "InvalidTable",
     "InvalidTransition",
     "InvalidWake",
     "MissingWake",
+    "NotInDoubt",
+    "StaleAttempt",
+    "StoreUnavailable",
     "TransitionRefused",
+    "UnknownJob",
     "WakeOutsidePending",
     "WakeRefused",
 ]
@@ -161,3 +171,57 @@ class InvalidTable(HoldfastError, ValueError):
 
 class InvalidEvent(HoldfastError, ValueError):
     """Bytes or values that do not make an event record; the message names the first thing that is wrong."""
+
+
+class StaleAttempt(HoldfastError, RuntimeError):
+    """This attempt no longer holds the job: stop working on it. Nothing was written."""
+
+    def __init__(self, job: str, attempt: int, current: int) -> None:
+        self.job = job
+        self.attempt = attempt
+        self.current = current
+        super().__init__(job, attempt, current)
+
+    def __str__(self) -> str:
+        return (
+            f"attempt {self.attempt} no longer holds job {self.job} (its newest is {self.current}); nothing was written"
+        )
+
+
+class IdempotencyConflict(HoldfastError, ValueError):
+    """The key was used before, with other arguments: use another key, or the same arguments."""
+
+    def __init__(self, key: str, job: str) -> None:
+        self.key = key
+        self.job = job
+        super().__init__(key, job)
+
+    def __str__(self) -> str:
+        return f"the key {self.key!r} belongs to job {self.job}, which was started with something else"
+
+
+class NotInDoubt(HoldfastError, RuntimeError):
+    """The job does not wait for an answer about this tool; look at its events for what it waits for."""
+
+    def __init__(self, job: str, node: str) -> None:
+        self.job = job
+        self.node = node
+        super().__init__(job, node)
+
+    def __str__(self) -> str:
+        return f"job {self.job} does not ask about {self.node!r}: there is nothing to resolve"
+
+
+class UnknownJob(HoldfastError, LookupError):
+    """No job has this id: check it, and which database you look at."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        super().__init__(job)
+
+    def __str__(self) -> str:
+        return f"no job has the id {self.job!r}"
+
+
+class StoreUnavailable(HoldfastError, RuntimeError):
+    """The database cannot be used now. Nothing of the refused batch was written; the engine goes on when it can be."""

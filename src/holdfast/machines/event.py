@@ -38,6 +38,7 @@ __all__ = [
     "digest",
     "encode",
     "seal",
+    "seal_at",
 ]
 
 SCHEMA = 1  # version of the record's own shape; raised only when a field of `Event` changes its meaning
@@ -117,7 +118,22 @@ def seal(
     job = job if job is not None else (after.job if after is not None else "")
     if after is not None and job != after.job:
         raise InvalidEvent(f"an event of job {job!r} cannot follow one of job {after.job!r}")
-    seq = after.seq + 1 if after is not None else 1
+    seq, prev = (after.seq + 1, after.hash) if after is not None else (1, GENESIS)
+    return seal_at(job, seq, prev, type, payload, at=at, attempt=attempt, id=id)
+
+
+def seal_at(
+    job: str,
+    seq: int,
+    prev: str,
+    type: str,  # noqa: A002
+    payload: Mapping[str, Any] | None = None,
+    *,
+    at: float,
+    attempt: int | None = None,
+    id: str | None = None,  # noqa: A002
+) -> Event:
+    """Seal as `seal` does, where only the number and the hash of the event before it are at hand."""
     raw, plain = _plain(payload if payload is not None else {})
     unsealed = {
         "id": id if id is not None else f"{job}:{seq}",
@@ -128,7 +144,7 @@ def seal(
         "attempt": attempt,
         "at": at,
         "schema": SCHEMA,
-        "prev": after.hash if after is not None else GENESIS,
+        "prev": prev,
     }
     return _sealed(unsealed, raw)
 

@@ -98,11 +98,16 @@ def fold(events: Iterable[object]) -> Snapshot:
 
 
 class Fold:
-    """Reads one stream, event by event. `take` is strict, `push` reports; on legal streams they do the same."""
+    """Reads one stream, event by event. `take` is strict, `push` reports; on legal streams they do the same.
+
+    With ``calls=False`` it does not follow single calls: a reader that begins in the middle of a stream, at a store's
+    row, knows the state, the attempt and the wait, but not which steps were committed before.
+    """
 
     __slots__ = (
         "attempt",
         "attempts",
+        "calls",
         "cancel",
         "committed",
         "failed",
@@ -116,7 +121,8 @@ class Fold:
         "wait",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, calls: bool = True) -> None:
+        self.calls = calls
         self.length = 0
         self.state: JobState | None = None
         self.attempt = 0
@@ -173,7 +179,7 @@ class Fold:
         else:
             return
         apply_history = _HISTORY.get(name)
-        if apply_history is not None:
+        if apply_history is not None and (self.calls or name == HistoryEvent.CANCEL_REQUESTED):
             apply_history(self, payload, attempt, at)
         elif name in TARGETS:
             self._move(name, payload, attempt)

@@ -1,0 +1,218 @@
+"""The verbs of the engine, as values. A store commits a batch of them in one transaction.
+
+Each command is one decision about one job (`Claim`, `Reclaim`, `Expire`: about the jobs that qualify). What is written
+for it is written whole or not at all, and its answer stands at its place in the list of answers. A command that is
+refused is refused alone: its answer is the error, and the others of the batch go through.
+
+Who may write what (L3): `Append` and `Renew` carry an attempt and are fenced; everything else is the closed list of
+unfenced writers: submit, signal, the operator's verbs, reclaim and expiry. They look at the row inside the transaction,
+and where the stream has moved they do what is right for where it is now, or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.machines import Event, JobState
+from holdfast.store.rows import Job
+
+__all__ = [
+    "Append",
+    "Appended",
+    "Bury",
+    "Cancel",
+    "Claim",
+    "Claimed",
+    "Command",
+    "Expire",
+    "Kept",
+    "Leases",
+    "Pause",
+    "Reclaim",
+    "Renew",
+    "Resolve",
+    "Resume",
+    "Retry",
+    "SendSignal",
+    "Submit",
+    "Submitted",
+    "Swept",
+]
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True):
+    """Create a job: its row and job_created, one transaction. Answer: `Submitted`.
+
+    The same idempotency key for the same plugin and entry gives the existing job if the fingerprint of the arguments
+    is equal, and `IdempotencyConflict` if it is not. A job id that exists already is treated the same way.
+    """
+
+    job: str
+    plugin: str
+    entry: str
+    args: Any
+    queue: str = "default"
+    priority: int = 0
+    due_at: float | None = None
+    deadline: float | None = None
+    max_attempts: int = 5
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+    parent: str | None = None
+    parent_key: str | None = None
+    trace_id: str | None = None
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """The job's id, and whether it was there before."""
+
+    job: str
+    existing: bool
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Take up to `limit` claimable jobs under a new attempt each, with job_running. Answer: list of `Claimed`.
+
+    In the order of L7: priority, higher first; then due time; then age. Only jobs of the entries named (pairs of plugin
+    and entry) and, unless None, of the queues named.
+    """
+
+    worker: str
+    entries: frozenset[tuple[str, str]]
+    queues: frozenset[str] | None
+    limit: int
+    lease_seconds: float
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A job that is now held, with its whole stream, oldest first, job_running last."""
+
+    job: Job
+    events: list[Event]
+
+
+class Renew(msgspec.Struct, frozen=True):
+    """Extend live leases of one worker; the attempt stays. Answer: `Leases`. An expired lease is lost (L2)."""
+
+    worker: str
+    held: tuple[tuple[str, int], ...]  # (job, attempt)
+    lease_seconds: float
+
+
+class Leases(msgspec.Struct, frozen=True):
+    """What became of a worker's leases: `lost` are over; `cancel` and `pause` are asked for."""
+
+    lost: frozenset[str]
+    cancel: frozenset[str]
+    pause: frozenset[str]
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Write events under an attempt, in order. Answer: `Appended`, or `StaleAttempt` and nothing was written.
+
+    An event that leaves Running ends the lease in the same transaction (L6). job_waiting looks into the inbox first: a
+    signal that came before the wait completes it at once (E12). The end of a child is signalled to its parent.
+    """
+
+    job: str
+    attempt: int
+    events: tuple[tuple[str, dict[str, Any]], ...]
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Where the stream and the job stand now."""
+
+    version: int
+    state: JobState
+
+
+class SendSignal(msgspec.Struct, frozen=True):
+    """Put a signal into the inbox; if the job waits for its key, complete the wait. Answer: `Kept`.
+
+    A repeat with the same id changes nothing. A job that has ended takes no signals.
+    """
+
+    job: str
+    key: str
+    payload: Any
+    id: str
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What became of a signal: delivered to a wait, kept for later, a repeat, or too late."""
+
+    outcome: str  # "delivered" | "kept" | "repeat" | "too_late"
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """Cancel a job: at once if no worker holds it, else by a request that its code sees. Answer: the `Job`.
+
+    Repeating is harmless and keeps the first reason (R6); a job that has ended is left as it is.
+    """
+
+    job: str
+    reason: str | None
+    actor: str | None = None
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Pause a job: at once if it is queued, else at its next step boundary (J13). Answer: the `Job`."""
+
+    job: str
+    actor: str | None = None
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Let a paused job go on, or take a pause back that has not taken effect yet. Answer: the `Job`."""
+
+    job: str
+    actor: str | None = None
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Reopen a failed job: a new run (R4). Answer: the `Job`, or `InvalidTransition` if it has not failed."""
+
+    job: str
+    actor: str
+    reason: str
+
+
+class Resolve(msgspec.Struct, frozen=True):
+    """An operator's answer for a tool in doubt (E5); the job goes on. Answer: the `Job`, or `NotInDoubt`."""
+
+    job: str
+    node: str
+    answer: str  # "done" | "not_done" | "fail"
+    result: Any = None
+    actor: str | None = None
+
+
+class Reclaim(msgspec.Struct, frozen=True):
+    """Requeue up to `limit` jobs with an expired lease; fail what crashed too often (L5, J14). Answer: `Swept`."""
+
+    limit: int = 100
+
+
+class Expire(msgspec.Struct, frozen=True):
+    """End up to `limit` waits, and runs that nobody holds, whose time is up. Answer: `Swept`."""
+
+    limit: int = 100
+
+
+class Bury(msgspec.Struct, frozen=True):
+    """A worker is known to be dead: end its leases, for the next `Reclaim` to take its jobs (L10). Answer: `Swept`."""
+
+    worker: str
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """Which jobs a sweep has touched, in the order it did."""
+
+    jobs: list[str]
+
+
+Command = (
+    Submit | Claim | Renew | Append | SendSignal | Cancel | Pause | Resume | Retry | Resolve | Reclaim | Expire | Bury
+)

@@ -1,0 +1,137 @@
+"""Submitting and claiming: what is accepted is there, and is taken once, in order."""
+
+from __future__ import annotations
+
+from holdfast.errors import IdempotencyConflict
+from holdfast.machines import JobState
+from holdfast.store.commands import Append, Cancel, Reclaim, Submit
+from holdfast.store.contract.lab import LEASE, Lab, clause
+
+
+@clause
+async def a_submitted_job_is_queued_with_its_arguments_in_its_first_event(lab: Lab) -> None:
+    await lab.submit(args={"sku": "A1", "n": [1, None, 2.5]}, priority=3, queue="mail", trace_id="t")
+    row = await lab.job()
+    assert (row.state, row.version, row.queue, row.priority) == (JobState.QUEUED, 1, "mail", 3)
+    (created,) = await lab.store.events("a")
+    assert created.payload["args"] == {"sku": "A1", "n": [1, None, 2.5]}
+    assert created.at == row.created_at == lab.clock.now()
+
+
+@clause
+async def the_same_key_with_the_same_arguments_gives_the_existing_job(lab: Lab) -> None:
+    await lab.submit("a", idempotency_key="k", fingerprint="f")
+    again = Submit(job="b", plugin="shop", entry="checkout", args={}, idempotency_key="k", fingerprint="f")
+    answer = await lab.do(again)
+    assert (answer.job, answer.existing) == ("a", True)
+    assert await lab.store.get("b") is None
+    other = Submit(job="c", plugin="shop", entry="refund", args={}, idempotency_key="k", fingerprint="f")
+    assert (await lab.do(other)).existing is False, "a key belongs to one entry"
+
+
+@clause
+async def the_same_key_with_other_arguments_is_refused(lab: Lab) -> None:
+    await lab.submit("a", idempotency_key="k", fingerprint="f")
+    other = Submit(job="b", plugin="shop", entry="checkout", args={}, idempotency_key="k", fingerprint="g")
+    refusal = await lab.refused(other, IdempotencyConflict)
+    assert isinstance(refusal, IdempotencyConflict)
+    assert refusal.job == "a"
+
+
+@clause
+async def the_same_id_submitted_again_changes_nothing(lab: Lab) -> None:
+    await lab.submit("a", fingerprint="f")
+    again = await lab.do(Submit(job="a", plugin="shop", entry="checkout", args={}, fingerprint="f"))
+    assert again.existing
+    await lab.refused(Submit(job="a", plugin="shop", entry="refund", args={}, fingerprint="f"), IdempotencyConflict)
+    assert (await lab.job()).version == 1
+
+
+@clause
+async def a_key_used_twice_in_one_batch_makes_one_job(lab: Lab) -> None:
+    one, two = (
+        Submit(job=name, plugin="shop", entry="checkout", args={}, idempotency_key="k", fingerprint="f")
+        for name in "ab"
+    )
+    answers = await lab.store.commit([one, two])
+    assert [answer.job for answer in answers] == ["a", "a"]
+
+
+@clause
+async def one_refusal_in_a_batch_leaves_the_others_alone(lab: Lab) -> None:
+    held = await lab.running("a")
+    stale = Append("a", held.attempt + 1, (("node_started", {"node": "x"}),))
+    good = Append("a", held.attempt, (("node_started", {"node": "y"}),))
+    unknown = Cancel("nobody", None)
+    bad = Append("a", held.attempt, (("job_running", {}),))
+    answers = await lab.store.commit([stale, good, unknown, bad, good])
+    kinds = [type(answer).__name__ for answer in answers]
+    assert kinds == ["StaleAttempt", "Appended", "UnknownJob", "InvalidTransition", "Appended"]
+    assert await lab.types() == ["job_created", "job_running", "node_started", "node_started"]
+    await lab.job()
+
+
+@clause
+async def a_claim_takes_a_new_attempt_and_writes_one_event(lab: Lab) -> None:
+    await lab.submit()
+    (claimed,) = await lab.claim(worker="w7")
+    row = await lab.job()
+    assert claimed.job == row
+    assert (row.state, row.attempt, row.lease and row.lease.worker) == (JobState.RUNNING, 1, "w7")
+    assert row.lease is not None
+    assert row.lease.until == lab.clock.now() + LEASE
+    assert claimed.events == await lab.store.events("a")
+    assert [event.type for event in claimed.events] == ["job_created", "job_running"]
+
+
+@clause
+async def claims_come_by_priority_then_due_time_then_age(lab: Lab) -> None:
+    now = lab.clock.now()
+    await lab.submit("a", priority=0)
+    await lab.submit("b", priority=5, due_at=now + 2)
+    await lab.submit("c", priority=5, due_at=now + 1)
+    lab.clock.move(3)
+    await lab.submit("d", priority=5)
+    await lab.submit("e", priority=0)
+    assert [claimed.job.id for claimed in await lab.claim(limit=10)] == ["c", "b", "d", "a", "e"]
+
+
+@clause
+async def a_claim_takes_no_more_than_asked_and_nothing_twice(lab: Lab) -> None:
+    for name in "abcde":
+        await lab.submit(name)
+    first, second = await lab.claim(limit=2), await lab.claim(limit=9, worker="w2")
+    assert [claimed.job.id for claimed in first] == ["a", "b"]
+    assert [claimed.job.id for claimed in second] == ["c", "d", "e"]
+    assert await lab.claim(limit=9) == []
+
+
+@clause
+async def a_job_is_not_claimed_before_it_is_due(lab: Lab) -> None:
+    await lab.submit(due_at=lab.clock.now() + 10)
+    assert await lab.store.next_due() == lab.clock.now() + 10
+    lab.clock.move(9.99)
+    assert await lab.claim() == []
+    lab.clock.move(0.02)
+    assert len(await lab.claim()) == 1
+
+
+@clause
+async def only_the_entries_and_queues_named_are_claimed(lab: Lab) -> None:
+    await lab.submit("a", entry="refund")
+    await lab.submit("b", plugin="bank")
+    await lab.submit("c", queue="mail")
+    await lab.submit("d")
+    assert [claimed.job.id for claimed in await lab.claim(limit=9, queues=frozenset({"mail"}))] == ["c"]
+    assert [claimed.job.id for claimed in await lab.claim(limit=9)] == ["d"]
+    both = frozenset({("bank", "checkout"), ("shop", "refund")})
+    assert [claimed.job.id for claimed in await lab.claim(limit=9, entries=both)] == ["a", "b"]
+
+
+@clause
+async def a_waiting_job_is_never_claimed_and_never_reclaimed(lab: Lab) -> None:
+    await lab.waiting()
+    lab.clock.move(1000)
+    assert await lab.claim() == []
+    assert (await lab.do(Reclaim())).jobs == []
+    assert (await lab.job()).state is JobState.WAITING

@@ -1,0 +1,123 @@
+"""What operators and deadlines do to a job, wherever it is."""
+
+from __future__ import annotations
+
+from holdfast.errors import InvalidTransition, NotInDoubt
+from holdfast.machines import JobState, run_paths, runs
+from holdfast.store.commands import Cancel, Expire, Pause, Reclaim, Renew, Resolve, Resume, Retry
+from holdfast.store.contract.lab import LEASE, Lab, clause
+
+
+@clause
+async def a_queued_job_is_cancelled_at_once_and_never_starts(lab: Lab) -> None:
+    await lab.submit()
+    row = await lab.do(Cancel("a", "changed my mind", "ana"))
+    assert row.state is JobState.CANCELLED
+    assert await lab.types() == ["job_created", "job_leased", "job_cancelled"]
+    assert await lab.claim() == []
+    assert run_paths(await lab.store.events("a")) == [["queued", "canceled"]]
+
+
+@clause
+async def a_waiting_job_is_cancelled_at_once(lab: Lab) -> None:
+    await lab.waiting()
+    assert (await lab.do(Cancel("a", None))).state is JobState.CANCELLED
+    assert (await lab.types())[-1] == "job_cancelled"
+
+
+@clause
+async def a_running_job_is_asked_to_cancel_and_its_worker_learns_of_it(lab: Lab) -> None:
+    held = await lab.running()
+    assert (await lab.do(Cancel("a", "first"))).state is JobState.RUNNING
+    await lab.do(Cancel("a", "second"))
+    row = await lab.job()
+    assert row.cancel is not None
+    assert row.cancel.reason == "first"
+    assert (await lab.types()).count("cancel_requested") == 1
+    assert (await lab.do(Renew("w1", ((held.id, held.attempt),), LEASE))).cancel == {"a"}
+    await lab.append(held, ("job_completed", {}))
+    assert runs(await lab.store.events("a"))[0].status == "succeeded", "it finished first"
+
+
+@clause
+async def cancelling_what_has_ended_changes_nothing(lab: Lab) -> None:
+    held = await lab.running()
+    await lab.append(held, ("job_completed", {}))
+    version = (await lab.job()).version
+    assert (await lab.do(Cancel("a", "late"))).state is JobState.COMPLETED
+    assert (await lab.job()).version == version
+
+
+@clause
+async def a_queued_job_is_paused_at_once_and_goes_on_when_resumed(lab: Lab) -> None:
+    await lab.submit()
+    assert (await lab.do(Pause("a"))).state is JobState.WAITING
+    assert await lab.types() == ["job_created", "job_leased", "job_waiting"]
+    assert await lab.claim() == []
+    assert (await lab.do(Resume("a"))).state is JobState.QUEUED
+    assert len(await lab.claim()) == 1
+
+
+@clause
+async def a_running_job_is_asked_to_pause_and_may_be_let_go_on(lab: Lab) -> None:
+    held = await lab.running()
+    assert (await lab.do(Pause("a"))).pause
+    assert (await lab.do(Renew("w1", ((held.id, held.attempt),), LEASE))).pause == {"a"}
+    assert not (await lab.do(Resume("a"))).pause
+    assert (await lab.do(Renew("w1", ((held.id, held.attempt),), LEASE))).pause == frozenset()
+
+
+@clause
+async def a_failed_job_is_retried_as_a_new_run(lab: Lab) -> None:
+    held = await lab.running()
+    await lab.refused(Retry("a", "ana", "now"), InvalidTransition)
+    await lab.append(held, ("job_failed", {"reason": "no"}))
+    row = await lab.do(Retry("a", "ana", "fixed it"))
+    assert (row.state, row.run, row.attempts) == (JobState.QUEUED, 2, 0)
+    assert [run.status for run in runs(await lab.store.events("a"))] == ["failed", "queued"]
+    (claimed,) = await lab.claim()
+    await lab.append(claimed.job, ("job_completed", {}))
+    await lab.refused(Retry("a", "ana", "again"), InvalidTransition)
+    await lab.job()
+
+
+@clause
+async def an_answer_to_a_tool_in_doubt_lets_the_job_go_on(lab: Lab) -> None:
+    held = await lab.running()
+    await lab.refused(Resolve("a", "charge", "done", 7), NotInDoubt)
+    asks = {"node": "charge", "correlation_key": "holdfast:doubt:charge", "wait_type": "human", "park": True}
+    await lab.append(held, ("job_waiting", asks))
+    await lab.refused(Resolve("a", "refund", "done", 7), NotInDoubt)
+    assert (await lab.do(Resolve("a", "charge", "done", 7, "ana"))).state is JobState.QUEUED
+    told = (await lab.store.events("a"))[-1].payload
+    assert (told["outcome"], told["payload"]) == ("resolved", {"answer": "done", "result": 7, "actor": "ana"})
+
+
+@clause
+async def a_deadline_ends_a_queued_run_as_timeout(lab: Lab) -> None:
+    await lab.submit(deadline=lab.clock.now() + 5)
+    lab.clock.move(5)
+    assert (await lab.do(Expire())).jobs == ["a"]
+    assert (await lab.job()).state is JobState.FAILED
+    assert runs(await lab.store.events("a"))[0].status == "timeout"
+
+
+@clause
+async def a_deadline_ends_a_waiting_run_as_timeout(lab: Lab) -> None:
+    await lab.submit(deadline=lab.clock.now() + 5)
+    (claimed,) = await lab.claim()
+    await lab.append(claimed.job, ("job_waiting", {"correlation_key": "k", "wait_type": "signal"}))
+    lab.clock.move(6)
+    assert (await lab.do(Expire())).jobs == ["a"]
+    assert runs(await lab.store.events("a"))[0].status == "timeout"
+    await lab.job()
+
+
+@clause
+async def a_deadline_leaves_a_held_job_to_its_worker_until_the_lease_ends(lab: Lab) -> None:
+    await lab.running(deadline=lab.clock.now() + 5)
+    lab.clock.move(6)
+    assert (await lab.do(Expire())).jobs == []
+    lab.clock.move(LEASE)
+    assert (await lab.do(Reclaim())).jobs == ["a"]
+    assert runs(await lab.store.events("a"))[0].status == "timeout"

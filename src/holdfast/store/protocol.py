@@ -1,0 +1,64 @@
+"""What every backend promises. `holdfast.store.contract` tests it; a backend that passes is a store.
+
+- `commit` is the only way anything is written. One call is one transaction: when it returns, all of it is durable; when
+  it raises, none of it is there, or, if the answer was lost on the way, all of it is.
+- Time is the store's: each transaction reads it once, inside (L2).
+- Reads see what was committed before they began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from holdfast.machines import Event, JobState
+from holdfast.store.commands import Command
+from holdfast.store.rows import Job, Signal
+
+__all__ = ["Store"]
+
+
+class Store(Protocol):
+    """A place where jobs are kept."""
+
+    async def commit(self, batch: Sequence[Command]) -> list[Any]:
+        """Carry out commands, in order, in one transaction.
+
+        Returns one answer per command, at its place: the value that the command's description names, or the error that
+        refused it. A refused command has written nothing and the others go through.
+
+        Raises:
+            StoreUnavailable: nothing could be written; the message says why and what to do.
+        """
+
+    async def get(self, job: str) -> Job | None:
+        """Read one job's row."""
+
+    async def events(self, job: str, after: int = 0) -> list[Event]:
+        """Read a job's stream, oldest first, from behind the number given."""
+
+    async def inbox(self, job: str) -> list[Signal]:
+        """Read the signals that wait in a job's inbox, oldest first."""
+
+    async def jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        plugin: str | None = None,
+        entry: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """List jobs by id, newest first, from before the id given: ids grow with time, so this is a cursor."""
+
+    async def next_due(self) -> float | None:
+        """When a sweep or a claim will next have something to do that time alone brings about; None if never.
+
+        The earliest of: a queued job's due time, a wait's end, a deadline of a run that nobody holds, a lease's end.
+        """
+
+    async def now(self) -> float:
+        """Read the store's clock."""
+
+    async def close(self) -> None:
+        """Let go of everything. A store that was closed is not used again."""

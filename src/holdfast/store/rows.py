@@ -1,0 +1,147 @@
+"""What is kept of a job beside its stream: one row, every part of it made from the events (SPEC J6).
+
+The row is what a claim, a fence or a listing looks at. It is written in the same transaction as the event that changes
+it, and `rebuilt` makes it anew from the stream and the few facts that were fixed at creation; the two are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, JobState, OpenWait
+from holdfast.machines.job import TARGETS
+
+__all__ = ["Job", "Lease", "Signal", "rebuilt"]
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to execute: who has it, and until when by the store's clock. Live iff now < until (L2)."""
+
+    worker: str
+    until: float
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """One signal in a job's inbox: kept before anything else happens, handed to the wait with its key (E12)."""
+
+    job: str
+    id: str
+    key: str
+    payload: Any
+    at: float
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One job's row.
+
+    Fixed at creation: `id`, `plugin`, `entry`, `queue`, `priority`, `created_at`, `deadline`, `max_attempts`,
+    `idempotency_key`, `fingerprint`, `parent`, `parent_key`. Made from the stream: everything else but the lease and
+    `pause`, which are about now and not about what happened.
+    """
+
+    id: str
+    plugin: str
+    entry: str
+    queue: str
+    priority: int
+    created_at: float
+    deadline: float | None
+    max_attempts: int
+    idempotency_key: str | None
+    fingerprint: str
+    parent: str | None
+    parent_key: str | None
+
+    version: int = 0
+    head: str = GENESIS
+    state: JobState = JobState.QUEUED
+    attempt: int = 0
+    attempts: int = 0
+    run: int = 1
+    started: bool = False
+    due_at: float = 0.0
+    wait: OpenWait | None = None
+    cancel: CancelRequest | None = None
+    updated_at: float = 0.0
+
+    lease: Lease | None = None
+    pause: bool = False
+
+    def held_by(self, attempt: int, now: float) -> bool:
+        """Whether this attempt may write now: it is the newest, the job runs, and its lease is live."""
+        return (
+            self.state is JobState.RUNNING
+            and self.attempt == attempt
+            and self.lease is not None
+            and now < self.lease.until
+        )
+
+
+def reader_of(job: Job) -> Fold:
+    """Give a reader that stands where this row's stream ends, without the calls, which a row does not hold."""
+    reader = Fold(calls=False)
+    if job.version:
+        reader.length = job.version
+        reader.state = job.state
+        reader.attempt = job.attempt
+        reader.attempts = job.attempts
+        reader.run = job.run
+        reader.started = job.started
+        reader.wait = job.wait
+        reader.cancel = job.cancel
+    return reader
+
+
+def projected(job: Job, reader: Fold, last: Event) -> Job:
+    """Bring a row up to where its reader stands, `last` being the newest event."""
+    return msgspec.structs.replace(
+        job,
+        version=last.seq,
+        head=last.hash,
+        state=reader.state or JobState.QUEUED,
+        attempt=reader.attempt,
+        attempts=reader.attempts,
+        run=reader.run,
+        started=reader.started,
+        due_at=_due_at(job, reader, last),
+        wait=reader.wait,
+        cancel=reader.cancel,
+        updated_at=last.at,
+    )
+
+
+def _due_at(job: Job, reader: Fold, last: Event) -> float:
+    """From when a queued job may be claimed; of a job that is not queued, from when it last could."""
+    if reader.state is not JobState.QUEUED or last.type not in TARGETS:
+        return job.due_at
+    if last.type == JobEvent.CREATED:
+        return max(last.payload.get("due_at") or 0.0, last.at)
+    return last.at if reader.not_before is None else reader.not_before
+
+
+def rebuilt(job: Job, events: Iterable[Event]) -> Job:
+    """Make a job's row anew from its stream. What is about now (lease, pause) is taken over as it stands."""
+    reader = Fold(calls=False)
+    made = Job(
+        id=job.id,
+        plugin=job.plugin,
+        entry=job.entry,
+        queue=job.queue,
+        priority=job.priority,
+        created_at=job.created_at,
+        deadline=job.deadline,
+        max_attempts=job.max_attempts,
+        idempotency_key=job.idempotency_key,
+        fingerprint=job.fingerprint,
+        parent=job.parent,
+        parent_key=job.parent_key,
+        lease=job.lease,
+        pause=job.pause,
+    )
+    for event in events:
+        reader.push(event)
+        made = projected(made, reader, event)
+    return made

@@ -1,0 +1,43 @@
+"""Brings a database to the newest schema: numbered migrations, forward only, each in one transaction.
+
+The number of the last one applied is kept in the database (``PRAGMA user_version``). A database with a higher number
+than this release knows was made by a newer one: it is refused and left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import apsw
+
+from holdfast.errors import StoreUnavailable
+
+__all__ = ["migrate", "migrations"]
+
+
+def migrations(dialect: str) -> list[tuple[int, str]]:
+    """List (number, SQL) in order."""
+    folder = files("holdfast.store.migrations").joinpath(dialect)
+    found = [(entry.name, entry.read_text()) for entry in folder.iterdir() if entry.name.endswith(".sql")]
+    numbered = sorted((int(re.match(r"\d{4}", name)[0]), sql) for name, sql in found)  # type: ignore[index]
+    assert [number for number, _ in numbered] == list(range(1, len(numbered) + 1)), "numbers run from 1 without gaps"
+    return numbered
+
+
+def migrate(connection: apsw.Connection, dialect: str) -> None:
+    """Apply what is missing. The caller keeps other processes out meanwhile.
+
+    Raises:
+        StoreUnavailable: the database is newer than this release.
+    """
+    steps = migrations(dialect)
+    current: int = connection.pragma("user_version")
+    if current > len(steps):
+        raise StoreUnavailable(
+            f"the database has schema {current}, this release of Holdfast knows {len(steps)}: upgrade Holdfast"
+        )
+    for number, sql in steps[current:]:
+        with connection:  # a savepoint: the tables and the number together, or neither
+            connection.execute(sql)
+            connection.pragma("user_version", number)

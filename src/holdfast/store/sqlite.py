@@ -1,0 +1,172 @@
+"""Jobs in one SQLite file, for one or many processes of one host.
+
+Acknowledged means on disk: WAL with synchronous=FULL, and an answer is given after the commit. All writing of a process
+goes through one thread with one connection, a whole batch in one transaction. Between processes a lock file is taken
+before each transaction: SQLite's own waiting is a sleep that is not fair, and somebody starves for seconds. Reads have
+a connection of their own and never wait for a writer.
+
+What can go wrong, and what happens then:
+
+- The disk is full, the file read-only, damaged or locked by something else: `StoreUnavailable`, with what to do. The
+  transaction was rolled back. The next commit tries again, so that the store works again when the cause is gone.
+- The file was made by a newer Holdfast: it is refused when it is opened, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import StoreUnavailable
+from holdfast.machines import Event, JobState
+from holdfast.store import commands as c
+from holdfast.store.filelock import FileLock
+from holdfast.store.rows import Job, Signal
+from holdfast.store.schema import migrate
+from holdfast.store.sqlite_rows import EVENT_COLUMNS, JOB_COLUMNS, event_of, job_of, signal_of
+from holdfast.store.sqlite_transaction import Transaction
+
+__all__ = ["SqliteStore"]
+
+T = TypeVar("T")
+
+CURES: list[tuple[type[apsw.Error], str]] = [
+    (apsw.FullError, "the disk is full: free some space"),
+    (apsw.ReadOnlyError, "the file or its directory is read-only: give this user the right to write"),
+    (apsw.CantOpenError, "the file cannot be opened: check the path and its rights"),
+    (apsw.NotADBError, "the file is not a SQLite database: name another, or move this one away"),
+    (apsw.CorruptError, "the file is damaged: stop all workers and restore a backup"),
+    (apsw.IOError, "the disk reports an error: check it, and the space on it"),
+    (apsw.BusyError, "another program holds the file locked: close it"),
+    (apsw.LockedError, "another program holds the file locked: close it"),
+]
+
+
+class SqliteStore:
+    """Keeps jobs in a SQLite file; see the module's text."""
+
+    def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
+        self._path = Path(path)
+        self._clock = clock or SystemClock()
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
+        self._lock = FileLock(self._path.with_name(self._path.name + "-lock"))
+        try:
+            self._write_connection = self._guard(self._open)
+            self._guard(lambda: self._lock.run(lambda: migrate(self._write_connection, "sqlite")))
+            self._read_connection = self._guard(self._open)
+        except BaseException:
+            self._writer.shutdown()
+            raise
+
+    async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Carry out commands in one transaction; see the protocol."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
+
+    async def get(self, job: str) -> Job | None:
+        """Read one job's row."""
+        rows = self._read(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job,))
+        return job_of(rows[0]) if rows else None
+
+    async def events(self, job: str, after: int = 0) -> list[Event]:
+        """Read a job's stream from behind a number."""
+        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE job = ? AND seq > ? ORDER BY seq"
+        return [event_of(row) for row in self._read(sql, (job, after))]
+
+    async def inbox(self, job: str) -> list[Signal]:
+        """Read the unused signals of a job."""
+        sql = "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND used = 0 ORDER BY place"
+        return [signal_of(row) for row in self._read(sql, (job,))]
+
+    async def jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        plugin: str | None = None,
+        entry: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """List jobs, newest id first."""
+        sql = (
+            f"SELECT {JOB_COLUMNS} FROM jobs"
+            " WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR plugin = ?2) AND (?3 IS NULL OR entry = ?3)"
+            " AND (?4 IS NULL OR id < ?4) ORDER BY id DESC LIMIT ?5"
+        )
+        return [job_of(row) for row in self._read(sql, (state, plugin, entry, before, limit))]
+
+    async def next_due(self) -> float | None:
+        """Find the next time at which time alone brings something about."""
+        sql = (
+            "SELECT min(at) FROM ("
+            " SELECT min(due_at) AS at FROM jobs WHERE claimable = 0 AND state = 'queued'"
+            " UNION ALL SELECT due_at FROM (SELECT due_at FROM jobs WHERE claimable = 1 LIMIT 1)"
+            " UNION ALL SELECT min(lease_until) FROM jobs WHERE lease_until IS NOT NULL"
+            " UNION ALL SELECT min(ends_at) FROM jobs WHERE ends_at IS NOT NULL)"
+        )
+        found: float | None = self._read(sql, ())[0][0]
+        return found
+
+    async def now(self) -> float:
+        """Read the host's clock."""
+        return self._clock.now()
+
+    async def close(self) -> None:
+        """Close the file."""
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._write_connection.close)
+        self._writer.shutdown()
+        self._read_connection.close()
+        self._lock.close()
+
+    def changes(self) -> int:
+        """Give a number that changes whenever another connection has committed: a cheap way to notice it."""
+        number: int = self._guard(lambda: self._read_connection.pragma("data_version"))
+        return number
+
+    def _open(self) -> apsw.Connection:
+        # Created by us, so that nobody else can read it from the first moment on.
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.close(descriptor)
+        connection = apsw.Connection(str(self._path))
+        connection.set_busy_timeout(30_000)
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "FULL")
+        connection.pragma("foreign_keys", "ON")
+        return connection
+
+    def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
+        return self._guard(lambda: self._lock.run(lambda: self._transact(batch)))
+
+    def _transact(self, batch: Sequence[c.Command]) -> list[Any]:
+        connection = self._write_connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            transaction = Transaction(connection, self._clock.now())
+            answers = transaction.carry_out(batch)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return answers
+
+    def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        return self._guard(lambda: self._read_connection.execute(sql, bindings).fetchall())
+
+    def _guard(self, work: Callable[[], T]) -> T:
+        """Turn what SQLite and the system say into `StoreUnavailable` with what to do."""
+        try:
+            return work()
+        except apsw.Error as error:
+            cure = next((text for kind, text in CURES if isinstance(error, kind)), None)
+            if cure is None:
+                raise
+            raise StoreUnavailable(f"{self._path}: {cure} ({error})") from error
+        except OSError as error:
+            raise StoreUnavailable(f"{self._path}: {error.strerror}: check the path and its rights") from error

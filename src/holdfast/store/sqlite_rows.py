@@ -1,0 +1,115 @@
+"""How rows look in SQLite: the columns, and the way there and back. Payloads are JSON text, read by people at night."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.machines import TERMINAL_JOB_STATES, CancelRequest, Event, JobState, OpenWait
+from holdfast.store.rows import Job, Lease, Signal
+
+__all__ = [
+    "EVENT_COLUMNS",
+    "JOB_COLUMNS",
+    "event_of",
+    "event_row",
+    "job_of",
+    "job_row",
+    "signal_of",
+]
+
+_JOB_NAMES = [
+    *("id", "plugin", "entry", "queue", "priority", "created_at", "deadline", "max_attempts", "idempotency_key"),
+    *("fingerprint", "parent", "parent_key", "version", "head", "state", "attempt", "attempts", "run", "started"),
+    *("due_at", "wait", "cancel", "updated_at", "lease_worker", "lease_until", "pause"),
+]
+JOB_COLUMNS = ", ".join(_JOB_NAMES)
+JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at"]
+EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_decode_wait = msgspec.json.Decoder(OpenWait).decode
+_decode_cancel = msgspec.json.Decoder(CancelRequest).decode
+
+
+def event_row(event: Event) -> tuple[Any, ...]:
+    """Give an event's columns."""
+    payload = _encode(event.payload).decode()
+    hashes = bytes.fromhex(event.prev), bytes.fromhex(event.hash)
+    return (event.job, event.seq, event.type, payload, event.attempt, event.at, event.schema, *hashes)
+
+
+def event_of(row: tuple[Any, ...]) -> Event:
+    """Read an event back. What a damaged row holds is shown as it is; `check` judges it."""
+    job, seq, kind, payload, attempt, at, schema, prev, hashed = row
+    return Event(f"{job}:{seq}", job, seq, kind, _decode(payload), attempt, at, schema, prev.hex(), hashed.hex())
+
+
+def job_row(job: Job, now: float) -> tuple[Any, ...]:
+    """Give a job's columns, those that exist for the indexes included."""
+    wait = _encode(job.wait).decode() if job.wait is not None else None
+    cancel = _encode(job.cancel).decode() if job.cancel is not None else None
+    worker, until = (job.lease.worker, job.lease.until) if job.lease is not None else (None, None)
+    claimable = job.state is JobState.QUEUED and job.due_at <= now
+    return (
+        job.id,
+        job.plugin,
+        job.entry,
+        job.queue,
+        job.priority,
+        job.created_at,
+        job.deadline,
+        job.max_attempts,
+        job.idempotency_key,
+        job.fingerprint,
+        job.parent,
+        job.parent_key,
+        job.version,
+        job.head,
+        job.state.value,
+        job.attempt,
+        job.attempts,
+        job.run,
+        job.started,
+        job.due_at,
+        wait,
+        cancel,
+        job.updated_at,
+        worker,
+        until,
+        job.pause,
+        claimable,
+        _ends_at(job),
+    )
+
+
+def job_of(row: tuple[Any, ...]) -> Job:
+    """Read a job back."""
+    values = dict(zip(_JOB_NAMES, row, strict=True))
+    worker, until = values.pop("lease_worker"), values.pop("lease_until")
+    values["state"] = JobState(values["state"])
+    values["started"] = bool(values["started"])
+    values["pause"] = bool(values["pause"])
+    values["wait"] = _decode_wait(values["wait"]) if values["wait"] is not None else None
+    values["cancel"] = _decode_cancel(values["cancel"]) if values["cancel"] is not None else None
+    return Job(**values, lease=Lease(worker, until) if worker is not None else None)
+
+
+def signal_of(row: tuple[Any, ...]) -> Signal:
+    """Read a signal back."""
+    job, name, key, payload, at = row
+    return Signal(job, name, key, _decode(payload), at)
+
+
+def signal_payload(signal: Signal) -> str:
+    """Give a signal's payload as JSON text."""
+    return _encode(signal.payload).decode()
+
+
+def _ends_at(job: Job) -> float | None:
+    if job.state in TERMINAL_JOB_STATES or job.lease is not None:
+        return None
+    ends = (job.deadline, job.wait.deadline if job.wait is not None else None)
+    return min((end for end in ends if end is not None), default=None)

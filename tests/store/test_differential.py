@@ -1,0 +1,161 @@
+"""One random stream of commands goes to every backend: answers, rows, streams and inboxes stay equal (P3)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.clock import ManualClock
+from holdfast.machines import JobState, check
+from holdfast.store import (
+    Append,
+    Bury,
+    Cancel,
+    Claim,
+    Command,
+    Expire,
+    Job,
+    Pause,
+    Reclaim,
+    Renew,
+    Resolve,
+    Resume,
+    Retry,
+    SendSignal,
+    Store,
+    Submit,
+    rebuilt,
+)
+from holdfast.store.memory import MemoryStore
+from holdfast.store.sqlite import SqliteStore
+
+ENTRIES = [("shop", "checkout"), ("shop", "refund"), ("bank", "checkout")]
+
+
+def any_event(rng: random.Random, now: float) -> tuple[str, dict[str, Any]]:
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("node_started", {"node": "n"}),
+        ("command_committed", {"node": "n", "result": [1, None, "é"]}),
+        ("job_completed", {"result": 1}),
+        ("job_failed", {"reason": "gave up"}),
+        ("job_requeued", {"reason": "retry"}),
+        ("job_requeued", {"reason": "retry", "not_before": now + 3}),
+        ("job_requeued", {"reason": "worker_shutdown"}),
+        ("job_waiting", {"correlation_key": "k1", "wait_type": "signal", "park": True}),
+        ("job_waiting", {"correlation_key": "k2", "wait_type": "timer", "deadline": now + 5}),
+        ("job_waiting", {"correlation_key": "holdfast:doubt:n", "wait_type": "human", "node": "n"}),
+        ("job_waiting", {"wait_type": "signal"}),
+        ("job_cancelled", {"reason": "seen"}),
+        ("job_running", {}),
+    ]
+    return rng.choice(events)
+
+
+def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) -> Command:
+    job = f"j{number // 60 * 6 + rng.randrange(6)}"  # a few at a time: old ones have ended, new ones take their place
+    fitting = {state: [row for row in rows if row.state is state] for state in JobState}
+    held, attempt = job, rng.randrange(1, 5)
+    if fitting[JobState.RUNNING] and rng.random() < 0.9:
+        running = rng.choice(fitting[JobState.RUNNING])
+        held, attempt = running.id, running.attempt
+    blocked = rng.choice([row.id for row in fitting[JobState.WAITING]] or [job])
+    failed = rng.choice([row.id for row in fitting[JobState.FAILED]] or [job])
+    choices: list[Command] = [
+        Submit(
+            job=job,
+            plugin=(entry := rng.choice(ENTRIES))[0],
+            entry=entry[1],
+            args={"n": number},
+            queue=rng.choice(["default", "mail"]),
+            priority=rng.randrange(3),
+            due_at=rng.choice([None, None, now + 2]),
+            deadline=rng.choice([None, None, None, now + 30]),
+            max_attempts=rng.randrange(1, 5),
+            idempotency_key=rng.choice([None, None, f"key{number // 60}"]),
+            fingerprint=rng.choice(["f", "f", "g"]),
+            parent=rng.choice([None, f"j{number // 60 * 6}"]),
+            parent_key="k1",
+        ),
+        Claim(
+            worker=rng.choice(["w1", "w2"]),
+            entries=frozenset(rng.sample(ENTRIES, rng.randrange(1, 4))),
+            queues=rng.choice([None, frozenset({"mail"}), frozenset({"mail", "default"})]),
+            limit=rng.randrange(1, 4),
+            lease_seconds=rng.choice([5.0, 15.0]),
+        ),
+        Append(held, attempt, tuple(any_event(rng, now) for _ in range(rng.randrange(1, 3)))),
+        Append(held, attempt, (any_event(rng, now),)),
+        Renew(rng.choice(["w1", "w2"]), ((held, attempt), ("j1", 1)), 15.0),
+        SendSignal(rng.choice([job, blocked]), rng.choice(["k1", "k2"]), {"n": number}, f"s{rng.randrange(20)}"),
+        Cancel(job, rng.choice([None, "why"])),
+        Pause(job),
+        Resume(rng.choice([job, blocked])),
+        Retry(failed, "ana", "again"),
+        Resolve(blocked, "n", "done", 5),
+        Reclaim(rng.randrange(1, 4)),
+        Expire(rng.randrange(1, 4)),
+        Bury(rng.choice(["w1", "w2"])),
+    ]
+    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1]
+    return rng.choices(choices, weights)[0]
+
+
+def plain(answer: Any) -> Any:
+    """An answer in a form in which errors compare, too."""
+    return (type(answer), str(answer)) if isinstance(answer, Exception) else answer
+
+
+async def everything(store: Store) -> Any:
+    rows = await store.jobs()
+    streams = {row.id: await store.events(row.id) for row in rows}
+    for row in rows:
+        faults = [
+            violation for violation in check(streams[row.id], head=row.head) if not violation.rule.startswith("E")
+        ]
+        assert faults == []
+        assert rebuilt(row, streams[row.id]) == row
+    return rows, streams, {row.id: await store.inbox(row.id) for row in rows}
+
+
+async def compare(seed: int, batches: int, folder: Path) -> Counter[str]:
+    rng = random.Random(seed)  # noqa: S311
+    clock = ManualClock()
+    stores: list[Store] = [MemoryStore(clock), SqliteStore(folder / "jobs.db", clock)]
+    succeeded: Counter[str] = Counter()
+    number = 0
+    for _ in range(batches):
+        rows = await stores[0].jobs()
+        batch = []
+        for _ in range(rng.randrange(1, 6)):
+            number += 1
+            batch.append(any_command(rng, number, clock.now(), rows))
+        one, two = [[plain(answer) for answer in await store.commit(batch)] for store in stores]
+        assert one == two
+        assert await everything(stores[0]) == await everything(stores[1])
+        succeeded.update(
+            type(command).__name__ for command, answer in zip(batch, one, strict=True) if not isinstance(answer, tuple)
+        )
+        clock.move(rng.choice([0.0, 0.0, 0.2, 1.0, 6.0]))
+    for store in stores:
+        await store.close()
+    return succeeded
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**64))
+def test_every_backend_answers_and_keeps_the_same(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(compare(seed, 25, Path(folder)))
+
+
+def test_every_command_succeeds_somewhere_in_the_comparison(tmp_path: Path) -> None:
+    """A comparison in which a verb is only ever refused would show nothing of it."""
+    succeeded = asyncio.run(compare(20, 400, tmp_path))
+    assert set(succeeded) == {command.__name__ for command in Command.__args__}
