@@ -13,6 +13,7 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Read it."""
+        ...
 
 
 class SystemClock:

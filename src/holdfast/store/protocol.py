@@ -33,12 +33,15 @@ class Store(Protocol):
 
     async def get(self, job: str) -> Job | None:
         """Read one job's row."""
+        ...
 
     async def events(self, job: str, after: int = 0) -> list[Event]:
         """Read a job's stream, oldest first, from behind the number given."""
+        ...
 
     async def inbox(self, job: str) -> list[Signal]:
         """Read the signals that wait in a job's inbox, oldest first."""
+        ...
 
     async def jobs(
         self,
@@ -50,6 +53,7 @@ class Store(Protocol):
         limit: int = 100,
     ) -> list[Job]:
         """List jobs by id, newest first, from before the id given: ids grow with time, so this is a cursor."""
+        ...
 
     async def next_due(self) -> float | None:
         """When a sweep or a claim will next have something to do that time alone brings about; None if never.
@@ -59,6 +63,8 @@ class Store(Protocol):
 
     async def now(self) -> float:
         """Read the store's clock."""
+        ...
 
     async def close(self) -> None:
         """Let go of everything. A store that was closed is not used again."""
+        ...
