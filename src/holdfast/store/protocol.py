@@ -30,6 +30,7 @@ class Store(Protocol):
         Raises:
             StoreUnavailable: nothing could be written; the message says why and what to do.
         """
+        ...
 
     async def get(self, job: str) -> Job | None:
         """Read one job's row."""
