@@ -49,4 +49,7 @@ def main(depth: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 11))
+    asked = sys.argv[1] if len(sys.argv) > 1 else "11"
+    if not (asked.isdecimal() and int(asked) > 1):
+        sys.exit(f"DEPTH is a number of events from 2 on, got {asked!r}")
+    sys.exit(main(int(asked)))

@@ -121,12 +121,12 @@ class WakeRefused(HoldfastError, RuntimeError):
 class EmptyWakeSet(WakeRefused):
     """Pending names no source that may wake it, so nothing could ever end it: name at least one."""
 
-    def __init__(self) -> None:
-        super().__init__("Pending needs at least one wake source (io_ready, timer, config_reload); none was named")
+    def __str__(self) -> str:
+        return "Pending needs at least one wake source (io_ready, timer, config_reload); none was named"
 
 
 class InvalidWake(WakeRefused):
-    """The wake came from a source that this Pending interval has not registered."""
+    """The wake came from a source that nothing has registered (`registered` lists what is), or from none at all."""
 
     def __init__(self, source: str, registered: frozenset[str] = frozenset()) -> None:
         self.source = source
@@ -134,10 +134,10 @@ class InvalidWake(WakeRefused):
         super().__init__(source, registered)
 
     def __str__(self) -> str:
-        names = ", ".join(sorted(self.registered)) or "none"
-        return (
-            f"wake from {self.source!s} refused: registered sources are {names}; watch the source before you wait on it"
-        )
+        if not self.registered:
+            return f"{self.source!s} is no wake source; there are io_ready, timer and config_reload"
+        names = ", ".join(sorted(self.registered))
+        return f"wake from {self.source!s} refused: registered is {names}; watch the source before you wait on it"
 
 
 class WakeOutsidePending(WakeRefused):

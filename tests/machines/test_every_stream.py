@@ -39,7 +39,7 @@ def test_the_streams_walked_are_all_there_are() -> None:
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**64), length=st.integers(2, 300))
 def test_long_streams_of_whole_records_are_legal_after_every_prefix(seed: int, length: int) -> None:
-    letters = Author(random.Random(seed)).write(length)  # noqa: S311
+    letters = Author(random.Random(seed)).write(length)
     events = sealed(letters)
     assert check(events) == []
     for end in {1, 2, len(events) // 3 + 1, len(events) // 2 + 1, len(events)}:
@@ -59,7 +59,7 @@ def test_long_streams_of_whole_records_are_legal_after_every_prefix(seed: int, l
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 2**64), length=st.integers(2, 60), data=st.data())
 def test_strict_stops_exactly_where_the_table_does(seed: int, length: int, data: st.DataObject) -> None:
-    names = oracle.state_events(Author(random.Random(seed)).write(length))  # noqa: S311
+    names = oracle.state_events(Author(random.Random(seed)).write(length))
     at = data.draw(st.integers(0, len(names)))
     event = data.draw(st.sampled_from(spec.JOB_EVENTS))
     before = fold(names[:at])

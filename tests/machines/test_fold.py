@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from holdfast.machines import (
     check,
     derive,
     fold,
+    run_paths,
+    runs,
     seal,
 )
 from support.streams import sealed
@@ -89,6 +93,8 @@ def test_an_administrative_claim_takes_a_token_but_is_no_attempt() -> None:
     assert fold(sealed(stream)).purpose == "pause"
     paused = fold(sealed([*stream, ("job_waiting", {"correlation_key": "p", "wait_type": "human", "park": True})]))
     assert (paused.attempt, paused.attempts, paused.started, paused.purpose) == (1, 0, False, None)
+    bare = fold(["job_created", "job_leased", "job_waiting"])
+    assert (bare.attempt, bare.attempts, bare.started) == (1, 0, False)
 
 
 def test_an_operators_retry_opens_a_new_run_without_the_old_cancel_and_count() -> None:
@@ -196,7 +202,7 @@ def test_a_check_goes_on_after_the_first_violation() -> None:
 
 def test_what_is_no_event_is_named() -> None:
     (found,) = check(["job_created", 5])
-    assert found == Violation(1, "J2", "int is no event: pass records or names", "5", JobState.QUEUED)
+    assert found == Violation(1, "J2", "int is no event: pass records or names", "<int>", JobState.QUEUED)
 
 
 CLAIM_TO_CANCEL: Letter = ("job_leased", {"purpose": "cancel"})
@@ -234,6 +240,12 @@ BROKEN: list[tuple[str, list[Letter], Letter]] = [
     ("E4", STEP, ("tool_invocation_finished", {"node": "a"})),
     ("E4", [*TOOL, ("tool_invocation_finished", {"node": "t"})], ("tool_invocation_finished", {"node": "t"})),
     ("E7", COMMITTED, ("command_committed", {"node": "a"})),
+    ("E2", TOOL, ("command_committed", {"node": "t"})),
+    ("E11", [CREATED, ("plan_generated", {})], ("plan_generated", {})),
+    ("J7.1", FAILED_STREAM, ("job_requeued", {"actor": True, "reason": "again"})),
+    ("J8", [CREATED], ("job_leased", {"purpose": ""})),
+    ("J9", [], ("cancel_requested", {})),
+    ("J9", [], ("plan_generated", {})),
     ("E8", [CREATED, RUNNING], ("node_started", {})),
     ("E8", [CREATED, RUNNING], ("tool_invocation_started", {"node": ""})),
     ("E8", STEP, ("command_committed", {"node": 5})),
@@ -250,6 +262,69 @@ def test_a_record_that_breaks_a_rule_is_found_with_its_number(rule: str, stream:
     with pytest.raises(InvalidTransition) as refused:
         fold(sealed([*stream, last]))
     assert (refused.value.index, refused.value.rule) == (len(stream), rule)
+
+
+def test_a_tool_that_timed_out_stays_in_doubt_until_its_own_finish() -> None:
+    timed_out = ("node_finished", {"node": "t", "result_type": "retryable_failure", "reason": "step timeout"})
+    lost = [*TOOL, timed_out, ("job_requeued", {"reason": "lease_expired"}), RUNNING]
+    assert check(sealed(lost)) == []
+    assert fold(sealed(lost)).open_steps["t"].tool
+    settled = fold(sealed([*lost, ("tool_invocation_finished", {"node": "t", "result": 1})]))
+    assert (settled.open_steps, settled.committed) == ({}, frozenset({"t"}))
+
+
+def test_a_tool_that_is_also_begun_as_a_node_stays_a_tool() -> None:
+    stream = [*TOOL, ("node_started", {"node": "t"})]
+    assert fold(sealed(stream)).open_steps["t"].tool
+    assert check(sealed([*stream, ("tool_invocation_finished", {"node": "t"})])) == []
+
+
+def test_a_failed_try_does_not_bind_the_next_attempt() -> None:
+    assert check(sealed([*TIMED_OUT, ("job_requeued", {}), RUNNING, ("command_committed", {"node": "a"})])) == []
+
+
+def test_a_torn_administrative_claim_can_be_reclaimed() -> None:
+    assert check(sealed([CREATED, CLAIM_TO_CANCEL, ("job_requeued", {"reason": "lease_expired"}), RUNNING])) == []
+
+
+def test_newer_events_of_an_attempt_that_is_over_are_let_through() -> None:
+    events = sealed([CREATED, RUNNING, WAIT])
+    late = seal(events[-1], "evidence_kept", {"node": "t"}, at=9, attempt=1)
+    assert check([*events, late]) == []
+    assert fold([*events, late]).state is JobState.WAITING
+
+
+@pytest.mark.parametrize("read", [check, derive, fold, runs])
+@pytest.mark.parametrize("stream", ["job_completed", b"job_completed", seal(None, "job_created", job="j", at=1)])
+def test_one_event_is_not_taken_for_a_stream(read: Callable[[Any], object], stream: object) -> None:
+    with pytest.raises(TypeError, match="a stream is a list of events"):
+        read(stream)
+
+
+class Loud(str, Enum):
+    CREATED = "job_created"
+    RUNNING = "job_running"
+
+
+class Unhashable(str):
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_names_are_read_by_their_characters_whatever_class_they_are_of() -> None:
+    names = [Loud.CREATED, Loud.RUNNING]
+    assert run_paths(names) == [["queued", "running"]]
+    assert fold(names).state is derive(names) is JobState.RUNNING
+    assert seal(None, Loud.CREATED, job=Loud.CREATED, id=Loud.RUNNING, at=1).type == "job_created"
+    assert derive([Unhashable("job_running")]) is JobState.RUNNING
+
+
+@pytest.mark.parametrize("junk", [10**5000, b"x" * 1_000_000, [[]], object()], ids=range(4))
+def test_junk_in_a_stream_is_named_by_its_kind_alone(junk: object) -> None:
+    (found,) = check(["job_created", junk])
+    assert len(str(found)) < 200
+    with pytest.raises(InvalidTransition, match="is no event"):
+        fold([junk])
 
 
 def test_a_purpose_of_a_newer_release_is_let_through() -> None:

@@ -190,7 +190,7 @@ def test_newer_events_after_the_end_leave_the_record_alone() -> None:
 def test_records_are_terminal_iff_finished_and_immutable_from_then_on(seed: int, length: int) -> None:
     projection = RunProjection()
     ended: dict[str, RunRecord] = {}
-    for event in sealed(Author(random.Random(seed)).write(length)):  # noqa: S311
+    for event in sealed(Author(random.Random(seed)).write(length)):
         projection.push(event)
         for record in projection.runs:
             assert (record.status in TERMINAL) == (record.finished_at is not None)
@@ -207,7 +207,7 @@ def test_records_are_terminal_iff_finished_and_immutable_from_then_on(seed: int,
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9))
 def test_the_projection_made_anew_equals_the_one_that_was_kept(seed: int) -> None:
-    events = sealed(Author(random.Random(seed)).write(60))  # noqa: S311
+    events = sealed(Author(random.Random(seed)).write(60))
     kept = RunProjection()
     for number, event in enumerate(events, 1):
         kept.push(event)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any
 
 import pytest
@@ -122,6 +123,38 @@ def test_a_row_into_a_qualifier_is_refused() -> None:
     lines = [*GOOD[:2], (Light.GREEN, Press.STOP, Light.FLASHING), (Light.FLASHING, Press.STOP, Light.FLASHING)]
     with pytest.raises(InvalidTable, match="flashing is a qualifier of green, so no row may enter it"):
         build([*lines, (Light.RED, Press.ON, Light.RED)])
+
+
+@pytest.mark.parametrize("line", [(Light.RED, Press.GO), (Light.RED,), (Light.RED, Press.GO, Light.RED, Light.RED)])
+def test_a_row_of_another_length_is_refused(line: tuple[object, ...]) -> None:
+    with pytest.raises(InvalidTable, match=r"a row is \(state, event, target\)"):
+        build([*GOOD, line])
+
+
+@pytest.mark.parametrize("qualifiers", [{Light.FLASHING: "green"}, {"flashing": Light.GREEN}, {Other.RED: Light.GREEN}])
+def test_a_qualifier_of_anything_but_states_is_refused(qualifiers: dict[Any, Any]) -> None:
+    with pytest.raises(InvalidTable, match="are not both states"):
+        build(GOOD, qualifiers=qualifiers)
+
+
+class Loud(Enum):
+    RED = "red"
+
+
+def test_names_that_are_no_text_are_refused() -> None:
+    with pytest.raises(InvalidTable, match="states and events are StrEnums"):
+        Table("Loud", states=Loud, events=Press, lines=[])  # type: ignore[type-var]
+
+
+def test_two_enumerations_of_one_name_are_still_two() -> None:
+    light = StrEnum("Light", ["ON", "GO", "STOP"])  # type: ignore[misc]
+    rows = [(None, light.ON, Light.RED), (Light.RED, light.GO, Light.GREEN), (Light.GREEN, light.STOP, Light.FLASHING)]
+    table = Table("Light", states=Light, events=light, lines=rows)
+    assert ": go" in table.mermaid()
+
+
+def test_a_copy_of_a_table_is_the_table() -> None:
+    assert copy.deepcopy(JOB) is JOB
 
 
 def test_a_table_cannot_be_changed_after_it_is_built() -> None:

@@ -6,7 +6,15 @@ import pickle
 
 import pytest
 
-from holdfast.errors import HoldfastError, InvalidRunTransition, InvalidTransition, TransitionRefused
+from holdfast.errors import (
+    EmptyWakeSet,
+    HoldfastError,
+    InvalidRunTransition,
+    InvalidTransition,
+    InvalidWake,
+    TransitionRefused,
+    WakeOutsidePending,
+)
 from holdfast.machines import JOB, READY, RUN, JobEvent, JobState, ReadyState, RunStatus, Table, advance
 from support import spec
 
@@ -33,7 +41,7 @@ def test_every_job_cell_is_as_the_specification_says(cell: tuple[str | None, str
 
 
 @pytest.mark.parametrize(("cell", "legal"), spec.RUN_CELLS.items(), ids=str)
-def test_every_run_cell_is_as_the_specification_says(cell: tuple[str, str], legal: bool) -> None:  # noqa: FBT001
+def test_every_run_cell_is_as_the_specification_says(cell: tuple[str, str], legal: bool) -> None:
     current, target = cell
     rows_before = RUN.rows()
     if legal:
@@ -51,7 +59,7 @@ def test_every_run_cell_is_as_the_specification_says(cell: tuple[str, str], lega
 
 
 @pytest.mark.parametrize(("cell", "legal"), spec.READY_CELLS.items(), ids=str)
-def test_every_ready_cell_is_as_the_specification_says(cell: tuple[str, str], legal: bool) -> None:  # noqa: FBT001
+def test_every_ready_cell_is_as_the_specification_says(cell: tuple[str, str], legal: bool) -> None:
     current, target = cell
     rows_before = READY.rows()
     if legal:
@@ -133,6 +141,12 @@ def test_refusals_keep_their_fields_between_processes() -> None:
         "failed",
         str(refused.value),
     )
+
+
+def test_every_refusal_of_a_wake_survives_a_pool_too() -> None:
+    for error in (EmptyWakeSet(), InvalidWake("moon"), WakeOutsidePending("timer", "ready")):
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - as above
+        assert (type(copy), str(copy)) == (type(error), str(error))
 
 
 def test_refusals_can_be_made_from_two_names_alone() -> None:

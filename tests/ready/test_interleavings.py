@@ -1,7 +1,7 @@
 """Every order of one poller going Pending, its wakes and its waiters (P7); and the explorer itself.
 
-The scenario's actors take one step at a time; `explore` walks every schedule. The monitor is the real one: each step is
-one of its locked sections, so these schedules are all that threads could do to it.
+The scenario's actors take one step at a time; `explore` walks every schedule. The monitor is the real one: each step
+holds one of its locked sections, so these schedules are the orders in which threads could enter them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.ready import InvalidWake, Pending, Poll, Ready, ReadyMonitor, WakeOutsidePending, Waker, WakeSource
+from holdfast.ready import InvalidWake, Pending, Ready, ReadyMonitor, WakeOutsidePending, Waker, WakeSource
 from holdfast.ready.monitor import fire
 from holdfast.testing import Actor, Deadlock, Outcome, explore
 
@@ -28,7 +28,6 @@ class Scenario:
         self.saw: str = ""  # what the poller's check saw, until it reports
         self.in_flight: dict[str, list[str]] = {}  # wakers taken by a wake and not called yet, by producer
         self.owner: dict[Waker, str] = {}
-        self.polls: list[Poll] = []
 
     def actors(self, waiters: int, *, stranger: bool) -> dict[str, Actor]:
         return {
@@ -42,7 +41,7 @@ class Scenario:
     def poller(self) -> Actor:
         while True:
             poll = self.monitor.begin()
-            self.polls.append(poll)
+            yield None
             poll.watch(IO, TIMER)
             yield None
             self.saw = "due" if self.due & {IO, TIMER} else "nothing"
@@ -101,7 +100,10 @@ class Scenario:
             len(monitor.history),
             tuple(monitor.counts()["wake.source"].items()),
             tuple(self.owner[waker] for waker in monitor._wakers),
-            tuple((poll._began_after_wake, poll._draft.sources, tuple(poll._draft.wakes)) for poll in monitor._polls),
+            tuple(
+                (poll._ended_interval is None, draft.sources, tuple(draft.wakes))
+                for poll, draft in monitor._polls.items()
+            ),
             frozenset(self.due),
             frozenset(self.woken),
             self.saw,
@@ -151,16 +153,16 @@ class OneWakerSlot(ReadyMonitor):
 class RegistersTooLate(ReadyMonitor):
     """The seeded bug: sources are known only once Pending is published, so a wake before that is dropped."""
 
-    def _watch(self, draft: Any, sources: Any) -> None:
+    def _watch(self, poll: Any, sources: Any) -> None:
         pass
 
 
 class ForgetsTheDraft(ReadyMonitor):
     """The seeded bug: wakes that came during the poll are not carried into the interval."""
 
-    def _enter_pending(self, draft: Any, reading: Any, **kw: Any) -> Any:
+    def _enter_pending(self, poll: Any, draft: Any, reading: Any) -> Any:
         draft.wakes.clear()
-        return super()._enter_pending(draft, reading, **kw)
+        return super()._enter_pending(poll, draft, reading)
 
 
 class SleepsThroughAnOldWake(ReadyMonitor):
@@ -208,16 +210,14 @@ def steps(log: list[str], name: str, count: int) -> Iterator[None]:
 @pytest.mark.parametrize(("lengths", "schedules"), [((0,), 1), ((2,), 1), ((1, 1), 6), ((2, 2), 20), ((1, 1, 1), 90)])
 def test_every_schedule_is_walked_once(lengths: tuple[int, ...], schedules: int) -> None:
     """n yields are n + 1 steps; the orders of a and b steps are (a + b)! / (a! b!)."""
-    seen: list[tuple[str, ...]] = []
-    log: list[str] = []
+    walked: list[list[str]] = []
 
     def scenario() -> Mapping[str, Actor]:
-        if log or seen:
-            seen.append(tuple(log))
-        log.clear()
-        return {name: steps(log, name, count) for name, count in zip("abc", lengths, strict=False)}  # type: ignore[misc]
+        walked.append([])
+        return {name: steps(walked[-1], name, count) for name, count in zip("abc", lengths, strict=False)}  # type: ignore[misc]
 
-    assert explore(scenario).schedules == schedules
+    assert explore(scenario).schedules == schedules == len(walked)
+    assert all(len(log) == sum(lengths) for log in walked)
 
 
 def test_the_orders_walked_are_different_ones() -> None:

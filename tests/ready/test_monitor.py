@@ -35,7 +35,7 @@ READINGS: dict[str, Reading] = {
     "busy": Busy("full"),
     "budget_exhausted": BudgetExhausted(limit=10),
     "retry_after": RetryAfter(1.5),
-    "pending": Pending(frozenset({IO})),
+    "pending": Pending(frozenset({IO, TIMER})),
 }
 
 
@@ -70,12 +70,13 @@ def test_pending_takes_members_and_wire_names() -> None:
 
 
 def test_an_unknown_source_is_named() -> None:
-    with pytest.raises(InvalidWake, match="wake from moon refused"):
+    with pytest.raises(InvalidWake, match="moon is no wake source; there are io_ready, timer and config_reload"):
         Pending(["moon"])  # type: ignore[arg-type]
+    assert Pending("timer").sources == {TIMER}  # type: ignore[arg-type]
     with pytest.raises(InvalidWake) as refused:
         ReadyMonitor().wake("moon")
     assert refused.value.source == "moon"
-    assert refused.value.registered == set(WakeSource)
+    assert refused.value.registered == set()
 
 
 @pytest.mark.parametrize("wait", [0, -1, float("nan"), float("inf")])
@@ -92,7 +93,7 @@ def test_every_reading_knows_its_state() -> None:
 
 
 @pytest.mark.parametrize(("cell", "legal"), spec.READY_CELLS.items(), ids=str)
-def test_every_edge_is_taken_or_refused_as_the_table_says(cell: tuple[str, str], legal: bool) -> None:  # noqa: FBT001
+def test_every_edge_is_taken_or_refused_as_the_table_says(cell: tuple[str, str], legal: bool) -> None:
     current, target = cell
     monitor = brought_to(current)
     if current == "pending":
@@ -119,18 +120,18 @@ def test_a_new_monitor_is_ready() -> None:
 def test_pending_is_not_left_without_a_wake(target: str) -> None:
     monitor = brought_to("pending")
     before = seen(monitor)
-    with pytest.raises(MissingWake, match="no wake from io_ready was seen") as refused:
+    with pytest.raises(MissingWake, match="no wake from io_ready, timer was seen") as refused:
         report(monitor, READINGS[target])
     assert refused.value.target == target
-    assert refused.value.registered == {IO}
+    assert refused.value.registered == {IO, TIMER}
     assert seen(monitor) == before
 
 
 def test_a_wake_from_an_unregistered_source_is_refused_and_not_recorded() -> None:
     monitor = brought_to("pending")
     before = seen(monitor)
-    with pytest.raises(InvalidWake, match="wake from timer refused: registered sources are io_ready"):
-        monitor.wake(TIMER)
+    with pytest.raises(InvalidWake, match="wake from config_reload refused: registered is io_ready, timer"):
+        monitor.wake(RELOAD)
     assert seen(monitor) == before
     with pytest.raises(MissingWake):
         report(monitor, Ready())
@@ -149,10 +150,10 @@ def test_a_wake_outside_pending_is_refused_and_not_recorded(state: str) -> None:
 
 def test_polling_again_before_a_wake_is_the_same_interval_and_its_sources_only_grow() -> None:
     monitor = brought_to("pending")
-    assert report(monitor, Pending(frozenset({TIMER}))) == Pending(frozenset({IO, TIMER}))
+    assert report(monitor, Pending(frozenset({RELOAD}))) == Pending(frozenset(WakeSource))
     assert report(monitor, Pending(frozenset({TIMER}))).state == "pending"
     assert monitor.interval is not None
-    assert monitor.interval.sources == {IO, TIMER}
+    assert monitor.interval.sources == set(WakeSource)
     monitor.wake(TIMER)
     assert monitor.interval.wakes == {TIMER: 1}
     assert monitor.history == []
@@ -225,14 +226,72 @@ def test_a_poll_that_began_before_the_wake_may_still_report_pending() -> None:
 
 def test_a_source_that_is_only_being_added_can_wake_already() -> None:
     monitor = brought_to("pending")
+    woken: list[str] = []
+    monitor.add_waker(lambda: woken.append("waiter"))
+    with monitor.begin() as poll:
+        poll.watch(RELOAD)
+        monitor.wake(RELOAD)
+        monitor.wake(RELOAD)
+        assert monitor.interval is not None
+        assert not monitor.interval.woken  # the open interval did not register it,
+        assert woken == []  # so nobody who waits for it is woken yet
+        poll.finish(Pending(frozenset({RELOAD})))
+    assert monitor.interval is not None
+    assert monitor.interval.wakes == {RELOAD: 2}
+    assert woken == ["waiter"]
+    assert monitor.wait(timeout_seconds=0)
+
+
+@pytest.mark.parametrize("end", ["report", "silence", "error"])
+def test_a_wake_that_only_an_open_poll_has_registered_is_not_lost_with_it(end: str) -> None:
+    monitor = brought_to("pending")
+    woken: list[str] = []
+    monitor.add_waker(lambda: woken.append("waiter"))
+    with contextlib.suppress(OSError), monitor.begin() as poll:
+        poll.watch(RELOAD)
+        monitor.wake(RELOAD)
+        if end == "report":
+            assert poll.finish(Ready()) == Ready()
+        elif end == "error":
+            raise OSError
+    assert woken == ["waiter"]
+    assert report(monitor, Ready()) == Ready()
+
+
+def test_every_open_poll_sees_a_wake() -> None:
+    monitor = ReadyMonitor()
+    with monitor.begin() as one, monitor.begin() as two:
+        one.watch(IO)
+        two.watch(IO, TIMER)
+        monitor.wake(IO)
+        one.finish(Busy("full"))
+        assert two.finish(Pending(frozenset({IO}))) == Pending(frozenset({IO, TIMER}))
+    assert monitor.wait(timeout_seconds=0)
+    assert monitor.counts()["wake.source"]["io_ready"] == 1
+
+
+def test_a_poll_that_outlives_its_interval_may_report_pending_in_the_next() -> None:
+    monitor = brought_to("pending")
+    monitor.wake(IO)
+    with monitor.begin() as old:
+        report(monitor, Ready())
+        report(monitor, Pending(frozenset({IO})))
+        assert old.finish(Pending(frozenset({TIMER}))) == Pending(frozenset({IO, TIMER}))
+    assert monitor.interval is not None
+    assert not monitor.interval.woken
+
+
+@pytest.mark.parametrize("state", ["budget_exhausted", "retry_after"])
+def test_what_time_ends_is_waited_for_with_a_timer(state: str) -> None:
+    monitor = brought_to(state)
+    before = seen(monitor)
+    with pytest.raises(InvalidTransition, match="waited for with a timer") as refused:
+        report(monitor, Pending(frozenset({IO, RELOAD})))
+    assert (refused.value.rule, refused.value.current, refused.value.target) == ("S6", state, "pending")
+    assert seen(monitor) == before
     with monitor.begin() as poll:
         poll.watch(TIMER)
-        monitor.wake(TIMER)
-        assert monitor.interval is not None
-        assert not monitor.interval.woken  # the open interval did not register it
-        poll.finish(Pending(frozenset({TIMER})))
-    assert monitor.interval.wakes == {TIMER: 1}
-    assert monitor.wait(timeout_seconds=0)
+        assert poll.finish(Pending(frozenset({IO}))) == Pending(frozenset({IO, TIMER}))
 
 
 def test_the_sources_of_open_polls_are_named_when_a_wake_is_refused() -> None:
@@ -263,6 +322,8 @@ def test_a_poll_left_without_a_report_leaves_nothing_behind() -> None:
         monitor.wake(IO)
     with pytest.raises(RuntimeError, match="this poll is over"):
         poll.finish(Ready())
+    with pytest.raises(RuntimeError, match="this poll is over"):
+        poll.watch(IO)
     assert sum(monitor.counts()["ready.state"].values()) == 0
 
 
@@ -323,6 +384,12 @@ def test_an_error_of_the_check_raises_wakes_everybody_and_starts_again_at_ready(
     with pytest.raises(OSError, match="the store is away"):
         monitor.poll(check)
     assert (monitor.state, monitor.interval, woken) == ("ready", None, ["a"])
+    report(monitor, Pending(frozenset({IO})))
+    monitor.add_waker(lambda: woken.append("b"))
+    with pytest.raises(OSError, match="as well"), monitor.begin():
+        raise OSError("in a block of its own as well")
+    woken.remove("b")
+    assert (monitor.state, monitor.interval, woken) == ("ready", None, ["a"])
     assert report(monitor, BudgetExhausted(1)) == BudgetExhausted(1)
     with pytest.raises(WakeOutsidePending):
         monitor.wake(IO)
@@ -365,6 +432,14 @@ def test_a_wait_whose_time_runs_out_says_so_and_leaves_nothing_behind() -> None:
     assert monitor.mark(IO) == []
 
 
+class Bell:
+    def __init__(self, woken: list[str]) -> None:
+        self.woken = woken
+
+    def ring(self) -> None:
+        self.woken.append("goes")
+
+
 def test_a_waker_that_was_removed_is_not_called() -> None:
     monitor = brought_to("pending")
     woken: list[str] = []
@@ -372,27 +447,27 @@ def test_a_waker_that_was_removed_is_not_called() -> None:
     def stays() -> None:
         woken.append("stays")
 
-    def goes() -> None:
-        woken.append("goes")
+    goes = Bell(woken)
 
     monitor.add_waker(stays)
-    monitor.add_waker(goes)
-    monitor.remove_waker(goes)
-    monitor.remove_waker(goes)
+    monitor.add_waker(goes.ring)
+    monitor.remove_waker(goes.ring)  # another object than the one added, as bound methods are, and equal to it
+    monitor.remove_waker(goes.ring)
     monitor.wake(IO)
     assert woken == ["stays"]
 
 
-def test_a_waker_that_raises_does_not_keep_the_others_asleep() -> None:
+@pytest.mark.parametrize("error", [ValueError("broken waker"), SystemExit(), asyncio.CancelledError()])
+def test_a_waker_that_raises_does_not_keep_the_others_asleep(error: BaseException) -> None:
     monitor = brought_to("pending")
     woken: list[str] = []
 
     def broken() -> None:
-        raise ValueError("broken waker")
+        raise error
 
     monitor.add_waker(broken)
     monitor.add_waker(lambda: woken.append("other"))
-    with pytest.raises(ExceptionGroup, match="wakers raised"):
+    with pytest.raises(BaseExceptionGroup, match="wakers raised"):
         monitor.wake(IO)
     assert woken == ["other"]
     assert report(monitor, Ready()) == Ready()
@@ -408,6 +483,38 @@ def test_tasks_wait_without_a_thread_and_are_woken_from_another_thread() -> None
         return len(waiting)
 
     assert asyncio.run(scenario()) == 10
+
+
+def test_a_task_that_no_longer_waits_leaves_nothing_behind() -> None:
+    monitor = brought_to("pending")
+
+    async def give_up() -> None:
+        waiting = asyncio.create_task(monitor.wait_async())
+        await asyncio.sleep(0)  # lets it register
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(give_up())
+    assert monitor.mark(IO) == []
+
+
+def test_a_waiter_whose_loop_was_closed_is_no_error_of_whoever_wakes() -> None:
+    monitor = brought_to("pending")
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(monitor.wait_async())
+    loop.run_until_complete(_one_turn())
+    (waker,) = monitor._wakers
+    waiting.cancel()
+    loop.run_until_complete(asyncio.wait([waiting]))
+    loop.close()
+    monitor.add_waker(waker)  # as if the loop had been closed before its task could take it back
+    monitor.wake(IO)
+    assert report(monitor, Ready()) == Ready()
+
+
+async def _one_turn() -> None:
+    await asyncio.sleep(0)
 
 
 def test_threads_that_wait_all_go_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_wrong_usage_exits_with_2_and_says_what_is_right(arguments: list[str], s
 def test_the_version_and_the_help_are_there() -> None:
     assert holdfast("--version").stdout == f"holdfast, version {__version__}\n"
     assert "machines" in holdfast("-h").stdout
-    assert "Exit codes" in holdfast("--help").stdout
+    assert "\n  Exit codes: 0 done, 2 wrong usage.\n" in holdfast("--help").stdout
     assert "Example: holdfast machines run --format mermaid" in holdfast("machines", "--help").stdout
 
 
@@ -65,6 +66,14 @@ def test_python_dash_m_is_the_same_command() -> None:
     command = [sys.executable, "-m", "holdfast", "machines", "run"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert shown.stdout == RUN.text() + "\n"
+
+
+def test_a_terminal_that_cannot_show_an_arrow_is_no_reason_to_fail() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    shown = subprocess.run(
+        [COMMAND, "machines"], env=environment, capture_output=True, encoding="cp1252", check=True, timeout=60
+    )
+    assert "job_created    ? queued" in shown.stdout
 
 
 def test_start_up_imports_nothing_that_is_not_used() -> None:

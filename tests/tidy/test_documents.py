@@ -102,6 +102,14 @@ def test_the_lock_has_hashes_and_names_no_host() -> None:
                 assert "--hash=sha256:" in entry, entry
 
 
+def test_every_exception_in_the_code_has_its_reason() -> None:
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if "noqa" in line or "type: ignore" in line or "pragma" in line:
+                said = re.search(r"(noqa: [A-Z\d, ]+|ignore\[[\w-]+\]  #|pragma: no cover) - \w", line)
+                assert said or "connection.pragma" in line.lower(), f"{path}:{number}"
+
+
 def test_every_lint_exception_has_its_reason() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     ignored = re.search(r"^ignore = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)

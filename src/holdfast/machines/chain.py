@@ -32,8 +32,9 @@ def breaks(events: Sequence[object], head: str | None = None) -> Iterator[tuple[
         if problem:
             yield index, problem
         before = last = event
-    if head is not None and (last is None or last.hash != head):
-        yield len(events), f"the stream ends with {last.hash if last else GENESIS}, but its head is known to be {head}"
+    end = last.hash if last is not None else GENESIS
+    if head is not None and head != end:
+        yield len(events), f"the stream ends with {end}, but its head is known to be {head}"
 
 
 def _problem(event: Event, before: Event | None, *, unknown_past: bool) -> str | None:

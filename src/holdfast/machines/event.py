@@ -10,8 +10,8 @@ A job is its stream of events, so a record must never be silently different from
 - The type is an open name. What a newer release wrote is kept and carried along; it does not move the machine.
 
 The hash is SHA-256 over the canonical bytes of ``[schema, job, seq, id, type, attempt, at, payload, prev]``. Canonical
-JSON here: UTF-8, keys sorted by code point, no white space, only the escapes JSON demands, floats in their shortest
-form that reads back the same and always with a point or an exponent.
+JSON here: UTF-8, keys sorted by code point, no white space, only the escapes JSON demands; floats with the fewest
+digits that read back the same, written out (``0.00001``, ``100.0``) from 1e-5 to below 1e16, else ``1e-6``, ``1.5e16``.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ __all__ = [
 SCHEMA = 1  # version of the record's own shape; raised only when a field of `Event` changes its meaning
 GENESIS = "0" * 64  # what the first event of a job names as its predecessor
 EVENT_BYTES_MAX = 16 * 1024 * 1024  # a record over this is refused before it is parsed
+PAYLOAD_BYTES_MAX = (
+    EVENT_BYTES_MAX - 16 * 1024
+)  # what is left beside the longest names, so that what is sealed can be read
 PAYLOAD_DEPTH_MAX = 64  # nesting over this is refused: deep values exhaust the stack of whoever reads them later
 
 
@@ -106,7 +109,7 @@ def seal(
     at: float,
     attempt: int | None = None,
     job: str | None = None,
-    id: str | None = None,  # noqa: A002
+    id: str | None = None,  # noqa: A002 - as above
 ) -> Event:
     """Make the event that follows `after`, or the first event of `job` when `after` is None.
 
@@ -115,7 +118,7 @@ def seal(
     Raises:
         InvalidEvent: a value that JSON cannot hold exactly, or a name, number or time out of range.
     """
-    job = job if job is not None else (after.job if after is not None else "")
+    job = _text("job", job) if job is not None else (after.job if after is not None else "")
     if after is not None and job != after.job:
         raise InvalidEvent(f"an event of job {job!r} cannot follow one of job {after.job!r}")
     seq, prev = (after.seq + 1, after.hash) if after is not None else (1, GENESIS)
@@ -126,20 +129,20 @@ def seal_at(
     job: str,
     seq: int,
     prev: str,
-    type: str,  # noqa: A002
+    type: str,  # noqa: A002 - as above
     payload: Mapping[str, Any] | None = None,
     *,
     at: float,
     attempt: int | None = None,
-    id: str | None = None,  # noqa: A002
+    id: str | None = None,  # noqa: A002 - as above
 ) -> Event:
     """Seal as `seal` does, where only the number and the hash of the event before it are at hand."""
     raw, plain = _plain(payload if payload is not None else {})
     unsealed = {
-        "id": id if id is not None else f"{job}:{seq}",
+        "id": _text("id", id) if id is not None else f"{job}:{seq}",
         "job": job,
         "seq": seq,
-        "type": str(type),
+        "type": _text("type", type),
         "payload": plain,
         "attempt": attempt,
         "at": at,
@@ -154,7 +157,7 @@ def encode(event: Event) -> bytes:
     return _record_encoder.encode(event)
 
 
-def decode(data: bytes | str, *, bytes_max: int = EVENT_BYTES_MAX) -> Event:
+def decode(data: bytes | bytearray | memoryview | str, *, bytes_max: int = EVENT_BYTES_MAX) -> Event:
     """Read a record back.
 
     Its shape is checked; its place in the chain is checked by `holdfast.machines.check`.
@@ -162,11 +165,12 @@ def decode(data: bytes | str, *, bytes_max: int = EVENT_BYTES_MAX) -> Event:
     Raises:
         InvalidEvent: for every input that is not a record; the message names the first thing that is wrong.
     """
+    data = data if isinstance(data, (bytes, str)) else bytes(data)
     if len(data) > bytes_max:
         raise InvalidEvent(f"an event record may have {bytes_max} bytes, this one has {len(data)}")
     try:
         event = _decoder.decode(data)
-    except (ValueError, RecursionError) as error:  # msgspec's own errors and bad UTF-8 are ValueErrors
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: bad UTF-8
         raise InvalidEvent(f"not an event record: {error}") from error
     if _may_be_deep(data.encode() if isinstance(data, str) else data):
         _refuse_depth(event.payload)
@@ -205,18 +209,21 @@ def _canonical(event: Event, payload: object) -> bytes:
 
 
 def _plain(payload: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    """Return the payload's canonical bytes and what they read back as: plain JSON values, a copy."""
+    """Return what the payload reads back as (plain JSON values, a copy), and the canonical bytes of that."""
     try:
-        raw = _encoder.encode(dict(payload))
-        plain = _payload_decoder.decode(raw)
-    except (TypeError, ValueError, RecursionError) as error:  # lone surrogates are a ValueError
+        written = _encoder.encode(dict(payload))
+        plain = _payload_decoder.decode(written)
+        if _may_be_deep(written):
+            _refuse_depth(plain)
+        if b"null" in written:  # NaN and infinity would have become null without a word
+            _refuse_not_finite(msgspec.to_builtins(dict(payload)))
+        raw = _encoder.encode(plain)  # again: raw JSON that was passed in is only now in canonical form
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:  # ValueError: lone surrogates
+        if isinstance(error, InvalidEvent):
+            raise
         raise InvalidEvent(f"the payload is not JSON: {error}") from error
-    if len(raw) > EVENT_BYTES_MAX:
-        raise InvalidEvent(f"a payload may have {EVENT_BYTES_MAX} bytes, this one has {len(raw)}")
-    if _may_be_deep(raw):
-        _refuse_depth(plain)
-    if b"null" in raw:  # NaN and infinity would have become null without a word
-        _refuse_not_finite(msgspec.to_builtins(payload))
+    if len(raw) > PAYLOAD_BYTES_MAX:
+        raise InvalidEvent(f"a payload may have {PAYLOAD_BYTES_MAX} bytes, this one has {len(raw)}")
     return raw, plain
 
 
@@ -244,7 +251,14 @@ def _refuse_not_finite(value: object) -> None:
 def _items(value: object) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
-    return value if isinstance(value, list) else []
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
+def _text(field: str, value: object) -> str:
+    """Give the characters of a name, whatever subclass of str it is: an enumeration's member is its value."""
+    if not isinstance(value, str):
+        raise InvalidEvent(f"not an event record: `{field}` must be text, got {value.__class__.__name__}")
+    return str.__str__(value)
 
 
 def _is_unicode(text: str) -> bool:

@@ -55,10 +55,10 @@ def derive(events: Iterable[object]) -> JobState:
     For streams that may be damaged or imported. Whether one is legal, `check` says.
     """
     state = JobState.QUEUED
-    for event in events:
+    for event in _stream(events):
         name = event.type if isinstance(event, Event) else event
-        if isinstance(name, str) and name in TARGETS:
-            state = TARGETS[name]
+        if isinstance(name, str):
+            state = TARGETS.get(str.__str__(name), state)
     return state
 
 
@@ -69,7 +69,7 @@ def check(events: Iterable[object], *, head: str | None = None) -> list[Violatio
         events: records or bare names, oldest first. Records are also checked for edits, gaps and reordering.
         head: hash of the last event as somebody else keeps it; finds a tail that was cut off or rewritten.
     """
-    stream = list(events)
+    stream = list(_stream(events))
     reader = Fold()
     states: list[JobState | None] = []
     found: list[Violation] = []
@@ -92,7 +92,7 @@ def fold(events: Iterable[object]) -> Snapshot:
         InvalidTransition: at the first illegal event, with `index`, `rule`, state and event.
     """
     reader = Fold()
-    for event in events:
+    for event in _stream(events):
         reader.take(event)
     return reader.snapshot()
 
@@ -114,6 +114,7 @@ class Fold:
         "length",
         "not_before",
         "open_steps",
+        "planned",
         "purpose",
         "run",
         "started",
@@ -136,6 +137,7 @@ class Fold:
         self.committed: set[str] = set()
         self.failed: set[str] = set()  # nodes whose last try ended in a failure and was not begun again
         self.open_steps: dict[str, OpenStep] = {}
+        self.planned = False
 
     def take(self, event: object) -> None:
         """Read one event; refuse an illegal one before anything is changed."""
@@ -175,7 +177,7 @@ class Fold:
         if isinstance(event, Event):
             name, payload, attempt, at = event.type, event.payload, event.attempt, event.at
         elif isinstance(event, str):
-            name, payload, attempt, at = event, _BARE, None, 0.0
+            name, payload, attempt, at = str.__str__(event), _BARE, None, 0.0
         else:
             return
         apply_history = _HISTORY.get(name)
@@ -190,6 +192,7 @@ class Fold:
         self.purpose = self.wait = self.not_before = None
         match name:
             case JobEvent.RUNNING:
+                self.failed.clear()  # a failed try binds the attempt it was made in (L8); the next may commit
                 self.attempt = attempt or self.attempt + 1
                 self.attempts += 1
                 self.started = True
@@ -232,6 +235,8 @@ def _tool_started(reader: Fold, payload: Mapping[str, Any], attempt: int | None,
 def _open_step(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float, *, tool: bool) -> None:
     node = _text(payload, "node")
     if node is not None:
+        begun = reader.open_steps.get(node)
+        tool = tool or (begun is not None and begun.tool)  # once declared as a tool, it is one until it is finished
         reader.failed.discard(node)
         reader.open_steps[node] = OpenStep(node=node, tool=tool, attempt=attempt or reader.attempt, since=at)
 
@@ -246,22 +251,35 @@ def _committed(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at
 
 def _tool_finished(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float) -> None:
     if rules.is_failure(payload):
-        _node_finished(reader, payload, attempt, at)
+        _failed(reader, payload)
     else:
         _committed(reader, payload, attempt, at)
 
 
 def _node_finished(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float) -> None:
     del attempt, at
+    step = reader.open_steps.get(_text(payload, "node") or "")
+    if step is not None and step.tool:
+        return  # a tool that timed out may have acted: only its own finish ends the doubt (E3)
+    if rules.is_failure(payload):
+        _failed(reader, payload)
+
+
+def _failed(reader: Fold, payload: Mapping[str, Any]) -> None:
     node = _text(payload, "node")
     if node is not None:
         reader.open_steps.pop(node, None)
-        if rules.is_failure(payload):
-            reader.failed.add(node)
+        reader.failed.add(node)
+
+
+def _plan_generated(reader: Fold, payload: Mapping[str, Any], attempt: int | None, at: float) -> None:
+    del payload, attempt, at
+    reader.planned = True
 
 
 _HISTORY = {
     HistoryEvent.CANCEL_REQUESTED.value: _cancel_requested,
+    HistoryEvent.PLAN_GENERATED.value: _plan_generated,
     HistoryEvent.NODE_STARTED.value: _node_started,
     HistoryEvent.TOOL_STARTED.value: _tool_started,
     HistoryEvent.COMMAND_COMMITTED.value: _committed,
@@ -280,8 +298,16 @@ def _open_wait(payload: Mapping[str, Any]) -> OpenWait:
     )
 
 
+def _stream(events: Iterable[object]) -> Iterable[object]:
+    if isinstance(events, (str, bytes, Event)):
+        raise TypeError(f"a stream is a list of events, got one {type(events).__name__}")
+    return events
+
+
 def _name(event: object) -> str:
-    return event.type if isinstance(event, Event) else str(event)
+    if isinstance(event, Event):
+        return event.type
+    return str.__str__(event) if isinstance(event, str) else f"<{type(event).__name__}>"
 
 
 def _text(payload: Mapping[str, Any], key: str) -> str | None:

@@ -77,7 +77,7 @@ def wake_sources(names: Iterable[WakeSource | str]) -> frozenset[WakeSource]:
         InvalidWake: a name that is no wake source.
         EmptyWakeSet: no name at all.
     """
-    sources = frozenset(_wake_source(name) for name in names)
+    sources = frozenset(_wake_source(name) for name in ([names] if isinstance(names, str) else names))
     if not sources:
         raise EmptyWakeSet
     return sources
@@ -87,7 +87,7 @@ def _wake_source(name: WakeSource | str) -> WakeSource:
     try:
         return WakeSource(name)
     except ValueError:
-        raise InvalidWake(str(name), frozenset(WakeSource)) from None
+        raise InvalidWake(str(name)) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,18 @@ def _name_rules(reader: Fold, name: str) -> Broken | None:
             JOB.advance(reader.state, name)
         except InvalidTransition as refusal:
             return Broken("J3", refusal.detail)
-    elif name in _HISTORY_NAMES and reader.state in TERMINAL_JOB_STATES:
-        # Names we do not know are let through: what may follow what is for the release that wrote them to say.
+    elif name in _HISTORY_NAMES:
+        return _history_rules(reader, name)
+    return None  # names we do not know are let through: what may follow what is for the release that wrote them to say
+
+
+def _history_rules(reader: Fold, name: str) -> Broken | None:
+    if reader.state is None:
+        return Broken("J9", f"{name} comes before the job is created")
+    if reader.state in TERMINAL_JOB_STATES:
         return Broken("J7.1", f"{name} follows the end of the job, which is {reader.state}")
+    if name == HistoryEvent.PLAN_GENERATED and reader.planned:
+        return Broken("E11", "a plan is recorded once; what follows it follows the recorded one")
     return None
 
 
@@ -94,6 +103,8 @@ def _fence(reader: Fold, event: Event) -> Broken | None:
         if event.attempt is None or event.attempt <= reader.attempt:
             return Broken("L1", f"a claim needs an attempt above {reader.attempt}, this one has {event.attempt}")
         return None
+    if not _is_known(event.type):
+        return None
     held = reader.state is JobState.RUNNING
     if event.attempt is None:
         if event.type in _FENCED or (held and event.type == JobEvent.CANCELLED):
@@ -107,13 +118,17 @@ def _fence(reader: Fold, event: Event) -> Broken | None:
 
 def _administrative_claim(reader: Fold, event: Event) -> Broken | None:
     if event.type == JobEvent.LEASED:
-        if not isinstance(event.payload.get("purpose"), str):
+        if not _is_text(event.payload.get("purpose")):
             return Broken("J8", f"job_leased needs a purpose ({', '.join(PURPOSES)})")
         return None
     due = PURPOSES.get(reader.purpose or "")
-    if due is not None and event.type != due and _is_known(event.type):
-        return Broken("J8", f"a claim to {reader.purpose} is followed by {due} and nothing else")
+    if due is not None and event.type not in {due, JobEvent.REQUEUED} and _is_known(event.type):
+        return Broken("J8", f"a claim to {reader.purpose} is followed by {due}, or by its reclaim, and nothing else")
     return None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _is_known(name: str) -> bool:
@@ -121,7 +136,8 @@ def _is_known(name: str) -> bool:
 
 
 def _requeued(reader: Fold, event: Event) -> Broken | None:
-    if reader.state is JobState.FAILED and not (event.payload.get("actor") and event.payload.get("reason")):
+    said = event.payload.get("actor"), event.payload.get("reason")
+    if reader.state is JobState.FAILED and not all(_is_text(part) for part in said):
         return Broken("J7.1", "a failed job is reopened by an operator, with actor and reason")
     return None
 
@@ -129,7 +145,7 @@ def _requeued(reader: Fold, event: Event) -> Broken | None:
 def _waiting(reader: Fold, event: Event) -> Broken | None:
     del reader
     key, wait_type = event.payload.get("correlation_key"), event.payload.get("wait_type")
-    if not (isinstance(key, str) and key):
+    if not _is_text(key):
         return Broken("J12", "job_waiting needs a correlation_key")
     if not (isinstance(wait_type, str) and wait_type in WAIT_TYPES):
         return Broken("J12", f"job_waiting needs a wait_type ({', '.join(sorted(WAIT_TYPES))}), got {wait_type!r}")
@@ -150,7 +166,7 @@ def _node(check: Callable[[Fold, str, Event], Broken | None]) -> Callable[[Fold,
 
     def rule(reader: Fold, event: Event) -> Broken | None:
         node = event.payload.get("node")
-        if not (isinstance(node, str) and node):
+        if not (isinstance(node, str) and node):  # not _is_text: the checker must see that it is text
             return Broken("E8", f"{event.type} names no node")
         return check(reader, node, event)
 
@@ -165,7 +181,9 @@ def _begun(reader: Fold, node: str, event: Event) -> Broken | None:
 
 
 def _command_committed(reader: Fold, node: str, event: Event) -> Broken | None:
-    del event
+    step = reader.open_steps.get(node)
+    if step is not None and step.tool and event.type == HistoryEvent.COMMAND_COMMITTED:
+        return Broken("E2", f"{node} is a tool: it is committed by tool_invocation_finished")
     if node in reader.committed:
         return Broken("E7", f"{node} is committed already; the first effect stands")
     if node in reader.failed:

@@ -91,6 +91,8 @@ def run_paths(events: Iterable[object]) -> list[list[RunStatus]]:
 
 
 def _projected(events: Iterable[object]) -> RunProjection:
+    if isinstance(events, (str, bytes, Event)):
+        raise TypeError(f"a stream is a list of events, got one {type(events).__name__}")
     projection = RunProjection()
     for event in events:
         projection.push(event)
@@ -224,7 +226,7 @@ class RunProjection:
 def _parts(event: object) -> tuple[str, Mapping[str, Any], float]:
     if isinstance(event, Event):
         return event.type, event.payload, event.at
-    return str(event), _NOTHING, 0.0
+    return str.__str__(event) if isinstance(event, str) else "", _NOTHING, 0.0
 
 
 def _refs(payload: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Generic, NamedTuple, NoReturn, TypeVar
+from typing import Generic, NamedTuple, NoReturn, TypeVar, cast
 
 from holdfast.errors import InvalidTable, InvalidTransition, TransitionRefused
 from holdfast.machines import drawing
@@ -61,7 +61,10 @@ class Table(Generic[S, E]):
 
     def __post_init__(self) -> None:
         """Check the rows and build the look-up."""
-        rows = tuple(Row(*line) for line in self.lines)
+        for kind in (self.states, self.events):
+            if not issubclass(kind, StrEnum):
+                raise InvalidTable(f"{self.name}: states and events are StrEnums, got {kind!r}")
+        rows = tuple(self._row(line) for line in self.lines)
         cells: dict[tuple[str | None, str], S] = {}
         for row in rows:
             self._refuse_unknown_names(row)
@@ -73,9 +76,9 @@ class Table(Generic[S, E]):
         object.__setattr__(self, "qualifiers", MappingProxyType(dict(self.qualifiers)))
         object.__setattr__(self, "_rows", rows)
         object.__setattr__(self, "_cells", cells)
+        self._refuse_qualifiers_that_differ()
         self._refuse_unreachable_states()
         self._refuse_unused_events()
-        self._refuse_qualifiers_that_differ()
 
     def advance(self, current: S | str | None, event: E | str) -> S:
         """Return the state that `event` leads to from `current`; refuse everything that is not a row.
@@ -135,12 +138,15 @@ class Table(Generic[S, E]):
             asks_for_states=self._asks_for_states,
         )
 
+    def __deepcopy__(self, memo: object) -> Table[S, E]:
+        return self  # a value: there is nothing in it that could change
+
     def __repr__(self) -> str:
         return f"<Table {self.name}: {len(self.states)} states, {len(self.events)} events, {len(self._rows)} rows>"
 
     @property
     def _asks_for_states(self) -> bool:
-        return self.states.__name__ == self.events.__name__
+        return cast(object, self.states) is self.events
 
     def _refuse(self, current: object, event: object) -> NoReturn:
         state = current if current is None or isinstance(current, str) else repr(current)
@@ -155,6 +161,12 @@ class Table(Generic[S, E]):
             return f"{asked} is nothing that {self.name} takes; it takes {', '.join(self.events)}"
         taken = ", ".join(self.allowed(state))
         return f"it takes {taken}" if taken else "it is final, nothing leaves it"
+
+    def _row(self, line: tuple[S | None, E, S]) -> Row[S, E]:
+        try:
+            return Row(*line)
+        except TypeError:
+            raise InvalidTable(f"{self.name}: a row is (state, event, target), got {line!r}") from None
 
     def _refuse_unknown_names(self, row: Row[S, E]) -> None:
         state = row.target if row.state is None else row.state  # None is how a machine begins
@@ -181,6 +193,8 @@ class Table(Generic[S, E]):
 
     def _refuse_qualifiers_that_differ(self) -> None:
         for qualifier, base in self.qualifiers.items():
+            if not (isinstance(qualifier, self.states) and isinstance(base, self.states)):
+                raise InvalidTable(f"{self.name}: {qualifier!r} and {base!r} are not both states")
             if base in self.qualifiers:
                 raise InvalidTable(f"{self.name}: {qualifier} cannot qualify {base}, which is a qualifier itself")
             if any(row.target == qualifier for row in self._rows):

@@ -24,13 +24,18 @@ What can go wrong, and what happens then:
   wakes are kept. By a poll that began after a wake: a new interval straight from Pending, which the table refuses.
 - Several waiters: all are woken, each once. A waiter that comes late is woken at once.
 - The check raises: the caller gets the error, every waiter is woken to look for itself, the next poll starts at Ready.
+- An exhausted budget or a back-off is followed by a Pending that no timer can end: refused, it might never end (S6).
+- A wake for something that somebody else has taken meanwhile: report `Busy` and poll again. Pending straight after a
+  wake would be the silent self-loop that the table forbids.
 
-Every refusal changes nothing. All methods may be called from any thread; wakers are called without the lock held.
+Every refusal changes nothing. All methods may be called from any thread, but not from a signal handler, which may have
+interrupted one of them: let the handler tell a thread or a loop. Wakers are called without the lock held.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -38,7 +43,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from holdfast.errors import InvalidWake, MissingWake, WakeOutsidePending
+from holdfast.errors import (
+    InvalidTransition,
+    InvalidWake,
+    MissingWake,
+    TransitionRefused,
+    WakeOutsidePending,
+    WakeRefused,
+)
 from holdfast.machines.ready import READY, Pending, Reading, Ready, ReadyState, WakeSource, wake_sources
 
 __all__ = ["Interval", "Poll", "ReadyMonitor", "Waker"]
@@ -77,11 +89,11 @@ class Interval:
 class Poll:
     """One look at readiness, from `ReadyMonitor.begin`. Ends with `finish`, or silently when its block is left."""
 
-    __slots__ = ("_began_after_wake", "_draft", "_monitor")
+    __slots__ = ("_draft", "_ended_interval", "_monitor")
 
-    def __init__(self, monitor: ReadyMonitor, *, began_after_wake: bool) -> None:
+    def __init__(self, monitor: ReadyMonitor, ended_interval: Interval | None) -> None:
         self._monitor = monitor
-        self._began_after_wake = began_after_wake
+        self._ended_interval = ended_interval  # the open interval, if a wake had been seen in it when this poll began
         self._draft = Interval(frozenset())
 
     def watch(self, *sources: WakeSource | str) -> None:
@@ -90,8 +102,9 @@ class Poll:
         Raises:
             EmptyWakeSet: no source was named.
             InvalidWake: a name that is no wake source.
+            RuntimeError: the poll is over.
         """
-        self._monitor._watch(self._draft, wake_sources(sources))  # noqa: SLF001 - the two are one object seen from two sides
+        self._monitor._watch(self, wake_sources(sources))  # noqa: SLF001 - the two are one object seen from two sides
 
     def finish(self, reading: Reading) -> Reading:
         """Publish what the check found and return it; Pending comes back with all sources of its interval.
@@ -100,7 +113,7 @@ class Poll:
             InvalidTransition: the table has no such edge.
             MissingWake: Pending would be left although no registered wake was seen.
         """
-        return self._monitor._finish(self, self._draft, reading, began_after_wake=self._began_after_wake)  # noqa: SLF001
+        return self._monitor._finish(self, reading)  # noqa: SLF001 - as above
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +121,10 @@ class Poll:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._monitor._close(self)  # noqa: SLF001
+        refused = isinstance(
+            error, (TransitionRefused, WakeRefused)
+        )  # a refusal changes nothing; an error of the check does
+        self._monitor._close(self, failed=error is not None and not refused)  # noqa: SLF001 - as above
 
 
 class ReadyMonitor:
@@ -130,8 +146,8 @@ class ReadyMonitor:
         """Open a poll. Use it in a ``with`` block, so that it is closed even if the check raises."""
         with self._lock:
             woken = self._interval is not None and self._interval.woken
-            poll = Poll(self, began_after_wake=woken)
-            self._polls[poll] = poll._draft  # noqa: SLF001
+            poll = Poll(self, self._interval if woken else None)
+            self._polls[poll] = poll._draft  # noqa: SLF001 - as above
             return poll
 
     def poll(self, check: Callable[[Poll], Reading]) -> Reading:
@@ -140,12 +156,7 @@ class ReadyMonitor:
         An error of the check raises here; every waiter is woken and the next poll starts at Ready (S6).
         """
         with self.begin() as poll:
-            try:
-                reading = check(poll)
-            except BaseException:
-                self.restart()
-                raise
-            return poll.finish(reading)
+            return poll.finish(check(poll))
 
     def restart(self) -> None:
         """Go back to Ready after an error, outside the table; every waiter is woken to look for itself."""
@@ -197,8 +208,8 @@ class ReadyMonitor:
 
     def remove_waker(self, waker: Waker) -> None:
         """Forget a waker that no longer waits; one that is not there is no error."""
-        with self._lock:
-            self._wakers = [kept for kept in self._wakers if kept is not waker]
+        with self._lock, contextlib.suppress(ValueError):
+            self._wakers.remove(waker)
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Block this thread until it is worth polling again; False if the time ran out first."""
@@ -216,7 +227,8 @@ class ReadyMonitor:
         woken = asyncio.Event()
 
         def waker() -> None:
-            loop.call_soon_threadsafe(woken.set)
+            with contextlib.suppress(RuntimeError):  # its loop was closed: nobody is left to be woken
+                loop.call_soon_threadsafe(woken.set)
 
         self.add_waker(waker)
         try:
@@ -258,50 +270,79 @@ class ReadyMonitor:
 
     # What a poll does to its monitor
 
-    def _watch(self, draft: Interval, sources: frozenset[WakeSource]) -> None:
+    def _watch(self, poll: Poll, sources: frozenset[WakeSource]) -> None:
         with self._lock:
-            draft.sources |= sources
+            self._draft_of(poll).sources |= sources
 
-    def _close(self, poll: Poll) -> None:
-        with self._lock:
-            self._polls.pop(poll, None)
+    def _draft_of(self, poll: Poll) -> Interval:
+        if poll not in self._polls:
+            raise RuntimeError("this poll is over: begin a new one")
+        return self._polls[poll]
 
-    def _finish(self, poll: Poll, draft: Interval, reading: Reading, *, began_after_wake: bool) -> Reading:
+    def _close(self, poll: Poll, *, failed: bool) -> None:
+        """End a poll that was left without a report: a wake that only it has seen still counts."""
         with self._lock:
-            if poll not in self._polls:
-                raise RuntimeError("this poll is over: begin a new one")
+            draft = self._polls.pop(poll, None)
+            if draft is None:
+                return
+            wakers = self._merge(draft) if self._interval is not None else []
+        fire(wakers)
+        if failed:
+            self.restart()
+
+    def _finish(self, poll: Poll, reading: Reading) -> Reading:
+        with self._lock:
+            draft = self._draft_of(poll)
             if isinstance(reading, Pending):
-                wakers = self._enter_pending(draft, reading, began_after_wake=began_after_wake)
+                wakers = self._enter_pending(poll, draft, reading)
                 reading = self._reading
             else:
-                self._leave(reading)
-                wakers = []
+                wakers = self._leave(draft, reading)
             del self._polls[poll]
             self._poll_counts[reading.state] += 1
         fire(wakers)
         return reading
 
-    def _enter_pending(self, draft: Interval, reading: Pending, *, began_after_wake: bool) -> list[Waker]:
-        interval = self._interval
-        if interval is None or began_after_wake:
+    def _enter_pending(self, poll: Poll, draft: Interval, reading: Pending) -> list[Waker]:
+        again = self._interval is not None and poll._ended_interval is not self._interval  # noqa: SLF001 - as above
+        if not again:
             READY.advance(self._reading.state, reading.state)  # refuses a second interval straight from Pending
-            interval = Interval(frozenset())
-        interval.sources |= reading.sources | draft.sources
-        for source, count in draft.wakes.items():
-            if source not in interval.wakes:  # an interval that was open already has seen this wake itself
-                interval.mark(source, count)
-        self._interval = interval
-        self._reading = Pending(interval.sources)
-        return self._take_wakers() if interval.woken else []
+            self._refuse_endless(reading.sources | draft.sources)
+            self._interval = Interval(frozenset())
+        assert self._interval is not None, "it was open, or was opened just now"
+        self._interval.sources |= reading.sources
+        wakers = self._merge(draft)
+        self._reading = Pending(self._interval.sources)
+        return wakers
 
-    def _leave(self, reading: Reading) -> None:
+    def _refuse_endless(self, sources: frozenset[WakeSource]) -> None:
+        state = self._reading.state
+        if state in {ReadyState.BUDGET_EXHAUSTED, ReadyState.RETRY_AFTER} and WakeSource.TIMER not in sources:
+            detail = "what time alone will end is waited for with a timer: add it to the sources"
+            pending = ReadyState.PENDING.value
+            raise InvalidTransition(state, pending, machine="ReadyState", target=pending, detail=detail, rule="S6")
+
+    def _leave(self, draft: Interval, reading: Reading) -> list[Waker]:
         READY.advance(self._reading.state, reading.state)
+        wakers: list[Waker] = []
         if self._interval is not None:
-            if not self._interval.woken:
+            if not (self._interval.woken or draft.woken):
                 raise MissingWake(reading.state, self._interval.sources)
+            wakers = self._merge(draft)
             self._closed.append(self._interval)
             self._interval = None
         self._reading = reading
+        return wakers
+
+    def _merge(self, draft: Interval) -> list[Waker]:
+        """Take over what an open poll has registered and seen; return the wakers that are due if there was a wake."""
+        interval = self._interval
+        assert interval is not None, "there is an interval to merge into"
+        interval.sources |= draft.sources
+        for source, count in draft.wakes.items():
+            if source not in interval.wakes:  # an interval that was open already has seen this wake itself
+                interval.mark(source, count)
+        return self._take_wakers() if interval.woken else []
 
     def _take_wakers(self) -> list[Waker]:
         wakers, self._wakers = self._wakers, []
@@ -310,11 +351,11 @@ class ReadyMonitor:
 
 def fire(wakers: Iterable[Waker]) -> None:
     """Call every waker, also those after one that raises; then raise what was raised."""
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
     for waker in wakers:
         try:
             waker()
-        except Exception as error:  # noqa: BLE001 - one broken waiter must not keep the others asleep
+        except BaseException as error:  # noqa: BLE001 - one broken waiter must not keep the others asleep
             errors.append(error)
     if errors:
-        raise ExceptionGroup("wakers raised", errors)
+        raise BaseExceptionGroup("wakers raised", errors)

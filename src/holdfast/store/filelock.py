@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 try:
     import fcntl as _fcntl
 except ImportError:  # pragma: no cover - not a POSIX system
-    _fcntl = None  # type: ignore[assignment]
+    _fcntl = None  # type: ignore[assignment]  # - a module, or nothing
 fcntl: Any = _fcntl
 
 __all__ = ["FileLock"]

@@ -6,7 +6,6 @@ than this release knows was made by a newer one: it is refused and left alone.
 
 from __future__ import annotations
 
-import re
 from importlib.resources import files
 
 import apsw
@@ -20,7 +19,7 @@ def migrations(dialect: str) -> list[tuple[int, str]]:
     """List (number, SQL) in order."""
     folder = files("holdfast.store.migrations").joinpath(dialect)
     found = [(entry.name, entry.read_text()) for entry in folder.iterdir() if entry.name.endswith(".sql")]
-    numbered = sorted((int(re.match(r"\d{4}", name)[0]), sql) for name, sql in found)  # type: ignore[index]
+    numbered = sorted((int(name[:4]), sql) for name, sql in found)
     assert [number for number, _ in numbered] == list(range(1, len(numbered) + 1)), "numbers run from 1 without gaps"
     return numbered
 

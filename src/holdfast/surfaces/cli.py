@@ -5,7 +5,9 @@ Results go to standard output and nothing else does. Exit codes: 0 done, 2 wrong
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,11 +23,13 @@ __all__ = ["main"]
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
 def main() -> None:
-    r"""Durable jobs for Python.
+    """Durable jobs for Python.
 
-    \b
-    Exit codes: 0 done · 2 wrong usage
+    Exit codes: 0 done, 2 wrong usage.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an arrow that the terminal cannot show is no reason to fail
 
 
 @main.command(epilog="Example: holdfast machines run --format mermaid")
