@@ -249,6 +249,7 @@ BROKEN: list[tuple[str, list[Letter], Letter]] = [
     ("E8", [CREATED, RUNNING], ("node_started", {})),
     ("E8", [CREATED, RUNNING], ("tool_invocation_started", {"node": ""})),
     ("E8", STEP, ("command_committed", {"node": 5})),
+    ("E8", STEP, ("node_finished", {"result_type": "permanent_failure"})),
     ("L8", TIMED_OUT, ("command_committed", {"node": "a"})),
     ("L8", COMMITTED, ("node_finished", {"node": "a", "result_type": "permanent_failure"})),
 ]
