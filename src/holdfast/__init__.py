@@ -1,32 +1,133 @@
-"""Holdfast: durable jobs for Python. Kill the process at any moment; the job goes on, and nothing is done twice."""
+"""Holdfast: durable jobs for Python. Kill the process at any moment; the job goes on, and nothing is done twice.
+
+The errors are here at once. Everything else is imported when it is first asked for: a command line that only prints a
+table, or a program that only catches our errors, does not wait for the engine.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import (
     EmptyWakeSet,
     HoldfastError,
+    IdempotencyConflict,
+    InDoubt,
+    InvalidArguments,
     InvalidEvent,
+    InvalidResult,
     InvalidRunTransition,
     InvalidTable,
     InvalidTransition,
     InvalidWake,
     MissingWake,
+    NonDeterminism,
+    NotInDoubt,
+    NotInsideJob,
+    Permanent,
+    RunCanceled,
+    RunFailed,
+    RunTimedOut,
+    StaleAttempt,
+    StepFailed,
+    StoreUnavailable,
     TransitionRefused,
+    UnknownEntry,
+    UnknownJob,
+    WaitTimeout,
     WakeOutsidePending,
     WakeRefused,
 )
 
+if TYPE_CHECKING:
+    from holdfast.authoring.functions import Backoff, Done, NotDone
+    from holdfast.authoring.inside import (
+        attempt,
+        check_cancelled,
+        external_key,
+        gather,
+        map,
+        now,
+        random,
+        sleep,
+        uuid4,
+        wait_for,
+    )
+    from holdfast.client.app import App
+    from holdfast.client.handle import RunHandle
+    from holdfast.config import Config
+
 __all__ = [
+    "App",
+    "Backoff",
+    "Config",
+    "Done",
     "EmptyWakeSet",
     "HoldfastError",
+    "IdempotencyConflict",
+    "InDoubt",
+    "InvalidArguments",
     "InvalidEvent",
+    "InvalidResult",
     "InvalidRunTransition",
     "InvalidTable",
     "InvalidTransition",
     "InvalidWake",
     "MissingWake",
+    "NonDeterminism",
+    "NotDone",
+    "NotInDoubt",
+    "NotInsideJob",
+    "Permanent",
+    "RunCanceled",
+    "RunFailed",
+    "RunHandle",
+    "RunTimedOut",
+    "StaleAttempt",
+    "StepFailed",
+    "StoreUnavailable",
     "TransitionRefused",
+    "UnknownEntry",
+    "UnknownJob",
+    "WaitTimeout",
     "WakeOutsidePending",
     "WakeRefused",
     "__version__",
+    "attempt",
+    "check_cancelled",
+    "external_key",
+    "gather",
+    "map",
+    "now",
+    "random",
+    "sleep",
+    "uuid4",
+    "wait_for",
 ]
 
 __version__ = "0.1.0"
+
+_LATER = {
+    "App": "holdfast.client.app",
+    "Backoff": "holdfast.authoring.functions",
+    "Config": "holdfast.config",
+    "Done": "holdfast.authoring.functions",
+    "NotDone": "holdfast.authoring.functions",
+    "RunHandle": "holdfast.client.handle",
+    "attempt": "holdfast.authoring.inside",
+    "check_cancelled": "holdfast.authoring.inside",
+    "external_key": "holdfast.authoring.inside",
+    "gather": "holdfast.authoring.inside",
+    "map": "holdfast.authoring.inside",
+    "now": "holdfast.authoring.inside",
+    "random": "holdfast.authoring.inside",
+    "sleep": "holdfast.authoring.inside",
+    "uuid4": "holdfast.authoring.inside",
+    "wait_for": "holdfast.authoring.inside",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - see above
+
+    return getattr(import_module(_LATER[name]), name)

@@ -3,21 +3,40 @@
 ::
 
     HoldfastError
-    ├── TransitionRefused (RuntimeError)      a state machine said no; nothing was changed
-    │   ├── InvalidTransition                 Job and ReadyState
-    │   └── InvalidRunTransition              Run
-    ├── WakeRefused (RuntimeError)            the contract of Pending was not kept; nothing was recorded
-    │   ├── EmptyWakeSet                      Pending without a source that could end it
-    │   ├── InvalidWake                       a wake from a source nobody registered
-    │   ├── WakeOutsidePending                a wake while nothing waits for one
-    │   └── MissingWake                       Pending left although no registered wake was seen
-    ├── InvalidTable (ValueError)             rows that do not make a state machine
-    ├── InvalidEvent (ValueError)             bytes or values that do not make an event record
-    ├── StaleAttempt (RuntimeError)           the writer no longer holds the job; nothing was written
-    ├── IdempotencyConflict (ValueError)      the key or id was used before, for something else
-    ├── NotInDoubt (RuntimeError)             there is no open question about this tool
-    ├── UnknownJob (LookupError)              no job has this id
-    └── StoreUnavailable (RuntimeError)       the database cannot be used now; the cause and the cure are named
+    │
+    ├── the caller is wrong
+    │   ├── InvalidArguments (TypeError)          arguments that do not fit the function; nothing was stored
+    │   ├── InvalidResult (TypeError)             a result that cannot be kept, or is not what the hint says
+    │   ├── InvalidEvent (ValueError)             bytes or values that do not make an event record
+    │   ├── InvalidTable (ValueError)             rows that do not make a state machine
+    │   ├── IdempotencyConflict (ValueError)      the key or id was used before, for something else
+    │   ├── UnknownEntry (LookupError)            no job function has this name
+    │   ├── UnknownJob (LookupError)              no job has this id
+    │   ├── NotInDoubt (RuntimeError)             there is no open question about this tool
+    │   └── NotInsideJob (RuntimeError)           asked for outside a job
+    │
+    ├── TransitionRefused (RuntimeError)          a state machine said no; nothing was changed
+    │   ├── InvalidTransition                     Job and ReadyState
+    │   └── InvalidRunTransition                  Run
+    ├── WakeRefused (RuntimeError)                the contract of Pending was not kept; nothing was recorded
+    │   ├── EmptyWakeSet                          Pending without a source that could end it
+    │   ├── InvalidWake                           a wake from a source nobody registered
+    │   ├── WakeOutsidePending                    a wake while nothing waits for one
+    │   └── MissingWake                           Pending left although no registered wake was seen
+    │
+    ├── inside a job
+    │   ├── Permanent                             raised by users: trying again is no use
+    │   ├── StepFailed                            a step or tool failed for good
+    │   │   └── InDoubt                           a tool may or may not have acted, and does not ask
+    │   ├── WaitTimeout (TimeoutError)            nobody signalled in time
+    │   └── NonDeterminism (RuntimeError)         a replay asked for something else than what was recorded
+    ├── how a run ended
+    │   ├── RunFailed (RuntimeError)
+    │   ├── RunCanceled (RuntimeError)
+    │   └── RunTimedOut (TimeoutError)
+    └── the world failed
+        ├── StaleAttempt (RuntimeError)           the writer no longer holds the job; nothing was written
+        └── StoreUnavailable (RuntimeError)       the database cannot be used now; cause and cure are named
 
 Errors are named after the condition, carry its parts as fields, and say what to do about it.
 """
@@ -28,17 +47,29 @@ __all__ = [
     "EmptyWakeSet",
     "HoldfastError",
     "IdempotencyConflict",
+    "InDoubt",
+    "InvalidArguments",
     "InvalidEvent",
+    "InvalidResult",
     "InvalidRunTransition",
     "InvalidTable",
     "InvalidTransition",
     "InvalidWake",
     "MissingWake",
+    "NonDeterminism",
     "NotInDoubt",
+    "NotInsideJob",
+    "Permanent",
+    "RunCanceled",
+    "RunFailed",
+    "RunTimedOut",
     "StaleAttempt",
+    "StepFailed",
     "StoreUnavailable",
     "TransitionRefused",
+    "UnknownEntry",
     "UnknownJob",
+    "WaitTimeout",
     "WakeOutsidePending",
     "WakeRefused",
 ]
@@ -225,3 +256,112 @@ class UnknownJob(HoldfastError, LookupError):
 
 class StoreUnavailable(HoldfastError, RuntimeError):
     """The database cannot be used now. Nothing of the refused batch was written; the engine goes on when it can be."""
+
+
+class NotInsideJob(HoldfastError, RuntimeError):
+    """This can be asked for inside a job only: call it from a function marked with ``@app.job``."""
+
+    def __str__(self) -> str:
+        return "this works inside a job only: call it from a function marked with @app.job, while a worker runs it"
+
+
+class InvalidArguments(HoldfastError, TypeError):
+    """The arguments do not fit the function; nothing was stored."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(name, reason)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+class InvalidResult(HoldfastError, TypeError):
+    """What the function returned cannot be kept, or is not what its type hint says."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(name, reason)
+
+    def __str__(self) -> str:
+        return f"the result of {self.name} cannot be kept: {self.reason}"
+
+
+class Permanent(HoldfastError):
+    """Raise it in a step, tool or job to say: trying again is no use."""
+
+
+class StepFailed(HoldfastError):
+    """A step or tool has failed for good. The job's code may catch it; a replay raises it again, the same.
+
+    Attributes:
+        step: name of the step or tool.
+        kind: name of the exception's class, as text: errors are kept as data and never rebuilt.
+        reason: its message.
+    """
+
+    def __init__(self, step: str, kind: str, reason: str) -> None:
+        self.step = step
+        self.kind = kind
+        self.reason = reason
+        super().__init__(step, kind, reason)
+
+    def __str__(self) -> str:
+        return f"{self.step} failed: {self.kind}: {self.reason}"
+
+
+class InDoubt(StepFailed):
+    """A tool was started and nobody knows whether it acted; by its policy the job does not ask but fails."""
+
+
+class WaitTimeout(HoldfastError, TimeoutError):
+    """Nobody signalled in time."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(key)
+
+    def __str__(self) -> str:
+        return f"no signal {self.key!r} came in time"
+
+
+class NonDeterminism(HoldfastError, RuntimeError):
+    """A replay asked for something else than what was recorded. See both sides, and how to mend it."""
+
+    def __init__(self, asked: str, recorded: list[str]) -> None:
+        self.asked = asked
+        self.recorded = recorded
+        super().__init__(asked, recorded)
+
+    def __str__(self) -> str:
+        return (
+            f"the code now asks for {self.asked}, but recorded and not asked for again: {', '.join(self.recorded)}. "
+            "A job's code must ask for the same calls each time it runs: put what changes (time, random numbers, "
+            "outside data) into steps, or give the call a key of its own, or finish old jobs with the old code"
+        )
+
+
+class RunFailed(HoldfastError, RuntimeError):
+    """The run has failed; the error of its record says why."""
+
+
+class RunCanceled(HoldfastError, RuntimeError):
+    """The run was canceled."""
+
+
+class RunTimedOut(HoldfastError, TimeoutError):
+    """The run's deadline passed."""
+
+
+class UnknownEntry(HoldfastError, LookupError):
+    """No job of this app has that name."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        self.name = name
+        self.known = known
+        super().__init__(name, known)
+
+    def __str__(self) -> str:
+        return f"there is no job {self.name!r}; there are: {', '.join(sorted(self.known)) or 'none'}"

@@ -54,6 +54,7 @@ class HistoryEvent(StrEnum):
     """The events besides the state events that this release writes and understands. They never move the machine."""
 
     CANCEL_REQUESTED = "cancel_requested"
+    VALUE_RECORDED = "value_recorded"
     PLAN_GENERATED = "plan_generated"
     NODE_STARTED = "node_started"
     NODE_FINISHED = "node_finished"

@@ -31,6 +31,8 @@ __all__ = ["Fold", "Violation", "check", "derive", "fold"]
 
 EventLike = Event | str
 
+ORDERLY = frozenset({"worker_shutdown", "step_retry"})  # reasons to requeue that count against nobody
+
 _BARE: Mapping[str, Any] = {}
 
 
@@ -209,7 +211,7 @@ class Fold:
 
     def _requeue(self, before: JobState | None, payload: Mapping[str, Any], *, ran_user_code: bool) -> None:
         self.not_before = _number(payload, "not_before")
-        if payload.get("reason") == "worker_shutdown":
+        if payload.get("reason") in ORDERLY:
             self.attempts -= ran_user_code  # neither a failure nor a crash (L6)
         if before is JobState.FAILED:  # an operator's retry: a new run, with its own count and no cancel (R4)
             self.run += 1

@@ -5,6 +5,7 @@ Nothing is durable. Everything else of the contract holds; commands are decided 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -27,11 +28,33 @@ class MemoryStore:
         self._events: dict[str, list[Event]] = {}
         self._signals: dict[str, dict[str, Signal]] = {}  # by job, by id; used ones are kept to know repeats
         self._used: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+        self._notices: list[Callable[[], None]] = []
+        self._written = 0
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands; see the protocol."""
-        now = self._clock.now()
-        return [self._answer(command, now) for command in batch]
+        return self.commit_blocking(batch)
+
+    def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Carry out commands, from any thread."""
+        with self._lock:
+            now = self._clock.now()
+            before = self._written
+            answers = [self._answer(command, now) for command in batch]
+        if self._written != before:
+            for notice in list(self._notices):
+                notice()
+        return answers
+
+    def subscribe(self, notice: Callable[[], None]) -> Callable[[], None]:
+        """Have `notice` called after each commit."""
+        self._notices.append(notice)
+        return lambda: self._notices.remove(notice)
+
+    def changes(self) -> int:
+        """Nobody else can write here."""
+        return 0
 
     async def get(self, job: str) -> Job | None:
         """Read one job's row."""
@@ -67,7 +90,8 @@ class MemoryStore:
 
     async def next_due(self) -> float | None:
         """Find the next time at which time alone brings something about."""
-        return min((time for job in self._jobs.values() for time in _times(job)), default=None)
+        now = self._clock.now()
+        return min((time for job in self._jobs.values() for time in _times(job, now)), default=None)
 
     async def now(self) -> float:
         """Read the clock."""
@@ -107,6 +131,7 @@ class MemoryStore:
         job = decision.job
         self._jobs[job.id] = job
         self._events.setdefault(job.id, []).extend(decision.events)
+        self._written += len(decision.events)
         for signal in decision.kept:
             self._signals.setdefault(signal.job, {})[signal.id] = signal
         self._used |= {(signal.job, signal.id) for signal in decision.used}
@@ -175,8 +200,8 @@ class MemoryStore:
         return c.Swept(dead)
 
 
-def _times(job: Job) -> Iterable[float]:
-    if job.state is JobState.QUEUED:
+def _times(job: Job, now: float) -> Iterable[float]:
+    if job.state is JobState.QUEUED and job.due_at > now:
         yield job.due_at
     if job.wait is not None and job.wait.deadline is not None:
         yield job.wait.deadline

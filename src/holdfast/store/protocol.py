@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.machines import Event, JobState
@@ -59,11 +59,27 @@ class Store(Protocol):
     async def next_due(self) -> float | None:
         """When a sweep or a claim will next have something to do that time alone brings about; None if never.
 
-        The earliest of: a queued job's due time, a wait's end, a deadline of a run that nobody holds, a lease's end.
+        The earliest of: the due time of a queued job that was not due yet, a wait's end, the deadline of a run that
+        nobody holds, a lease's end. Jobs that can be claimed now are not counted: a commit has told of them.
         """
 
     async def now(self) -> float:
         """Read the store's clock."""
+        ...
+
+    def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
+        """Do what `commit` does, blocking the calling thread: for heartbeats, which must not depend on a loop."""
+        ...
+
+    def subscribe(self, notice: Callable[[], None]) -> Callable[[], None]:
+        """Have `notice` called, from any thread, after each commit here that wrote an event; returns what ends it.
+
+        Only a hint: it says that it is worth looking.
+        """
+        ...
+
+    def changes(self) -> int:
+        """Give a number that changes when another process has committed: a cheap look, only a hint."""
         ...
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,6 +56,8 @@ class SqliteStore:
     def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
         self._path = Path(path)
         self._clock = clock or SystemClock()
+        self._notices: list[Callable[[], None]] = []
+        self._reading = threading.Lock()  # one connection for all readers: short reads, from more than one loop
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
         self._lock = FileLock(self._path.with_name(self._path.name + "-lock"))
         try:
@@ -68,6 +71,15 @@ class SqliteStore:
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands in one transaction; see the protocol."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
+
+    def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Carry out commands from a thread of one's own."""
+        return self._writer.submit(self._commit, batch).result()
+
+    def subscribe(self, notice: Callable[[], None]) -> Callable[[], None]:
+        """Have `notice` called after each commit of this process."""
+        self._notices.append(notice)
+        return lambda: self._notices.remove(notice)
 
     async def get(self, job: str) -> Job | None:
         """Read one job's row."""
@@ -106,7 +118,6 @@ class SqliteStore:
         sql = (
             "SELECT min(at) FROM ("
             " SELECT min(due_at) AS at FROM jobs WHERE claimable = 0 AND state = 'queued'"
-            " UNION ALL SELECT due_at FROM (SELECT due_at FROM jobs WHERE claimable = 1 LIMIT 1)"
             " UNION ALL SELECT min(lease_until) FROM jobs WHERE lease_until IS NOT NULL"
             " UNION ALL SELECT min(ends_at) FROM jobs WHERE ends_at IS NOT NULL)"
         )
@@ -126,7 +137,8 @@ class SqliteStore:
 
     def changes(self) -> int:
         """Give a number that changes whenever another connection has committed: a cheap way to notice it."""
-        number: int = self._guard(lambda: self._read_connection.pragma("data_version"))
+        with self._reading:
+            number: int = self._guard(lambda: self._read_connection.pragma("data_version"))
         return number
 
     def _open(self) -> apsw.Connection:
@@ -141,9 +153,13 @@ class SqliteStore:
         return connection
 
     def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        return self._guard(lambda: self._lock.run(lambda: self._transact(batch)))
+        answers, wrote = self._guard(lambda: self._lock.run(lambda: self._transact(batch)))
+        if wrote:
+            for notice in list(self._notices):
+                notice()
+        return answers
 
-    def _transact(self, batch: Sequence[c.Command]) -> list[Any]:
+    def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], bool]:
         connection = self._write_connection
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -154,10 +170,11 @@ class SqliteStore:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        return answers
+        return answers, transaction.wrote
 
     def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
-        return self._guard(lambda: self._read_connection.execute(sql, bindings).fetchall())
+        with self._reading:
+            return self._guard(lambda: self._read_connection.execute(sql, bindings).fetchall())
 
     def _guard(self, work: Callable[[], T]) -> T:
         """Turn what SQLite and the system say into `StoreUnavailable` with what to do."""

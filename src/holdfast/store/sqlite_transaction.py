@@ -56,6 +56,7 @@ class Transaction:
         self._stored: dict[str, Job | None] = {}  # as the database has it; None: not there
         self._jobs: dict[str, Job] = {}  # as it will be
         self._events: list[Event] = []
+        self.wrote = False  # whether anything has happened to any job: an event was written
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
         """Answer every command, in order, and write everything."""
@@ -161,8 +162,10 @@ class Transaction:
 
     def _flush(self) -> None:
         """Write what was gathered: events, new rows, rows that only grew, rows that changed."""
-        self._connection.executemany(_INSERT_EVENT, map(event_row, self._events))
-        self._events = []
+        if self._events:
+            self.wrote = True
+            self._connection.executemany(_INSERT_EVENT, map(event_row, self._events))
+            self._events = []
         new, grown, changed = [], [], []
         for name, job in self._jobs.items():
             stored = self._stored.get(name)

@@ -1,0 +1,200 @@
+"""What ``@app.job``, ``@app.step`` and ``@app.tool`` make of a function. Calling stays calling.
+
+Outside a job, calling one of these calls the function. Inside a job, a step or tool is called through the conductor,
+which records its result and gives the recorded one on replay; another job is started as a child and waited for.
+
+In an ``async`` job every such call is awaited, also that of a plain function, which then runs in a thread. In a plain
+job every such call just returns its value, also that of an ``async`` function.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.authoring.context import conductor
+from holdfast.authoring.signature import Signature
+from holdfast.durations import seconds
+
+__all__ = ["DONE", "NOT_DONE", "Backoff", "Call", "Done", "JobFunction", "NotDone", "Options", "Starter"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+H_co = TypeVar("H_co", covariant=True)
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A reconcile function's answer: the tool has acted, and this was its result."""
+
+    result: Any = None
+
+
+class NotDone(msgspec.Struct, frozen=True):
+    """A reconcile function's answer: the tool has not acted; it may be called."""
+
+
+DONE = Done
+NOT_DONE = NotDone()
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """When to try again (E10): so many retries, each wait `factor` times the last, capped, spread by `jitter`."""
+
+    retries: int = 0
+    first_seconds: float = 1.0
+    factor: float = 2.0
+    cap_seconds: float = 300.0
+    jitter: float = 0.1
+    only: tuple[type[Exception], ...] = (Exception,)
+
+    def delay_seconds(self, failures: int, spread: float) -> float:
+        """How long to wait after so many failures; `spread` is a number from 0 to 1."""
+        wait = min(self.first_seconds * self.factor ** (failures - 1), self.cap_seconds)
+        return wait * (1 + self.jitter * (2 * spread - 1))
+
+
+class Call(Generic[P, R]):
+    """A step, or a tool: a call whose result is recorded."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str,
+        tool: bool,
+        backoff: Backoff,
+        timeout_seconds: float | None,
+        on_doubt: str = "ask",
+        reconcile: Callable[..., Any] | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.tool = tool
+        self.backoff = backoff
+        self.timeout_seconds = timeout_seconds or None
+        self.on_doubt = on_doubt
+        self.reconcile = reconcile
+        self.key = key
+        self.signature = Signature(function, name)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.__doc__ = function.__doc__
+        self.__name__ = name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call it: through the conductor inside a job, directly outside."""
+        running = conductor.get()
+        if running is None:
+            return self.function(*args, **kwargs)
+        outcome: Any = running.call(self, args, dict(kwargs))
+        return outcome if running.in_loop() else running.from_thread(outcome)  # type: ignore[no-any-return]  # - what it is, the function says
+
+    def options(self, *, key: str) -> Call[P, R]:
+        """Give this one call an identity of its own, in place of the hash of its arguments (E8)."""
+        other: Call[P, R] = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.key = key
+        return other
+
+    def __repr__(self) -> str:
+        return f"<{'tool' if self.tool else 'step'} {self.name}>"
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How a run is started. Times are seconds from now."""
+
+    key: str | None = None
+    priority: int = 0
+    queue: str | None = None
+    deadline_seconds: float | None = None
+    delay_seconds: float = 0.0
+
+
+class Starter(Protocol[H_co]):
+    """Whoever can start jobs: the app."""
+
+    def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> H_co:
+        """Start a job, blocking."""
+        ...
+
+    def astart(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> Awaitable[H_co]:
+        """Start a job."""
+        ...
+
+
+class JobFunction(Generic[P, R]):
+    """A durable function. `start` it; or call it, inside another job, as a child."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str,
+        plugin: str,
+        starter: Starter[Any],
+        backoff: Backoff,
+        max_attempts: int,
+        queue: str,
+        deadline_seconds: float | None,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.plugin = plugin
+        self.backoff = backoff
+        self.max_attempts = max_attempts
+        self.queue = queue
+        self.deadline_seconds = deadline_seconds
+        self.signature = Signature(function, name)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.chosen = Options()
+        self._starter = starter
+        self.__doc__ = function.__doc__
+        self.__name__ = name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call it: as a child inside another job, directly outside."""
+        running = conductor.get()
+        if running is None:
+            return self.function(*args, **kwargs)
+        outcome: Any = running.child(self, args, dict(kwargs))
+        return outcome if running.in_loop() else running.from_thread(outcome)  # type: ignore[no-any-return]  # - what it is, the function says
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Start a run of this job and return its handle."""
+        return self._starter.start(self, *args, **kwargs)
+
+    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Start a run of this job and return its handle."""
+        return await self._starter.astart(self, *args, **kwargs)
+
+    def with_options(self, chosen: Options) -> JobFunction[P, R]:
+        """Give the same job with options for the runs started from it."""
+        other: JobFunction[P, R] = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.chosen = chosen
+        return other
+
+    def options(self, **chosen: Any) -> JobFunction[P, R]:
+        """Choose ``key``, ``priority``, ``queue``, ``deadline`` and ``delay`` for the runs started from the result."""
+        return self.with_options(_options(chosen))
+
+    def __repr__(self) -> str:
+        return f"<job {self.plugin}.{self.name}>"
+
+
+def _options(chosen: dict[str, Any]) -> Options:
+    known = {"key", "priority", "queue", "deadline", "delay"}
+    unknown = set(chosen) - known
+    if unknown:
+        raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    deadline = chosen.get("deadline")
+    return Options(
+        key=chosen.get("key"),
+        priority=chosen.get("priority", 0),
+        queue=chosen.get("queue"),
+        deadline_seconds=seconds(deadline) if deadline is not None else None,
+        delay_seconds=seconds(chosen.get("delay", 0)),
+    )

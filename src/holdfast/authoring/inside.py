@@ -1,0 +1,98 @@
+"""What a job's code may ask for besides calling steps: waits, sleep, recorded values, its own name to the outside.
+
+In an ``async`` job, `wait_for`, `sleep`, `gather` and `map` are awaited. In a plain job they just return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Any, cast
+
+from holdfast.authoring.context import conductor, current, external
+from holdfast.authoring.functions import Call
+from holdfast.durations import Duration, seconds
+from holdfast.errors import NotInsideJob
+
+__all__ = ["attempt", "check_cancelled", "external_key", "gather", "map", "now", "random", "sleep", "uuid4", "wait_for"]
+
+
+def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") -> Any:  # noqa: A002 - the name users know
+    """Wait until somebody signals `key`, and return what they sent. The job costs a row meanwhile, and nothing else.
+
+    Raises:
+        WaitTimeout: nobody did so in time.
+    """
+    running = current()
+    wait = running.wait(key, seconds(timeout) if timeout is not None else None, type)
+    return wait if running.in_loop() else running.from_thread(wait)
+
+
+def sleep(duration: Duration) -> Any:
+    """Wait for a time, over restarts and deploys."""
+    running = current()
+    wait = running.sleep(seconds(duration))
+    return wait if running.in_loop() else running.from_thread(wait)
+
+
+def now() -> float:
+    """Give the time in UTC epoch seconds; the same on replay."""
+    return cast(float, current().value("now"))
+
+
+def random() -> float:
+    """Give a random number from 0 to 1; the same on replay."""
+    return cast(float, current().value("random"))
+
+
+def uuid4() -> str:
+    """Give a random UUID as text; the same on replay."""
+    return cast(str, current().value("uuid4"))
+
+
+def external_key() -> str:
+    """Inside a step or tool: a key that is the same over all attempts, for the other side to deduplicate by (E6)."""
+    found = external.get()
+    if found is None:
+        raise NotInsideJob
+    return found[0]
+
+
+def attempt() -> int:
+    """Give the number of the current attempt of this job: changes with every claim, unlike `external_key`."""
+    found = external.get()
+    return found[1] if found is not None else current().attempt
+
+
+def check_cancelled() -> None:
+    """Raise ``asyncio.CancelledError`` if the job was asked to cancel. For code that does not await for long."""
+    running = conductor.get()
+    if running is not None:
+        running.check_cancelled()
+
+
+async def gather(*calls: Awaitable[Any]) -> list[Any]:
+    """Await several calls at once and give their results in order; the first failure is raised when all have ended."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def map(step: Call[..., Any], items: Iterable[Any], limit: int | None = None) -> Any:  # noqa: A001 - the name users know
+    """Call a step for each item, up to `limit` at once, and give the results in order."""
+    running = current()
+    mapped = _map(step, list(items), limit)
+    return mapped if running.in_loop() else running.from_thread(mapped)
+
+
+async def _map(step: Call[..., Any], items: list[Any], limit: int | None) -> list[Any]:
+    running = current()
+    slots = asyncio.Semaphore(limit or max(len(items), 1))
+
+    async def one(item: Any) -> Any:
+        async with slots:
+            return await running.call(step, (item,), {})
+
+    return await gather(*(one(item) for item in items))

@@ -1,0 +1,131 @@
+"""A function's arguments and result, between Python values and JSON, checked against its type hints (SPEC R11).
+
+Whatever msgspec knows works: plain values, dataclasses, structs, TypedDicts, enums, dates, decimals, UUIDs; and
+pydantic models, by their own methods, without pydantic being needed. What comes back is what the hint says, read from
+the JSON: the first run and a replay hand the code the same value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidArguments, InvalidResult
+
+__all__ = ["Signature", "fingerprint"]
+
+_canonical = msgspec.json.Encoder(order="sorted")
+
+
+class Signature:
+    """How one function is called, and what it gives."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._name = name
+        self._signature = inspect.signature(function)
+        hints = _hints(function)
+        self._result = hints.pop("return", Any)
+        for parameter in self._signature.parameters.values():
+            if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
+                raise TypeError(f"{name}: *{parameter.name} has no name to keep it under; use named parameters")
+        self._hints = hints
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Bind a call's arguments, check them, and give them as JSON values by name.
+
+        Raises:
+            InvalidArguments: too many, too few, or of another type than the function says.
+        """
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidArguments(self._name, str(error)) from error
+        plain = {}
+        for name, value in bound.arguments.items():
+            if self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                plain.update({key: self._plain(key, item) for key, item in value.items()})
+            else:
+                plain[name] = self._plain(name, value)
+        self.decode(plain)
+        return plain
+
+    def decode(self, plain: dict[str, Any]) -> dict[str, Any]:
+        """Give the keyword arguments that stored JSON values stand for, typed as the function says.
+
+        Raises:
+            InvalidArguments: they do not fit the function, which has changed since they were stored.
+        """
+        try:
+            self._signature.bind(**plain)
+        except TypeError as error:
+            raise InvalidArguments(self._name, str(error)) from error
+        return {name: self._typed(name, value) for name, value in plain.items()}
+
+    def encode_result(self, value: Any) -> Any:
+        """Give a result as a JSON value.
+
+        Raises:
+            InvalidResult: JSON cannot hold it, or it is not what the function says it returns.
+        """
+        try:
+            plain = _to_plain(value)
+            _convert(plain, self._result)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidResult(self._name, str(error)) from error
+        return plain
+
+    def decode_result(self, plain: Any) -> Any:
+        """Give the value that a stored result stands for, typed as the function says."""
+        try:
+            return _convert(plain, self._result)
+        except (TypeError, ValueError) as error:
+            raise InvalidResult(self._name, str(error)) from error
+
+    def _plain(self, name: str, value: Any) -> Any:
+        try:
+            return _to_plain(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArguments(self._name, f"{name} cannot be kept as JSON: {error}") from error
+
+    def _typed(self, name: str, value: Any) -> Any:
+        try:
+            return _convert(value, self._hints.get(name, Any))
+        except (TypeError, ValueError) as error:
+            raise InvalidArguments(self._name, f"{name}: {error}") from error
+
+
+def fingerprint(plain: Any) -> str:
+    """Hash JSON values, whatever the order of their keys."""
+    return hashlib.sha256(_canonical.encode(plain)).hexdigest()[:32]
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError:  # a hint that names something local: unchecked rather than refused
+        return {}
+
+
+def _to_plain(value: Any) -> Any:
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_foreign)
+
+
+def _convert(plain: Any, hint: Any) -> Any:
+    return plain if hint is Any else msgspec.convert(plain, hint, strict=True, str_keys=True, dec_hook=_decode_foreign)
+
+
+def _encode_foreign(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a {type(value).__name__} is not JSON; pass plain values, dataclasses, structs or models")
+
+
+def _decode_foreign(hint: Any, plain: Any) -> Any:
+    if hasattr(hint, "model_validate"):
+        return hint.model_validate(plain)
+    raise TypeError(f"cannot make a {getattr(hint, '__name__', hint)} from JSON")

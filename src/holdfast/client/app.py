@@ -1,0 +1,319 @@
+"""The app: where jobs are declared, and the client through which they are started, watched and steered.
+
+An `App` opens its store when it is first needed. Every verb has two colours, ``start`` and ``astart`` and so on: the
+async one runs on the caller's loop; the plain one on a loop of the app's own, in a thread, and blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import threading
+import weakref
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+from holdfast.authoring.functions import JobFunction
+from holdfast.authoring.registry import Registry
+from holdfast.authoring.signature import fingerprint
+from holdfast.client.handle import RunHandle, job_of_run
+from holdfast.client.opening import open_store
+from holdfast.config import Config
+from holdfast.engine.worker import Worker
+from holdfast.errors import UnknownJob
+from holdfast.ids import new_id
+from holdfast.journal import Journal
+from holdfast.machines import RunRecord, Violation, check, runs
+from holdfast.store import Cancel, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit, rebuilt
+
+__all__ = ["App", "AppWorker"]
+
+T = TypeVar("T")
+
+
+class App(Registry):
+    """A plugin: its job functions are its entries, its name is their namespace.
+
+    Args:
+        name: namespace of the entries; two apps with one name in one database are one app.
+        url: where jobs are kept: ``sqlite:///path`` or ``memory:``. Default: ``HOLDFAST_URL``, or ./holdfast.db.
+        config: all other settings.
+    """
+
+    def __init__(self, name: str = "app", url: str | None = None, *, config: Config | None = None) -> None:
+        self.config = config if config is not None else Config.read({"url": url} if url is not None else None)
+        self.url = url if url is not None else self.config.url
+        super().__init__(name, max_attempts=self.config.max_attempts)
+        self._opened: Store | None = None
+        self._opening = threading.Lock()
+        self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
+        self._portal: _Portal | None = None
+
+    # Starting
+
+    async def astart(self, job: JobFunction[..., Any] | str, *args: Any, **kwargs: Any) -> RunHandle:
+        """Start a run, durably: when this returns, the job will not be lost."""
+        function = self.entry(job)
+        submit = self.submission(function, new_id(), function.signature.encode(args, kwargs), await self._store().now())
+        submitted = await self._journal().write(submit)
+        return RunHandle(self, submitted.job, function)
+
+    async def astart_many(self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Start many runs of one job at once; the list of their ids, in order."""
+        function = self.entry(job)
+        now = await self._store().now()
+        plain = [function.signature.encode((), dict(one)) for one in arguments]
+        journal = self._journal()
+        futures = [journal.enqueue(self.submission(function, new_id(), one, now)) for one in plain]
+        return [submitted.job for submitted in await asyncio.gather(*futures)]
+
+    def submission(self, job: JobFunction[..., Any], name: str, plain: dict[str, Any], now: float) -> Submit:
+        """Put together the command that creates a job."""
+        chosen = job.chosen
+        limit = chosen.deadline_seconds if chosen.deadline_seconds is not None else job.deadline_seconds
+        return Submit(
+            job=name,
+            plugin=job.plugin,
+            entry=job.name,
+            args=plain,
+            queue=chosen.queue or job.queue,
+            priority=chosen.priority,
+            due_at=now + chosen.delay_seconds if chosen.delay_seconds else None,
+            deadline=now + limit if limit else None,
+            max_attempts=job.max_attempts,
+            idempotency_key=chosen.key,
+            fingerprint=fingerprint(plain),
+        )
+
+    # Looking
+
+    async def aget(self, run_id: str) -> RunRecord:
+        """Read a run's record."""
+        job, number = job_of_run(run_id)
+        records = runs(await self._store().events(job))
+        if len(records) < number:
+            raise UnknownJob(run_id)
+        return records[number - 1]
+
+    async def alist(self, *, limit: int = 100, before: str | None = None) -> list[RunRecord]:
+        """List the newest run of each job, newest job first."""
+        rows = await self._store().jobs(limit=limit, before=before)
+        return [runs(await self._store().events(row.id))[-1] for row in rows]
+
+    async def averify(self, run_id: str | None = None) -> dict[str, list[Violation]]:
+        """Check histories: rules, hash chain, and that each projection is what its stream makes. Empty: all is well."""
+        rows = [await self._row(job_of_run(run_id)[0])] if run_id is not None else await self._everything()
+        found: dict[str, list[Violation]] = {}
+        for row in rows:
+            stream = await self._store().events(row.id)
+            wrong = check(stream, head=row.head)
+            if rebuilt(row, stream) != row:
+                wrong.append(Violation(len(stream), "J6", "the projection differs from what the stream makes"))
+            if wrong:
+                found[row.id] = wrong
+        return found
+
+    async def _everything(self) -> list[Job]:
+        rows: list[Job] = []
+        while page := await self._store().jobs(limit=1000, before=rows[-1].id if rows else None):
+            rows += page
+        return rows
+
+    async def _row(self, job: str) -> Job:
+        row = await self._store().get(job)
+        if row is None:
+            raise UnknownJob(job)
+        return row
+
+    # Steering
+
+    async def asignal(
+        self,
+        run_id: str,
+        key: str,
+        payload: Any = None,
+        id: str | None = None,  # noqa: A002 - the name users know
+    ) -> str:
+        """Send a signal; what became of it: delivered, kept, repeat or too_late."""
+        command = SendSignal(job_of_run(run_id)[0], key, payload, id or new_id())
+        return str((await self._journal().write(command)).outcome)
+
+    async def acancel(self, run_id: str, reason: str | None = None) -> RunRecord:
+        """Ask a run to cancel; at once if nobody runs it."""
+        return await self._steer(run_id, Cancel(job_of_run(run_id)[0], reason))
+
+    async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
+        """Reopen a failed job: the record of its new run."""
+        return await self._steer(run_id, Retry(job_of_run(run_id)[0], actor, reason))
+
+    async def apause(self, run_id: str) -> RunRecord:
+        """Pause a run at its next step boundary; at once if it is queued."""
+        return await self._steer(run_id, Pause(job_of_run(run_id)[0]))
+
+    async def aresume(self, run_id: str) -> RunRecord:
+        """Let a paused run go on."""
+        return await self._steer(run_id, Resume(job_of_run(run_id)[0]))
+
+    async def aresolve(
+        self, run_id: str, step: str, answer: str = "done", result: Any = None, actor: str | None = None
+    ) -> RunRecord:
+        """Answer for a tool in doubt: ``done`` with its result, ``not_done``, or ``fail``."""
+        if answer not in {"done", "not_done", "fail"}:
+            raise ValueError(f"an answer is done, not_done or fail, got {answer!r}")
+        return await self._steer(run_id, Resolve(job_of_run(run_id)[0], step, answer, result, actor))
+
+    async def _steer(self, run_id: str, command: Any) -> RunRecord:
+        await self._journal().write(command)
+        return runs(await self._store().events(job_of_run(run_id)[0]))[-1]
+
+    # The plain colour
+
+    def start(self, job: JobFunction[..., Any] | str, *args: Any, **kwargs: Any) -> RunHandle:
+        """Start a run; see `astart`."""
+        return self.block(self.astart(job, *args, **kwargs))
+
+    def start_many(self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Start many runs; see `astart_many`."""
+        return self.block(self.astart_many(job, arguments))
+
+    def get(self, run_id: str) -> RunRecord:
+        """Read a run's record."""
+        return self.block(self.aget(run_id))
+
+    def list(self, **filters: Any) -> builtins.list[RunRecord]:
+        """List runs; see `alist`."""
+        return self.block(self.alist(**filters))
+
+    def signal(
+        self,
+        run_id: str,
+        key: str,
+        payload: Any = None,
+        id: str | None = None,  # noqa: A002 - the name users know
+    ) -> str:
+        """Send a signal; see `asignal`."""
+        return self.block(self.asignal(run_id, key, payload, id))
+
+    def cancel(self, run_id: str, reason: str | None = None) -> RunRecord:
+        """Ask a run to cancel; see `acancel`."""
+        return self.block(self.acancel(run_id, reason))
+
+    def retry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
+        """Reopen a failed job; see `aretry`."""
+        return self.block(self.aretry(run_id, actor=actor, reason=reason))
+
+    def pause(self, run_id: str) -> RunRecord:
+        """Pause a run; see `apause`."""
+        return self.block(self.apause(run_id))
+
+    def resume(self, run_id: str) -> RunRecord:
+        """Let a paused run go on; see `aresume`."""
+        return self.block(self.aresume(run_id))
+
+    def resolve(
+        self, run_id: str, step: str, answer: str = "done", result: Any = None, actor: str | None = None
+    ) -> RunRecord:
+        """Answer for a tool in doubt; see `aresolve`."""
+        return self.block(self.aresolve(run_id, step, answer, result, actor))
+
+    def verify(self, run_id: str | None = None) -> dict[str, builtins.list[Violation]]:
+        """Check histories; see `averify`."""
+        return self.block(self.averify(run_id))
+
+    def worker(self, *, concurrency: int | None = None, queues: Iterable[str] | None = None) -> AppWorker:
+        """Make a worker for this app's jobs."""
+        return AppWorker(self, concurrency, frozenset(queues) if queues is not None else None)
+
+    # Machinery
+
+    def store(self) -> Store:
+        """Give the store, opened."""
+        return self._store()
+
+    def block(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run something on the app's own loop and wait for it."""
+        with self._opening:
+            if self._portal is None:
+                self._portal = _Portal(self.name)
+            portal = self._portal
+        return portal.run(coroutine)
+
+    async def aclose(self) -> None:
+        """Let go of the store."""
+        if self._opened is not None:
+            store, self._opened = self._opened, None
+            await store.close()
+
+    def close(self) -> None:
+        """Let go of the store and of the app's own loop."""
+        self.block(self.aclose())
+        if self._portal is not None:
+            self._portal.stop()
+            self._portal = None
+
+    def _store(self) -> Store:
+        with self._opening:
+            if self._opened is None:
+                self._opened = open_store(self.url)
+            return self._opened
+
+    def _journal(self) -> Journal:
+        loop = asyncio.get_running_loop()
+        if loop not in self._journals:
+            self._journals[loop] = Journal(self._store())
+        return self._journals[loop]
+
+
+class AppWorker:
+    """A worker of one app; `run` blocks, `arun` is for a loop of one's own."""
+
+    def __init__(self, app: App, concurrency: int | None, queues: frozenset[str] | None) -> None:
+        self._app = app
+        self._concurrency = concurrency
+        self._queues = queues
+        self._worker: Worker | None = None
+
+    async def arun(self, *, until_idle: bool = False) -> None:
+        """Work until stopped, or until there is nothing to do."""
+        self._worker = Worker(
+            self._app.store(),
+            self._app.entries,
+            self._app.config,
+            children=self._app.submission,
+            concurrency=self._concurrency,
+            queues=self._queues,
+        )
+        await self._worker.run(until_idle=until_idle)
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Work, blocking; Ctrl-C stops it in order."""
+        try:
+            self._app.block(self.arun(until_idle=until_idle))
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop in order: claim nothing more, let jobs go on for a while, hand the rest back. From any thread."""
+        if self._worker is not None:
+            self._worker.stop()
+
+
+class _Portal:
+    """A loop in a thread, for callers without one."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"holdfast-{name}", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a plain call inside the app's own loop would wait for itself: use the `a` twin")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,24 @@
+"""Opens the backend that a URL names. The only place that knows them all."""
+
+from __future__ import annotations
+
+from holdfast.store import Store
+from holdfast.store.memory import MemoryStore
+
+__all__ = ["open_store"]
+
+
+def open_store(url: str) -> Store:
+    """Open a store.
+
+    Raises:
+        ValueError: a URL that names no backend.
+        StoreUnavailable: the backend cannot be used.
+    """
+    if url in {"memory:", "memory://", "sqlite://"}:
+        return MemoryStore()
+    if url.startswith("sqlite:///"):
+        from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
+
+        return SqliteStore(url.removeprefix("sqlite:///"))
+    raise ValueError(f"{url!r} names no store: use sqlite:///path/to/jobs.db, or memory: for tests")

@@ -1,0 +1,72 @@
+"""Settings: one frozen value, read and checked once, passed down. Nothing else reads the environment.
+
+Every field is also an environment variable, ``HOLDFAST_<FIELD>``; what is given in code comes first, then the
+environment, then the default here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+__all__ = ["Config"]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """How Holdfast behaves. Durations are in seconds.
+
+    Attributes:
+        url: where jobs are kept: ``sqlite:///path``, or ``memory:`` for tests.
+        concurrency: jobs that one worker runs at once.
+        lease_seconds: how long a claim lasts without a heartbeat; a heartbeat is sent at a third of it.
+        poll_seconds: how often a worker looks whether another process has written something.
+        grace_seconds: how long a cancelled job may clean up before it is ended.
+        shutdown_seconds: how long a stopping worker lets its jobs go on before it hands them back.
+        inline_retry_seconds: a retry that is due sooner waits in the worker; a later one is kept in the store.
+        park_seconds: a wait that is longer is shown as parked.
+        replay_patience_seconds: how long a new call waits for the recorded ones of other branches to be asked for.
+        idle_seconds: a worker that runs until it is idle still waits for what is due within this time.
+        max_attempts: crashes after which a job is given up as poison.
+    """
+
+    url: str = "sqlite:///holdfast.db"
+    concurrency: int = 100
+    lease_seconds: float = 15.0
+    poll_seconds: float = 0.02
+    grace_seconds: float = 10.0
+    shutdown_seconds: float = 5.0
+    inline_retry_seconds: float = 5.0
+    park_seconds: float = 60.0
+    replay_patience_seconds: float = 1.0
+    idle_seconds: float = 10.0
+    max_attempts: int = 5
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if name.endswith("_seconds") and not value > 0:
+                raise ValueError(f"{name} must be over 0, got {value}")
+        if self.concurrency < 1 or self.max_attempts < 1:
+            raise ValueError("concurrency and max_attempts must be at least 1")
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
+        """Put the settings together: what is given, then the environment, then the defaults.
+
+        Raises:
+            ValueError: a value of the wrong kind, with its name.
+        """
+        env = os.environ if environment is None else environment
+        values: dict[str, Any] = {}
+        for field in msgspec.structs.fields(cls):
+            name = f"HOLDFAST_{field.name.upper()}"
+            if name in env:
+                try:
+                    values[field.name] = msgspec.convert(env[name], field.type, strict=False)
+                except msgspec.ValidationError as error:
+                    raise ValueError(f"{name}={env[name]!r}: {error}") from error
+        return cls(**{**values, **(given or {})})

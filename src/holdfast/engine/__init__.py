@@ -1,0 +1,1 @@
+"""What happens: claim, lease, attempt, replay, reclaim, timers, worker. The only room that joins the others."""

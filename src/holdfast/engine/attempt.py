@@ -1,0 +1,340 @@
+"""One attempt at one job: its code is run, its past is handed to it, what it does is recorded (SPEC sections 2 and 3).
+
+The attempt does not stop after each write. It runs on while its writes are under way (output commit); what it may not
+do is let the outside see anything that is not durable yet: before a tool is called, before a child is started, before
+its result counts, everything until then is.
+
+An attempt ends in exactly one of these ways, and writes at most one event for it:
+
+- the code returned or raised: job_completed, job_failed, or job_requeued for a retry;
+- it waits, was paused, or retries much later: its code is unwound and job_waiting or job_requeued is written;
+- it was cancelled or its deadline passed: the code sees a cancellation, may clean up, and is ended after a grace time;
+- the worker stops: job_requeued, neither a failure nor a cancel;
+- its lease is lost: nothing is written any more, whatever the code still does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import threading
+import uuid
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any
+
+from holdfast.authoring.context import Suspended, conductor
+from holdfast.authoring.functions import Call, JobFunction
+from holdfast.config import Config
+from holdfast.engine import verdict
+from holdfast.engine.calls import Calls
+from holdfast.engine.children import Children, Submission
+from holdfast.engine.replay import Replay
+from holdfast.engine.verdict import Written
+from holdfast.engine.waits import Waits
+from holdfast.errors import NonDeterminism, StoreUnavailable, WaitTimeout
+from holdfast.journal import Journal
+from holdfast.machines import HistoryEvent, JobEvent
+from holdfast.store import Claimed, Command
+
+__all__ = ["Attempt"]
+
+UNDER_WAY_MAX = 512  # events that may be under way before the code has to wait for the disk
+
+
+class Attempt:
+    """Runs one claimed job; the `Conductor` that its code talks to."""
+
+    def __init__(
+        self,
+        claimed: Claimed,
+        function: JobFunction[..., Any],
+        *,
+        journal: Journal,
+        executor: Executor,
+        config: Config,
+        now: Callable[[], float],
+        children: Submission,
+    ) -> None:
+        self.job = claimed.job.id
+        self.attempt = claimed.job.attempt
+        self.row = claimed.job
+        self.replay = Replay(claimed.events)
+        self.config = config
+        self.now = now
+        self.step: str | None = None  # what it does now, for people to see (L9)
+        self.step_since: float | None = None
+        self._failures = self.replay.failures + 1  # should this attempt fail
+        self._args: dict[str, Any] = claimed.events[0].payload.get("args") or {}
+        self._function = function
+        self.journal = journal
+        self.executor = executor
+        self._calls = Calls(self)
+        self.waits = Waits(self)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._children = Children(self, children)
+        self._intent: Written | None = None
+        self._over = False
+        self._why: str | None = None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
+        self._pause = claimed.job.pause
+        self._last: asyncio.Future[Any] | None = None
+        self._under_way = 0
+        self._delivered = asyncio.Event()
+
+    # The life of an attempt
+
+    async def run(self) -> None:
+        """Run the code, judge how it ended, record it."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._forced: asyncio.Future[None] = self._loop.create_future()
+        timer = self._deadline_timer()
+        self._main = self._loop.create_task(self._code())
+        if self.row.cancel is not None:
+            self._loop.call_soon(self.cancel)
+        try:
+            await asyncio.wait({self._main, self._forced}, return_when=asyncio.FIRST_COMPLETED)
+            ending = self._ending()
+        finally:
+            self._over = True
+            if timer is not None:
+                timer.cancel()
+            self._drop_tasks()
+        if ending is not None:
+            await self._end(ending)
+
+    async def _code(self) -> Any:
+        conductor.set(self)
+        kwargs = self._function.signature.decode(self._args)
+        if self._function.is_async:
+            return await self._function.function(**kwargs)
+        return await self.in_thread(self._function.function, kwargs)
+
+    def _ending(self) -> Written | None:
+        """What to write for the way the code ended; None if nothing may be written."""
+        if self._why == "lost":
+            return None
+        if self._main.done() and not self._main.cancelled():
+            error = self._main.exception()
+            if error is None:
+                return verdict.completed(self._function, self._main.result(), self._failures, self.now())
+            if not isinstance(error, (Suspended, asyncio.CancelledError)):
+                return verdict.failed(self._function, error, self._failures, self.now())
+        if self._why == "deadline":
+            if self.row.cancel is not None:
+                return JobEvent.CANCELLED.value, {"reason": self.row.cancel.reason, "deadline": True}
+            return JobEvent.FAILED.value, {"reason": "deadline", "message": "the run's deadline passed"}
+        if self._why == "cancel":
+            return JobEvent.CANCELLED.value, {"reason": self.row.cancel.reason if self.row.cancel else None}
+        if self._intent is not None:
+            return self._intent
+        if self._why == "release":
+            return JobEvent.REQUEUED.value, {"reason": "worker_shutdown"}
+        error = RuntimeError("the job's code cancelled itself")
+        return verdict.failed(self._function, error, self._failures, self.now())
+
+    async def _end(self, ending: Written) -> None:
+        if ending[0] in {JobEvent.CANCELLED, JobEvent.FAILED}:
+            self._children.cancel_all()
+        await self.journal.append(self.job, self.attempt, [ending])
+
+    # Ending it from outside
+
+    def cancel(self) -> None:
+        """The run was asked to cancel: its code sees it, may clean up, and is ended after the grace time (R6)."""
+        self._stop("cancel")
+
+    def release(self) -> None:
+        """The worker stops: hand the job back (L6)."""
+        self._stop("release")
+
+    def lose(self) -> None:
+        """The lease is lost: nothing more is written (L4)."""
+        self._why = "lost"
+        self._force()
+        self._main.cancel()
+
+    def ask_to_pause(self) -> None:
+        """Pause at the next step boundary (J13)."""
+        self._pause = True
+
+    def _stop(self, why: str) -> None:
+        if self._why is not None or self._over:
+            return
+        self._why = why
+        if self._function.is_async or why != "cancel":
+            self._main.cancel()  # a plain function sees it at its next call
+        self._loop.call_later(self.config.grace_seconds, self._force)
+
+    def _force(self) -> None:
+        self._over = True
+        if not self._forced.done():
+            self._forced.set_result(None)
+
+    def _deadline_timer(self) -> asyncio.TimerHandle | None:
+        if self.row.deadline is None:
+            return None
+        return self._loop.call_later(max(0.0, self.row.deadline - self.now()), self._stop, "deadline")
+
+    def _drop_tasks(self) -> None:
+        self.waits.unwind()
+        for task in [*self._tasks, self._main]:
+            if not task.done():
+                task.cancel()
+
+    # What the code asks for
+
+    async def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a step or tool, or hand out its recorded result."""
+        self.check_cancelled()
+        self._enlist()
+        with self.waits.working():
+            return await self._calls.call(call, call.signature.encode(args, kwargs))
+
+    async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts
+        """Wait for a signal; the payload, or WaitTimeout."""
+        self.check_cancelled()
+        self._enlist()
+        node = self.replay.node("wait", {}, key)
+        completed = await self.waits.blocked_on(node, key, wait_type, timeout)
+        if completed.get("outcome") == "expired":
+            raise WaitTimeout(key)
+        return completed.get("payload")
+
+    async def sleep(self, duration: float) -> None:
+        """Wait for a time."""
+        self.check_cancelled()
+        self._enlist()
+        node = self.replay.node("sleep", {}, f"{duration:g}")
+        await self.waits.blocked_on(node, f"holdfast:timer:{node}", "timer", duration)
+
+    async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Start a child, once, and wait for its end."""
+        self.check_cancelled()
+        self._enlist()
+        return await self._children.call(job, job.signature.encode(args, kwargs))
+
+    def value(self, kind: str) -> Any:
+        """Give the time, a random number or a name; on replay the same."""
+        make: dict[str, Callable[[], Any]] = {
+            "now": self.now,
+            "random": random.random,
+            "uuid4": lambda: str(uuid.uuid4()),
+        }
+        node = self.replay.node(kind, {}, "value")
+        if self.in_loop():
+            return self.recorded(node, make[kind])
+        return asyncio.run_coroutine_threadsafe(_later(self.recorded, node, make[kind]), self._loop).result()
+
+    def check_cancelled(self) -> None:
+        """Raise if the attempt is over, or its job was asked to cancel."""
+        if self._over or self._intent is not None:
+            raise Suspended
+        if self._why is not None:
+            raise asyncio.CancelledError
+
+    def in_loop(self) -> bool:
+        """Whether the caller runs on the engine's loop."""
+        return threading.get_ident() == self._thread
+
+    def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run something on the engine's loop and block this thread for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+        """Run a plain function in a thread, with this context."""
+        context = contextvars.copy_context()
+        return await self._loop.run_in_executor(self.executor, lambda: context.run(function, **kwargs))
+
+    # What is written
+
+    def record(self, *events: Written) -> None:
+        """Write events with the next batch; the code runs on."""
+        future = self.journal.append(self.job, self.attempt, events)
+        self._under_way += len(events)
+        if future is not self._last:
+            self._last = future
+            future.add_done_callback(self._written)
+
+    def _written(self, future: asyncio.Future[Any]) -> None:
+        self._under_way = 0
+        if not future.cancelled() and future.exception() is not None and self._why != "lost":
+            self.lose()  # refused, or nobody knows: another attempt goes on from what the store has
+
+    async def write(self, command: Command) -> Any:
+        """Carry out a command for the code; that the store is away ends the attempt, and is no failure of the code."""
+        try:
+            return await self.journal.write(command)
+        except StoreUnavailable as error:
+            self.lose()
+            raise Suspended from error
+
+    async def durable(self) -> None:
+        """Wait until everything recorded is on disk, and the attempt still holds its job (L4)."""
+        if self._last is not None:
+            try:
+                await asyncio.shield(self._last)
+            except Exception as error:
+                raise Suspended from error
+        self.check_cancelled()
+
+    async def keep_up(self) -> None:
+        """Wait for the disk if the code is far ahead of it."""
+        if self._under_way > UNDER_WAY_MAX:
+            await self.durable()
+
+    def recorded(self, node: str, make: Callable[[], Any]) -> Any:
+        """Give a value that was recorded, or make it and record it."""
+        if node not in self.replay.values:
+            self.replay.values[node] = make()
+            self.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": self.replay.values[node]}))
+        return self.replay.values[node]
+
+    # Letting go, and branches
+
+    def goes_on(self) -> bool:
+        """Whether nothing has ended this attempt yet."""
+        return not (self._over or self._why is not None or self._intent is not None or self._main.done())
+
+    def suspend(self, intent: Written) -> None:
+        """Let go of the job: unwind its code, then write this."""
+        self._intent = intent
+        self.waits.unwind()
+        self._main.cancel()
+
+    async def boundary(self) -> None:
+        """Between two calls: the place where a pause takes effect."""
+        if self._pause:
+            await self.waits.pause()
+
+    def _enlist(self) -> None:
+        task = asyncio.current_task()
+        if task is not None and task is not self._main:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def delivered(self) -> None:
+        """A recorded result was handed out."""
+        self._delivered.set()
+        self._delivered = asyncio.Event()
+
+    async def frontier(self, name: str, node: str) -> None:
+        """Before a new call: every recorded result that other branches will ask for is handed out first (E8)."""
+        until = self._loop.time() + self.config.replay_patience_seconds
+        while self.replay.owed and self._others_may_ask():
+            left = until - self._loop.time()
+            try:
+                await asyncio.wait_for(self._delivered.wait(), max(left, 0.001))
+            except TimeoutError:
+                break
+        unasked = self.replay.owed_of(name)
+        if unasked:
+            raise NonDeterminism(node, unasked)
+
+    def _others_may_ask(self) -> bool:
+        return bool(self._tasks) or self.waits.busy > 1
+
+
+async def _later(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)

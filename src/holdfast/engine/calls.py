@@ -1,0 +1,181 @@
+"""Calling steps and tools: recorded, at most once where it must be, tried again where it may be (SPEC E1 to E7, E10).
+
+For each call, in this order (E3): a recorded outcome is handed out. A tool that was started and has no end is in doubt
+and is settled by its policy, never called blindly. Otherwise it is called: declared first (a tool's declaration is on
+disk before it acts), then the outcome is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from typing import TYPE_CHECKING, Any
+
+from holdfast.authoring.context import conductor, external
+from holdfast.authoring.functions import Call, Done, NotDone
+from holdfast.engine.replay import Failure, Success
+from holdfast.errors import InDoubt, InvalidResult, Permanent, StepFailed
+from holdfast.machines import HistoryEvent
+from holdfast.store.decide import DOUBT
+
+if TYPE_CHECKING:
+    from holdfast.engine.attempt import Attempt
+
+__all__ = ["Calls"]
+
+
+class _TimedOut(Exception):
+    """The call did not end in its time. For a tool: nobody knows what it did."""
+
+
+class Calls:
+    """The calls of one attempt."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    async def call(self, call: Call[..., Any], plain: dict[str, Any]) -> Any:
+        """Hand out the recorded outcome, or bring one about and record it."""
+        attempt = self._attempt
+        node = attempt.replay.node(call.name, plain, call.key)
+        recorded = attempt.replay.take(node)
+        if recorded is not None:
+            attempt.delivered()
+            return _handed_out(call, recorded)
+        await attempt.frontier(call.name, node)
+        await attempt.boundary()
+        while True:
+            settled = await self._settle(call, node, plain)
+            outcome = settled if settled is not None else await self._try(call, node, plain)
+            if isinstance(outcome, Success):
+                return call.signature.decode_result(outcome.result)
+
+    async def _try(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
+        """One try. Success, or None if there is to be another; a final failure raises."""
+        attempt = self._attempt
+        attempt.replay.tries[node] += 1
+        kind = HistoryEvent.TOOL_STARTED if call.tool else HistoryEvent.NODE_STARTED
+        said = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": plain}
+        attempt.record((kind.value, said))
+        if call.tool:
+            await attempt.durable()  # declaration before action (E4)
+        attempt.step, attempt.step_since = node, attempt.now()
+        try:
+            value = call.signature.encode_result(await self._invoke(call, node, plain))
+        except _TimedOut:
+            if call.tool:
+                attempt.replay.in_doubt[node] = attempt.attempt
+                return None  # it may have acted: settled by its policy, not called again
+            await self._failed(call, node, TimeoutError("step timeout"), "step timeout")
+            return None
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises is its failure
+            attempt.check_cancelled()
+            await self._failed(call, node, error, str(error))
+            return None
+        finally:
+            attempt.step = attempt.step_since = None
+        self._succeeded(call, node, value)
+        await attempt.keep_up()
+        return Success(value)
+
+    async def _invoke(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Any:
+        """Run the function itself. Inside it there is no conductor: what it calls is part of it."""
+        attempt = self._attempt
+        kwargs = call.signature.decode(plain)
+        outer = conductor.set(None)
+        named = external.set((f"holdfast:{attempt.job}:{node}", attempt.attempt))
+        limit = asyncio.timeout(call.timeout_seconds)
+        try:
+            async with limit:
+                if call.is_async:
+                    return await call.function(**kwargs)
+                return await attempt.in_thread(call.function, kwargs)
+        except TimeoutError:
+            if limit.expired():
+                raise _TimedOut from None
+            raise
+        finally:
+            conductor.reset(outer)
+            external.reset(named)
+
+    def _succeeded(self, call: Call[..., Any], node: str, value: Any) -> None:
+        kind = HistoryEvent.TOOL_FINISHED if call.tool else HistoryEvent.COMMAND_COMMITTED
+        self._attempt.record(
+            (kind.value, {"node": node, "name": call.name, "result": value}),
+            (HistoryEvent.NODE_FINISHED.value, {"node": node, "result_type": "success"}),
+        )
+
+    async def _failed(self, call: Call[..., Any], node: str, error: Exception, reason: str) -> None:
+        """Record a failed try; wait for the next, or raise if there is none."""
+        attempt = self._attempt
+        attempt.replay.failed_tries[node] += 1
+        failures = attempt.replay.failed_tries[node]
+        backoff = call.backoff
+        hopeless = isinstance(error, (Permanent, InvalidResult)) or not isinstance(error, backoff.only)
+        final = hopeless or failures > backoff.retries
+        self._record_failure(call, node, type(error).__name__, reason, final=final, hopeless=hopeless)
+        if final:
+            raise StepFailed(call.name, type(error).__name__, reason) from error
+        delay = backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
+        if delay > attempt.config.inline_retry_seconds:
+            await attempt.waits.retry_later(attempt.now() + delay)
+        await asyncio.sleep(delay)
+        attempt.check_cancelled()
+
+    def _record_failure(
+        self, call: Call[..., Any], node: str, kind: str, reason: str, *, final: bool, hopeless: bool
+    ) -> None:
+        result_type = "permanent_failure" if hopeless else "retryable_failure"
+        said: dict[str, Any] = {"node": node, "name": call.name, "result_type": result_type, "kind": kind}
+        said["reason"] = reason[:2000]
+        events = [(HistoryEvent.NODE_FINISHED.value, {**said, "final": final})]
+        if call.tool:
+            events.insert(0, (HistoryEvent.TOOL_FINISHED.value, said))
+        self._attempt.record(*events)
+
+    async def _settle(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
+        """Settle a tool in doubt: Success if it has acted, None if it may be called (E5)."""
+        attempt = self._attempt
+        if node not in attempt.replay.in_doubt:
+            return None
+        answer = attempt.replay.answers.pop(node, None)
+        if answer is None:
+            answer = await self._ask_policy(call, node, plain)
+        del attempt.replay.in_doubt[node]
+        match answer.get("answer"):
+            case "done":
+                value = call.signature.encode_result(answer.get("result"))
+                self._succeeded(call, node, value)
+                return Success(value)
+            case "not_done":
+                return None
+            case _:
+                reason = "it was started, and nobody knows whether it acted"
+                self._record_failure(call, node, "InDoubt", reason, final=True, hopeless=True)
+                raise InDoubt(call.name, "InDoubt", reason)
+
+    async def _ask_policy(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> dict[str, Any]:
+        attempt = self._attempt
+        if call.reconcile is not None:
+            found = call.reconcile(external_key=f"holdfast:{attempt.job}:{node}", **call.signature.decode(plain))
+            outcome = await found if inspect.isawaitable(found) else found
+            if isinstance(outcome, Done):
+                return {"answer": "done", "result": outcome.result}
+            if isinstance(outcome, NotDone) or outcome is NotDone:
+                return {"answer": "not_done"}
+            raise Permanent(f"reconcile of {call.name} must return done(result) or not_done, got {outcome!r}")
+        if call.on_doubt == "retry":
+            return {"answer": "not_done"}
+        if call.on_doubt == "fail":
+            return {"answer": "fail"}
+        await attempt.waits.ask(node, f"{DOUBT}{node}")
+        raise AssertionError("an operator's answer comes with another attempt")
+
+
+def _handed_out(call: Call[..., Any], recorded: Success | Failure) -> Any:
+    if isinstance(recorded, Success):
+        return call.signature.decode_result(recorded.result)
+    if recorded.kind == "InDoubt":
+        raise InDoubt(call.name, recorded.kind, recorded.reason)
+    raise StepFailed(call.name, recorded.kind, recorded.reason)

@@ -1,0 +1,119 @@
+"""What a job has done already, by its stream, ready to be handed to its code again (SPEC E3, E8).
+
+A call's identity (its *node*) is its name, the hash of its arguments and its number among equals. Order does not
+count: concurrent branches may ask in any order, and a new call in the code shifts no other. An explicit key takes the
+hash's place.
+
+- A recorded result is handed out once, to the call that asks for it; `owed` lists those not asked for yet.
+- A tool that was started and has no recorded end is *in doubt*; an operator's answer to it is here, too.
+- A wait that was completed is handed out by its node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.authoring.signature import fingerprint
+from holdfast.machines import Event, HistoryEvent, JobEvent
+from holdfast.machines.rules import is_failure
+
+__all__ = ["Failure", "Replay", "Success"]
+
+
+class Success(msgspec.Struct, frozen=True):
+    """A recorded result."""
+
+    result: Any
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A recorded failure that was final."""
+
+    kind: str
+    reason: str
+
+
+class Replay:
+    """A job's past, handed to its code piece by piece."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._outcomes: dict[str, Success | Failure] = {}
+        self._names: dict[str, str] = {}
+        self._seen: Counter[str] = Counter()
+        self.in_doubt: dict[str, int] = {}  # node of a tool → attempt that started it
+        self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
+        self.completed_waits: dict[str, dict[str, Any]] = {}
+        self.values: dict[str, Any] = {}
+        self.tries: Counter[str] = Counter()
+        self.failed_tries: Counter[str] = Counter()
+        self.failures = 0  # of the job's own code, in this run
+        for event in events:
+            self._read(event)
+
+    def node(self, name: str, arguments: dict[str, Any], key: str | None) -> str:
+        """Give the identity of the next call of this name with these arguments."""
+        label = f"{name}:{key if key is not None else fingerprint(arguments)[:12]}"
+        self._seen[label] += 1
+        return label if self._seen[label] == 1 else f"{label}#{self._seen[label]}"
+
+    def take(self, node: str) -> Success | Failure | None:
+        """Hand out a recorded outcome, once."""
+        return self._outcomes.pop(node, None)
+
+    @property
+    def owed(self) -> list[str]:
+        """Nodes with a recorded outcome that nobody has asked for yet."""
+        return list(self._outcomes)
+
+    def owed_of(self, name: str) -> list[str]:
+        """Those of them that are calls of this name."""
+        return [node for node in self._outcomes if self._names[node] == name]
+
+    def _read(self, event: Event) -> None:
+        if event.type in HistoryEvent.__members__.values():
+            self._read_call(event, event.payload, event.payload.get("node") or "")
+        elif event.type == JobEvent.WAIT_COMPLETED:
+            self._complete(event.payload)
+        elif event.type == JobEvent.REQUEUED:
+            retried = event.payload.get("reason") == "retry"
+            self.failures = 0 if event.payload.get("actor") else self.failures + retried
+
+    def _read_call(self, event: Event, payload: dict[str, Any], node: str) -> None:
+        match event.type:
+            case HistoryEvent.NODE_STARTED:
+                self.tries[node] += 1
+            case HistoryEvent.TOOL_STARTED:
+                self.tries[node] += 1
+                self.in_doubt[node] = event.attempt or 0
+            case HistoryEvent.COMMAND_COMMITTED:
+                self._keep(node, payload, Success(payload.get("result")))
+            case HistoryEvent.TOOL_FINISHED:
+                self.in_doubt.pop(node, None)
+                self.answers.pop(node, None)
+                if not is_failure(payload):
+                    self._keep(node, payload, Success(payload.get("result")))
+            case HistoryEvent.NODE_FINISHED if is_failure(payload):
+                self.failed_tries[node] += 1
+                if payload.get("final"):
+                    self._keep(node, payload, Failure(payload.get("kind") or "", payload.get("reason") or ""))
+            case HistoryEvent.VALUE_RECORDED:
+                self.values[node] = payload.get("value")
+            case _:
+                pass
+
+    def _keep(self, node: str, payload: dict[str, Any], outcome: Success | Failure) -> None:
+        self._outcomes[node] = outcome
+        self._names[node] = payload.get("name") or node.split(":", 1)[0]
+
+    def _complete(self, payload: dict[str, Any]) -> None:
+        node = payload.get("node")
+        if node is None:
+            return  # a pause has no place in the code
+        if payload.get("outcome") == "resolved":
+            self.answers[node] = payload.get("payload") or {}
+        else:
+            self.completed_waits[node] = payload

@@ -1,0 +1,39 @@
+"""How code ended, as the event to write for it: completed, failed for good, or to be tried again (SPEC E10, J11)."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from typing import Any
+
+from holdfast.authoring.functions import JobFunction
+from holdfast.errors import InvalidArguments, InvalidResult, NonDeterminism, Permanent, StepFailed
+from holdfast.machines import JobEvent
+
+__all__ = ["Written", "completed", "failed"]
+
+# Trying the whole job again cannot change these: they say so themselves, or their cause is recorded.
+FINAL = (Permanent, StepFailed, NonDeterminism, InvalidArguments, InvalidResult)
+MESSAGE_MAX = 2000
+TRACEBACK_MAX = 4000
+
+Written = tuple[str, dict[str, Any]]
+
+
+def completed(function: JobFunction[..., Any], value: Any, failures: int, now: float) -> Written:
+    """The code returned; if what it returned cannot be kept, that is a failure."""
+    try:
+        return JobEvent.COMPLETED.value, {"result": function.signature.encode_result(value)}
+    except InvalidResult as error:
+        return failed(function, error, failures, now)
+
+
+def failed(function: JobFunction[..., Any], error: BaseException, failures: int, now: float) -> Written:
+    """The code raised, for the n-th time in this run: a retry while the policy has one left, else the end."""
+    said = {"code": type(error).__name__, "message": str(error)[:MESSAGE_MAX]}
+    backoff = function.backoff
+    if failures <= backoff.retries and isinstance(error, backoff.only) and not isinstance(error, FINAL):
+        not_before = now + backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
+        return JobEvent.REQUEUED.value, {"reason": "retry", "not_before": not_before, "error": said}
+    trace = "".join(traceback.format_exception(error))[-TRACEBACK_MAX:]
+    return JobEvent.FAILED.value, {"reason": "error", **said, "error": said, "details": {"traceback": trace}}

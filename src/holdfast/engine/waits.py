@@ -1,0 +1,120 @@
+"""Where a job's code waits, and when its job is let go.
+
+Every place in the code that cannot go on registers here what is to be written if the whole job has to wait there: a
+signal, a time, a child, an operator's answer, a pause, a retry that is due much later. The job is let go only when
+nothing of it does anything else: a branch that waits does not stop the others, and no call is cut off in the middle.
+
+A job is let go at one place, the one that ends first by time. Signals for the other places are kept in its inbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.authoring.context import Suspended
+from holdfast.engine.verdict import Written
+from holdfast.machines import JobEvent
+from holdfast.store.decide import PAUSE_KEY
+
+if TYPE_CHECKING:
+    from holdfast.engine.attempt import Attempt
+
+__all__ = ["Waits"]
+
+
+class _Place(NamedTuple):
+    """A place that waits: when it ends by itself, what to write if the job waits there, and how its code is unwound."""
+
+    until: float
+    intent: Written
+    future: asyncio.Future[Any]
+
+
+class Waits:
+    """The places at which one attempt's code waits, and a count of what it does meanwhile."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._places: list[_Place] = []
+        self.busy = 0
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """The code does something that is not waiting; meanwhile the job is not let go."""
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+            self.look()
+
+    async def blocked_on(
+        self,
+        node: str,
+        key: str,
+        wait_type: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - kept over restarts
+    ) -> dict[str, Any]:
+        """Wait at this place; how the wait was completed, in this attempt or an earlier one."""
+        attempt = self._attempt
+        completed = attempt.replay.completed_waits.pop(node, None)
+        if completed is not None:
+            return completed
+        deadline = None
+        if timeout is not None:
+            deadline = attempt.recorded(f"{node}:until", lambda: attempt.now() + timeout)
+        long = deadline is None or deadline - attempt.now() > attempt.config.park_seconds
+        said = {"node": node, "correlation_key": key, "wait_type": wait_type, "deadline": deadline, "park": long}
+        await self._wait(float("inf") if deadline is None else deadline, (JobEvent.WAITING.value, said))
+        raise AssertionError("what completes a wait comes with another attempt")
+
+    async def ask(self, node: str, key: str) -> None:
+        """Wait for an operator's answer, from inside a call."""
+        with self._not_working():
+            await self.blocked_on(node, key, "human")
+
+    async def pause(self) -> None:
+        """Stop here until somebody lets the job go on, from inside a call (J13)."""
+        said = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True}
+        with self._not_working():
+            await self._wait(float("-inf"), (JobEvent.WAITING.value, said))
+
+    async def retry_later(self, not_before: float) -> None:
+        """Give the job back until a retry is due, from inside a call (J11)."""
+        with self._not_working():
+            await self._wait(not_before, (JobEvent.REQUEUED.value, {"reason": "step_retry", "not_before": not_before}))
+
+    def look(self) -> None:
+        """Soon, when every branch that can go on has gone on: if all that is left waits, let go of the job."""
+        if self._places and not self.busy:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._let_go)
+
+    def unwind(self) -> None:
+        """End every wait: the attempt is over."""
+        for place in self._places:
+            if not place.future.done():
+                place.future.set_exception(Suspended())
+                place.future.exception()  # seen: nobody may be left to see it
+
+    async def _wait(self, until: float, intent: Written) -> None:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._places.append(_Place(until, intent, future))
+        self.look()
+        await future
+
+    def _let_go(self) -> None:
+        if not self.busy and self._attempt.goes_on():
+            first = min(self._places, key=lambda place: place.until)
+            self._attempt.suspend(first.intent)
+
+    @contextlib.contextmanager
+    def _not_working(self) -> Iterator[None]:
+        self.busy -= 1
+        try:
+            yield
+        finally:
+            self.busy += 1

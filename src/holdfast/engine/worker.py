@@ -1,0 +1,234 @@
+"""A worker: claims jobs, keeps their leases, runs their attempts, sweeps what time has ended (SPEC section 2).
+
+It does no polling work of its own: it wakes when this process has written something, when another has (a cheap look
+at the file's version), when something becomes due, or when a slot is free.
+
+What can go wrong, and what happens then:
+
+- The store is away: claims and sweeps are tried again, with growing pauses. Leases that could not be renewed in time
+  are given up by the worker itself, before anybody else may take their jobs.
+- A job's code blocks the loop: heartbeats come from a thread of their own, so its lease lives.
+- The worker is stopped: it claims nothing more, lets its jobs go on for a while, then hands them back.
+- The worker is killed: its leases run out, or its supervisor ends them, and others take its jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from holdfast.authoring.functions import JobFunction
+from holdfast.config import Config
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.children import Submission
+from holdfast.errors import StoreUnavailable
+from holdfast.ids import new_id
+from holdfast.journal import Journal
+from holdfast.store import Claim, Claimed, Expire, Leases, Reclaim, Renew, Store
+
+__all__ = ["Worker"]
+
+SWEEP_MAX = 100  # jobs that one sweep touches; a full one is followed by another at once
+CLAIM_MAX = 100  # jobs taken by one claim
+PAUSE_SECONDS_MAX = 5.0  # longest pause between tries while the store is away
+
+
+class Worker:
+    """Runs jobs of the given entries until it is stopped."""
+
+    def __init__(
+        self,
+        store: Store,
+        entries: Mapping[tuple[str, str], JobFunction[..., Any]],
+        config: Config,
+        *,
+        children: Submission,
+        concurrency: int | None = None,
+        queues: frozenset[str] | None = None,
+    ) -> None:
+        self.name = new_id()
+        self.running: dict[str, Attempt] = {}
+        self._store = store
+        self._entries = entries
+        self._config = config
+        self._children = children
+        self._slots = concurrency or config.concurrency
+        self._queues = queues
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._drained = False
+
+    async def run(self, *, until_idle: bool = False) -> None:
+        """Work until stopped; or, with `until_idle`, until nothing runs, nothing can be claimed and nothing is due."""
+        self._loop = asyncio.get_running_loop()
+        self._journal = Journal(self._store)
+        self._wake = asyncio.Event()
+        self._threads = ThreadPoolExecutor(max_workers=self._slots + 4, thread_name_prefix="holdfast-job")
+        self._renewed = time.monotonic()
+        unsubscribe = self._store.subscribe(self._notice)
+        heartbeat = _Heartbeat(self)
+        heartbeat.start()
+        try:
+            await self._work(until_idle=until_idle)
+            await self._hand_back()
+        finally:
+            heartbeat.stop()
+            unsubscribe()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Claim nothing more, let jobs go on for the shutdown time, hand the rest back. From any thread."""
+        self._stopping = True
+        self._notice()
+
+    def _notice(self) -> None:
+        self._loop.call_soon_threadsafe(self._wake.set)
+
+    # The loop
+
+    async def _work(self, *, until_idle: bool) -> None:
+        pause = 0.05
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                more = await self._turn()
+                pause = 0.05
+            except StoreUnavailable:
+                more, pause = False, min(pause * 2, PAUSE_SECONDS_MAX)
+                await self._sleep(pause)
+                continue
+            if more:
+                continue
+            due, now = await self._store.next_due(), await self._store.now()
+            if until_idle and self._idle(due, now):
+                return
+            await self._sleep(self._until(due, now))
+
+    def _idle(self, due: float | None, now: float) -> bool:
+        """Nothing runs, the last claim found all there was, nothing was written since, and nothing is due soon."""
+        soon = due is not None and due - now <= self._config.idle_seconds
+        return self._drained and not self.running and not self._wake.is_set() and not soon
+
+    async def _turn(self) -> bool:
+        """Sweep and claim once; whether there may be more to do at once."""
+        free = self._slots - len(self.running)
+        commands: list[Any] = [Expire(SWEEP_MAX), Reclaim(SWEEP_MAX)]
+        if free > 0:
+            limit = min(free, CLAIM_MAX)
+            commands.append(
+                Claim(
+                    worker=self.name,
+                    entries=frozenset(self._entries),
+                    queues=self._queues,
+                    limit=limit,
+                    lease_seconds=self._config.lease_seconds,
+                )
+            )
+        expired, reclaimed, *claims = await self._store.commit(commands)
+        claimed: list[Claimed] = claims[0] if claims else []
+        for one in claimed:
+            self._start(one)
+        self._drained = free > 0 and len(claimed) < min(free, CLAIM_MAX)
+        full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
+        return full or (free > 0 and not self._drained and len(self.running) < self._slots)
+
+    def _start(self, claimed: Claimed) -> None:
+        attempt = Attempt(
+            claimed,
+            self._entries[claimed.job.plugin, claimed.job.entry],
+            journal=self._journal,
+            executor=self._threads,
+            config=self._config,
+            now=time.time,
+            children=self._children,
+        )
+        self.running[claimed.job.id] = attempt
+        task = self._loop.create_task(self._run(attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, attempt: Attempt) -> None:
+        try:
+            await attempt.run()
+        except Exception:  # noqa: BLE001, S110 - refused or unknown: the job is taken again from what the store has
+            pass
+        finally:
+            del self.running[attempt.job]
+            self._wake.set()
+
+    def _until(self, due: float | None, now: float) -> float:
+        heartbeat = self._config.lease_seconds / 3
+        return heartbeat if due is None else max(0.001, min(due - now, heartbeat))
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait for a wake, a change by another process, or the time; whichever comes first."""
+        end = self._loop.time() + seconds
+        seen = self._store.changes()
+        while not self._wake.is_set() and (left := end - self._loop.time()) > 0:
+            try:
+                async with asyncio.timeout(min(left, self._config.poll_seconds)):
+                    await self._wake.wait()
+            except TimeoutError:
+                if self._store.changes() != seen:
+                    return
+
+    async def _hand_back(self) -> None:
+        """Let what runs go on for a while, then give it back to the queue (L6)."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._config.shutdown_seconds)
+        for attempt in list(self.running.values()):
+            attempt.release()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._journal.settle()
+
+    # Leases
+
+    def renew(self) -> None:
+        """Renew all leases, from the heartbeat's thread; tell attempts what they have to know."""
+        held = tuple((job, attempt.attempt) for job, attempt in list(self.running.items()))
+        if not held:
+            self._renewed = time.monotonic()
+            return
+        try:
+            (leases,) = self._store.commit_blocking([Renew(self.name, held, self._config.lease_seconds)])
+        except StoreUnavailable:
+            if time.monotonic() - self._renewed > self._config.lease_seconds * 0.8:
+                lost = frozenset(job for job, _ in held)  # nobody may take them yet, and by then we have stopped
+                self._loop.call_soon_threadsafe(self._told, Leases(lost, frozenset(), frozenset()))
+            return
+        self._renewed = time.monotonic()
+        self._loop.call_soon_threadsafe(self._told, leases)
+
+    def _told(self, leases: Leases) -> None:
+        for job in leases.lost:
+            if job in self.running:
+                self.running[job].lose()
+        for job in leases.cancel:
+            if job in self.running:
+                self.running[job].cancel()
+        for job in leases.pause:
+            if job in self.running:
+                self.running[job].ask_to_pause()
+
+
+class _Heartbeat(threading.Thread):
+    """Renews a worker's leases at a third of their length, whatever the loop does; at once when something was asked."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(name="holdfast-heartbeat", daemon=True)
+        self._worker = worker
+        self._ended = threading.Event()
+        self._every = worker._config.lease_seconds / 3  # noqa: SLF001 - the two are one
+
+    def run(self) -> None:
+        while not self._ended.wait(self._every):
+            self._worker.renew()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()

@@ -1,0 +1,48 @@
+"""A store whose n-th commit goes wrong, in one of three ways; everything else is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.errors import StoreUnavailable
+from holdfast.store import Command, Renew, Store
+
+
+class Crash(BaseException):
+    """The process is gone: whoever gets this stops at once."""
+
+
+class FaultyStore:
+    """Passes everything on, and fails at the n-th commit: "crash", "not applied" or "applied"."""
+
+    def __init__(self, store: Store, fail_at: int, mode: str) -> None:
+        self._store = store
+        self.left = fail_at
+        self._mode = mode
+        self.crashed = False
+
+    @property
+    def failed(self) -> bool:
+        return self.left <= 0
+
+    async def commit(self, batch: Sequence[Command]) -> list[Any]:
+        if self.crashed:
+            raise StoreUnavailable("the process is gone")
+        self.left -= 1
+        if self.left == 0:
+            if self._mode == "crash":
+                self.crashed = True
+                raise StoreUnavailable("the process is gone")
+            if self._mode == "applied":
+                await self._store.commit(batch)
+            raise StoreUnavailable(f"fault injected: {self._mode}")
+        return await self._store.commit(batch)
+
+    def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
+        if self.crashed and all(isinstance(command, Renew) for command in batch):
+            raise StoreUnavailable("the process is gone")
+        return self._store.commit_blocking(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)

@@ -1,0 +1,31 @@
+"""The few moves that stories about jobs need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from holdfast import App, Config
+
+
+def quick(url: str, **settings: Any) -> Config:
+    """Settings for tests: nothing waits longer than it must."""
+    usual = {"url": url, "poll_seconds": 0.005, "idle_seconds": 2.0, "shutdown_seconds": 0.05, "grace_seconds": 0.2}
+    return Config(**{**usual, "replay_patience_seconds": 0.1, **settings})
+
+
+async def drain(app: App) -> None:
+    """Work until there is nothing left to do."""
+    async with asyncio.timeout(60):
+        await app.worker().arun(until_idle=True)
+
+
+def play(story: Coroutine[Any, Any, Any]) -> Any:
+    """Run a story that must end."""
+
+    async def limited() -> Any:
+        async with asyncio.timeout(120):
+            return await story
+
+    return asyncio.run(limited())
