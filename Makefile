@@ -9,13 +9,13 @@ CHECKERS := $(VENV)/.checkers
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check prove bench fix docs lock clean
+.PHONY: help demo test check prove torture bench fix docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-demo: $(READY)  ## see the state machines at work
-	@$(BIN)/python examples/tour.py
+demo: $(READY)  ## a job, a kill -9 in the middle of it, the recovery, the verified history
+	@$(BIN)/python examples/demo.py
 
 test: $(READY)  ## all tests, with full branch coverage of the machines
 	@rm -f .coverage .coverage.*
@@ -33,6 +33,10 @@ check: $(CHECKERS)  ## format, lint, strict types, types of the public API
 DEPTH ?= 11
 prove: $(READY)  ## the exhaustive walk at DEPTH=11 or as asked; prints its tally
 	$(BIN)/python tools/prove.py $(DEPTH)
+
+KILLS ?= 1000
+torture: $(READY)  ## kill worker processes, KILLS=1000 or as asked; prints its tally
+	$(BIN)/python tools/torture.py $(KILLS)
 
 bench: $(READY)  ## speed, as ratios inside one run
 	$(BIN)/python bench/machines.py

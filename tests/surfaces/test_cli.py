@@ -58,7 +58,7 @@ def test_wrong_usage_exits_with_2_and_says_what_is_right(arguments: list[str], s
 def test_the_version_and_the_help_are_there() -> None:
     assert holdfast("--version").stdout == f"holdfast, version {__version__}\n"
     assert "machines" in holdfast("-h").stdout
-    assert "\n  Exit codes: 0 done, 2 wrong usage.\n" in holdfast("--help").stdout
+    assert "\n  Exit codes: 0 done, 1 the run failed" in holdfast("--help").stdout
     assert "Example: holdfast machines run --format mermaid" in holdfast("machines", "--help").stdout
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from holdfast import Config
 from holdfast.surfaces.cli import main
 from support.scripts import ROOT
 
@@ -22,10 +23,12 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
-def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path) -> None:
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     """All blocks of a page together, in a process of their own; comments after ``#>`` are the expected output."""
     code = "\n".join(blocks(page, "python"))
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == re.findall(r"#> (.*)$", code, re.MULTILINE)
 
@@ -70,10 +73,25 @@ def test_every_command_and_option_is_on_the_page_of_the_command_line() -> None:
     for name, command in main.commands.items():
         assert f"## holdfast {name}" in page
         for parameter in command.params:
-            if isinstance(parameter, click.Option):
-                assert f"`{parameter.opts[0]}`" in page
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                assert f"`{parameter.opts[0]}`" in page, parameter.opts[0]
     for make_target in re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE):
         assert f"make {make_target}" in (ROOT / "CONTRIBUTING.md").read_text(), make_target
+
+
+def test_the_demo_kills_a_worker_and_ends_well() -> None:
+    ran = subprocess.run(
+        [sys.executable, ROOT / "examples" / "demo.py"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for shown in ("kill -9", "lease_expired", "charged once", "everything is legal and unbroken"):
+        assert shown in ran.stdout
+
+
+def test_every_setting_is_on_its_page_with_its_default() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    for name in Config.__struct_fields__:
+        assert f"| `{name}` | `HOLDFAST_{name.upper()}` |" in page
 
 
 def test_the_tour_runs_to_its_end() -> None:

@@ -7,6 +7,7 @@ the JSON: the first run and a replay hand the code the same value.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import typing
@@ -65,6 +66,18 @@ class Signature:
         except TypeError as error:
             raise InvalidArguments(self._name, str(error)) from error
         return {name: self._typed(name, value) for name, value in plain.items()}
+
+    def from_text(self, name: str, text: str) -> Any:
+        """Read an argument as people type it: text where the function wants text, else JSON, else text."""
+        hint = self._hints.get(name, Any)
+        readings: list[Any] = [text]
+        if hint is not str:
+            with contextlib.suppress(msgspec.DecodeError, ValueError):
+                readings.insert(0, msgspec.json.decode(text))
+        for reading in readings:
+            with contextlib.suppress(TypeError, ValueError):
+                return _convert(reading, hint)
+        return readings[0]  # fits nothing: the check of the arguments says why
 
     def encode_result(self, value: Any) -> Any:
         """Give a result as a JSON value.

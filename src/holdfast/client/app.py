@@ -220,9 +220,14 @@ class App(Registry):
         """Check histories; see `averify`."""
         return self.block(self.averify(run_id))
 
-    def worker(self, *, concurrency: int | None = None, queues: Iterable[str] | None = None) -> AppWorker:
-        """Make a worker for this app's jobs."""
-        return AppWorker(self, concurrency, frozenset(queues) if queues is not None else None)
+    def worker(
+        self, *, concurrency: int | None = None, queues: Iterable[str] | None = None, name: str | None = None
+    ) -> AppWorker:
+        """Make a worker for this app's jobs; all queues unless some are named.
+
+        A name is given by a supervisor, which tells the store when the worker's process has died. It must be a new one.
+        """
+        return AppWorker(self, concurrency, frozenset(queues) if queues else None, name)
 
     # Machinery
 
@@ -267,8 +272,11 @@ class App(Registry):
 class AppWorker:
     """A worker of one app; `run` blocks, `arun` is for a loop of one's own."""
 
-    def __init__(self, app: App, concurrency: int | None, queues: frozenset[str] | None) -> None:
+    def __init__(
+        self, app: App, concurrency: int | None, queues: frozenset[str] | None, name: str | None = None
+    ) -> None:
         self._app = app
+        self._name = name
         self._concurrency = concurrency
         self._queues = queues
         self._worker: Worker | None = None
@@ -282,6 +290,7 @@ class AppWorker:
             children=self._app.submission,
             concurrency=self._concurrency,
             queues=self._queues,
+            name=self._name,
         )
         await self._worker.run(until_idle=until_idle)
 

@@ -49,8 +49,9 @@ class Worker:
         children: Submission,
         concurrency: int | None = None,
         queues: frozenset[str] | None = None,
+        name: str | None = None,
     ) -> None:
-        self.name = new_id()
+        self.name = name or new_id()
         self.running: dict[str, Attempt] = {}
         self._store = store
         self._entries = entries

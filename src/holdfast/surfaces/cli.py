@@ -1,6 +1,6 @@
 """The command line. One function a command; each imports what it needs when it runs, so that start-up stays short.
 
-Results go to standard output and nothing else does. Exit codes: 0 done, 2 wrong usage.
+Results go to standard output and nothing else does. With ``--json`` the result is one JSON document.
 """
 
 from __future__ import annotations
@@ -8,28 +8,347 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast import __version__
+from holdfast import HoldfastError, __version__, errors
 
 if TYPE_CHECKING:
+    from holdfast import App
     from holdfast.machines import Table
 
 __all__ = ["main"]
 
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 the run failed or the check found something, 2 wrong usage, 3 not found, "
+    "4 refused by the state it is in, 5 the store is away, 6 not in time."
+)
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_CODES: list[tuple[type[Exception], int]] = [
+    (errors.UnknownJob, 3),
+    (errors.UnknownEntry, 3),
+    (errors.StoreUnavailable, 5),
+    (errors.InvalidArguments, 2),
+    (TimeoutError, 6),
+    (HoldfastError, 4),
+]
+
+
+class _Commands(click.Group):
+    """Turns our errors into one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (HoldfastError, TimeoutError) as error:
+            click.echo(f"holdfast: {str(error) or 'it has not ended in time'}", err=True)
+            ctx.exit(next(code for kind, code in _CODES if isinstance(error, kind)))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
 @click.version_option(__version__, prog_name="holdfast")
 def main() -> None:
-    """Durable jobs for Python.
-
-    Exit codes: 0 done, 2 wrong usage.
-    """
+    """Durable jobs for Python."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an arrow that the terminal cannot show is no reason to fail
+
+
+url_option = click.option("--url", envvar="HOLDFAST_URL", help="Where jobs are kept.  [default: sqlite:///holdfast.db]")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def _client(url: str | None) -> App:
+    from holdfast import App  # noqa: PLC0415 - see the module's promise
+
+    return App("holdfast-cli", url)
+
+
+def _full_id(app: App, run: str) -> str:
+    """Complete a run's id from its beginning or its end, if only one fits."""
+    job = run.partition(".")[0]
+    if app.block(app.store().get(job)) is not None:
+        return run
+    found = [
+        row.id for row in app.block(app.store().jobs(limit=10_000)) if row.id.startswith(job) or row.id.endswith(job)
+    ]
+    if len(found) != 1:
+        raise errors.UnknownJob(run)
+    return found[0] + run[len(job) :]
+
+
+def _plain(value: Any) -> Any:
+    import msgspec  # noqa: PLC0415 - see the module's promise
+
+    return msgspec.to_builtins(value)
+
+
+def _print(value: Any, *, as_json: bool, text: Callable[[], str]) -> None:
+    click.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False) if as_json else text())
+
+
+def _value(text: str) -> Any:
+    """Read a value as JSON if it is some, else as text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@main.command(epilog="Example: holdfast worker shop.py --processes 4")
+@click.argument("target")
+@url_option
+@click.option("--concurrency", type=click.IntRange(1), help="Jobs at once.  [default: 100]")
+@click.option("--queue", "queues", multiple=True, help="Serve only this queue; may be given again.")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
+@click.option("--until-idle", is_flag=True, help="Stop when there is nothing left to do.")
+@click.option("--name", hidden=True)
+def worker(
+    target: str,
+    url: str | None,
+    concurrency: int | None,
+    queues: tuple[str, ...],
+    processes: int,
+    until_idle: bool,  # noqa: FBT001 - a flag of the command line
+    name: str | None,
+) -> None:
+    """Run jobs of the App in TARGET, a file or a module, until stopped."""
+    import signal  # noqa: PLC0415 - see the module's promise
+
+    from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the module's promise
+
+    app = load(target, url)
+    if processes > 1:
+        from holdfast.surfaces.supervisor import supervise  # noqa: PLC0415 - see the module's promise
+
+        chosen = [target, "--url", app.url, *(part for queue in queues for part in ("--queue", queue))]
+        supervise(app, [*chosen, *(["--concurrency", str(concurrency)] if concurrency else [])], processes)
+        return
+    running = app.worker(concurrency=concurrency, queues=queues, name=name)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: running.stop())
+    running.run(until_idle=until_idle)
+
+
+@main.command(epilog="Example: holdfast start shop.py checkout sku=A1 card=4242 --wait")
+@click.argument("target")
+@click.argument("entry")
+@click.argument("arguments", nargs=-1)
+@url_option
+@click.option("--key", help="Idempotency key: the same key and arguments give the same run.")
+@click.option("--wait", type=float, is_flag=False, flag_value=1e9, help="Wait for the result, so many seconds at most.")
+@json_option
+def start(
+    target: str,
+    entry: str,
+    arguments: tuple[str, ...],
+    url: str | None,
+    key: str | None,
+    wait: float | None,
+    as_json: bool,  # noqa: FBT001 - a flag of the command line
+) -> None:
+    """Start a run of the job ENTRY of TARGET, with ARGUMENTS as name=value, read as the job's type hints say."""
+    from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the module's promise
+
+    app = load(target, url)
+    pairs = [argument.partition("=") for argument in arguments]
+    wrong = [name for name, equals, _ in pairs if not equals]
+    if wrong:
+        raise click.UsageError(f"arguments are name=value, got {', '.join(wrong)}")
+    job = app.entry(entry)
+    handle = job.options(key=key).start(**{name: job.signature.from_text(name, text) for name, _, text in pairs})
+    if wait is None:
+        _print({"run_id": handle.id}, as_json=as_json, text=lambda: handle.id)
+        return
+    try:
+        result = handle.result(timeout=wait)
+    except (errors.RunFailed, errors.RunCanceled, errors.RunTimedOut) as error:
+        click.echo(f"holdfast: {error}", err=True)
+        sys.exit(1)
+    _print({"run_id": handle.id, "result": result}, as_json=as_json, text=lambda: json.dumps(_plain(result)))
+
+
+@main.command()
+@url_option
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many.")
+@json_option
+def runs(url: str | None, limit: int, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """List runs, newest first."""
+    found = _client(url).list(limit=limit)
+
+    def table() -> str:
+        lines = [f"{'RUN':<38} {'JOB':<30} {'STATUS':<17} STAGE"]
+        lines += [
+            f"{one.run_id:<38} {one.plugin_id + '.' + one.entry_id:<30} {one.status:<17} {one.stage or ''}"
+            for one in found
+        ]
+        return "\n".join(lines) if found else "no runs"
+
+    _print(found, as_json=as_json, text=table)
+
+
+@main.command()
+@click.argument("run")
+@url_option
+@json_option
+def show(run: str, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """Show the record of RUN."""
+    app = _client(url)
+    record = app.get(_full_id(app, run))
+    _print(
+        record,
+        as_json=as_json,
+        text=lambda: "\n".join(
+            f"{name:<20} {value}" for name, value in _plain(record).items() if value not in (None, {}, [])
+        ),
+    )
+
+
+@main.command()
+@click.argument("run")
+@url_option
+@json_option
+def events(run: str, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """List what has happened to RUN, oldest first."""
+    app = _client(url)
+    found = app.block(app.store().events(_full_id(app, run).partition(".")[0]))
+
+    def table() -> str:
+        first = found[0].at
+        said = ("node", "reason", "worker", "correlation_key", "outcome", "result")
+        return "\n".join(
+            f"{one.seq:>4} {one.at - first:>9.3f}s  {one.attempt or '':>3}  {one.type:<26}"
+            + "  ".join(f"{name}={one.payload[name]}" for name in said if one.payload.get(name) is not None)
+            for one in found
+        )
+
+    _print(found, as_json=as_json, text=table)
+
+
+@main.command(name="signal", epilog="""Example: holdfast signal 3f2a shipped '{"by": "dhl"}'""")
+@click.argument("run")
+@click.argument("key")
+@click.argument("payload", required=False)
+@url_option
+@click.option("--id", "name", help="A repeat with the same id changes nothing.")
+def send_signal(run: str, key: str, payload: str | None, url: str | None, name: str | None) -> None:
+    """Send the signal KEY to RUN, with PAYLOAD as JSON, or text."""
+    app = _client(url)
+    click.echo(app.signal(_full_id(app, run), key, _value(payload) if payload is not None else None, name))
+
+
+def _steer(name: str, text: str, *options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], None]:
+    """Declare a command that does something to a run and shows its record's new status."""
+
+    def declare(act: Callable[..., Any]) -> None:
+        def command(run: str, url: str | None, **chosen: Any) -> None:
+            app = _client(url)
+            record = act(app, _full_id(app, run), **chosen)
+            click.echo(f"{record.run_id} {record.status} {record.stage or ''}".rstrip())
+
+        made: Any = command
+        for option in [url_option, *options, click.argument("run")]:
+            made = option(made)
+        main.command(name=name, help=text)(made)
+
+    return declare
+
+
+_reason = click.option("--reason", help="Why; it is kept with the run.")
+_actor = click.option("--actor", default="cli", show_default=True, help="Who does this; it is kept with the run.")
+
+_steer("cancel", "Ask RUN to cancel; at once if nobody runs it.", _reason)(
+    lambda app, run, reason: app.cancel(run, reason)
+)
+_steer("pause", "Pause RUN at its next step; at once if it is queued.")(lambda app, run: app.pause(run))
+_steer("resume", "Let a paused RUN go on.")(lambda app, run: app.resume(run))
+_steer("retry", "Reopen a failed RUN: a new run on the same job.", _actor, _reason)(
+    lambda app, run, actor, reason: app.retry(run, actor=actor, reason=reason or "retried by an operator")
+)
+
+
+@main.command(epilog="Example: holdfast resolve 3f2a charge:9c1b --done '\"receipt-7\"'")
+@click.argument("run")
+@click.argument("step")
+@click.option("--done", "result", help="It has acted; its result as JSON, or text.")
+@click.option("--not-done", is_flag=True, help="It has not acted: call it.")
+@click.option("--fail", is_flag=True, help="Give up.")
+@_actor
+@url_option
+def resolve(
+    run: str,
+    step: str,
+    result: str | None,
+    not_done: bool,  # noqa: FBT001 - a flag of the command line
+    fail: bool,  # noqa: FBT001 - a flag of the command line
+    actor: str,
+    url: str | None,
+) -> None:
+    """Answer for the tool call STEP of RUN, which was started by a worker that died: did it act?"""
+    if (result is not None) + not_done + fail != 1:
+        raise click.UsageError("give one of --done RESULT, --not-done, --fail")
+    app = _client(url)
+    answer = "done" if result is not None else "not_done" if not_done else "fail"
+    value = _value(result) if result is not None else None
+    record = app.resolve(_full_id(app, run), step, answer, value, actor)
+    click.echo(f"{record.run_id} {record.status}")
+
+
+@main.command()
+@click.argument("run", required=False)
+@url_option
+@json_option
+def verify(run: str | None, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """Check RUN, or everything: rules, hash chain, projections. Exit code 1 if anything is wrong."""
+    app = _client(url)
+    found = app.verify(_full_id(app, run) if run is not None else None)
+    lines = [f"{job}: {violation}" for job, wrong in found.items() for violation in wrong]
+    checked = "it" if run is not None else "everything"
+    _print(
+        {job: [str(violation) for violation in wrong] for job, wrong in found.items()},
+        as_json=as_json,
+        text=lambda: "\n".join(lines) if lines else f"{checked} is legal and unbroken",
+    )
+    sys.exit(1 if found else 0)
+
+
+@main.command(name="explain")
+@click.argument("run")
+@click.option("--target", help="The file or module with the App, to know what it can run.")
+@url_option
+def explain_run(run: str, target: str | None, url: str | None) -> None:
+    """Say in plain words where RUN is, who holds it, what will wake it and when."""
+    from holdfast.client.explain import explain  # noqa: PLC0415 - see the module's promise
+    from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the module's promise
+
+    app = load(target, url) if target is not None else _client(url)
+    job = _full_id(app, run).partition(".")[0]
+    row, now = app.block(app.store().get(job)), app.block(app.store().now())
+    assert row is not None, "its id was completed from the store"
+    click.echo(explain(row, now, app.entries if target is not None else None))
+
+
+@main.command()
+@url_option
+@json_option
+def doctor(url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """Tell versions, where jobs are kept, and whether the store works."""
+    import platform  # noqa: PLC0415 - see the module's promise
+
+    import apsw  # noqa: PLC0415 - see the module's promise
+
+    app = _client(url)
+    app.store()
+    found = {
+        "holdfast": __version__,
+        "python": platform.python_version(),
+        "sqlite": apsw.sqlite_lib_version(),
+        "store": app.url,
+        "store_works": True,
+    }
+    _print(found, as_json=as_json, text=lambda: "\n".join(f"{name:<12} {value}" for name, value in found.items()))
 
 
 @main.command(epilog="Example: holdfast machines run --format mermaid")

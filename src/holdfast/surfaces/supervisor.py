@@ -1,0 +1,60 @@
+"""Several worker processes under one: a child that dies is replaced, and its jobs are free at once (SPEC L10)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from types import FrameType
+
+import click
+
+from holdfast import App
+from holdfast.ids import new_id
+from holdfast.store import Bury, Reclaim
+
+__all__ = ["supervise"]
+
+LOOK_SECONDS = 0.05  # how soon a death is noticed
+RESTART_SECONDS = 0.5  # a child that dies at once is not started more often than this
+
+
+def supervise(app: App, arguments: list[str], processes: int) -> None:
+    """Keep so many workers running until this process is asked to stop; then stop them in order."""
+    stopping: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        stopping.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    children = dict(_start(arguments) for _ in range(processes))
+    while not stopping:
+        time.sleep(LOOK_SECONDS)
+        for name, child in list(children.items()):
+            if child.poll() is not None:
+                del children[name]
+                app.store().commit_blocking([Bury(name), Reclaim()])
+                click.echo(f"worker {name} died (exit code {child.returncode}): replaced, its jobs are free", err=True)
+                if time.monotonic() - child.started < RESTART_SECONDS:
+                    time.sleep(RESTART_SECONDS)
+                children.update([_start(arguments)])
+    for child in children.values():
+        child.terminate()
+    for child in children.values():
+        child.wait()
+
+
+class _Child(subprocess.Popen[bytes]):
+    """A worker process, and when it was started."""
+
+    def __init__(self, arguments: list[str], name: str) -> None:
+        self.started = time.monotonic()
+        super().__init__([sys.executable, "-m", "holdfast", "worker", *arguments, "--name", name])
+
+
+def _start(arguments: list[str]) -> tuple[str, _Child]:
+    name = new_id()
+    return name, _Child(arguments, name)

@@ -1,0 +1,47 @@
+"""The app that the killing tests run in processes of their own. Each tool call leaves a line outside the database."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast import App, gather, sleep, wait_for
+
+app = App("shop")
+
+
+def witness(line: str) -> None:
+    """One line, whole or not at all, whoever else writes: O_APPEND."""
+    descriptor = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
+
+
+@app.step
+async def price(n: int) -> int:
+    return n * 10
+
+
+@app.tool
+async def charge(order: int, cents: int) -> str:
+    witness(f"charge {order}")
+    return f"receipt {order} {cents}"
+
+
+@app.tool
+async def mail(order: int, text: str) -> str:
+    witness(f"mail {order}")
+    return f"sent {text}"
+
+
+@app.job
+async def notify(order: int) -> str:
+    return await mail(order, "paid")
+
+
+@app.job
+async def checkout(order: int) -> list[str]:
+    one, two = await gather(price(order), price(order + 1))
+    receipt = await charge(order, one + two)
+    await sleep(0.01)
+    shipped = await wait_for("shipped")
+    return [receipt, shipped, await notify(order)]

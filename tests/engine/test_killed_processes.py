@@ -1,0 +1,123 @@
+"""Real worker processes on one file, killed with SIGKILL at random moments (P4).
+
+No tool acts twice, every run ends or asks, what was acknowledged is there, and every history is legal and unbroken.
+`make torture` runs the same for as long as asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from holdfast import App, Config
+from holdfast.machines import TERMINAL_RUN_STATUSES
+from holdfast.store import Bury, Reclaim
+from support.scripts import load
+
+TARGET = Path(__file__).with_name("killed_shop.py")
+
+
+class Tally(NamedTuple):
+    """What a round of killing showed."""
+
+    kills: int
+    runs: int
+    asked: int
+    tools: int
+
+
+def start_worker(folder: Path, name: str) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    environment |= {"WITNESS": str(folder / "witness"), "HOLDFAST_URL": f"sqlite:///{folder / 'jobs.db'}"}
+    return subprocess.Popen([sys.executable, "-m", "holdfast", "worker", str(TARGET), "--name", name], env=environment)
+
+
+async def torture(folder: Path, kills: int, orders: int, seed: int) -> Tally:
+    """Start runs, kill workers among them, answer what is asked, and look at everything at the end."""
+    rng = random.Random(seed)
+    app = App("shop", config=Config(url=f"sqlite:///{folder / 'jobs.db'}"))
+    app.entries.update(load(TARGET).app.entries)
+    workers = {f"w{number}": start_worker(folder, f"w{number}") for number in range(2)}
+    try:
+        tally = await kill_and_answer(app, folder, workers, kills, orders, rng)
+    finally:
+        for worker in workers.values():
+            worker.kill()
+            worker.wait()
+        await app.aclose()
+    return tally
+
+
+async def kill_and_answer(
+    app: App, folder: Path, workers: dict[str, subprocess.Popen[bytes]], kills: int, orders: int, rng: random.Random
+) -> Tally:
+    acknowledged: list[str] = []
+    answered = 0
+    for done in range(1, kills + 1):
+        if len(acknowledged) < orders * done / kills:
+            acknowledged += await app.astart_many("checkout", [{"order": len(acknowledged) + n} for n in range(3)])
+        for run in rng.sample(acknowledged, min(len(acknowledged), 3)):
+            await app.asignal(run, "shipped", "dhl", id="s")
+        await asyncio.sleep(rng.expovariate(1 / 0.12))  # the moment of the next death
+        name = rng.choice(sorted(workers))
+        workers[name].send_signal(signal.SIGKILL)
+        workers.pop(name).wait()
+        await app.store().commit([Bury(name), Reclaim()])
+        workers[f"w{done + 1}"] = start_worker(folder, f"w{done + 1}")
+        answered += await answer(app)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not await all_ended(app, acknowledged):
+        for run in acknowledged:
+            await app.asignal(run, "shipped", "dhl", id="s")
+        answered += await answer(app)
+        await asyncio.sleep(0.05)
+    assert await app.averify() == {}
+    for run in acknowledged:
+        record = await app.aget(run)
+        assert record.status == "succeeded", (run, record.status, record.stage, record.error)
+    lines = (folder / "witness").read_text().splitlines()
+    twice = [line for line, count in Counter(lines).items() if count > 1]
+    assert twice == [], f"acted twice: {twice}"
+    return Tally(kills, len(acknowledged), answered, len(lines))
+
+
+async def all_ended(app: App, runs: list[str]) -> bool:
+    for run in runs:
+        if (await app.aget(run)).status not in TERMINAL_RUN_STATUSES:
+            return False
+    return True
+
+
+async def answer(app: App) -> int:
+    """Answer every question as somebody who looked would: has the witness a line?"""
+    asked = 0
+    folder = Path(app.url.removeprefix("sqlite:///")).parent
+    for row in await app.store().jobs(limit=10_000):
+        key = row.wait.correlation_key or "" if row.wait is not None else ""
+        if key.startswith("holdfast:doubt:"):
+            node = key.removeprefix("holdfast:doubt:")
+            started = [event for event in await app.store().events(row.id) if event.payload.get("node") == node]
+            order = started[0].payload["args"]["order"]
+            witness = (folder / "witness").read_text() if (folder / "witness").exists() else ""
+            acted = f"{node.split(':')[0]} {order}\n" in witness
+            result = {"charge": f"receipt {order}", "mail": "sent"}[node.split(":")[0]]
+            await app.aresolve(row.id, node, "done" if acted else "not_done", result)
+            asked += 1
+    return asked
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+def test_processes_killed_at_any_moment_repeat_no_tool_and_lose_no_run(seed: int, tmp_path: Path) -> None:
+    tally = asyncio.run(torture(tmp_path, kills=150, orders=200, seed=seed))
+    assert tally.kills == 150
+    assert tally.tools == 2 * tally.runs, "each run charged once and mailed once"

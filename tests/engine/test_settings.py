@@ -1,0 +1,74 @@
+"""Settings, durations and names: small things that everything leans on."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import App, Config
+from holdfast.client.opening import open_store
+from holdfast.durations import seconds
+from holdfast.ids import new_id
+
+
+def test_what_is_given_comes_first_then_the_environment_then_the_default() -> None:
+    environment = {"HOLDFAST_LEASE_SECONDS": "7", "HOLDFAST_CONCURRENCY": "3"}
+    config = Config.read({"concurrency": 9}, environment)
+    assert (config.concurrency, config.lease_seconds, config.max_attempts) == (9, 7.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"HOLDFAST_CONCURRENCY": "many"}, "HOLDFAST_CONCURRENCY='many'"),
+        ({"HOLDFAST_LEASE_SECONDS": "0"}, "must be over 0"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(environment: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Config.read(None, environment)
+    with pytest.raises(ValueError, match="at least 1"):
+        Config(concurrency=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        *((5, 5), (0, 0), (1.5, 1.5), ("90s", 90), ("1h30m", 5400), ("3d", 259200), ("250ms", 0.25), ("1w", 604800)),
+        *((timedelta(minutes=2), 120), ("1h 5s", 3605)),
+    ],
+)
+def test_durations_are_read_as_people_write_them(given: Any, expected: float) -> None:
+    assert seconds(given) == expected
+
+
+@pytest.mark.parametrize("given", ["", "3", "d", "-1s", "1x", "1h-", -1, float("nan"), float("inf"), True])
+def test_what_is_no_duration_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        seconds(given)
+
+
+def test_names_are_uuids_that_sort_by_time() -> None:
+    names = [new_id() for _ in range(5000)]
+    assert names == sorted(names)
+    assert len(set(names)) == 5000
+    assert {(uuid.UUID(name).version, uuid.UUID(name).variant) for name in names} == {(7, uuid.RFC_4122)}
+
+
+def test_a_url_that_names_no_store_is_refused() -> None:
+    with pytest.raises(ValueError, match="names no store: use sqlite:///path"):
+        open_store("redis://localhost")
+
+
+def test_a_plain_call_on_the_apps_own_loop_is_refused_instead_of_waiting_for_itself() -> None:
+    app = App("shop", url="memory:")
+
+    async def misuse() -> None:
+        app.list()
+
+    with pytest.raises(RuntimeError, match="use the `a` twin"):
+        app.block(misuse())
+    app.close()

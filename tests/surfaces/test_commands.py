@@ -1,0 +1,236 @@
+"""The commands that start, show and steer runs, as a user types them: real processes on a real file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from support.scripts import ROOT
+
+SHOP = str(ROOT / "examples" / "shop.py")
+
+
+class Shell:
+    """A user's shell in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "HOLDFAST_URL": f"sqlite:///{folder / 'jobs.db'}"}
+        self.environment["SHOP_LEDGER"] = str(folder / "ledger")
+
+    def run(self, *words: str, code: int = 0) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", "holdfast", *words],
+            cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert ran.returncode == code, f"{words}: {ran.returncode}\n{ran.stdout}{ran.stderr}"
+        return (ran.stdout if code in {0, 1} else ran.stderr).strip()
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.run(*words, "--json", code=code))
+
+    def work(self) -> None:
+        self.run("worker", SHOP, "--until-idle")
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_a_run_from_start_to_end_on_the_command_line(shell: Shell) -> None:
+    run = shell.run("start", SHOP, "checkout", "sku=A1", "card=4242")
+    assert "no worker has taken it yet" in shell.run("explain", run)
+    shell.work()
+    record = shell.json("show", run)
+    assert (record["status"], record["stage"], record["entry_id"]) == ("running", "parked", "checkout")
+    assert "It waits for the signal 'shipped', until" in shell.run("explain", run)
+    assert shell.run("signal", run, "shipped", '{"by": "dhl"}') == "delivered"
+    shell.work()
+    assert shell.json("show", run)["status"] == "succeeded"
+    assert "It has ended: completed." in shell.run("explain", run)
+    listed = shell.run("runs")
+    assert "shop.checkout" in listed
+    assert "succeeded" in listed
+    assert {one["entry_id"] for one in shell.json("runs")} == {"checkout", "notify"}
+    kinds = [event["type"] for event in shell.json("events", run)]
+    assert kinds[0] == "job_created"
+    assert kinds[-1] == "job_completed"
+    assert "tool_invocation_finished" in shell.run("events", run)
+    assert shell.run("verify") == "everything is legal and unbroken"
+    assert shell.json("verify", run) == {}
+
+
+def test_ids_may_be_shortened_as_long_as_they_are_one_runs(shell: Shell) -> None:
+    one = shell.run("start", SHOP, "notify", "text=hello")
+    two = shell.run("start", SHOP, "notify", "text=there")
+    assert shell.json("show", one[-8:])["run_id"] == one
+    assert "no job has the id" in shell.run("show", one[:3], code=3)
+    assert shell.run("show", two)
+
+
+def test_a_result_is_waited_for_and_a_key_gives_the_same_run(shell: Shell) -> None:
+    first = shell.run("start", SHOP, "notify", "text=hello", "--key", "k")
+    assert shell.run("start", SHOP, "notify", "text=hello", "--key", "k") == first
+    assert "which was started with something else" in shell.run(
+        "start", SHOP, "notify", "text=other", "--key", "k", code=4
+    )
+    shell.work()
+    told = shell.json("start", SHOP, "notify", "text=hello", "--key", "k", "--wait", "5")
+    assert told["result"] == "Dear customer: hello."
+    shell.run("start", SHOP, "notify", "text=new", "--wait", "0.1", code=6)
+
+
+def test_runs_are_cancelled_paused_resumed_and_retried(shell: Shell, tmp_path: Path) -> None:
+    run = shell.run("start", SHOP, "notify", "text=hello")
+    assert shell.run("pause", run) == f"{run} queued paused"
+    assert shell.run("explain", run) == "It is paused until somebody resumes it."
+    assert shell.run("resume", run) == f"{run} queued queued"
+    assert shell.run("cancel", run, "--reason", "no") == f"{run} canceled"
+    assert "only a failed job is retried" in shell.run("retry", run, code=4)
+    bad = tmp_path / "bad.py"
+    bad.write_text(
+        "from holdfast import App\napp = App('bad')\n@app.job\nasync def fail() -> None:\n    raise ValueError('no')\n"
+    )
+    failed = shell.run("start", str(bad), "fail")
+    shell.run("worker", str(bad), "--until-idle")
+    assert shell.json("show", failed)["error"]["message"] == "no"
+    assert "an operator may retry it" in shell.run("explain", failed)
+    assert shell.run("retry", failed, "--actor", "ana", "--reason", "mended") == f"{failed}.2 queued queued"
+    shell.run("start", str(bad), "fail", "--key", "x")
+    shell.run("worker", str(bad), "--until-idle")
+    shell.run("start", str(bad), "fail", "--key", "x", "--wait", "5", code=1)
+
+
+def test_a_worker_process_that_is_killed_leaves_a_question_that_is_answered(shell: Shell, tmp_path: Path) -> None:
+    hang = tmp_path / "hang.py"
+    hang.write_text(
+        "import asyncio\nfrom holdfast import App\napp = App('hang')\n"
+        "@app.tool\nasync def charge(card: str) -> str:\n"
+        "    print('acting', flush=True)\n    await asyncio.sleep(3600)\n    return 'never'\n"
+        "@app.job\nasync def pay(card: str) -> str:\n    return await charge(card)\n"
+    )
+    shell.environment["HOLDFAST_LEASE_SECONDS"] = "0.3"
+    run = shell.run("start", str(hang), "pay", "card=4242")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker", str(hang)],
+        env=shell.environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "acting\n"
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    worker.stdout.close()
+    shell.run("worker", str(hang), "--until-idle")
+    asks = shell.run("explain", run)
+    assert asks.startswith("It asks: did charge:")
+    node = asks.split()[3]
+    assert "does not ask about" in shell.run("resolve", run, "other", "--fail", code=4)
+    assert "give one of" in shell.run("resolve", run, node, code=2)
+    shell.run("resolve", run, node, "--done", "receipt-7", "--actor", "ana")
+    shell.run("worker", str(hang), "--until-idle")
+    assert shell.json("start", str(hang), "pay", "card=4242", "--key", "n")["run_id"] != run
+    assert shell.json("events", run)[-1]["payload"]["result"] == "receipt-7"
+
+
+def test_a_supervisor_replaces_a_dead_worker_and_its_job_runs_again_within_a_second(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """The lease is a minute: only the noticed death can bring the job back so soon (L10)."""
+    target = tmp_path / "twice.py"
+    target.write_text(
+        "import os, signal\nfrom holdfast import App, attempt\napp = App('twice')\n"
+        "@app.step\nasync def deadly() -> int:\n"
+        "    if attempt() == 1:\n        os.kill(os.getpid(), signal.SIGKILL)\n    return attempt()\n"
+        "@app.job\nasync def work() -> int:\n    return await deadly()\n"
+    )
+    shell.environment["HOLDFAST_LEASE_SECONDS"] = "60"
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker", str(target), "--processes", "2"],
+        env=shell.environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        told = shell.json("start", str(target), "work", "--wait", "20")
+        assert told["result"] == 2
+    finally:
+        supervisor.terminate()
+        assert supervisor.wait(timeout=20) == 0
+    assert supervisor.stderr is not None
+    assert "died (exit code -9): replaced, its jobs are free" in supervisor.stderr.read()
+    supervisor.stderr.close()
+    events = shell.json("events", told["run_id"])
+    claims = [event["at"] for event in events if event["type"] == "job_running"]
+    assert claims[1] - claims[0] < 1.0
+
+
+def test_a_stopped_worker_hands_its_job_back_in_order(shell: Shell, tmp_path: Path) -> None:
+    target = tmp_path / "slow.py"
+    target.write_text(
+        "import asyncio\nfrom holdfast import App\napp = App('slow')\n"
+        "@app.step\nasync def hang() -> None:\n    print('hanging', flush=True)\n    await asyncio.sleep(3600)\n"
+        "@app.job\nasync def work() -> None:\n    await hang()\n"
+    )
+    shell.environment["HOLDFAST_SHUTDOWN_SECONDS"] = "0.1"
+    run = shell.run("start", str(target), "work")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker", str(target)],
+        env=shell.environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "hanging\n"
+    worker.terminate()
+    assert worker.wait(timeout=20) == 0
+    worker.stdout.close()
+    last = shell.json("events", run)[-1]
+    assert (last["type"], last["payload"]["reason"]) == ("job_requeued", "worker_shutdown")
+
+
+def test_tampering_is_found_and_exits_with_1(shell: Shell, tmp_path: Path) -> None:
+    run = shell.run("start", SHOP, "notify", "text=hello")
+    shell.work()
+    connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    connection.execute(
+        "UPDATE events SET payload = replace(payload, 'hello', 'hullo') WHERE job = ? AND seq = 1", (run,)
+    )
+    connection.close()
+    assert "breaks P8: its contents do not match its hash" in shell.run("verify", run, code=1)
+    assert list(shell.json("verify", code=1)) == [run]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["start", SHOP, "chekout"], 3, "there is no job 'chekout'; there are: checkout, notify"),
+        (["start", SHOP, "notify", "hello"], 2, "arguments are name=value, got hello"),
+        (["start", SHOP, "notify"], 2, "missing a required argument: 'text'"),
+        (["start", SHOP, "notify", "text=a", "size=5"], 2, "got an unexpected keyword argument 'size'"),
+        (["start", "nothing.py", "work"], 2, "there is no file nothing.py"),
+        (["start", "no_such_module", "work"], 2, "there is no file and no module 'no_such_module'"),
+        (["show", "nobody"], 3, "no job has the id 'nobody'"),
+        (["runs", "--url", "sqlite:////nowhere/jobs.db"], 5, "check the path and its rights"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_to_do(shell: Shell, words: list[str], code: int, said: str) -> None:
+    told = shell.run(*words, code=code)
+    assert said in told
+    assert "Traceback" not in told
+
+
+def test_the_doctor_tells_versions_and_that_the_store_works(shell: Shell) -> None:
+    found = shell.json("doctor")
+    assert found["store_works"] is True
+    assert tuple(map(int, found["sqlite"].split("."))) >= (3, 51, 3), "older ones can corrupt a file under two writers"
+    assert "sqlite" in shell.run("doctor")
+
+
+def test_a_listing_of_nothing_says_so(shell: Shell) -> None:
+    assert shell.run("runs") == "no runs"
+    assert shell.json("runs") == []
