@@ -40,6 +40,7 @@ torture: $(READY)  ## kill worker processes, KILLS=1000 or as asked; prints its 
 
 bench: $(READY)  ## speed, as ratios inside one run
 	$(BIN)/python bench/machines.py
+	$(BIN)/python bench/jobs.py
 
 fix: $(CHECKERS)  ## format, and mend what the linter can mend
 	$(BIN)/ruff format .

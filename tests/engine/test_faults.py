@@ -64,7 +64,7 @@ async def settle(app: App) -> None:
         last = (await app.store().events(job))[-1]
         node = str(last.payload.get("node"))
         if last.type == "job_waiting" and last.payload["wait_type"] == "human":
-            await app.aresolve(job, node, "done", results[node.split(":", maxsplit=1)[0]])
+            await app.aresolve(job, node, done=results[node.split(":", maxsplit=1)[0]])
 
 
 async def survive(inner: Store, n: int, mode: str) -> bool:

@@ -867,10 +867,12 @@ def test_a_tool_in_doubt_asks_and_is_not_called_again(app: App) -> None:
         waiting = (await handle.aevents())[-1].payload
         assert waiting["wait_type"] == "human"
         with pytest.raises(NotInDoubt):
-            await app.aresolve(handle.id, "other", "done")
-        with pytest.raises(ValueError, match="an answer is"):
-            await app.aresolve(handle.id, waiting["node"], "maybe")
-        await app.aresolve(handle.id, waiting["node"], "done", "receipt-by-phone", actor="ana")
+            await app.aresolve(handle.id, "other", done=1)
+        with pytest.raises(ValueError, match="answer with one of"):
+            await app.aresolve(handle.id, waiting["node"], done=1, fail=True)
+        with pytest.raises(ValueError, match="answer with one of"):
+            await app.aresolve(handle.id, waiting["node"])
+        await app.aresolve(handle.id, waiting["node"], done="receipt-by-phone", actor="ana")
         await drain(app)
         assert await handle.aresult() == "receipt-by-phone"
         assert await app.averify() == {}
@@ -890,7 +892,7 @@ def test_an_operator_may_also_answer_that_it_has_not_acted_or_give_up(
         handle = await begin()
         await drain(app)
         node = (await handle.aevents())[-1].payload["node"]
-        await app.aresolve(handle.id, node, answer)
+        await app.aresolve(handle.id, node, not_done=answer == "not_done", fail=answer == "fail")
         await drain(app)
         if ends is None:
             with pytest.raises(RunFailed, match="nobody knows whether it acted"):

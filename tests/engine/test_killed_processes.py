@@ -111,7 +111,10 @@ async def answer(app: App) -> int:
             witness = (folder / "witness").read_text() if (folder / "witness").exists() else ""
             acted = f"{node.split(':')[0]} {order}\n" in witness
             result = {"charge": f"receipt {order}", "mail": "sent"}[node.split(":")[0]]
-            await app.aresolve(row.id, node, "done" if acted else "not_done", result)
+            if acted:
+                await app.aresolve(row.id, node, done=result)
+            else:
+                await app.aresolve(row.id, node, not_done=True)
             asked += 1
     return asked
 

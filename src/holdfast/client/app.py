@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.registry import Registry
 from holdfast.authoring.signature import fingerprint
@@ -155,12 +157,22 @@ class App(Registry):
         return await self._steer(run_id, Resume(job_of_run(run_id)[0]))
 
     async def aresolve(
-        self, run_id: str, step: str, answer: str = "done", result: Any = None, actor: str | None = None
+        self,
+        run_id: str,
+        step: str,
+        *,
+        done: Any = msgspec.UNSET,
+        not_done: bool = False,
+        fail: bool = False,
+        actor: str | None = None,
     ) -> RunRecord:
-        """Answer for a tool in doubt: ``done`` with its result, ``not_done``, or ``fail``."""
-        if answer not in {"done", "not_done", "fail"}:
-            raise ValueError(f"an answer is done, not_done or fail, got {answer!r}")
-        return await self._steer(run_id, Resolve(job_of_run(run_id)[0], step, answer, result, actor))
+        """Answer for a tool in doubt: it was done, with this result; it was not done; or give up."""
+        answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
+        given = [answer for answer, chosen in answers if chosen]
+        if len(given) != 1:
+            raise ValueError("answer with one of done=result, not_done=True, fail=True")
+        result = done if given == ["done"] else None
+        return await self._steer(run_id, Resolve(job_of_run(run_id)[0], step, given[0], result, actor))
 
     async def _steer(self, run_id: str, command: Any) -> RunRecord:
         await self._journal().write(command)
@@ -210,11 +222,9 @@ class App(Registry):
         """Let a paused run go on; see `aresume`."""
         return self.block(self.aresume(run_id))
 
-    def resolve(
-        self, run_id: str, step: str, answer: str = "done", result: Any = None, actor: str | None = None
-    ) -> RunRecord:
+    def resolve(self, run_id: str, step: str, **answer: Any) -> RunRecord:
         """Answer for a tool in doubt; see `aresolve`."""
-        return self.block(self.aresolve(run_id, step, answer, result, actor))
+        return self.block(self.aresolve(run_id, step, **answer))
 
     def verify(self, run_id: str | None = None) -> dict[str, builtins.list[Violation]]:
         """Check histories; see `averify`."""

@@ -290,9 +290,8 @@ def resolve(
     if (result is not None) + not_done + fail != 1:
         raise click.UsageError("give one of --done RESULT, --not-done, --fail")
     app = _client(url)
-    answer = "done" if result is not None else "not_done" if not_done else "fail"
-    value = _value(result) if result is not None else None
-    record = app.resolve(_full_id(app, run), step, answer, value, actor)
+    answer: dict[str, Any] = {"done": _value(result)} if result is not None else {"not_done": not_done, "fail": fail}
+    record = app.resolve(_full_id(app, run), step, actor=actor, **answer)
     click.echo(f"{record.run_id} {record.status}")
 
 
