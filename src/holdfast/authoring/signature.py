@@ -52,7 +52,7 @@ class Signature:
                 plain.update({key: self._plain(key, item) for key, item in value.items()})
             else:
                 plain[name] = self._plain(name, value)
-        self.decode(plain)
+        self.typed(plain)
         return plain
 
     def decode(self, plain: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +65,10 @@ class Signature:
             self._signature.bind(**plain)
         except TypeError as error:
             raise InvalidArguments(self._name, str(error)) from error
+        return self.typed(plain)
+
+    def typed(self, plain: dict[str, Any]) -> dict[str, Any]:
+        """Give JSON values that were bound before as what the hints say."""
         return {name: self._typed(name, value) for name, value in plain.items()}
 
     def from_text(self, name: str, text: str) -> Any:

@@ -24,7 +24,7 @@ from holdfast.config import Config
 from holdfast.engine.worker import Worker
 from holdfast.errors import UnknownJob
 from holdfast.ids import new_id
-from holdfast.journal import Journal
+from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import RunRecord, Violation, check, runs
 from holdfast.store import Cancel, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit, rebuilt
 
@@ -64,10 +64,17 @@ class App(Registry):
         """Start many runs of one job at once; the list of their ids, in order."""
         function = self.entry(job)
         now = await self._store().now()
-        plain = [function.signature.encode((), dict(one)) for one in arguments]
-        journal = self._journal()
-        futures = [journal.enqueue(self.submission(function, new_id(), one, now)) for one in plain]
-        return [submitted.job for submitted in await asyncio.gather(*futures)]
+        commands = [
+            self.submission(function, new_id(), plain, now)
+            for plain in [function.signature.encode((), dict(one)) for one in arguments]  # all are checked first
+        ]
+        names: list[str] = []
+        for first in range(0, len(commands), BATCH_MAX):
+            for submitted in await self._store().commit(commands[first : first + BATCH_MAX]):
+                if isinstance(submitted, Exception):
+                    raise submitted
+                names.append(submitted.job)
+        return names
 
     def submission(self, job: JobFunction[..., Any], name: str, plain: dict[str, Any], now: float) -> Submit:
         """Put together the command that creates a job."""

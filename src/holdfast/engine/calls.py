@@ -82,7 +82,7 @@ class Calls:
     async def _invoke(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Any:
         """Run the function itself. Inside it there is no conductor: what it calls is part of it."""
         attempt = self._attempt
-        kwargs = call.signature.decode(plain)
+        kwargs = call.signature.typed(plain)
         outer = conductor.set(None)
         named = external.set((f"holdfast:{attempt.job}:{node}", attempt.attempt))
         limit = asyncio.timeout(call.timeout_seconds)

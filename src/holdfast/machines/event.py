@@ -263,6 +263,8 @@ def _text(field: str, value: object) -> str:
 
 
 def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:

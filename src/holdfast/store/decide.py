@@ -17,8 +17,9 @@ import msgspec
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState
 from holdfast.machines.event import seal_at
+from holdfast.machines.job import TARGETS
 from holdfast.store import commands as c
-from holdfast.store.rows import Job, Lease, Signal, projected, reader_of
+from holdfast.store.rows import Job, Lease, Signal, grown, projected, reader_of
 
 __all__ = ["DOUBT", "PAUSE_KEY", "Decision", "buried", "claim", "decide", "expire", "reclaim", "renew", "submit"]
 
@@ -38,6 +39,7 @@ class Decision:
     used: list[Signal] = field(default_factory=list)
     follow: list[c.SendSignal] = field(default_factory=list)
     answer: Any = None
+    grew_only: bool = False  # nothing of the row has changed but where its stream ends
 
 
 class _Pen:
@@ -50,12 +52,14 @@ class _Pen:
         self._seq = job.version
         self._head = job.head
         self._behind = False  # whether the row is still to be brought up to the stream
+        self._moved = False
 
     @property
     def job(self) -> Job:
         """The row, brought up to everything that was put."""
         if self._behind:
-            self.decision.job = projected(self.decision.job, self._reader, self.decision.events[-1])
+            project = projected if self._moved else grown
+            self.decision.job = project(self.decision.job, self._reader, self.decision.events[-1])
             self._behind = False
         return self.decision.job
 
@@ -64,8 +68,10 @@ class _Pen:
         self._reader.take(event)
         self.decision.events.append(event)
         self._seq, self._head, self._behind = event.seq, event.hash, True
+        self._moved = self._moved or kind in TARGETS or kind == HistoryEvent.CANCEL_REQUESTED
 
     def set(self, **fields: object) -> None:
+        self._moved = True
         self.decision.job = msgspec.structs.replace(self.job, **fields)
 
     def administrative(self, purpose: str, kind: str, payload: Mapping[str, Any]) -> None:
@@ -88,6 +94,7 @@ class _Pen:
         if job.state in TERMINAL_JOB_STATES and self.decision.events:
             self.set(pause=False)
             self._tell_the_parent(self.decision.events[-1])
+        self.decision.grew_only = bool(self.decision.events) and not self._moved
         return self.decision
 
     def _tell_the_parent(self, last: Event) -> None:
@@ -139,7 +146,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         "parent_key": command.parent_key,
         "trace_id": command.trace_id,
     }
-    pen.put(JobEvent.CREATED, said)
+    pen.put(JobEvent.CREATED, {name: value for name, value in said.items() if value is not None})
     decision = pen.end()
     decision.answer = c.Submitted(command.job, existing=False)
     return decision

@@ -113,6 +113,12 @@ def projected(job: Job, reader: Fold, last: Event) -> Job:
     )
 
 
+def grown(job: Job, reader: Fold, last: Event) -> Job:
+    """Bring a row up to its stream where no event has moved the job: only where the stream ends is new."""
+    del reader
+    return msgspec.structs.replace(job, version=last.seq, head=last.hash, updated_at=last.at)
+
+
 def _due_at(job: Job, reader: Fold, last: Event) -> float:
     """From when a queued job may be claimed; of a job that is not queued, from when it last could."""
     if reader.state is not JobState.QUEUED or last.type not in TARGETS:

@@ -44,7 +44,6 @@ _INSERT_SIGNAL = (
 _FIRST_SIGNAL = (
     "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND key = ? AND used = 0 ORDER BY place LIMIT 1"
 )
-_GROWN = ("version", "head", "updated_at")
 
 
 class Transaction:
@@ -56,6 +55,7 @@ class Transaction:
         self._stored: dict[str, Job | None] = {}  # as the database has it; None: not there
         self._jobs: dict[str, Job] = {}  # as it will be
         self._events: list[Event] = []
+        self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
         self.wrote = False  # whether anything has happened to any job: an event was written
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
@@ -149,6 +149,8 @@ class Transaction:
     def _take(self, decision: decide.Decision) -> Any:
         job = decision.job
         self._jobs[job.id] = job
+        if not decision.grew_only:
+            self._changed.add(job.id)
         self._events += decision.events
         for signal in decision.kept:
             said = (signal.job, signal.id, signal.key, signal_payload(signal), signal.at)
@@ -173,7 +175,7 @@ class Transaction:
                 continue
             if stored is None:
                 new.append(job_row(job, self._now))
-            elif stored == msgspec.structs.replace(job, **{part: getattr(stored, part) for part in _GROWN}):
+            elif name not in self._changed:
                 grown.append((job.version, job.head, job.updated_at, name))
             else:
                 columns = job_row(job, self._now)
@@ -182,6 +184,7 @@ class Transaction:
         self._connection.executemany(_INSERT_JOB, new)
         self._connection.executemany(_GROW_JOB, grown)
         self._connection.executemany(_UPDATE_JOB, changed)
+        self._changed.clear()
 
     # Commands that look for jobs
 
@@ -229,6 +232,7 @@ class Transaction:
                 lost.add(name)
                 continue
             self._jobs[name] = renewed
+            self._changed.add(name)
             if renewed.cancel is not None:
                 cancel.add(name)
             if renewed.pause:
@@ -252,4 +256,5 @@ class Transaction:
         names = self._names(sql, (command.worker,))
         for name in names:
             self._jobs[name] = decide.buried(self._jobs[name], self._now)
+            self._changed.add(name)
         return c.Swept(names)
