@@ -587,7 +587,6 @@ def test_a_childs_failure_reaches_its_parent(app: App) -> None:
 
 
 def test_a_running_job_sees_its_cancel_and_may_clean_up(app: App) -> None:
-    app.config = msgspec.structs.replace(app.config, lease_seconds=0.1)
     cleaned: list[str] = []
     begun = asyncio.Event()
 
@@ -611,7 +610,7 @@ def test_a_running_job_sees_its_cancel_and_may_clean_up(app: App) -> None:
         assert (await handle.acancel("enough")).status == "cancel_requested"
         await handle.acancel("again")
         with pytest.raises(RunCanceled, match="enough"):
-            await handle.aresult(timeout=10)
+            await handle.aresult(timeout=4)  # before the next heartbeat, which comes after five seconds
         worker.stop()
         await working
         record = await handle.arecord()
@@ -623,7 +622,6 @@ def test_a_running_job_sees_its_cancel_and_may_clean_up(app: App) -> None:
 
 
 def test_a_job_that_swallows_its_cancel_is_ended_after_the_grace_time(app: App) -> None:
-    app.config = msgspec.structs.replace(app.config, lease_seconds=0.1)
     begun = asyncio.Event()
     free = asyncio.Event()
 
@@ -665,8 +663,9 @@ def test_a_queued_job_is_cancelled_and_never_starts(app: App) -> None:
     play(story())
 
 
-def test_a_paused_job_stops_at_its_next_step_and_goes_on_when_resumed(app: App) -> None:
-    app.config = msgspec.structs.replace(app.config, lease_seconds=0.1)
+def test_a_paused_job_stops_at_its_next_step_and_goes_on_when_resumed(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[int] = []
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -687,9 +686,12 @@ def test_a_paused_job_stops_at_its_next_step_and_goes_on_when_resumed(app: App) 
         worker = app.worker()
         working = asyncio.create_task(worker.arun())
         await begun.wait()
-        await app.apause(handle.id)
         assert worker._worker is not None
-        await asyncio.to_thread(worker._worker.renew)  # the heartbeat that tells of it
+        (running,) = worker._worker.running.values()
+        heard, hear = asyncio.Event(), running.ask_to_pause
+        monkeypatch.setattr(running, "ask_to_pause", lambda: (hear(), heard.set()))
+        await app.apause(handle.id)
+        await asyncio.wait_for(heard.wait(), 4)  # long before the next heartbeat
         go_on.set()
         async for record in handle.awatch():
             if record.stage == "parked":

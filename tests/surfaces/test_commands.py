@@ -171,6 +171,29 @@ def test_a_supervisor_replaces_a_dead_worker_and_its_job_runs_again_within_a_sec
     assert claims[1] - claims[0] < 1.0
 
 
+def test_a_cancel_from_another_process_reaches_a_running_job_long_before_the_heartbeat(
+    shell: Shell, tmp_path: Path
+) -> None:
+    target = tmp_path / "slow.py"
+    target.write_text(
+        "import asyncio\nfrom holdfast import App\napp = App('slow')\n"
+        "@app.step\nasync def hang() -> None:\n    print('hanging', flush=True)\n    await asyncio.sleep(3600)\n"
+        "@app.job\nasync def work() -> None:\n    await hang()\n"
+    )
+    shell.environment["HOLDFAST_LEASE_SECONDS"] = "600"
+    run = shell.run("start", str(target), "work")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker", str(target), "--until-idle"],
+        env=shell.environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "hanging\n"
+    shell.run("cancel", run, "--reason", "enough")
+    assert worker.wait(timeout=60) == 0
+    worker.stdout.close()
+    assert shell.json("show", run)["status"] == "canceled"
+
+
 def test_a_stopped_worker_hands_its_job_back_in_order(shell: Shell, tmp_path: Path) -> None:
     target = tmp_path / "slow.py"
     target.write_text(

@@ -97,6 +97,8 @@ class Worker:
             self._wake.clear()
             try:
                 more = await self._turn()
+                if self.running:
+                    self._told(await self._store.requests(self.name))
                 pause = 0.05
             except StoreUnavailable:
                 more, pause = False, min(pause * 2, PAUSE_SECONDS_MAX)

@@ -42,7 +42,7 @@ class MemoryStore:
             now = self._clock.now()
             before = self._written
             answers = [self._answer(command, now) for command in batch]
-        if self._written != before:
+        if self._written != before or any(isinstance(command, c.Pause) for command in batch):
             for notice in list(self._notices):
                 notice()
         return answers
@@ -87,6 +87,12 @@ class MemoryStore:
             and (before is None or job.id < before)
         )
         return [job for job, _ in zip(chosen, range(limit), strict=False)]
+
+    async def requests(self, worker: str) -> c.Leases:
+        """Read what was asked of a worker's jobs."""
+        held = [job for job in self._jobs.values() if job.lease is not None and job.lease.worker == worker]
+        cancel = frozenset(job.id for job in held if job.cancel is not None)
+        return c.Leases(frozenset(), cancel, frozenset(job.id for job in held if job.pause))
 
     async def next_due(self) -> float | None:
         """Find the next time at which time alone brings something about."""

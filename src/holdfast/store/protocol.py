@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.machines import Event, JobState
-from holdfast.store.commands import Command
+from holdfast.store.commands import Command, Leases
 from holdfast.store.rows import Job, Signal
 
 __all__ = ["Store"]
@@ -56,6 +56,10 @@ class Store(Protocol):
         """List jobs by id, newest first, from before the id given: ids grow with time, so this is a cursor."""
         ...
 
+    async def requests(self, worker: str) -> Leases:
+        """Read which of the jobs that a worker holds were asked to cancel or to pause; `lost` is empty here."""
+        ...
+
     async def next_due(self) -> float | None:
         """When a sweep or a claim will next have something to do that time alone brings about; None if never.
 
@@ -72,7 +76,9 @@ class Store(Protocol):
         ...
 
     def subscribe(self, notice: Callable[[], None]) -> Callable[[], None]:
-        """Have `notice` called, from any thread, after each commit here that wrote an event; returns what ends it.
+        """Have `notice` called, from any thread, after each commit here that concerns a worker; returns what ends it.
+
+        That is every commit that wrote an event or asked for a pause; a heartbeat or an empty sweep concerns nobody.
 
         Only a hint: it says that it is worth looking.
         """

@@ -113,6 +113,16 @@ class SqliteStore:
         )
         return [job_of(row) for row in self._read(sql, (state, plugin, entry, before, limit))]
 
+    async def requests(self, worker: str) -> c.Leases:
+        """Read what was asked of a worker's jobs."""
+        sql = (
+            "SELECT id, cancel IS NOT NULL, pause FROM jobs"
+            " WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1)"
+        )
+        rows = self._read(sql, (worker,))
+        cancel = frozenset(name for name, cancel, _ in rows if cancel)
+        return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
+
     async def next_due(self) -> float | None:
         """Find the next time at which time alone brings something about."""
         sql = (

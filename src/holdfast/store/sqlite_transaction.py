@@ -56,13 +56,14 @@ class Transaction:
         self._jobs: dict[str, Job] = {}  # as it will be
         self._events: list[Event] = []
         self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
-        self.wrote = False  # whether anything has happened to any job: an event was written
+        self.wrote = False  # whether a worker may want to know: an event was written, or a pause was asked for
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
         """Answer every command, in order, and write everything."""
         self._load({name for command in batch if (name := getattr(command, "job", None)) is not None})
         answers = [self._answer(command) for command in batch]
         self._flush()
+        self.wrote = self.wrote or any(isinstance(command, c.Pause) for command in batch)
         return answers
 
     def _answer(self, command: c.Command) -> Any:
