@@ -689,7 +689,12 @@ def test_a_paused_job_stops_at_its_next_step_and_goes_on_when_resumed(
         assert worker._worker is not None
         (running,) = worker._worker.running.values()
         heard, hear = asyncio.Event(), running.ask_to_pause
-        monkeypatch.setattr(running, "ask_to_pause", lambda: (hear(), heard.set()))
+
+        def listen() -> None:
+            hear()
+            heard.set()
+
+        monkeypatch.setattr(running, "ask_to_pause", listen)
         await app.apause(handle.id)
         await asyncio.wait_for(heard.wait(), 4)  # long before the next heartbeat
         go_on.set()
