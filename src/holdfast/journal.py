@@ -48,8 +48,6 @@ class Journal:
         self._waiting: list[_Entry] = []
         self._joinable: dict[tuple[str, int], _Entry] = {}
         self._draining: asyncio.Task[None] | None = None
-        self.batches = 0
-        self.commands = 0
 
     async def write(self, command: Command) -> Any:
         """Carry out one command, durably; return its answer or raise its refusal."""
@@ -101,8 +99,6 @@ class Journal:
             answers = await self._store.commit([entry.taken() for entry in batch])
         except Exception as error:  # noqa: BLE001 - whatever it is, everybody of the batch must hear of it
             answers = [error] * len(batch)
-        self.batches += 1
-        self.commands += len(batch)
         for entry, answer in zip(batch, answers, strict=True):
             if entry.future.done():
                 continue  # whoever asked has given up waiting

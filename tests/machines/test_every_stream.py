@@ -20,8 +20,11 @@ DEPTH = int(os.environ.get("HOLDFAST_PROOF_DEPTH", "9"))
 @pytest.mark.parametrize("second", exhaustive.SECOND)
 @pytest.mark.parametrize("first", exhaustive.FIRST)
 def test_every_legal_stream_reads_the_same_three_ways_and_gives_a_legal_run(first: str, second: str) -> None:
+    walked = 0
     for stream in exhaustive.legal_streams(first, second, DEPTH):
         exhaustive.examine(stream)
+        walked += 1
+    assert walked > 3 ** (DEPTH - 4), "a walk of nothing would show nothing"
 
 
 def test_the_streams_walked_are_all_there_are() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast.clock import ManualClock
-from holdfast.store import Store
+from holdfast.store import Store, contract
 from holdfast.store.contract import CONTRACT, Clause, Lab
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
@@ -33,3 +34,14 @@ def test_the_contract(clause: Clause, backend: str, tmp_path: Path) -> None:
             await store.close()
 
     asyncio.run(keep())
+
+
+def test_every_clause_that_is_written_is_in_the_contract() -> None:
+    folder = Path(contract.__file__).parent
+    written = [
+        name
+        for path in folder.glob("*.py")
+        for name in re.findall(r"^async def (\w+)\(lab", path.read_text(), re.MULTILINE)
+    ]
+    assert sorted(written) == sorted(clause.__name__ for clause in CONTRACT)
+    assert len(CONTRACT) == len(set(written)) > 40

@@ -15,7 +15,7 @@ import pytest
 from holdfast.clock import ManualClock
 from holdfast.errors import StaleAttempt
 from holdfast.machines import Event, JobState, check, run_paths
-from holdfast.store import Append, Claim, Command, Reclaim, Resolve, SendSignal, Submit, rebuilt
+from holdfast.store import Append, Appended, Claim, Command, Reclaim, Resolve, SendSignal, Submit, rebuilt
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import Actor, Outcome, explore
 
@@ -74,8 +74,8 @@ class Scenario:
 
     def write(self, attempt: int, *events: tuple[str, dict[str, Any]]) -> bool:
         answer = self.do(Append("a", attempt, events))
-        assert answer is None or not isinstance(answer, Exception) or isinstance(answer, StaleAttempt), answer
-        return not isinstance(answer, Exception)
+        assert isinstance(answer, (Appended, StaleAttempt)), answer
+        return isinstance(answer, Appended)
 
     def reclaimer(self) -> Actor:
         self.clock.move(LEASE)

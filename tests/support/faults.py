@@ -9,10 +9,6 @@ from holdfast.errors import StoreUnavailable
 from holdfast.store import Command, Renew, Store
 
 
-class Crash(BaseException):
-    """The process is gone: whoever gets this stops at once."""
-
-
 class FaultyStore:
     """Passes everything on, and fails at the n-th commit: "crash", "not applied" or "applied"."""
 

@@ -19,7 +19,7 @@ from holdfast.authoring.context import conductor
 from holdfast.authoring.signature import Signature
 from holdfast.durations import seconds
 
-__all__ = ["DONE", "NOT_DONE", "Backoff", "Call", "Done", "JobFunction", "NotDone", "Options", "Starter"]
+__all__ = ["Backoff", "Call", "Done", "JobFunction", "NotDone", "Options", "Starter"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,10 +34,6 @@ class Done(msgspec.Struct, frozen=True):
 
 class NotDone(msgspec.Struct, frozen=True):
     """A reconcile function's answer: the tool has not acted; it may be called."""
-
-
-DONE = Done
-NOT_DONE = NotDone()
 
 
 class Backoff(msgspec.Struct, frozen=True):

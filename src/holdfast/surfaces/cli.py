@@ -338,14 +338,16 @@ def doctor(url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of 
 
     import apsw  # noqa: PLC0415 - see the module's promise
 
+    from holdfast.store import Reclaim  # noqa: PLC0415 - see the module's promise
+
     app = _client(url)
-    app.store()
+    answers = app.store().commit_blocking([Reclaim(0)])  # a whole transaction, that touches nothing
     found = {
         "holdfast": __version__,
         "python": platform.python_version(),
         "sqlite": apsw.sqlite_lib_version(),
         "store": app.url,
-        "store_works": True,
+        "store_works": not any(isinstance(answer, Exception) for answer in answers),
     }
     _print(found, as_json=as_json, text=lambda: "\n".join(f"{name:<12} {value}" for name, value in found.items()))
 
