@@ -15,6 +15,7 @@ from holdfast.machines import (
     JobState,
     OpenStep,
     OpenWait,
+    Place,
     Violation,
     check,
     derive,
@@ -33,6 +34,7 @@ WAIT: Letter = (
     "job_waiting",
     {"node": "w", "correlation_key": "k", "wait_type": "signal", "deadline": 9, "park": True},
 )
+WAITS: Letter = ("job_waiting", {**WAIT[1], "also": [{"node": "v", "correlation_key": "other"}]})
 
 
 def test_an_empty_stream_is_queued() -> None:
@@ -45,6 +47,10 @@ def test_a_parked_job_waits_and_is_shown_as_parked() -> None:
     snapshot = fold(sealed([CREATED, RUNNING, WAIT]))
     assert snapshot.state is JobState.WAITING
     assert snapshot.wait == OpenWait("w", "k", "signal", 9.0, park=True)
+    several = fold(sealed([CREATED, RUNNING, WAITS]))
+    assert several.wait is not None
+    assert several.wait.places() == (Place("w", "k"), Place("v", "other"))
+    assert fold(sealed([CREATED, RUNNING, WAITS, ("wait_completed", {"correlation_key": "other"})])).wait is None
     assert (snapshot.parked, snapshot.blocked, snapshot.shown(now=0)) == (True, True, JobState.PARKED)
     woken = fold(sealed([CREATED, RUNNING, WAIT, ("wait_completed", {"correlation_key": "k"})]))
     assert (woken.wait, woken.parked, woken.blocked, woken.shown(now=0)) == (None, False, False, JobState.QUEUED)
@@ -230,7 +236,11 @@ BROKEN: list[tuple[str, list[Letter], Letter]] = [
     ("J12", [CREATED, RUNNING], ("job_waiting", {"correlation_key": "k"})),
     ("J12", [CREATED, RUNNING], ("job_waiting", {"correlation_key": "k", "wait_type": "hope"})),
     ("J12", [CREATED, RUNNING], ("job_waiting", {"correlation_key": "k", "wait_type": ["signal"]})),
+    ("J12", [CREATED, RUNNING], ("job_waiting", {"correlation_key": "k", "wait_type": "signal", "also": "l"})),
+    ("J12", [CREATED, RUNNING], ("job_waiting", {"correlation_key": "k", "wait_type": "signal", "also": ["l"]})),
+    ("J12", [CREATED, RUNNING], ("job_waiting", {"correlation_key": "k", "wait_type": "signal", "also": [{}]})),
     ("J12", [CREATED, RUNNING, WAIT], ("wait_completed", {"correlation_key": "other"})),
+    ("J12", [CREATED, RUNNING, WAITS], ("wait_completed", {"correlation_key": "third"})),
     ("J12", [CREATED, RUNNING, WAIT], ("wait_completed", {"outcome": "expired"})),
     ("E1", COMMITTED, ("node_started", {"node": "a"})),
     ("E1", [*TOOL, ("tool_invocation_finished", {"node": "t"})], ("tool_invocation_started", {"node": "t"})),

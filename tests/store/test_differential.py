@@ -20,17 +20,22 @@ from holdfast.store import (
     Cancel,
     Claim,
     Command,
+    Evidence,
     Expire,
     Job,
+    KeepEvidence,
+    Leave,
     Pause,
     Reclaim,
     Renew,
+    Report,
     Resolve,
     Resume,
     Retry,
     SendSignal,
     Store,
     Submit,
+    WorkerCard,
     rebuilt,
 )
 from holdfast.store.memory import MemoryStore
@@ -51,6 +56,14 @@ def any_event(rng: random.Random, now: float) -> tuple[str, dict[str, Any]]:
         ("job_waiting", {"correlation_key": "k1", "wait_type": "signal", "park": True}),
         ("job_waiting", {"correlation_key": "k2", "wait_type": "timer", "deadline": now + 5}),
         ("job_waiting", {"correlation_key": "holdfast:doubt:n", "wait_type": "human", "node": "n"}),
+        (
+            "job_waiting",
+            {
+                "correlation_key": "k3",
+                "wait_type": "signal",
+                "also": [{"node": "x", "correlation_key": "k2"}, {"node": "n", "correlation_key": "holdfast:doubt:n"}],
+            },
+        ),
         ("job_waiting", {"wait_type": "signal"}),
         ("job_cancelled", {"reason": "seen"}),
         ("job_running", {}),
@@ -102,8 +115,11 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
         Reclaim(rng.randrange(1, 4)),
         Expire(rng.randrange(1, 4)),
         Bury(rng.choice(["w1", "w2"])),
+        KeepEvidence(Evidence(job, "n", rng.randrange(1, 3), 1, {"n": number}, rng.choice([None, "it broke"]))),
+        Report(WorkerCard(rng.choice(["w1", "w2"]), "host", number, 4, None, ("shop.checkout",), 15.0)),
+        Leave(rng.choice(["w1", "w2"])),
     ]
-    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1]
+    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1]
     return rng.choices(choices, weights)[0]
 
 
@@ -121,7 +137,9 @@ async def everything(store: Store) -> Any:
         ]
         assert faults == []
         assert rebuilt(row, streams[row.id]) == row
-    return rows, streams, {row.id: await store.inbox(row.id) for row in rows}
+    inboxes = {row.id: await store.inbox(row.id) for row in rows}
+    evidence = {row.id: sorted(await store.evidence(row.id), key=repr) for row in rows}
+    return rows, streams, inboxes, evidence, await store.workers()
 
 
 async def compare(seed: int, batches: int, folder: Path) -> Counter[str]:

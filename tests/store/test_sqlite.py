@@ -18,7 +18,7 @@ import pytest
 from holdfast.clock import Clock, ManualClock
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import JobState, check
-from holdfast.store import Append, Claim, Reclaim, Submit
+from holdfast.store import Append, Cancel, Claim, Evidence, KeepEvidence, Reclaim, Submit
 from holdfast.store.schema import migrations
 from holdfast.store.sqlite import SqliteStore
 
@@ -63,7 +63,7 @@ def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
 
 
 def test_the_states_of_the_table_and_of_the_check_constraint_are_the_same() -> None:
-    ((_, sql),) = migrations("sqlite")
+    sql = migrations("sqlite")[0][1]
     listed = sql.split("state IN (")[1].split(")")[0]
     assert {name.strip(" '") for name in listed.split(",")} == set(JobState) - {"parked", "retrying"}
 
@@ -75,9 +75,24 @@ def test_a_file_of_a_newer_release_is_refused_and_left_alone(tmp_path: Path) -> 
     connection.pragma("user_version", 99)
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreUnavailable, match="the database has schema 99, this release of Holdfast knows 1: upgrade"):
+    with pytest.raises(StoreUnavailable, match="the database has schema 99, this release of Holdfast knows 2: upgrade"):
         SqliteStore(path)
     assert path.read_bytes() == before
+
+
+def test_a_file_of_an_older_release_is_brought_up_with_its_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with_store(path, lambda store: store.commit([submit("a")]))
+    connection = apsw.Connection(str(path))
+    connection.execute("DROP TABLE evidence; DROP TABLE workers; DROP INDEX jobs_children; PRAGMA user_version = 1")
+    connection.close()
+
+    async def go_on(store: SqliteStore) -> Any:
+        row = await store.get("a")
+        answers = await store.commit([KeepEvidence(Evidence("a", "n", 1, 1)), Cancel("a", None)])
+        return row is not None, answers[0], answers[1].state
+
+    assert with_store(path, go_on) == (True, True, "cancelled")
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

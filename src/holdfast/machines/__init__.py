@@ -23,7 +23,7 @@ from holdfast.machines.ready import (
 )
 from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
 from holdfast.machines.runs import RunError, RunProjection, RunRecord, run_paths, runs
-from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Snapshot
+from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Place, Snapshot
 from holdfast.machines.table import Row, Table
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "OpenStep",
     "OpenWait",
     "Pending",
+    "Place",
     "Reading",
     "Ready",
     "ReadyState",

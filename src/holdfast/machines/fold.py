@@ -25,7 +25,7 @@ from holdfast.errors import InvalidTransition
 from holdfast.machines import chain, rules
 from holdfast.machines.event import Event, HistoryEvent
 from holdfast.machines.job import TARGETS, JobEvent, JobState
-from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Snapshot
+from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Place, Snapshot
 
 __all__ = ["Fold", "Violation", "check", "derive", "fold"]
 
@@ -297,7 +297,14 @@ def _open_wait(payload: Mapping[str, Any]) -> OpenWait:
         wait_type=_text(payload, "wait_type"),
         deadline=_number(payload, "deadline"),
         park=payload.get("park") is True,
+        also=_also(payload.get("also")),
     )
+
+
+def _also(others: object) -> tuple[Place, ...]:
+    listed = others if isinstance(others, list) else []
+    said = [other for other in listed if isinstance(other, dict)]
+    return tuple(Place(_text(other, "node"), _text(other, "correlation_key")) for other in said)
 
 
 def _stream(events: Iterable[object]) -> Iterable[object]:

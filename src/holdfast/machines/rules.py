@@ -149,15 +149,23 @@ def _waiting(reader: Fold, event: Event) -> Broken | None:
         return Broken("J12", "job_waiting needs a correlation_key")
     if not (isinstance(wait_type, str) and wait_type in WAIT_TYPES):
         return Broken("J12", f"job_waiting needs a wait_type ({', '.join(sorted(WAIT_TYPES))}), got {wait_type!r}")
+    others = event.payload.get("also", [])
+    if not (isinstance(others, list) and all(_is_place(other) for other in others)):
+        return Broken("J12", "job_waiting lists under `also` the other places that wait, each with a correlation_key")
     return None
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, dict) and _is_text(value.get("correlation_key"))
 
 
 def _wait_completed(reader: Fold, event: Event) -> Broken | None:
     if reader.wait is None or reader.wait.correlation_key is None:
         return None
     key = event.payload.get("correlation_key")
-    if key != reader.wait.correlation_key:
-        return Broken("J12", f"the open wait is for {reader.wait.correlation_key!r}, this completes {key!r}")
+    if reader.wait.place(key) is None:
+        keys = " or ".join(repr(place.correlation_key) for place in reader.wait.places())
+        return Broken("J12", f"the open wait is for {keys}, this completes {key!r}")
     return None
 
 

@@ -6,17 +6,37 @@ import msgspec
 
 from holdfast.machines.job import JobState
 
-__all__ = ["CancelRequest", "OpenStep", "OpenWait", "Snapshot"]
+__all__ = ["CancelRequest", "OpenStep", "OpenWait", "Place", "Snapshot"]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One place in a job's code that waits: where it is, and the key of the signal that ends it."""
+
+    node: str | None = None
+    correlation_key: str | None = None
 
 
 class OpenWait(msgspec.Struct, frozen=True):
-    """The wait a blocked job is in. Fields are None where the stream is bare names."""
+    """The wait a blocked job is in. Fields are None where the stream is bare names.
+
+    `deadline` is that of the place named first, which ends before all others. Where branches of a job wait at once,
+    `also` names the other places: a signal for any of them completes the wait.
+    """
 
     node: str | None = None
     correlation_key: str | None = None
     wait_type: str | None = None
     deadline: float | None = None
     park: bool = False
+    also: tuple[Place, ...] = ()
+
+    def places(self) -> tuple[Place, ...]:
+        """Every place that waits, the one that ends first by time first."""
+        return (Place(self.node, self.correlation_key), *self.also)
+
+    def place(self, key: str | None) -> Place | None:
+        """The first place that a signal with this key ends; None if there is none."""
+        return next((place for place in self.places() if place.correlation_key == key), None)
 
 
 class OpenStep(msgspec.Struct, frozen=True):

@@ -9,11 +9,14 @@ from holdfast.store.commands import (
     Claimed,
     Command,
     Expire,
+    KeepEvidence,
     Kept,
     Leases,
+    Leave,
     Pause,
     Reclaim,
     Renew,
+    Report,
     Resolve,
     Resume,
     Retry,
@@ -23,7 +26,7 @@ from holdfast.store.commands import (
     Swept,
 )
 from holdfast.store.protocol import Store
-from holdfast.store.rows import Job, Lease, Signal, rebuilt
+from holdfast.store.rows import Evidence, Job, Lease, Signal, WorkerCard, rebuilt
 
 __all__ = [
     "Append",
@@ -33,14 +36,18 @@ __all__ = [
     "Claim",
     "Claimed",
     "Command",
+    "Evidence",
     "Expire",
     "Job",
+    "KeepEvidence",
     "Kept",
     "Lease",
     "Leases",
+    "Leave",
     "Pause",
     "Reclaim",
     "Renew",
+    "Report",
     "Resolve",
     "Resume",
     "Retry",
@@ -50,5 +57,6 @@ __all__ = [
     "Submit",
     "Submitted",
     "Swept",
+    "WorkerCard",
     "rebuilt",
 ]

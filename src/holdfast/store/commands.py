@@ -6,7 +6,8 @@ refused is refused alone: its answer is the error, and the others of the batch g
 
 Who may write what (L3): `Append` and `Renew` carry an attempt and are fenced; everything else is the closed list of
 unfenced writers: submit, signal, the operator's verbs, reclaim and expiry. They look at the row inside the transaction,
-and where the stream has moved they do what is right for where it is now, or nothing.
+and where the stream has moved they do what is right for where it is now, or nothing. `KeepEvidence`, `Report` and
+`Leave` touch no job at all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import Event, JobState
-from holdfast.store.rows import Job
+from holdfast.store.rows import Evidence, Job, WorkerCard
 
 __all__ = [
     "Append",
@@ -27,11 +28,14 @@ __all__ = [
     "Claimed",
     "Command",
     "Expire",
+    "KeepEvidence",
     "Kept",
     "Leases",
+    "Leave",
     "Pause",
     "Reclaim",
     "Renew",
+    "Report",
     "Resolve",
     "Resume",
     "Retry",
@@ -113,7 +117,8 @@ class Append(msgspec.Struct, frozen=True):
     """Write events under an attempt, in order. Answer: `Appended`, or `StaleAttempt` and nothing was written.
 
     An event that leaves Running ends the lease in the same transaction (L6). job_waiting looks into the inbox first: a
-    signal that came before the wait completes it at once (E12). The end of a child is signalled to its parent.
+    signal that came before the wait completes it at once (E12). The end of a child is signalled to its parent; with a
+    job that fails or is cancelled, its children that have not ended are cancelled, all in this transaction.
     """
 
     job: str
@@ -149,7 +154,8 @@ class Kept(msgspec.Struct, frozen=True):
 class Cancel(msgspec.Struct, frozen=True):
     """Cancel a job: at once if no worker holds it, else by a request that its code sees. Answer: the `Job`.
 
-    Repeating is harmless and keeps the first reason (R6); a job that has ended is left as it is.
+    Repeating is harmless and keeps the first reason (R6); a job that has ended is left as it is. The children of a job
+    that ends by it are cancelled in the same transaction.
     """
 
     job: str
@@ -207,6 +213,27 @@ class Bury(msgspec.Struct, frozen=True):
     worker: str
 
 
+class KeepEvidence(msgspec.Struct, frozen=True):
+    """Keep what a call reported after its attempt had lost the right to write (E5). Answer: whether it was new.
+
+    It is shown to whoever has to answer for the call, and is never applied by itself.
+    """
+
+    evidence: Evidence
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A worker says that it is there (L9). Answer: None. Workers not heard of for `FORGOTTEN_SECONDS` are dropped."""
+
+    card: WorkerCard
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """A worker says that it is gone. Answer: None."""
+
+    worker: str
+
+
 class Swept(msgspec.Struct, frozen=True):
     """Which jobs a sweep has touched, in the order it did."""
 
@@ -214,5 +241,20 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 Command = (
-    Submit | Claim | Renew | Append | SendSignal | Cancel | Pause | Resume | Retry | Resolve | Reclaim | Expire | Bury
+    Submit
+    | Claim
+    | Renew
+    | Append
+    | SendSignal
+    | Cancel
+    | Pause
+    | Resume
+    | Retry
+    | Resolve
+    | Reclaim
+    | Expire
+    | Bury
+    | KeepEvidence
+    | Report
+    | Leave
 )

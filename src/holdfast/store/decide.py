@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, StaleAttempt
-from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState
+from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, Place
 from holdfast.machines.event import seal_at
 from holdfast.machines.job import TARGETS
 from holdfast.store import commands as c
@@ -38,6 +38,7 @@ class Decision:
     kept: list[Signal] = field(default_factory=list)
     used: list[Signal] = field(default_factory=list)
     follow: list[c.SendSignal] = field(default_factory=list)
+    orphans: str | None = None  # the job ended badly: cancel its children that have not ended, for this reason
     answer: Any = None
     grew_only: bool = False  # nothing of the row has changed but where its stream ends
 
@@ -80,10 +81,14 @@ class _Pen:
         self.put(JobEvent.LEASED, {"purpose": purpose}, attempt=attempt)
         self.put(kind, payload, attempt=attempt)
 
-    def complete_wait(self, outcome: str, payload: Any = None, signal: str | None = None) -> None:
+    def complete_wait(
+        self, outcome: str, payload: Any = None, *, signal: str | None = None, place: Place | None = None
+    ) -> None:
+        """End the wait: at this place, or at the one that ends first by time."""
         wait = self.job.wait
         assert wait is not None, "only a blocked job has a wait to complete"
-        said = {"correlation_key": wait.correlation_key, "node": wait.node, "outcome": outcome, "payload": payload}
+        at = place if place is not None else wait.places()[0]
+        said = {"correlation_key": at.correlation_key, "node": at.node, "outcome": outcome, "payload": payload}
         self.put(JobEvent.WAIT_COMPLETED, {**said, "signal": signal})
 
     def end(self) -> Decision:
@@ -94,6 +99,8 @@ class _Pen:
         if job.state in TERMINAL_JOB_STATES and self.decision.events:
             self.set(pause=False)
             self._tell_the_parent(self.decision.events[-1])
+            if job.state is not JobState.COMPLETED:
+                self.decision.orphans = f"its parent {job.id} has ended: {job.state}"
         self.decision.grew_only = bool(self.decision.events) and not self._moved
         return self.decision
 
@@ -241,14 +248,20 @@ def _append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     pen = _Pen(job, now)
     for kind, payload in command.events:
         pen.put(kind, payload, attempt=command.attempt)
-    if pen.job.wait is not None and pen.job.wait.correlation_key is not None:
-        early = inbox(pen.job.wait.correlation_key)
-        if early is not None:
-            pen.complete_wait("signal", early.payload, early.id)
-            pen.decision.used.append(early)
+    _look_into_the_inbox(pen, inbox)
     decision = pen.end()
     decision.answer = c.Appended(decision.job.version, decision.job.state)
     return decision
+
+
+def _look_into_the_inbox(pen: _Pen, inbox: Inbox) -> None:
+    """A signal that came before the wait completes it at once (E12), whichever place it is for."""
+    for place in pen.job.wait.places() if pen.job.wait is not None else ():
+        early = inbox(place.correlation_key) if place.correlation_key is not None else None
+        if early is not None:
+            pen.complete_wait("signal", early.payload, signal=early.id, place=place)
+            pen.decision.used.append(early)
+            return
 
 
 def _signal(command: c.SendSignal, job: Job, now: float, known: Callable[[str], bool]) -> Decision:
@@ -259,12 +272,12 @@ def _signal(command: c.SendSignal, job: Job, now: float, known: Callable[[str], 
     signal = Signal(command.job, command.id, command.key, command.payload, now)
     pen = _Pen(job, now)
     pen.decision.kept.append(signal)
-    delivered = job.wait is not None and job.wait.correlation_key == command.key
-    if delivered:
-        pen.complete_wait("signal", command.payload, command.id)
+    place = job.wait.place(command.key) if job.wait is not None else None
+    if place is not None:
+        pen.complete_wait("signal", command.payload, signal=command.id, place=place)
         pen.decision.used.append(signal)
     decision = pen.end()
-    decision.answer = c.Kept("delivered" if delivered else "kept")
+    decision.answer = c.Kept("delivered" if place is not None else "kept")
     return decision
 
 
@@ -319,11 +332,12 @@ def _retry(command: c.Retry, job: Job, now: float) -> Decision:
 
 
 def _resolve(command: c.Resolve, job: Job, now: float) -> Decision:
-    if job.wait is None or job.wait.correlation_key != f"{DOUBT}{command.node}":
+    place = job.wait.place(f"{DOUBT}{command.node}") if job.wait is not None else None
+    if place is None:
         raise NotInDoubt(job.id, command.node)
     pen = _Pen(job, now)
     answer = {"answer": command.answer, "result": command.result, "actor": command.actor}
-    pen.complete_wait("resolved", answer)
+    pen.complete_wait("resolved", answer, place=place)
     decision = pen.end()
     decision.answer = decision.job
     return decision

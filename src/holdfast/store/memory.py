@@ -6,15 +6,18 @@ Nothing is durable. Everything else of the contract holds; commands are decided 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import decide
-from holdfast.store.rows import Job, Signal
+from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 
 __all__ = ["MemoryStore"]
 
@@ -28,6 +31,21 @@ class MemoryStore:
         self._events: dict[str, list[Event]] = {}
         self._signals: dict[str, dict[str, Signal]] = {}  # by job, by id; used ones are kept to know repeats
         self._used: set[tuple[str, str]] = set()
+        self._evidence: dict[tuple[str, str, int, int], Evidence] = {}
+        self._workers: dict[str, WorkerCard] = {}
+        self._next: deque[c.Command] = deque()  # what a command brings about for other jobs, in the same transaction
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            c.Submit: self._submit,
+            c.Claim: self._claim,
+            c.Renew: self._renew,
+            c.Reclaim: self._reclaim,
+            c.Expire: self._expire,
+            c.Bury: self._bury,
+            c.KeepEvidence: self._keep,
+            c.Report: self._report,
+            c.Leave: self._leave,
+        }
+        self._now = 0.0  # the time of the transaction under way
         self._lock = threading.Lock()
         self._notices: list[Callable[[], None]] = []
         self._written = 0
@@ -39,9 +57,9 @@ class MemoryStore:
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands, from any thread."""
         with self._lock:
-            now = self._clock.now()
+            self._now = self._clock.now()
             before = self._written
-            answers = [self._answer(command, now) for command in batch]
+            answers = [self._answer(command) for command in batch]
         if self._written != before or any(isinstance(command, c.Pause) for command in batch):
             for notice in list(self._notices):
                 notice()
@@ -67,6 +85,14 @@ class MemoryStore:
     async def inbox(self, job: str) -> list[Signal]:
         """Read the unused signals of a job."""
         return [signal for signal in self._signals.get(job, {}).values() if (job, signal.id) not in self._used]
+
+    async def evidence(self, job: str) -> list[Evidence]:
+        """Read what came too late."""
+        return [one for one in self._evidence.values() if one.job == job]
+
+    async def workers(self) -> list[WorkerCard]:
+        """Read who is there."""
+        return sorted(self._workers.values(), key=lambda card: card.name)
 
     async def jobs(
         self,
@@ -106,32 +132,29 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing is held."""
 
-    def _answer(self, command: c.Command, now: float) -> Any:
+    def _answer(self, command: c.Command) -> Any:
         try:
-            return self._carry_out(command, now)
+            answer = self._carry_out(command)
         except HoldfastError as refusal:
             return refusal
+        while self._next:
+            following = self._next.popleft()
+            if getattr(following, "job", None) in self._jobs:
+                self._carry_out(following)
+        return answer
 
-    def _carry_out(self, command: c.Command, now: float) -> Any:
-        match command:
-            case c.Submit():
-                return self._write(decide.submit(command, now, self._existing(command)))
-            case c.Claim():
-                return self._claim(command, now)
-            case c.Renew():
-                return self._renew(command, now)
-            case c.Reclaim():
-                return self._sweep(command.limit, lambda job: decide.reclaim(job, now), _by_lease)
-            case c.Expire():
-                return self._sweep(command.limit, lambda job: decide.expire(job, now), _by_end)
-            case c.Bury():
-                return self._bury(command, now)
-            case _:
-                job = self._jobs.get(command.job)
-                if job is None:
-                    raise UnknownJob(command.job)
-                known = self._signals.get(command.job, {}).__contains__
-                return self._write(decide.decide(command, job, now, lambda key: self._first(job.id, key), known))
+    def _carry_out(self, command: c.Command) -> Any:
+        return self._handlers.get(type(command), self._about_one_job)(command)
+
+    def _about_one_job(self, command: Any) -> Any:
+        job = self._jobs.get(command.job)
+        if job is None:
+            raise UnknownJob(command.job)
+        known = self._signals.get(command.job, {}).__contains__
+        return self._write(decide.decide(command, job, self._now, lambda key: self._first(job.id, key), known))
+
+    def _submit(self, command: c.Submit) -> Any:
+        return self._write(decide.submit(command, self._now, self._existing(command)))
 
     def _write(self, decision: decide.Decision) -> Any:
         job = decision.job
@@ -141,10 +164,33 @@ class MemoryStore:
         for signal in decision.kept:
             self._signals.setdefault(signal.job, {})[signal.id] = signal
         self._used |= {(signal.job, signal.id) for signal in decision.used}
-        for told in decision.follow:
-            if told.job in self._jobs:
-                self._carry_out(told, job.updated_at)
+        self._next += decision.follow
+        if decision.orphans is not None:
+            self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
         return decision.answer
+
+    def _children(self, parent: str) -> list[str]:
+        """The jobs that this one has started and that have not ended, oldest first."""
+        return sorted(
+            job.id for job in self._jobs.values() if job.parent == parent and job.state not in TERMINAL_JOB_STATES
+        )
+
+    def _keep(self, command: c.KeepEvidence) -> bool:
+        evidence = command.evidence
+        known = (evidence.job, evidence.node, evidence.attempt, evidence.number)
+        if evidence.job not in self._jobs:
+            raise UnknownJob(evidence.job)
+        if known in self._evidence:
+            return False
+        self._evidence[known] = msgspec.structs.replace(evidence, at=self._now)
+        return True
+
+    def _report(self, command: c.Report) -> None:
+        card, now = command.card, self._now
+        before = self._workers.get(card.name)
+        started = before.started_at if before is not None else now
+        heard_of = {name: one for name, one in self._workers.items() if one.seen_at > now - FORGOTTEN_SECONDS}
+        self._workers = {**heard_of, card.name: msgspec.structs.replace(card, started_at=started, seen_at=now)}
 
     def _existing(self, command: c.Submit) -> Job | None:
         if command.job in self._jobs or command.idempotency_key is None:
@@ -157,7 +203,8 @@ class MemoryStore:
         unused = (signal for signal in self._signals.get(job, {}).values() if (job, signal.id) not in self._used)
         return next((signal for signal in unused if signal.key == key), None)
 
-    def _claim(self, command: c.Claim, now: float) -> list[c.Claimed]:
+    def _claim(self, command: c.Claim) -> list[c.Claimed]:
+        now = self._now
         fitting = [
             job
             for job in self._jobs.values()
@@ -173,11 +220,11 @@ class MemoryStore:
             claimed.append(c.Claimed(decision.job, list(self._events[job.id])))
         return claimed
 
-    def _renew(self, command: c.Renew, now: float) -> c.Leases:
+    def _renew(self, command: c.Renew) -> c.Leases:
         lost, cancel, pause = set(), set(), set()
         for name, attempt in command.held:
             job = self._jobs.get(name)
-            renewed = decide.renew(job, command, attempt, now) if job is not None else None
+            renewed = decide.renew(job, command, attempt, self._now) if job is not None else None
             if renewed is None:
                 lost.add(name)
                 continue
@@ -185,6 +232,15 @@ class MemoryStore:
             cancel |= {name} if renewed.cancel is not None else set()
             pause |= {name} if renewed.pause else set()
         return c.Leases(frozenset(lost), frozenset(cancel), frozenset(pause))
+
+    def _leave(self, command: c.Leave) -> None:
+        self._workers.pop(command.worker, None)
+
+    def _reclaim(self, command: c.Reclaim) -> c.Swept:
+        return self._sweep(command.limit, lambda job: decide.reclaim(job, self._now), _by_lease)
+
+    def _expire(self, command: c.Expire) -> c.Swept:
+        return self._sweep(command.limit, lambda job: decide.expire(job, self._now), _by_end)
 
     def _sweep(
         self, limit: int, decided: Callable[[Job], decide.Decision | None], order: Callable[[Job], float]
@@ -197,12 +253,13 @@ class MemoryStore:
                 swept.append(job.id)
         return c.Swept(swept)
 
-    def _bury(self, command: c.Bury, now: float) -> c.Swept:
+    def _bury(self, command: c.Bury) -> c.Swept:
         dead = sorted(
             job.id for job in self._jobs.values() if job.lease is not None and job.lease.worker == command.worker
         )
         for name in dead:
-            self._jobs[name] = decide.buried(self._jobs[name], now)
+            self._jobs[name] = decide.buried(self._jobs[name], self._now)
+        self._workers.pop(command.worker, None)
         return c.Swept(dead)
 
 

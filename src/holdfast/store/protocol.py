@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from holdfast.machines import Event, JobState
 from holdfast.store.commands import Command, Leases
-from holdfast.store.rows import Job, Signal
+from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 
 __all__ = ["Store"]
 
@@ -42,6 +42,14 @@ class Store(Protocol):
 
     async def inbox(self, job: str) -> list[Signal]:
         """Read the signals that wait in a job's inbox, oldest first."""
+        ...
+
+    async def evidence(self, job: str) -> list[Evidence]:
+        """Read what calls of a job reported when it was too late, oldest first (E5)."""
+        ...
+
+    async def workers(self) -> list[WorkerCard]:
+        """Read the workers that have reported and not left, by name."""
         ...
 
     async def jobs(

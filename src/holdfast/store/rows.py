@@ -14,7 +14,9 @@ import msgspec
 from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, JobState, OpenWait
 from holdfast.machines.job import TARGETS
 
-__all__ = ["Job", "Lease", "Signal", "rebuilt"]
+__all__ = ["FORGOTTEN_SECONDS", "Evidence", "Job", "Lease", "Signal", "WorkerCard", "rebuilt"]
+
+FORGOTTEN_SECONDS = 86_400.0  # a worker not heard of for so long is no longer listed
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -32,6 +34,54 @@ class Signal(msgspec.Struct, frozen=True):
     key: str
     payload: Any
     at: float
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What a call reported when it was too late: its attempt had lost the job, or its time was up (E5).
+
+    Attributes:
+        job: the job.
+        node: the call.
+        attempt: the attempt that made the call.
+        number: which try of the call it was.
+        at: when it was kept, by the store's clock; what the sender says is replaced.
+        result: what the call returned, as JSON; None if it raised.
+        error: what it raised, in words; None if it returned.
+    """
+
+    job: str
+    node: str
+    attempt: int
+    number: int
+    result: Any = None
+    error: str | None = None
+    at: float = 0.0
+
+
+class WorkerCard(msgspec.Struct, frozen=True):
+    """A worker, as it describes itself (L9). What it runs is seen from the leases of the jobs, not from here.
+
+    Attributes:
+        name: its name, which leases carry.
+        host: the machine.
+        pid: the process.
+        slots: how many jobs it runs at once.
+        queues: the queues it serves; None is all.
+        entries: what it can run, as ``plugin.entry``.
+        lease_seconds: how long its leases last; it reports at least as often.
+        started_at: when it first reported, by the store's clock; what the sender says is replaced, as with the next.
+        seen_at: when it last did.
+    """
+
+    name: str
+    host: str
+    pid: int
+    slots: int
+    queues: tuple[str, ...] | None
+    entries: tuple[str, ...]
+    lease_seconds: float
+    started_at: float = 0.0
+    seen_at: float = 0.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,9 +29,9 @@ from holdfast.errors import StoreUnavailable
 from holdfast.machines import Event, JobState
 from holdfast.store import commands as c
 from holdfast.store.filelock import FileLock
-from holdfast.store.rows import Job, Signal
+from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 from holdfast.store.schema import migrate
-from holdfast.store.sqlite_rows import EVENT_COLUMNS, JOB_COLUMNS, event_of, job_of, signal_of
+from holdfast.store.sqlite_rows import EVENT_COLUMNS, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
 from holdfast.store.sqlite_transaction import Transaction
 
 __all__ = ["SqliteStore"]
@@ -95,6 +95,15 @@ class SqliteStore:
         """Read the unused signals of a job."""
         sql = "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND used = 0 ORDER BY place"
         return [signal_of(row) for row in self._read(sql, (job,))]
+
+    async def evidence(self, job: str) -> list[Evidence]:
+        """Read what came too late."""
+        sql = "SELECT job, node, attempt, number, result, error, at FROM evidence WHERE job = ? ORDER BY at, node"
+        return [evidence_of(row) for row in self._read(sql, (job,))]
+
+    async def workers(self) -> list[WorkerCard]:
+        """Read who is there."""
+        return [card_of(row) for row in self._read("SELECT card, started_at, seen_at FROM workers ORDER BY name", ())]
 
     async def jobs(
         self,

@@ -7,13 +7,15 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, CancelRequest, Event, JobState, OpenWait
-from holdfast.store.rows import Job, Lease, Signal
+from holdfast.store.rows import Evidence, Job, Lease, Signal, WorkerCard
 
 __all__ = [
     "EVENT_COLUMNS",
     "JOB_COLUMNS",
+    "card_of",
     "event_of",
     "event_row",
+    "evidence_of",
     "job_of",
     "job_row",
     "signal_of",
@@ -32,6 +34,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_wait = msgspec.json.Decoder(OpenWait).decode
 _decode_cancel = msgspec.json.Decoder(CancelRequest).decode
+_decode_card = msgspec.json.Decoder(WorkerCard).decode
 
 
 def event_row(event: Event) -> tuple[Any, ...]:
@@ -106,6 +109,29 @@ def signal_of(row: tuple[Any, ...]) -> Signal:
 def signal_payload(signal: Signal) -> str:
     """Give a signal's payload as JSON text."""
     return _encode(signal.payload).decode()
+
+
+def evidence_of(row: tuple[Any, ...]) -> Evidence:
+    """Read a piece of evidence back."""
+    job, node, attempt, number, result, error, at = row
+    return Evidence(job, node, attempt, number, _decode(result), error, at)
+
+
+def evidence_row(evidence: Evidence, now: float) -> tuple[Any, ...]:
+    """Give the columns of a piece of evidence."""
+    said = evidence.job, evidence.node, evidence.attempt, evidence.number
+    return (*said, _encode(evidence.result).decode(), evidence.error, now)
+
+
+def card_of(row: tuple[Any, ...]) -> WorkerCard:
+    """Read a worker's card back."""
+    card, started_at, seen_at = row
+    return msgspec.structs.replace(_decode_card(card), started_at=started_at, seen_at=seen_at)
+
+
+def card_row(card: WorkerCard, now: float) -> tuple[Any, ...]:
+    """Give the columns of a worker's card."""
+    return card.name, _encode(card).decode(), now, now
 
 
 def _ends_at(job: Job) -> float | None:

@@ -6,6 +6,7 @@ command that looks for jobs (a claim, a sweep) first has everything written that
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,13 +17,15 @@ from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import Event
 from holdfast.store import commands as c
 from holdfast.store import decide
-from holdfast.store.rows import Job, Signal
+from holdfast.store.rows import FORGOTTEN_SECONDS, Job, Signal
 from holdfast.store.sqlite_rows import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
     JOB_WRITTEN,
+    card_row,
     event_of,
     event_row,
+    evidence_row,
     job_of,
     job_row,
     signal_of,
@@ -44,6 +47,14 @@ _INSERT_SIGNAL = (
 _FIRST_SIGNAL = (
     "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND key = ? AND used = 0 ORDER BY place LIMIT 1"
 )
+_INSERT_EVIDENCE = (
+    "INSERT INTO evidence (job, node, attempt, number, result, error, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT DO NOTHING RETURNING 1"
+)
+_REPORT = (
+    "INSERT INTO workers (name, card, started_at, seen_at) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at"
+)
 
 
 class Transaction:
@@ -55,7 +66,19 @@ class Transaction:
         self._stored: dict[str, Job | None] = {}  # as the database has it; None: not there
         self._jobs: dict[str, Job] = {}  # as it will be
         self._events: list[Event] = []
+        self._next: deque[c.Command] = deque()  # what a command brings about for other jobs
         self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            c.Submit: self._submit,
+            c.Claim: self._claim,
+            c.Renew: self._renew,
+            c.Reclaim: self._reclaim,
+            c.Expire: self._expire,
+            c.Bury: self._bury,
+            c.KeepEvidence: self._keep,
+            c.Report: self._report,
+            c.Leave: self._leave,
+        }
         self.wrote = False  # whether a worker may want to know: an event was written, or a pause was asked for
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
@@ -68,32 +91,27 @@ class Transaction:
 
     def _answer(self, command: c.Command) -> Any:
         try:
-            return self._carry_out(command)
+            answer = self._carry_out(command)
         except HoldfastError as refusal:
             return refusal
+        while self._next:
+            following = self._next.popleft()
+            if self._job(getattr(following, "job", "")) is not None:
+                self._carry_out(following)
+        return answer
 
     def _carry_out(self, command: c.Command) -> Any:
-        match command:
-            case c.Submit():
-                return self._take(decide.submit(command, self._now, self._existing(command)))
-            case c.Claim():
-                return self._claim(command)
-            case c.Renew():
-                return self._renew(command)
-            case c.Reclaim():
-                sql = "SELECT id FROM jobs WHERE lease_until <= ? ORDER BY lease_until, id LIMIT ?"
-                return self._sweep(sql, command.limit, lambda job: decide.reclaim(job, self._now))
-            case c.Expire():
-                sql = "SELECT id FROM jobs WHERE ends_at <= ? ORDER BY ends_at, id LIMIT ?"
-                return self._sweep(sql, command.limit, lambda job: decide.expire(job, self._now))
-            case c.Bury():
-                return self._bury(command)
-            case _:
-                job = self._job(command.job)
-                if job is None:
-                    raise UnknownJob(command.job)
-                inbox = self._inbox(command.job)
-                return self._take(decide.decide(command, job, self._now, inbox, self._known(command.job)))
+        return self._handlers.get(type(command), self._about_one_job)(command)
+
+    def _about_one_job(self, command: Any) -> Any:
+        job = self._job(command.job)
+        if job is None:
+            raise UnknownJob(command.job)
+        inbox = self._inbox(command.job)
+        return self._take(decide.decide(command, job, self._now, inbox, self._known(command.job)))
+
+    def _submit(self, command: c.Submit) -> Any:
+        return self._take(decide.submit(command, self._now, self._existing(command)))
 
     # Loading
 
@@ -158,10 +176,29 @@ class Transaction:
             self._connection.execute(_INSERT_SIGNAL, said)
         for signal in decision.used:
             self._connection.execute("UPDATE signals SET used = 1 WHERE job = ? AND id = ?", (signal.job, signal.id))
-        for told in decision.follow:
-            if self._job(told.job) is not None:
-                self._carry_out(told)
+        self._next += decision.follow
+        if decision.orphans is not None:
+            self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
         return decision.answer
+
+    def _children(self, parent: str) -> list[str]:
+        """The jobs that this one has started and that have not ended, oldest first."""
+        self._flush()
+        sql = "SELECT id FROM jobs WHERE parent = ? AND state IN ('queued', 'running', 'waiting') ORDER BY id"
+        return self._names(sql, (parent,))
+
+    def _keep(self, command: c.KeepEvidence) -> bool:
+        evidence = command.evidence
+        if self._job(evidence.job) is None:
+            raise UnknownJob(evidence.job)
+        return self._connection.execute(_INSERT_EVIDENCE, evidence_row(evidence, self._now)).fetchone() is not None
+
+    def _report(self, command: c.Report) -> None:
+        self._connection.execute("DELETE FROM workers WHERE seen_at <= ?", (self._now - FORGOTTEN_SECONDS,))
+        self._connection.execute(_REPORT, card_row(command.card, self._now))
+
+    def _leave(self, command: c.Leave) -> None:
+        self._connection.execute("DELETE FROM workers WHERE name = ?", (command.worker,))
 
     def _flush(self) -> None:
         """Write what was gathered: events, new rows, rows that only grew, rows that changed."""
@@ -240,6 +277,14 @@ class Transaction:
                 pause.add(name)
         return c.Leases(frozenset(lost), frozenset(cancel), frozenset(pause))
 
+    def _reclaim(self, command: c.Reclaim) -> c.Swept:
+        sql = "SELECT id FROM jobs WHERE lease_until <= ? ORDER BY lease_until, id LIMIT ?"
+        return self._sweep(sql, command.limit, lambda job: decide.reclaim(job, self._now))
+
+    def _expire(self, command: c.Expire) -> c.Swept:
+        sql = "SELECT id FROM jobs WHERE ends_at <= ? ORDER BY ends_at, id LIMIT ?"
+        return self._sweep(sql, command.limit, lambda job: decide.expire(job, self._now))
+
     def _sweep(self, sql: str, limit: int, decided: Callable[[Job], decide.Decision | None]) -> c.Swept:
         self._flush()
         names = self._names(sql, (self._now, limit))
@@ -258,4 +303,5 @@ class Transaction:
         for name in names:
             self._jobs[name] = decide.buried(self._jobs[name], self._now)
             self._changed.add(name)
+        self._connection.execute("DELETE FROM workers WHERE name = ?", (command.worker,))
         return c.Swept(names)

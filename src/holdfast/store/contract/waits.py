@@ -76,6 +76,21 @@ async def a_wait_whose_time_is_up_is_completed_as_expired(lab: Lab) -> None:
 
 
 @clause
+async def a_signal_for_any_of_several_places_completes_the_wait_there(lab: Lab) -> None:
+    also = [{"node": "m", "correlation_key": "paid"}, {"node": "o", "correlation_key": "seen"}]
+    await lab.waiting(key="shipped", node="n", also=also, deadline=lab.clock.now() + 60)
+    assert await lab.do(SendSignal("a", "paid", 7, "s1")) == Kept("delivered")
+    last = (await lab.store.events("a"))[-1]
+    assert (last.payload["node"], last.payload["correlation_key"], last.payload["payload"]) == ("m", "paid", 7)
+    (held,) = await lab.claim()
+    assert await lab.do(SendSignal("a", "seen", 8, "s2")) == Kept("kept")
+    said = {"correlation_key": "shipped", "node": "n", "wait_type": "signal", "also": also[1:]}
+    await lab.append(held.job, ("job_waiting", said))
+    assert (await lab.store.events("a"))[-1].payload["node"] == "o", "the inbox is looked into for every place"
+    await lab.job()
+
+
+@clause
 async def the_end_of_a_child_is_signalled_to_its_parent(lab: Lab) -> None:
     held = await lab.running("parent")
     await lab.submit("child", parent="parent", parent_key="child:child")
