@@ -20,6 +20,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: where jobs are kept: ``sqlite:///path``, or ``memory:`` for tests.
+        effects: where results of calls are kept besides: empty for the job's own database alone, or a directory.
         concurrency: jobs that one worker runs at once.
         lease_seconds: how long a claim lasts without a heartbeat; a heartbeat is sent at a third of it.
         poll_seconds: how often a worker looks whether another process has written something.
@@ -33,6 +34,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str = "sqlite:///holdfast.db"
+    effects: str = ""
     concurrency: int = 100
     lease_seconds: float = 15.0
     poll_seconds: float = 0.02

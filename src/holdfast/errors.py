@@ -12,6 +12,7 @@
     │   ├── IdempotencyConflict (ValueError)      the key or id was used before, for something else
     │   ├── UnknownEntry (LookupError)            no job function has this name
     │   ├── UnknownJob (LookupError)              no job has this id
+    │   ├── EffectConflict (ValueError)           a call has an effect already, and it is a different one
     │   ├── NotInDoubt (RuntimeError)             there is no open question about this tool
     │   └── NotInsideJob (RuntimeError)           asked for outside a job
     │
@@ -44,6 +45,7 @@ Errors are named after the condition, carry its parts as fields, and say what to
 from __future__ import annotations
 
 __all__ = [
+    "EffectConflict",
     "EmptyWakeSet",
     "HoldfastError",
     "IdempotencyConflict",
@@ -229,6 +231,23 @@ class IdempotencyConflict(HoldfastError, ValueError):
 
     def __str__(self) -> str:
         return f"the key {self.key!r} belongs to job {self.job}, which was started with something else"
+
+
+class EffectConflict(HoldfastError, ValueError):
+    """A call has an effect already, and this is a different one; the first stands (E7).
+
+    Attributes:
+        job: the job.
+        node: the call.
+    """
+
+    def __init__(self, job: str, node: str) -> None:
+        self.job = job
+        self.node = node
+        super().__init__(job, node)
+
+    def __str__(self) -> str:
+        return f"{self.node} of job {self.job} has an effect already, and this is a different one: the first stands"
 
 
 class NotInDoubt(HoldfastError, RuntimeError):

@@ -13,17 +13,20 @@ from typing import Any
 import pytest
 
 from holdfast import App, StoreUnavailable, gather, now, wait_for
-from holdfast.store import Bury, Store
+from holdfast.authoring.signature import fingerprint
+from holdfast.store import Append, Bury, Claim, Pause, Resume, Store
+from holdfast.store.effects import DirectoryEffects, Effect, EffectStore
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
-from support.faults import FaultyStore
+from support.faults import FaultyEffects, FaultyStore
 from support.stories import drain, play, quick
 
 
-def shop(store: Store, witness: list[str]) -> App:
+def shop(store: Store, witness: list[str], effects: EffectStore | None = None) -> App:
     """An app whose job writes everything: steps, tools, a value, a wait, a child. A new process, as it were."""
     app = App("shop", config=quick("memory:", lease_seconds=0.2))
     app._opened = store
+    app._effects = effects
 
     @app.step
     async def price(sku: str) -> int:
@@ -53,6 +56,10 @@ def shop(store: Store, witness: list[str]) -> App:
     return app
 
 
+def claim_of(app: App) -> Claim:
+    return Claim(worker="w", entries=frozenset(app.entries), queues=None, limit=1, lease_seconds=15.0)
+
+
 RESULT = ["receipt 6", "dhl", "sent", True]
 
 
@@ -67,11 +74,10 @@ async def settle(app: App) -> None:
             await app.aresolve(job, node, done=results[node.split(":", maxsplit=1)[0]])
 
 
-async def survive(inner: Store, n: int, mode: str) -> bool:
-    """Run the story with one fault; whether there was still a commit to fail."""
+async def survive(inner: Store, faulty: FaultyStore, effects: EffectStore | None, failing: EffectStore | None) -> None:
+    """Run the story with one fault, in the store or in the effect store; then again without, as a new process would."""
     witness: list[str] = []
-    faulty = FaultyStore(inner, n, mode)
-    app = shop(faulty, witness)
+    app = shop(faulty, witness, failing)
     started = None
     while started is None and not faulty.crashed:
         try:
@@ -88,7 +94,7 @@ async def survive(inner: Store, n: int, mode: str) -> bool:
     if worker._worker is not None:
         await inner.commit([Bury(worker._worker.name)])
 
-    again = shop(inner, witness)
+    again = shop(inner, witness, effects)
     handle = await again.entries["shop", "checkout"].options(key="k").astart("AB")
     assert started is None or started.id == handle.id, "what was acknowledged is there, once"
     await again.asignal(handle.id, "shipped", "dhl", id="s1")
@@ -98,16 +104,93 @@ async def survive(inner: Store, n: int, mode: str) -> bool:
     assert await handle.aresult(timeout=10) == RESULT
     assert len(set(witness)) == len(witness), f"a tool acted twice: {witness}"
     assert await again.averify() == {}
-    return faulty.failed
 
 
 @pytest.mark.parametrize("mode", ["crash", "not applied", "applied"])
+@pytest.mark.parametrize("kept", ["own database", "directory"])
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
-def test_a_fault_at_any_commit_loses_nothing_and_repeats_no_tool(backend: str, mode: str, tmp_path: Path) -> None:
+def test_a_fault_at_any_commit_loses_nothing_and_repeats_no_tool(
+    backend: str, kept: str, mode: str, tmp_path: Path
+) -> None:
     n = 0
     failed = True
     while failed:
         n += 1
         inner: Store = MemoryStore() if backend == "memory" else SqliteStore(tmp_path / f"{n}.db")
-        failed = play(survive(inner, n, mode))
+        effects = DirectoryEffects(tmp_path / f"effects-{n}") if kept == "directory" else None
+        faulty = FaultyStore(inner, n, mode)
+        play(survive(inner, faulty, effects, effects))
+        failed = faulty.failed
     assert n > 8, "the story has at least eight commits to fail"
+
+
+@pytest.mark.parametrize("mode", ["crash", "not applied", "applied"])
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+def test_a_fault_at_any_write_of_an_effect_loses_nothing_and_repeats_no_tool(
+    backend: str, mode: str, tmp_path: Path
+) -> None:
+    n = 0
+    failed = True
+    while failed:
+        n += 1
+        inner: Store = MemoryStore() if backend == "memory" else SqliteStore(tmp_path / f"{n}.db")
+        faulty = FaultyStore(inner, 1_000_000, mode)
+        effects = DirectoryEffects(tmp_path / f"effects-{n}")
+        failing = FaultyEffects(effects, n, mode, faulty)
+        play(survive(inner, faulty, effects, failing))
+        failed = failing.left <= 0
+    assert n > 8, "the story has at least eight effects and beginnings to fail"
+
+
+def test_an_effect_without_its_events_is_caught_up_with_and_not_called_again(tmp_path: Path) -> None:
+    """The crash between the two phases: the effect is kept, its events are not (E3)."""
+    witness: list[str] = []
+
+    async def story() -> None:
+        inner = MemoryStore()
+        effects = DirectoryEffects(tmp_path)
+        app = shop(inner, witness, effects)
+        handle = await app.entries["shop", "notify"].astart("hello")
+        (claimed,) = (await inner.commit([claim_of(app)]))[0]
+        node = "mail:" + fingerprint({"text": "hello"})[:12]
+        declared = ("tool_invocation_started", {"node": node, "name": "mail", "try": 1, "args": {"text": "hello"}})
+        await inner.commit([Append(handle.id, claimed.job.attempt, (declared,))])
+        await effects.begin(handle.id, 1)
+        await effects.put(Effect(handle.id, node, 1, 1, "sent by the one that died"))
+        await inner.commit([Bury("w")])
+        await drain(app)
+        assert await handle.aresult(timeout=5) == "sent by the one that died"
+        ended = [event for event in await handle.aevents() if event.type == "tool_invocation_finished"]
+        assert [(event.attempt, event.payload["caught_up"]) for event in ended] == [(2, True)]
+        assert await app.averify() == {}
+
+    play(story())
+    assert witness == []
+
+
+def test_jobs_wait_while_the_effect_store_is_away_and_nothing_counts_against_them(tmp_path: Path) -> None:
+    witness: list[str] = []
+    blocked = tmp_path / "effects"
+    blocked.write_text("no directory")
+
+    async def story() -> None:
+        app = shop(MemoryStore(), witness, DirectoryEffects(blocked))
+        handle = await app.entries["shop", "notify"].astart("hello")
+        worker = app.worker()
+        working = asyncio.create_task(worker.arun())
+        async for record in handle.awatch():
+            if record.stage == "retrying":
+                break
+        worker.stop()
+        await working
+        row = await app.store().get(handle.id)
+        assert row is not None
+        assert (row.attempts, witness) == (0, [])
+        blocked.unlink()
+        row = None
+        await app.store().commit([Pause(handle.id), Resume(handle.id)])
+        await drain(app)
+        assert await handle.aresult(timeout=5) == "sent"
+
+    play(story())
+    assert witness == ["mail hello"]

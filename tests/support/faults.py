@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store import Command, Renew, Store
+from holdfast.store import Command, Renew, Report, Store
+from holdfast.store.effects import Effect, EffectStore
 
 
 class FaultyStore:
@@ -36,9 +37,40 @@ class FaultyStore:
         return await self._store.commit(batch)
 
     def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
-        if self.crashed and all(isinstance(command, Renew) for command in batch):
+        if self.crashed and all(isinstance(command, (Renew, Report)) for command in batch):
             raise StoreUnavailable("the process is gone")
         return self._store.commit_blocking(batch)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+class FaultyEffects:
+    """An effect store whose n-th use goes wrong, in the same three ways; a crash takes the whole process along."""
+
+    def __init__(self, effects: EffectStore, fail_at: int, mode: str, process: FaultyStore) -> None:
+        self._effects = effects
+        self.left = fail_at
+        self._mode = mode
+        self._process = process
+
+    async def begin(self, job: str, attempt: int) -> dict[str, Effect]:
+        found: dict[str, Effect] = await self._use(lambda: self._effects.begin(job, attempt))
+        return found
+
+    async def put(self, effect: Effect) -> None:
+        await self._use(lambda: self._effects.put(effect))
+
+    async def close(self) -> None:
+        await self._effects.close()
+
+    async def _use(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        self.left -= 1
+        if self._process.crashed:
+            raise StoreUnavailable("the process is gone")
+        if self.left == 0:
+            if self._mode == "applied":
+                await work()
+            self._process.crashed = self._mode == "crash"
+            raise StoreUnavailable(f"fault injected: {self._mode}")
+        return await work()

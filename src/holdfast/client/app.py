@@ -19,14 +19,16 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.registry import Registry
 from holdfast.authoring.signature import fingerprint
 from holdfast.client.handle import RunHandle, job_of_run
-from holdfast.client.opening import open_store
+from holdfast.client.opening import open_effects, open_store
+from holdfast.client.workers import WorkerStatus, workers
 from holdfast.config import Config
 from holdfast.engine.worker import Worker
 from holdfast.errors import UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import RunRecord, Violation, check, runs
-from holdfast.store import Cancel, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit, rebuilt
+from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit, rebuilt
+from holdfast.store.effects import EffectStore
 
 __all__ = ["App", "AppWorker"]
 
@@ -48,6 +50,7 @@ class App(Registry):
         super().__init__(name, max_attempts=self.config.max_attempts)
         self._opened: Store | None = None
         self._opening = threading.Lock()
+        self._effects: EffectStore | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
         self._portal: _Portal | None = None
 
@@ -121,6 +124,14 @@ class App(Registry):
             if wrong:
                 found[row.id] = wrong
         return found
+
+    async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
+        """List what calls of a run reported when it was too late: shown to people, never applied by itself (E5)."""
+        return await self._store().evidence((await self._row(job_of_run(run_id)[0])).id)
+
+    async def aworkers(self) -> builtins.list[WorkerStatus]:
+        """List who works on this store, what each runs, and which step that is in since when (L9)."""
+        return await workers(self._store())
 
     async def _everything(self) -> list[Job]:
         rows: list[Job] = []
@@ -237,6 +248,14 @@ class App(Registry):
         """Check histories; see `averify`."""
         return self.block(self.averify(run_id))
 
+    def evidence(self, run_id: str) -> builtins.list[Evidence]:
+        """List what came too late; see `aevidence`."""
+        return self.block(self.aevidence(run_id))
+
+    def workers(self) -> builtins.list[WorkerStatus]:
+        """List who works; see `aworkers`."""
+        return self.block(self.aworkers())
+
     def worker(
         self, *, concurrency: int | None = None, queues: Iterable[str] | None = None, name: str | None = None
     ) -> AppWorker:
@@ -252,6 +271,13 @@ class App(Registry):
         """Give the store, opened."""
         return self._store()
 
+    def effects(self) -> EffectStore | None:
+        """Give the effect store, opened; None if results are kept in the job's own database alone."""
+        with self._opening:
+            if self._effects is None:
+                self._effects = open_effects(self.config.effects)
+            return self._effects
+
     def block(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run something on the app's own loop and wait for it."""
         with self._opening:
@@ -262,6 +288,9 @@ class App(Registry):
 
     async def aclose(self) -> None:
         """Let go of the store."""
+        if self._effects is not None:
+            effects, self._effects = self._effects, None
+            await effects.close()
         if self._opened is not None:
             store, self._opened = self._opened, None
             await store.close()
@@ -305,6 +334,7 @@ class AppWorker:
             self._app.entries,
             self._app.config,
             children=self._app.submission,
+            effects=self._app.effects(),
             concurrency=self._concurrency,
             queues=self._queues,
             name=self._name,

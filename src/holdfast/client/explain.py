@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from datetime import UTC, datetime
 
 from holdfast.machines import JobState
-from holdfast.store import Job
+from holdfast.store import Evidence, Job
 from holdfast.store.decide import DOUBT, PAUSE_KEY
 
 __all__ = ["explain"]
 
 
-def explain(job: Job, now: float, entries: Container[tuple[str, str]] | None = None) -> str:
+def explain(
+    job: Job,
+    now: float,
+    entries: Container[tuple[str, str]] | None = None,
+    evidence: Sequence[Evidence] = (),
+) -> str:
     """Say where a job is and what it waits for.
 
     Args:
         job: its row.
         now: the store's time.
         entries: what the asker's app can run, if it has one; None if that is not known.
+        evidence: what its calls reported when it was too late.
     """
-    said = [_where(job, now)]
+    said = [_where(job, now), *(_late(one) for one in evidence)]
     if job.state is JobState.QUEUED and entries is not None and (job.plugin, job.entry) not in entries:
         said.append(f"This app has no job {job.plugin}.{job.entry}: it waits for a worker that has.")
     if job.cancel is not None and job.state is JobState.RUNNING:
@@ -52,22 +58,31 @@ def _where(job: Job, now: float) -> str:
 
 
 def _waits(job: Job, now: float) -> str:
-    key = job.wait.correlation_key or "" if job.wait is not None else ""
-    if key == PAUSE_KEY:
+    wait = job.wait
+    assert wait is not None, "a job that waits has a wait"
+    places = [place.correlation_key or "" for place in wait.places()]
+    if places[0] == PAUSE_KEY:
         return "It is paused until somebody resumes it."
-    if key.startswith(DOUBT):
-        node = key.removeprefix(DOUBT)
-        return (
-            f"It asks: did {node} act? A worker died in the middle of it. Answer with resolve: done, not_done or fail."
-        )
-    until = job.wait.deadline if job.wait is not None else None
-    if job.wait is not None and job.wait.wait_type == "timer":
-        return f"It sleeps until {_time(until or now, now)}."
-    if job.wait is not None and job.wait.wait_type == "child":
-        return "It waits for a job that it has started."
-    return f"It waits for the signal {key!r}" + (
-        f", until {_time(until, now)}." if until is not None else ", for ever."
-    )
+    said = [_question(key) for key in places if key.startswith(DOUBT)]
+    signals = [repr(key) for key in places if not key.startswith("holdfast:")]
+    until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", for ever"
+    if signals:
+        said.append(f"It waits for the signal {' or '.join(signals)}{until}.")
+    if any(key.startswith("holdfast:child:") for key in places):
+        said.append("It waits for a job that it has started.")
+    if places[0].startswith(("holdfast:timer:", "holdfast:retry:")):
+        said.append(f"It sleeps until {_time(wait.deadline or now, now)}.")
+    return " ".join(said)
+
+
+def _question(key: str) -> str:
+    node = key.removeprefix(DOUBT)
+    return f"It asks: did {node} act? A worker died in the middle of it. Answer with resolve: done, not_done or fail."
+
+
+def _late(evidence: Evidence) -> str:
+    reported = f"it raised {evidence.error}" if evidence.error is not None else f"its result was {evidence.result!r}"
+    return f"Attempt {evidence.attempt} reported of {evidence.node}, after it had lost the job: {reported}."
 
 
 def _attempts(job: Job) -> str:

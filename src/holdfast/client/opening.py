@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from holdfast.store import Store
+from holdfast.store.effects import DirectoryEffects, EffectStore
 from holdfast.store.memory import MemoryStore
 
-__all__ = ["open_store"]
+__all__ = ["open_effects", "open_store"]
 
 
 def open_store(url: str) -> Store:
@@ -22,3 +23,8 @@ def open_store(url: str) -> Store:
 
         return SqliteStore(url.removeprefix("sqlite:///"))
     raise ValueError(f"{url!r} names no store: use sqlite:///path/to/jobs.db, or memory: for tests")
+
+
+def open_effects(place: str) -> EffectStore | None:
+    """Open the effect store that a setting names; None for the job's own database."""
+    return DirectoryEffects(place.removeprefix("file://")) if place else None

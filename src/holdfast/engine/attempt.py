@@ -30,16 +30,19 @@ from holdfast.config import Config
 from holdfast.engine import verdict
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
+from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.replay import Replay
 from holdfast.engine.verdict import Written
 from holdfast.engine.waits import Waits
-from holdfast.errors import NonDeterminism, StoreUnavailable, WaitTimeout
+from holdfast.errors import NonDeterminism, StaleAttempt, StoreUnavailable, WaitTimeout
 from holdfast.journal import Journal
 from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.store import Claimed, Command
+from holdfast.store.effects import EffectStore
 
 __all__ = ["Attempt"]
 
+EFFECTS_PAUSE_SECONDS = 1.0  # until a job is tried again whose effect store was away
 UNDER_WAY_MAX = 512  # events that may be under way before the code has to wait for the disk
 
 
@@ -56,6 +59,7 @@ class Attempt:
         config: Config,
         now: Callable[[], float],
         children: Submission,
+        effects: EffectStore | None = None,
     ) -> None:
         self.job = claimed.job.id
         self.attempt = claimed.job.attempt
@@ -72,6 +76,7 @@ class Attempt:
         self.executor = executor
         self._calls = Calls(self)
         self.waits = Waits(self)
+        self.outcomes = Outcomes(self, effects)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._children = Children(self, children)
         self._intent: Written | None = None
@@ -106,10 +111,23 @@ class Attempt:
 
     async def _code(self) -> Any:
         conductor.set(self)
+        await self._begin()
         kwargs = self._function.signature.decode(self._args)
         if self._function.is_async:
             return await self._function.function(**kwargs)
         return await self.in_thread(self._function.function, kwargs)
+
+    async def _begin(self) -> None:
+        """See what earlier attempts have left in the effect store; without that nothing may be called."""
+        try:
+            await self.outcomes.begin()
+        except StaleAttempt as error:
+            self.lose()
+            raise Suspended from error
+        except StoreUnavailable as error:
+            later = {"reason": "effects_unavailable", "not_before": self.now() + EFFECTS_PAUSE_SECONDS}
+            self._intent = (JobEvent.REQUEUED.value, later)
+            raise Suspended from error
 
     def _ending(self) -> Written | None:
         """What to write for the way the code ended; None if nothing may be written."""
@@ -135,8 +153,6 @@ class Attempt:
         return verdict.failed(self._function, error, self._failures, self.now())
 
     async def _end(self, ending: Written) -> None:
-        if ending[0] in {JobEvent.CANCELLED, JobEvent.FAILED}:
-            self._children.cancel_all()
         await self.journal.append(self.job, self.attempt, [ending])
 
     # Ending it from outside
@@ -249,16 +265,25 @@ class Attempt:
 
     # What is written
 
-    def record(self, *events: Written) -> None:
-        """Write events with the next batch; the code runs on."""
+    @property
+    def lost(self) -> bool:
+        """Whether this attempt may write no more."""
+        return self._why == "lost"
+
+    def record(self, *events: Written) -> asyncio.Future[Any]:
+        """Write events with the next batch; the code runs on. The future is done when they are on disk, or refused."""
+        if self.lost:
+            raise Suspended
         future = self.journal.append(self.job, self.attempt, events)
         self._under_way += len(events)
         if future is not self._last:
             self._last = future
             future.add_done_callback(self._written)
+        return future
 
     def _written(self, future: asyncio.Future[Any]) -> None:
         self._under_way = 0
+        self.outcomes.written(future)
         if not future.cancelled() and future.exception() is not None and self._why != "lost":
             self.lose()  # refused, or nobody knows: another attempt goes on from what the store has
 

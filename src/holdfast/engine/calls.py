@@ -1,8 +1,8 @@
 """Calling steps and tools: recorded, at most once where it must be, tried again where it may be (SPEC E1 to E7, E10).
 
-For each call, in this order (E3): a recorded outcome is handed out. A tool that was started and has no end is in doubt
-and is settled by its policy, never called blindly. Otherwise it is called: declared first (a tool's declaration is on
-disk before it acts), then the outcome is recorded.
+For each call, in this order (E3): a recorded outcome is handed out. An effect without its events is caught up with. A
+tool that was started and has no end is in doubt and is settled by its policy, never called blindly. Otherwise it is
+called: declared first (a tool's declaration is on disk before it acts), then the outcome is recorded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.context import conductor, external
 from holdfast.authoring.functions import Call, Done, NotDone
+from holdfast.engine.outcomes import Reporting
 from holdfast.engine.replay import Failure, Success
 from holdfast.errors import InDoubt, InvalidResult, Permanent, StepFailed
 from holdfast.machines import HistoryEvent
@@ -45,19 +46,47 @@ class Calls:
             return _handed_out(call, recorded)
         await attempt.frontier(call.name, node)
         await attempt.boundary()
-        while True:
-            settled = await self._settle(call, node, plain)
-            outcome = settled if settled is not None else await self._try(call, node, plain)
-            if isinstance(outcome, Success):
-                return call.signature.decode_result(outcome.result)
+        outcome = self._caught_up(call, node, plain)
+        while outcome is None:
+            outcome = await self._settle(call, node, plain)
+            if outcome is None:
+                await self._due(node)
+                outcome = await self._try(call, node, plain)
+        return call.signature.decode_result(outcome.result)
 
-    async def _try(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
-        """One try. Success, or None if there is to be another; a final failure raises."""
+    def _caught_up(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
+        """An effect that was kept before its events could be: append them, and do not call again (E3)."""
+        attempt = self._attempt
+        effect = attempt.outcomes.left(node)
+        if effect is None:
+            return None
+        if not attempt.replay.tries[node]:  # a step's declaration does not wait for the disk, and was lost
+            self._declare(call, node, plain)
+        attempt.replay.in_doubt.pop(node, None)
+        attempt.outcomes.committed(call, node, effect.result, caught_up=True)
+        return Success(effect.result)
+
+    def _declare(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> None:
         attempt = self._attempt
         attempt.replay.tries[node] += 1
         kind = HistoryEvent.TOOL_STARTED if call.tool else HistoryEvent.NODE_STARTED
         said = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": plain}
         attempt.record((kind.value, said))
+
+    async def _due(self, node: str) -> None:
+        """Wait until a failed call may be tried again: here, or, if that is long, in the store."""
+        attempt = self._attempt
+        delay = attempt.replay.retry_at.get(node, 0.0) - attempt.now()
+        if delay > attempt.config.inline_retry_seconds:
+            await attempt.waits.retry_later(node, attempt.now() + delay)
+        if delay > 0:
+            await asyncio.sleep(delay)
+            attempt.check_cancelled()
+
+    async def _try(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
+        """One try. Success, or None if there is to be another; a final failure raises."""
+        attempt = self._attempt
+        self._declare(call, node, plain)
         if call.tool:
             await attempt.durable()  # declaration before action (E4)
         attempt.step, attempt.step_since = node, attempt.now()
@@ -67,15 +96,15 @@ class Calls:
             if call.tool:
                 attempt.replay.in_doubt[node] = attempt.attempt
                 return None  # it may have acted: settled by its policy, not called again
-            await self._failed(call, node, TimeoutError("step timeout"), "step timeout")
+            self._failed(call, node, TimeoutError("step timeout"), "step timeout")
             return None
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises is its failure
             attempt.check_cancelled()
-            await self._failed(call, node, error, str(error))
+            self._failed(call, node, error, str(error))
             return None
         finally:
             attempt.step = attempt.step_since = None
-        self._succeeded(call, node, value)
+        await attempt.outcomes.succeeded(call, node, value)
         await attempt.keep_up()
         return Success(value)
 
@@ -90,7 +119,7 @@ class Calls:
             async with limit:
                 if call.is_async:
                     return await call.function(**kwargs)
-                return await attempt.in_thread(call.function, kwargs)
+                return await self._in_thread(call, node, kwargs)
         except TimeoutError:
             if limit.expired():
                 raise _TimedOut from None
@@ -99,37 +128,51 @@ class Calls:
             conductor.reset(outer)
             external.reset(named)
 
-    def _succeeded(self, call: Call[..., Any], node: str, value: Any) -> None:
-        kind = HistoryEvent.TOOL_FINISHED if call.tool else HistoryEvent.COMMAND_COMMITTED
-        self._attempt.record(
-            (kind.value, {"node": node, "name": call.name, "result": value}),
-            (HistoryEvent.NODE_FINISHED.value, {"node": node, "result_type": "success"}),
-        )
+    async def _in_thread(self, call: Call[..., Any], node: str, kwargs: dict[str, Any]) -> Any:
+        """Run a plain function. A thread cannot be stopped: what a tool gives after its time is kept as evidence."""
+        attempt = self._attempt
+        if not call.tool:
+            return await attempt.in_thread(call.function, kwargs)
+        number = attempt.replay.tries[node]
 
-    async def _failed(self, call: Call[..., Any], node: str, error: Exception, reason: str) -> None:
-        """Record a failed try; wait for the next, or raise if there is none."""
+        def late(value: Any, error: str | None) -> None:
+            try:
+                plain = call.signature.encode_result(value) if error is None else None
+            except InvalidResult as unkept:
+                plain, error = None, str(unkept)
+            attempt.outcomes.late(node, number, plain, error)
+
+        reporting = Reporting(call.function, late)
+        try:
+            return await attempt.in_thread(reporting, kwargs)
+        except asyncio.CancelledError:
+            reporting.abandon()
+            raise
+
+    def _failed(self, call: Call[..., Any], node: str, error: Exception, reason: str) -> None:
+        """Record a failed try and when the next is due; raise if there is none."""
         attempt = self._attempt
         attempt.replay.failed_tries[node] += 1
         failures = attempt.replay.failed_tries[node]
         backoff = call.backoff
         hopeless = isinstance(error, (Permanent, InvalidResult)) or not isinstance(error, backoff.only)
         final = hopeless or failures > backoff.retries
-        self._record_failure(call, node, type(error).__name__, reason, final=final, hopeless=hopeless)
+        retry_at = None
+        if not final:
+            delay = backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
+            retry_at = attempt.replay.retry_at[node] = attempt.now() + delay
+        self._record_failure(call, node, type(error).__name__, reason, retry_at=retry_at, hopeless=hopeless)
         if final:
             raise StepFailed(call.name, type(error).__name__, reason) from error
-        delay = backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
-        if delay > attempt.config.inline_retry_seconds:
-            await attempt.waits.retry_later(attempt.now() + delay)
-        await asyncio.sleep(delay)
-        attempt.check_cancelled()
 
     def _record_failure(
-        self, call: Call[..., Any], node: str, kind: str, reason: str, *, final: bool, hopeless: bool
+        self, call: Call[..., Any], node: str, kind: str, reason: str, *, retry_at: float | None, hopeless: bool
     ) -> None:
         result_type = "permanent_failure" if hopeless else "retryable_failure"
         said: dict[str, Any] = {"node": node, "name": call.name, "result_type": result_type, "kind": kind}
         said["reason"] = reason[:2000]
-        events = [(HistoryEvent.NODE_FINISHED.value, {**said, "final": final})]
+        when = {"final": retry_at is None, **({"retry_at": retry_at} if retry_at is not None else {})}
+        events = [(HistoryEvent.NODE_FINISHED.value, {**said, **when})]
         if call.tool:
             events.insert(0, (HistoryEvent.TOOL_FINISHED.value, said))
         self._attempt.record(*events)
@@ -146,13 +189,13 @@ class Calls:
         match answer.get("answer"):
             case "done":
                 value = call.signature.encode_result(answer.get("result"))
-                self._succeeded(call, node, value)
+                await attempt.outcomes.succeeded(call, node, value)
                 return Success(value)
             case "not_done":
                 return None
             case _:
                 reason = "it was started, and nobody knows whether it acted"
-                self._record_failure(call, node, "InDoubt", reason, final=True, hopeless=True)
+                self._record_failure(call, node, "InDoubt", reason, retry_at=None, hopeless=True)
                 raise InDoubt(call.name, "InDoubt", reason)
 
     async def _ask_policy(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> dict[str, Any]:

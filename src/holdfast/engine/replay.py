@@ -50,6 +50,7 @@ class Replay:
         self.values: dict[str, Any] = {}
         self.tries: Counter[str] = Counter()
         self.failed_tries: Counter[str] = Counter()
+        self.retry_at: dict[str, float] = {}  # node whose next try is not due before this time
         self.failures = 0  # of the job's own code, in this run
         for event in events:
             self._read(event)
@@ -98,6 +99,7 @@ class Replay:
                     self._keep(node, payload, Success(payload.get("result")))
             case HistoryEvent.NODE_FINISHED if is_failure(payload):
                 self.failed_tries[node] += 1
+                self.retry_at[node] = payload.get("retry_at") or 0.0
                 if payload.get("final"):
                     self._keep(node, payload, Failure(payload.get("kind") or "", payload.get("reason") or ""))
             case HistoryEvent.VALUE_RECORDED:

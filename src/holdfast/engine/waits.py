@@ -4,7 +4,8 @@ Every place in the code that cannot go on registers here what is to be written i
 signal, a time, a child, an operator's answer, a pause, a retry that is due much later. The job is let go only when
 nothing of it does anything else: a branch that waits does not stop the others, and no call is cut off in the middle.
 
-A job is let go at one place, the one that ends first by time. Signals for the other places are kept in its inbox.
+A job is let go at the place that ends first by time; the others are listed with it, so that a signal for any of them
+brings the job back.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Waits"]
 
+PATIENCE_TURNS = 64  # of a busy loop, until a job is taken to have nothing left to do
+PAUSED = float("-inf")  # before all other places: nothing but a resume brings the job back
+
 
 class _Place(NamedTuple):
     """A place that waits: when it ends by itself, what to write if the job waits there, and how its code is unwound."""
@@ -40,6 +44,7 @@ class Waits:
         self._attempt = attempt
         self._places: list[_Place] = []
         self.busy = 0
+        self._looking = False
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -80,18 +85,29 @@ class Waits:
         """Stop here until somebody lets the job go on, from inside a call (J13)."""
         said = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True}
         with self._not_working():
-            await self._wait(float("-inf"), (JobEvent.WAITING.value, said))
+            await self._wait(PAUSED, (JobEvent.WAITING.value, said))
 
-    async def retry_later(self, not_before: float) -> None:
+    async def retry_later(self, node: str, not_before: float) -> None:
         """Give the job back until a retry is due, from inside a call (J11)."""
+        said = {"reason": "step_retry", "not_before": not_before, "node": node}
         with self._not_working():
-            await self._wait(not_before, (JobEvent.REQUEUED.value, {"reason": "step_retry", "not_before": not_before}))
+            await self._wait(not_before, (JobEvent.REQUEUED.value, said))
 
     def look(self) -> None:
         """Soon, when every branch that can go on has gone on: if all that is left waits, let go of the job."""
-        if self._places and not self.busy:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._let_go)
+        if self._places and not self.busy and not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._look, PATIENCE_TURNS)
+
+    def _look(self, turns: int) -> None:
+        """Let other callbacks go first: a result on its way through nested branches needs a few turns of the loop."""
+        loop = asyncio.get_running_loop()
+        others = getattr(loop, "_ready", True)  # what is about to run; a loop that does not tell is given all turns
+        if turns and others and not self.busy:
+            loop.call_soon(self._look, turns - 1)
+            return
+        self._looking = False
+        self._let_go()
 
     def unwind(self) -> None:
         """End every wait: the attempt is over."""
@@ -108,8 +124,8 @@ class Waits:
 
     def _let_go(self) -> None:
         if not self.busy and self._attempt.goes_on():
-            first = min(self._places, key=lambda place: place.until)
-            self._attempt.suspend(first.intent)
+            first, *others = sorted(self._places, key=lambda place: place.until)
+            self._attempt.suspend(first.intent if first.until == PAUSED else _with(first.intent, others))
 
     @contextlib.contextmanager
     def _not_working(self) -> Iterator[None]:
@@ -118,3 +134,17 @@ class Waits:
             yield
         finally:
             self.busy += 1
+
+
+def _with(intent: Written, others: list[_Place]) -> Written:
+    """What to write for a job that waits at several places: the first, and the others that a signal may end."""
+    waits = [place.intent[1] for place in others if place.intent[0] == JobEvent.WAITING]
+    if not waits:
+        return intent
+    kind, said = intent
+    if kind != JobEvent.WAITING:  # a retry that is due later: as a timer, so that a signal for another place counts
+        node = said["node"]
+        key, timer = f"holdfast:retry:{node}", {"wait_type": "timer", "deadline": said["not_before"], "park": False}
+        said = {"node": f"{node}:retry", "correlation_key": key, **timer}
+    also = [{"node": wait["node"], "correlation_key": wait["correlation_key"]} for wait in waits]
+    return JobEvent.WAITING.value, {**said, "also": also}

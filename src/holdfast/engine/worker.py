@@ -15,6 +15,9 @@ What can go wrong, and what happens then:
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import platform
 import threading
 import time
 from collections.abc import Mapping
@@ -28,7 +31,8 @@ from holdfast.engine.children import Submission
 from holdfast.errors import StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.journal import Journal
-from holdfast.store import Claim, Claimed, Expire, Leases, Reclaim, Renew, Store
+from holdfast.store import Claim, Claimed, Expire, Leases, Leave, Reclaim, Renew, Report, Store, WorkerCard
+from holdfast.store.effects import EffectStore
 
 __all__ = ["Worker"]
 
@@ -47,6 +51,7 @@ class Worker:
         config: Config,
         *,
         children: Submission,
+        effects: EffectStore | None = None,
         concurrency: int | None = None,
         queues: frozenset[str] | None = None,
         name: str | None = None,
@@ -57,11 +62,22 @@ class Worker:
         self._entries = entries
         self._config = config
         self._children = children
+        self._effects = effects
         self._slots = concurrency or config.concurrency
         self._queues = queues
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._drained = False
+        self._ahead = 0.0  # seconds by which the store's clock is ahead of this host's
+        self._card = WorkerCard(
+            name=self.name,
+            host=platform.node(),
+            pid=os.getpid(),
+            slots=self._slots,
+            queues=tuple(sorted(queues)) if queues is not None else None,
+            entries=tuple(sorted(f"{plugin}.{entry}" for plugin, entry in entries)),
+            lease_seconds=config.lease_seconds,
+        )
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped; or, with `until_idle`, until nothing runs, nothing can be claimed and nothing is due."""
@@ -76,6 +92,8 @@ class Worker:
         try:
             await self._work(until_idle=until_idle)
             await self._hand_back()
+            with contextlib.suppress(StoreUnavailable):
+                await self._store.commit([Leave(self.name)])
         finally:
             heartbeat.stop()
             unsubscribe()
@@ -134,6 +152,7 @@ class Worker:
         expired, reclaimed, *claims = await self._store.commit(commands)
         claimed: list[Claimed] = claims[0] if claims else []
         for one in claimed:
+            self._ahead = one.job.updated_at - time.time()
             self._start(one)
         self._drained = free > 0 and len(claimed) < min(free, CLAIM_MAX)
         full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
@@ -146,13 +165,18 @@ class Worker:
             journal=self._journal,
             executor=self._threads,
             config=self._config,
-            now=time.time,
+            now=self._now,
             children=self._children,
+            effects=self._effects,
         )
         self.running[claimed.job.id] = attempt
         task = self._loop.create_task(self._run(attempt))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _now(self) -> float:
+        """The store's time, as near as this host can tell: due times and deadlines are compared with the store's."""
+        return time.time() + self._ahead
 
     async def _run(self, attempt: Attempt) -> None:
         try:
@@ -194,11 +218,9 @@ class Worker:
     def renew(self) -> None:
         """Renew all leases, from the heartbeat's thread; tell attempts what they have to know."""
         held = tuple((job, attempt.attempt) for job, attempt in list(self.running.items()))
-        if not held:
-            self._renewed = time.monotonic()
-            return
         try:
-            (leases,) = self._store.commit_blocking([Renew(self.name, held, self._config.lease_seconds)])
+            renewal = Renew(self.name, held, self._config.lease_seconds)
+            leases, _ = self._store.commit_blocking([renewal, Report(self._card)])
         except StoreUnavailable:
             if time.monotonic() - self._renewed > self._config.lease_seconds * 0.8:
                 lost = frozenset(job for job, _ in held)  # nobody may take them yet, and by then we have stopped
@@ -220,7 +242,7 @@ class Worker:
 
 
 class _Heartbeat(threading.Thread):
-    """Renews a worker's leases at a third of their length, whatever the loop does; at once when something was asked."""
+    """Renews a worker's leases and says that it is there, at a third of their length, whatever the loop does."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(name="holdfast-heartbeat", daemon=True)
@@ -229,6 +251,7 @@ class _Heartbeat(threading.Thread):
         self._every = worker._config.lease_seconds / 3  # noqa: SLF001 - the two are one
 
     def run(self) -> None:
+        self._worker.renew()
         while not self._ended.wait(self._every):
             self._worker.renew()
 

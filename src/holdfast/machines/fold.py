@@ -31,7 +31,8 @@ __all__ = ["Fold", "Violation", "check", "derive", "fold"]
 
 EventLike = Event | str
 
-ORDERLY = frozenset({"worker_shutdown", "step_retry"})  # reasons to requeue that count against nobody
+# Reasons to requeue that count against nobody.
+ORDERLY = frozenset({"worker_shutdown", "step_retry", "effects_unavailable"})
 
 _BARE: Mapping[str, Any] = {}
 

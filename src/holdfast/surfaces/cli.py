@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast import HoldfastError, __version__, errors
+from holdfast.surfaces import watching
+from holdfast.surfaces.common import client, full_id, json_option, plain, show_result, url_option, value_of
 
 if TYPE_CHECKING:
-    from holdfast import App
     from holdfast.machines import Table
 
 __all__ = ["main"]
@@ -54,47 +55,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an arrow that the terminal cannot show is no reason to fail
-
-
-url_option = click.option("--url", envvar="HOLDFAST_URL", help="Where jobs are kept.  [default: sqlite:///holdfast.db]")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-
-
-def _client(url: str | None) -> App:
-    from holdfast import App  # noqa: PLC0415 - see the module's promise
-
-    return App("holdfast-cli", url)
-
-
-def _full_id(app: App, run: str) -> str:
-    """Complete a run's id from its beginning or its end, if only one fits."""
-    job = run.partition(".")[0]
-    if app.block(app.store().get(job)) is not None:
-        return run
-    found = [
-        row.id for row in app.block(app.store().jobs(limit=10_000)) if row.id.startswith(job) or row.id.endswith(job)
-    ]
-    if len(found) != 1:
-        raise errors.UnknownJob(run)
-    return found[0] + run[len(job) :]
-
-
-def _plain(value: Any) -> Any:
-    import msgspec  # noqa: PLC0415 - see the module's promise
-
-    return msgspec.to_builtins(value)
-
-
-def _print(value: Any, *, as_json: bool, text: Callable[[], str]) -> None:
-    click.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False) if as_json else text())
-
-
-def _value(text: str) -> Any:
-    """Read a value as JSON if it is some, else as text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 @main.command(epilog="Example: holdfast worker shop.py --processes 4")
@@ -160,71 +120,14 @@ def start(
     job = app.entry(entry)
     handle = job.options(key=key).start(**{name: job.signature.from_text(name, text) for name, _, text in pairs})
     if wait is None:
-        _print({"run_id": handle.id}, as_json=as_json, text=lambda: handle.id)
+        show_result({"run_id": handle.id}, as_json=as_json, text=lambda: handle.id)
         return
     try:
         result = handle.result(timeout=wait)
     except (errors.RunFailed, errors.RunCanceled, errors.RunTimedOut) as error:
         click.echo(f"holdfast: {error}", err=True)
         sys.exit(1)
-    _print({"run_id": handle.id, "result": result}, as_json=as_json, text=lambda: json.dumps(_plain(result)))
-
-
-@main.command()
-@url_option
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many.")
-@json_option
-def runs(url: str | None, limit: int, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
-    """List runs, newest first."""
-    found = _client(url).list(limit=limit)
-
-    def table() -> str:
-        lines = [f"{'RUN':<38} {'JOB':<30} {'STATUS':<17} STAGE"]
-        lines += [
-            f"{one.run_id:<38} {one.plugin_id + '.' + one.entry_id:<30} {one.status:<17} {one.stage or ''}"
-            for one in found
-        ]
-        return "\n".join(lines) if found else "no runs"
-
-    _print(found, as_json=as_json, text=table)
-
-
-@main.command()
-@click.argument("run")
-@url_option
-@json_option
-def show(run: str, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
-    """Show the record of RUN."""
-    app = _client(url)
-    record = app.get(_full_id(app, run))
-    _print(
-        record,
-        as_json=as_json,
-        text=lambda: "\n".join(
-            f"{name:<20} {value}" for name, value in _plain(record).items() if value not in (None, {}, [])
-        ),
-    )
-
-
-@main.command()
-@click.argument("run")
-@url_option
-@json_option
-def events(run: str, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
-    """List what has happened to RUN, oldest first."""
-    app = _client(url)
-    found = app.block(app.store().events(_full_id(app, run).partition(".")[0]))
-
-    def table() -> str:
-        first = found[0].at
-        said = ("node", "reason", "worker", "correlation_key", "outcome", "result")
-        return "\n".join(
-            f"{one.seq:>4} {one.at - first:>9.3f}s  {one.attempt or '':>3}  {one.type:<26}"
-            + "  ".join(f"{name}={one.payload[name]}" for name in said if one.payload.get(name) is not None)
-            for one in found
-        )
-
-    _print(found, as_json=as_json, text=table)
+    show_result({"run_id": handle.id, "result": result}, as_json=as_json, text=lambda: json.dumps(plain(result)))
 
 
 @main.command(name="signal", epilog="""Example: holdfast signal 3f2a shipped '{"by": "dhl"}'""")
@@ -235,8 +138,8 @@ def events(run: str, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - 
 @click.option("--id", "name", help="A repeat with the same id changes nothing.")
 def send_signal(run: str, key: str, payload: str | None, url: str | None, name: str | None) -> None:
     """Send the signal KEY to RUN, with PAYLOAD as JSON, or text."""
-    app = _client(url)
-    click.echo(app.signal(_full_id(app, run), key, _value(payload) if payload is not None else None, name))
+    app = client(url)
+    click.echo(app.signal(full_id(app, run), key, value_of(payload) if payload is not None else None, name))
 
 
 def _steer(name: str, text: str, *options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], None]:
@@ -244,8 +147,8 @@ def _steer(name: str, text: str, *options: Callable[[Any], Any]) -> Callable[[Ca
 
     def declare(act: Callable[..., Any]) -> None:
         def command(run: str, url: str | None, **chosen: Any) -> None:
-            app = _client(url)
-            record = act(app, _full_id(app, run), **chosen)
+            app = client(url)
+            record = act(app, full_id(app, run), **chosen)
             click.echo(f"{record.run_id} {record.status} {record.stage or ''}".rstrip())
 
         made: Any = command
@@ -289,9 +192,9 @@ def resolve(
     """Answer for the tool call STEP of RUN, which was started by a worker that died: did it act?"""
     if (result is not None) + not_done + fail != 1:
         raise click.UsageError("give one of --done RESULT, --not-done, --fail")
-    app = _client(url)
-    answer: dict[str, Any] = {"done": _value(result)} if result is not None else {"not_done": not_done, "fail": fail}
-    record = app.resolve(_full_id(app, run), step, actor=actor, **answer)
+    app = client(url)
+    answer: dict[str, Any] = {"done": value_of(result)} if result is not None else {"not_done": not_done, "fail": fail}
+    record = app.resolve(full_id(app, run), step, actor=actor, **answer)
     click.echo(f"{record.run_id} {record.status}")
 
 
@@ -301,32 +204,16 @@ def resolve(
 @json_option
 def verify(run: str | None, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
     """Check RUN, or everything: rules, hash chain, projections. Exit code 1 if anything is wrong."""
-    app = _client(url)
-    found = app.verify(_full_id(app, run) if run is not None else None)
+    app = client(url)
+    found = app.verify(full_id(app, run) if run is not None else None)
     lines = [f"{job}: {violation}" for job, wrong in found.items() for violation in wrong]
     checked = "it" if run is not None else "everything"
-    _print(
+    show_result(
         {job: [str(violation) for violation in wrong] for job, wrong in found.items()},
         as_json=as_json,
         text=lambda: "\n".join(lines) if lines else f"{checked} is legal and unbroken",
     )
     sys.exit(1 if found else 0)
-
-
-@main.command(name="explain")
-@click.argument("run")
-@click.option("--target", help="The file or module with the App, to know what it can run.")
-@url_option
-def explain_run(run: str, target: str | None, url: str | None) -> None:
-    """Say in plain words where RUN is, who holds it, what will wake it and when."""
-    from holdfast.client.explain import explain  # noqa: PLC0415 - see the module's promise
-    from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the module's promise
-
-    app = load(target, url) if target is not None else _client(url)
-    job = _full_id(app, run).partition(".")[0]
-    row, now = app.block(app.store().get(job)), app.block(app.store().now())
-    assert row is not None, "its id was completed from the store"
-    click.echo(explain(row, now, app.entries if target is not None else None))
 
 
 @main.command()
@@ -340,7 +227,7 @@ def doctor(url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of 
 
     from holdfast.store import Reclaim  # noqa: PLC0415 - see the module's promise
 
-    app = _client(url)
+    app = client(url)
     answers = app.store().commit_blocking([Reclaim(0)])  # a whole transaction, that touches nothing
     found = {
         "holdfast": __version__,
@@ -349,7 +236,7 @@ def doctor(url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of 
         "store": app.url,
         "store_works": not any(isinstance(answer, Exception) for answer in answers),
     }
-    _print(found, as_json=as_json, text=lambda: "\n".join(f"{name:<12} {value}" for name, value in found.items()))
+    show_result(found, as_json=as_json, text=lambda: "\n".join(f"{name:<12} {value}" for name, value in found.items()))
 
 
 @main.command(epilog="Example: holdfast machines run --format mermaid")
@@ -377,3 +264,7 @@ def machines(machine: str | None, form: str) -> None:
         return
     draw = {"table": "text", "mermaid": "mermaid", "dot": "dot"}[form]
     click.echo("\n\n".join(getattr(table, draw)() for table in chosen))
+
+
+for command in watching.COMMANDS:
+    main.add_command(command)

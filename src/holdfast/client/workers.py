@@ -1,0 +1,67 @@
+"""Who works, on what, and since when (SPEC L9): the workers' own reports, beside the leases and streams of their jobs.
+
+What a worker runs is not what it says but what the store knows: the jobs whose lease carries its name, and the calls
+that their streams show as begun and not ended. So it is true at any moment, also of a worker that hangs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.machines import JobEvent, JobState, OpenStep, fold
+from holdfast.store import Job, Store, WorkerCard
+
+__all__ = ["RunningJob", "WorkerStatus", "workers"]
+
+
+class RunningJob(msgspec.Struct, frozen=True):
+    """A job in a worker's hands.
+
+    Attributes:
+        job: the job.
+        entry: what it is, as ``plugin.entry``.
+        attempt: which attempt at it this is.
+        since: when the attempt began.
+        lease_until: when the lease ends unless it is renewed.
+        steps: the calls that it is in, the oldest first, each with since when.
+    """
+
+    job: str
+    entry: str
+    attempt: int
+    since: float
+    lease_until: float
+    steps: list[OpenStep]
+
+
+class WorkerStatus(msgspec.Struct, frozen=True):
+    """A worker: how it describes itself, whether it was heard of lately, what it runs."""
+
+    card: WorkerCard
+    alive: bool
+    running: list[RunningJob]
+
+
+async def workers(store: Store) -> list[WorkerStatus]:
+    """List everybody who works on this store."""
+    now = await store.now()
+    held: dict[str, list[RunningJob]] = {}
+    before = None
+    while page := await store.jobs(state=JobState.RUNNING, before=before):
+        before = page[-1].id
+        for row in page:
+            if row.lease is not None:
+                held.setdefault(row.lease.worker, []).append(await _running(store, row))
+    return [
+        WorkerStatus(card, now - card.seen_at <= card.lease_seconds, held.get(card.name, []))
+        for card in await store.workers()
+    ]
+
+
+async def _running(store: Store, row: Job) -> RunningJob:
+    stream = await store.events(row.id)
+    begun = next((event.at for event in reversed(stream) if event.type == JobEvent.RUNNING), row.updated_at)
+    steps = [step for step in fold(stream).open_steps.values() if step.attempt == row.attempt]
+    until = row.lease.until if row.lease is not None else row.updated_at
+    entry = f"{row.plugin}.{row.entry}"
+    return RunningJob(row.id, entry, row.attempt, begun, until, sorted(steps, key=lambda step: step.since))

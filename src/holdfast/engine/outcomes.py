@@ -1,0 +1,143 @@
+"""Where the outcome of a call goes: to the effect store, if there is one, then to the stream; too late, to evidence.
+
+Two phases (SPEC E2). With the default, effects are in the stream and both phases are one transaction. With an external
+effect store the effect is put there first. A crash between the two leaves an effect that the next attempt finds: the
+missing events are appended from it, and the call is not made again (E3).
+
+A result that comes when its attempt may no longer write (its lease was lost, or its time was up) is kept as evidence
+for whoever has to answer for the call (E5). It is never applied by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.authoring.context import Suspended
+from holdfast.authoring.functions import Call
+from holdfast.engine.verdict import Written
+from holdfast.errors import EffectConflict, StaleAttempt, StoreUnavailable
+from holdfast.machines import HistoryEvent
+from holdfast.store import Evidence, KeepEvidence
+from holdfast.store.effects import Effect, EffectStore
+
+if TYPE_CHECKING:
+    from holdfast.engine.attempt import Attempt
+
+__all__ = ["Outcomes", "Reporting"]
+
+
+class Outcomes:
+    """The outcomes of one attempt's calls."""
+
+    def __init__(self, attempt: Attempt, effects: EffectStore | None) -> None:
+        self._attempt = attempt
+        self._store = effects
+        self._left: dict[str, Effect] = {}  # by earlier attempts, without their events perhaps
+        self._unconfirmed: dict[asyncio.Future[Any], list[Evidence]] = {}  # tools whose end is under way to the disk
+
+    async def begin(self) -> None:
+        """Shut earlier attempts out of the effect store, and see what they have left there.
+
+        Raises:
+            StaleAttempt: this attempt is an earlier one itself.
+            StoreUnavailable: the effect store cannot be used; no call may be made.
+        """
+        if self._store is not None:
+            self._left = await self._store.begin(self._attempt.job, self._attempt.attempt)
+
+    def left(self, node: str) -> Effect | None:
+        """Hand out the effect that an earlier attempt has left of this call, once."""
+        return self._left.pop(node, None)
+
+    async def succeeded(self, call: Call[..., Any], node: str, value: Any) -> None:
+        """Keep what a call gave: phase one, then phase two."""
+        attempt = self._attempt
+        number = attempt.replay.tries[node]
+        if self._store is not None:
+            effect = Effect(attempt.job, node, attempt.attempt, number, value)
+            try:
+                await self._store.put(effect)
+            except (StaleAttempt, StoreUnavailable, EffectConflict) as error:
+                if not isinstance(error, StoreUnavailable):
+                    self.late(node, number, value)
+                attempt.lose()
+                raise Suspended from error
+        self.committed(call, node, value)
+
+    def committed(self, call: Call[..., Any], node: str, value: Any, **more: Any) -> None:
+        """Phase two: the events."""
+        attempt = self._attempt
+        kind = HistoryEvent.TOOL_FINISHED if call.tool else HistoryEvent.COMMAND_COMMITTED
+        events: tuple[Written, Written] = (
+            (kind.value, {"node": node, "name": call.name, "result": value, **more}),
+            (HistoryEvent.NODE_FINISHED.value, {"node": node, "result_type": "success"}),
+        )
+        if not call.tool:
+            attempt.record(*events)
+            return
+        evidence = Evidence(attempt.job, node, attempt.attempt, attempt.replay.tries[node], value)
+        if attempt.lost:
+            self._keep(evidence)
+            raise Suspended
+        self._unconfirmed.setdefault(attempt.record(*events), []).append(evidence)
+
+    def written(self, future: asyncio.Future[Any]) -> None:
+        """What was under way is on disk, or was refused: then the ends of tools in it have become evidence."""
+        ends = self._unconfirmed.pop(future, None)
+        if ends and not future.cancelled() and isinstance(future.exception(), StaleAttempt):
+            for evidence in ends:
+                self._keep(evidence)
+
+    def late(self, node: str, number: int, value: Any = None, error: str | None = None) -> None:
+        """Keep what came too late."""
+        attempt = self._attempt
+        self._keep(Evidence(attempt.job, node, attempt.attempt, number, value, error))
+
+    def _keep(self, evidence: Evidence) -> None:
+        told = self._attempt.journal.enqueue(KeepEvidence(evidence))
+        told.add_done_callback(_heard)
+
+
+def _heard(told: asyncio.Future[Any]) -> None:
+    if not told.cancelled():
+        told.exception()  # the store is away: what it would have been told is lost, and nothing depends on it
+
+
+class Reporting:
+    """A plain tool in its thread, which cannot be stopped: what it gives after nobody waits any more is still heard."""
+
+    def __init__(self, function: Callable[..., Any], late: Callable[[Any, str | None], None]) -> None:
+        self._function = function
+        self._late = late
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._ended: tuple[Any, str | None] | None = None
+        self._abandoned = False
+
+    def __call__(self, **kwargs: Any) -> Any:
+        """Run it, in its thread."""
+        try:
+            value = self._function(**kwargs)
+        except Exception as error:
+            self._end(None, f"{type(error).__name__}: {error}")
+            raise
+        self._end(value, None)
+        return value
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        with self._lock:
+            self._abandoned = True
+            ended = self._ended
+        if ended is not None:
+            self._late(*ended)
+
+    def _end(self, value: Any, error: str | None) -> None:
+        with self._lock:
+            self._ended = (value, error)
+            abandoned = self._abandoned
+        if abandoned and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._late, value, error)

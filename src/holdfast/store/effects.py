@@ -1,0 +1,187 @@
+"""Where effects go when they are not kept in the job's own database: a protocol, and a directory of files (E2, E3).
+
+By default a call's result is in the job's stream, written in one transaction with everything else, and nothing here is
+used. An external store is for results that have to outlive the database, or are to be seen by others. Then there are
+two writes, in this order: the effect goes to the store, then the events go to the stream. A crash between the two
+leaves an effect without events; the next attempt finds it, appends what is missing, and does not call again.
+
+What every effect store promises:
+
+- `begin` shuts out all earlier attempts of the job, for ever, and gives what was kept until then.
+- `put` is durable when it returns. The first effect of a call stands: an equal one changes nothing, a different one
+  is refused (E7). An attempt that was shut out is refused (L3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.errors import EffectConflict, StaleAttempt, StoreUnavailable
+
+__all__ = ["DirectoryEffects", "Effect", "EffectStore"]
+
+T = TypeVar("T")
+
+THREADS = 8  # effects that are written at once: an fsync each, and disks do several
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """That a call was made, and what it gave.
+
+    Attributes:
+        job: the job.
+        node: the call.
+        attempt: the attempt that made it.
+        number: which try of the call it was.
+        result: what it gave, as JSON.
+    """
+
+    job: str
+    node: str
+    attempt: int
+    number: int
+    result: Any
+
+
+class EffectStore(Protocol):
+    """A place for effects outside the job's database."""
+
+    async def begin(self, job: str, attempt: int) -> dict[str, Effect]:
+        """Shut out all attempts of a job before this one; give its effects by node.
+
+        Raises:
+            StaleAttempt: this attempt is shut out itself.
+            StoreUnavailable: nothing was done; the message says why.
+        """
+        ...
+
+    async def put(self, effect: Effect) -> None:
+        """Keep an effect, durably.
+
+        Raises:
+            StaleAttempt: a later attempt has begun; nothing was kept.
+            EffectConflict: the call has an effect already, and it is a different one.
+            StoreUnavailable: it is not known whether it was kept.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+_decode = msgspec.json.Decoder(Effect).decode
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class DirectoryEffects:
+    """Effects as files, one each: ``<root>/<job>/<hash of the node>.json``, written beside and moved into place.
+
+    A job's ``fence`` file holds the newest attempt. Both are looked at and written under a lock of the job's directory,
+    which the system gives back when its process dies.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-effects")
+
+    async def begin(self, job: str, attempt: int) -> dict[str, Effect]:
+        """Shut out earlier attempts and read what they have left."""
+        return await self._in_thread(self._begin, job, attempt)
+
+    async def put(self, effect: Effect) -> None:
+        """Keep an effect."""
+        await self._in_thread(self._put, effect)
+
+    async def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown()
+
+    async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._guarded, work, args)
+
+    def _guarded(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
+        try:
+            return work(*args)
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            if isinstance(error, EffectConflict):
+                raise
+            said = getattr(error, "strerror", None) or error
+            cure = "check the directory, its rights and its space"
+            raise StoreUnavailable(f"effects in {self._root}: {said}: {cure}") from error
+
+    def _begin(self, job: str, attempt: int) -> dict[str, Effect]:
+        folder = self._folder(job)
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sync(folder.parent)
+        with _locked(folder):
+            self._fence(folder, job, attempt)
+            self._write(folder / "fence", str(attempt).encode())
+            found = [_decode(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
+        return {effect.node: effect for effect in found}
+
+    def _put(self, effect: Effect) -> None:
+        folder = self._folder(effect.job)
+        with _locked(folder):
+            self._fence(folder, effect.job, effect.attempt)
+            path = folder / f"{hashlib.sha256(effect.node.encode()).hexdigest()}.json"
+            if path.exists():
+                kept = _decode(path.read_bytes())
+                if _encode(kept.result) != _encode(effect.result):
+                    raise EffectConflict(effect.job, effect.node)
+                return
+            self._write(path, _encode(effect))
+
+    def _fence(self, folder: Path, job: str, attempt: int) -> None:
+        fence = folder / "fence"
+        newest = int(fence.read_bytes()) if fence.exists() else 0
+        if attempt < newest:
+            raise StaleAttempt(job, attempt, newest)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Put a file in place, whole or not at all, and on disk."""
+        beside = path.with_suffix(".new")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        beside.replace(path)
+        _sync(path.parent)
+
+    def _folder(self, job: str) -> Path:
+        if not job or job in {".", ".."} or "/" in job or "\0" in job:
+            raise ValueError(f"{job!r} cannot name a directory")
+        return self._root / job
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

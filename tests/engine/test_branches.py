@@ -1,0 +1,268 @@
+"""A job that waits at several places at once: whatever comes first brings it back, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from holdfast import App, Backoff, Permanent, StepFailed, WaitTimeout, gather, sleep, wait_for
+from holdfast.machines import JobState
+from support.stories import drain, play
+
+
+async def waiting_for(app: App, job: str) -> set[str]:
+    row = await app.store().get(job)
+    assert row is not None
+    assert row.state is JobState.WAITING
+    assert row.wait is not None
+    return {place.correlation_key or "" for place in row.wait.places()}
+
+
+@pytest.mark.parametrize("order", [("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a")])
+def test_signals_for_several_waits_may_come_in_any_order(app: App, order: tuple[str, ...]) -> None:
+    seen: list[str] = []
+
+    @app.step
+    async def note(what: str) -> str:
+        seen.append(what)
+        return what
+
+    async def branch(key: str) -> str:
+        return await note(f"{key}={await wait_for(key, timeout=3600)}")
+
+    @app.job
+    async def work() -> list[str]:
+        return await gather(branch("a"), branch("b"), branch("c"))
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        left = {"a", "b", "c"}
+        for number, key in enumerate(order):
+            assert await waiting_for(app, handle.id) == left
+            assert await handle.asignal(key, number) == "delivered"
+            left.discard(key)
+            await drain(app)
+            assert seen[-1] == f"{key}={number}", "the branch that was signalled has gone on"
+        assert sorted(await handle.aresult()) == sorted(seen)
+        assert await app.averify() == {}
+
+    play(story())
+    assert len(seen) == 3
+
+
+def test_one_wait_that_ends_by_time_leaves_the_others_open(app: App) -> None:
+    @app.job
+    async def work() -> list[Any]:
+        async def patient() -> Any:
+            try:
+                return await wait_for("never", timeout=0.05)
+            except WaitTimeout:
+                return "gave up"
+
+        return await gather(patient(), wait_for("go"), sleep(0.1))
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        assert await waiting_for(app, handle.id) == {"go"}
+        await handle.asignal("go", 1)
+        await drain(app)
+        assert await handle.aresult() == ["gave up", 1, None]
+
+    play(story())
+
+
+def test_a_signal_is_heard_while_another_branch_waits_for_a_late_retry(app: App) -> None:
+    calls: list[str] = []
+
+    @app.step(backoff=Backoff(retries=1, first_seconds=3600, cap_seconds=3600, jitter=0))
+    async def flaky() -> str:
+        calls.append("flaky")
+        raise ConnectionError("down")
+
+    @app.step
+    async def note(what: str) -> str:
+        calls.append(what)
+        return what
+
+    @app.job
+    async def work() -> list[Any]:
+        async def branch() -> str:
+            return await note(await wait_for("go"))
+
+        return await gather(flaky(), branch())
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        assert "go" in await waiting_for(app, handle.id)
+        await handle.asignal("go", "went")
+        await drain(app)
+        assert calls == ["flaky", "went"], "the branch has gone on, and the retry still waits for its time"
+        row = await app.store().get(handle.id)
+        assert row is not None
+        assert (await handle.arecord()).stage == "retrying", "nothing else is left to wait for"
+        assert row.due_at - await app.store().now() > 3000
+
+    play(story())
+
+
+def test_children_and_signals_are_waited_for_at_once(app: App) -> None:
+    @app.job
+    async def child(n: int) -> int:
+        return int(await wait_for("number")) * n
+
+    @app.job
+    async def parent() -> list[Any]:
+        return await gather(child(1), child(10), wait_for("go"))
+
+    async def story() -> None:
+        handle = await app.astart(parent)
+        await drain(app)
+        one, two = sorted(record.run_id for record in await app.alist() if record.run_id != handle.id)
+        await app.asignal(two, "number", 2)
+        await drain(app)
+        await handle.asignal("go", "went")
+        await drain(app)
+        await app.asignal(one, "number", 1)
+        await drain(app)
+        assert sorted(map(str, await handle.aresult())) in (["1", "20", "went"], ["10", "2", "went"])
+        assert await app.averify() == {}
+
+    play(story())
+
+
+def test_the_children_of_a_job_that_is_cancelled_while_it_waits_are_cancelled_too(app: App) -> None:
+    @app.job
+    async def child() -> None:
+        await wait_for("never")
+
+    @app.job
+    async def parent() -> None:
+        await gather(child(), child())
+
+    async def story() -> None:
+        handle = await app.astart(parent)
+        await drain(app)
+        await app.acancel(handle.id, "not needed")
+        assert {record.status for record in await app.alist()} == {"canceled"}
+        assert len(await app.alist()) == 3
+
+    play(story())
+
+
+def test_a_running_child_is_cancelled_when_its_parent_fails(app: App) -> None:
+    begun = asyncio.Event()
+
+    @app.job
+    async def child() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @app.step
+    async def broken() -> None:
+        await begun.wait()
+        raise Permanent("no use")
+
+    @app.job
+    async def parent() -> None:
+        both = asyncio.gather(child(), broken())
+        try:
+            await both
+        except StepFailed:
+            both.cancel()
+            raise
+
+    async def story() -> None:
+        handle = await app.astart(parent)
+        await drain(app)
+        assert {record.run_id: record.status for record in await app.alist()}[handle.id] == "failed"
+        assert sorted(record.status for record in await app.alist()) == ["canceled", "failed"]
+
+    play(story())
+
+
+Moves = list[tuple[str, int]]
+
+
+def random_moves(rng: random.Random) -> list[Moves]:
+    """Some branches, each a list of things to do."""
+    kinds = ["add", "wait", "wait", "sleep"]
+    lengths = [rng.randrange(1, 5) for _ in range(rng.randrange(1, 5))]
+    return [[(rng.choice(kinds), rng.randrange(1, 20)) for _ in range(length)] for length in lengths]
+
+
+def signals_in(branches: list[Moves], rng: random.Random) -> list[tuple[str, int]]:
+    """The signals that the branches wait for, in some order."""
+    places = [(f"{number}.{place}", move) for number, moves in enumerate(branches) for place, move in enumerate(moves)]
+    rng.shuffle(places)
+    return [(key, n) for key, (kind, n) in places if kind == "wait"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_branches_end_right_whatever_the_order_of_signals(app: App, seed: int) -> None:
+    """Signals come in random order, some before anybody waits for them, and workers come and go between them."""
+    rng = random.Random(seed)
+    branches = random_moves(rng)
+
+    @app.step
+    async def add(total: int, n: int) -> int:
+        return total + n
+
+    async def branch(number: int, moves: Moves) -> int:
+        total = 0
+        for place, (kind, n) in enumerate(moves):
+            if kind == "add":
+                total = await add(total, n)
+            elif kind == "sleep":
+                await sleep(n / 1000)
+            else:
+                total += await wait_for(f"{number}.{place}")
+        return total
+
+    @app.job
+    async def work() -> list[int]:
+        return await gather(*(branch(number, moves) for number, moves in enumerate(branches)))
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        for key, n in signals_in(branches, rng):
+            await handle.asignal(key, n)
+            if rng.random() < 0.5:
+                await drain(app)
+        await drain(app)
+        expected = [sum(n for kind, n in moves if kind != "sleep") for moves in branches]
+        assert await handle.aresult(timeout=5) == expected
+        assert await app.averify(handle.id) == {}
+
+    play(story())
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_a_failure_deep_inside_nested_branches_ends_the_job_and_is_not_mistaken_for_waiting(
+    app: App, depth: int
+) -> None:
+    @app.step
+    async def broken() -> None:
+        raise Permanent("no use")
+
+    async def nested(level: int) -> None:
+        if level == 0:
+            await broken()
+        else:
+            await asyncio.gather(wait_for(f"never {level}"), nested(level - 1))
+
+    @app.job
+    async def work() -> None:
+        await nested(depth)
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        assert (await handle.arecord()).status == "failed"
+
+    play(story())
