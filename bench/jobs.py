@@ -18,7 +18,7 @@ from typing import Any
 import apsw
 
 from holdfast import App, Config
-from holdfast.machines.event import GENESIS, seal_at
+from holdfast.machines.event import GENESIS, freeze_plain, seal_frozen
 from holdfast.store import Submit
 from holdfast.store.decide import submit
 from holdfast.store.rows import Job
@@ -54,7 +54,10 @@ class Bare:
         decided = [submit(Submit(job=name, plugin="b", entry="ten", args={}), time.time(), None) for name in names]
         with self._connection:
             self._connection.executemany(_INSERT_JOB, [job_row(one.job, time.time()) for one in decided])
-            self._connection.executemany(_INSERT_EVENT, [event_row(event) for one in decided for event in one.events])
+            self._connection.executemany(
+                _INSERT_EVENT,
+                [event_row(*pair) for one in decided for pair in zip(one.events, one.payloads, strict=True)],
+            )
         for one in decided:
             ends[one.job.id] = (one.job.version, one.job.head)
         self._write(ends, [("job_running", {"worker": "bare"})])
@@ -69,9 +72,10 @@ class Bare:
         rows, grown, now = [], [], time.time()
         for name, (version, head) in ends.items():
             for kind, payload in events:
-                event = seal_at(name, version + 1, head, kind, payload, at=now, attempt=1)
+                frozen = freeze_plain(payload)
+                event = seal_frozen(name, version + 1, head, kind, frozen, at=now, attempt=1)
                 version, head = event.seq, event.hash  # noqa: PLW2901 - the chain moves on
-                rows.append(event_row(event))
+                rows.append(event_row(event, frozen))
             ends[name] = (version, head)
             grown.append((version, head, now, name))
         with self._connection:
@@ -84,7 +88,8 @@ class Bare:
             submit(Submit(job=f"j{n:08}", plugin="b", entry="e", args={}), 1.0, None).job for n in range(1)
         ]
         row = job_row(made[0], 2.0)
-        event = event_row(seal_at("j", 1, GENESIS, "job_created", {"args": {}}, at=1.0))
+        frozen = freeze_plain({"args": {}})
+        event = event_row(seal_frozen("j", 1, GENESIS, "job_created", frozen, at=1.0, attempt=None), frozen)
         with self._connection:
             self._connection.executemany(_INSERT_JOB, ((f"m{n:08}", *row[1:]) for n in range(jobs)))
             self._connection.executemany(_INSERT_EVENT, ((f"m{n:08}", *event[1:]) for n in range(jobs)))

@@ -2,7 +2,7 @@
 
 All durable writes of a loop go through one `Journal`. While one batch is being committed the next one gathers, so the
 cost of a commit is shared by everybody who wrote meanwhile. Nobody has to wait for his write unless the outside is
-about to see something: `append` returns at once with a future, and `write` waits.
+about to see something: `append` returns at once and tells later, and `write` waits.
 
 Writes of one job keep their order. Events that one attempt writes while a batch is under way are joined to one command.
 
@@ -14,30 +14,65 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.store import Append, Command, Store
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "Writer"]
 
 BATCH_MAX = 2000  # commands in one transaction: enough to share a commit well, few enough to keep the lock short
 
-Events = Sequence[tuple[str, dict[str, Any]]]
+Events = Sequence[tuple[str, bytes]]  # payloads are frozen: what is written is what was meant, whatever comes after
 
 
-@dataclass(slots=True)
-class _Entry:
-    """One command that waits for the next batch. Appends are put together only when they are taken."""
+class Writer(Protocol):
+    """An attempt, as the journal sees it."""
 
-    future: asyncio.Future[Any]
-    command: Command | None = None
-    job: str = ""
-    attempt: int = 0
-    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    job: str
+    attempt: int
 
-    def taken(self) -> Command:
-        return self.command if self.command is not None else Append(self.job, self.attempt, tuple(self.events))
+    def written(self, count: int, error: Exception | None) -> None:
+        """So many more of its events are on disk; or they were refused, or nobody knows, and why."""
+        ...
+
+
+class _Asked:
+    """A command that waits for the next batch, and a future for its answer."""
+
+    __slots__ = ("command", "future")
+
+    def __init__(self, command: Command, future: asyncio.Future[Any]) -> None:
+        self.command = command
+        self.future = future
+
+    def take(self) -> Command:
+        return self.command
+
+    def answer(self, answer: Any) -> None:
+        if self.future.done():
+            return  # whoever asked has given up waiting
+        if isinstance(answer, Exception):
+            self.future.set_exception(answer)
+        else:
+            self.future.set_result(answer)
+
+
+class _Appending:
+    """Events of one attempt that wait for the next batch. They are put together only when they are taken."""
+
+    __slots__ = ("events", "joinable", "writer")
+
+    def __init__(self, writer: Writer, joinable: dict[Writer, _Appending]) -> None:
+        self.writer = writer
+        self.joinable = joinable
+        self.events: list[tuple[str, bytes]] = []
+
+    def take(self) -> Command:
+        del self.joinable[self.writer]
+        return Append(self.writer.job, self.writer.attempt, tuple(self.events))
+
+    def answer(self, answer: Any) -> None:
+        self.writer.written(len(self.events), answer if isinstance(answer, Exception) else None)
 
 
 class Journal:
@@ -45,8 +80,8 @@ class Journal:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: list[_Entry] = []
-        self._joinable: dict[tuple[str, int], _Entry] = {}
+        self._waiting: list[_Asked | _Appending] = []
+        self._joinable: dict[Writer, _Appending] = {}
         self._draining: asyncio.Task[None] | None = None
 
     async def write(self, command: Command) -> Any:
@@ -55,29 +90,24 @@ class Journal:
 
     def enqueue(self, command: Command) -> asyncio.Future[Any]:
         """Carry out a command with the next batch; the future has its answer or its refusal."""
-        entry = _Entry(self._future(), command)
-        self._put(entry)
-        return entry.future
+        asked = _Asked(command, asyncio.get_running_loop().create_future())
+        self._put(asked)
+        return asked.future
 
-    def append(self, job: str, attempt: int, events: Events) -> asyncio.Future[Any]:
+    def append(self, writer: Writer, events: Events) -> None:
         """Write events under an attempt with the next batch, joined to what that attempt has there already."""
-        entry = self._joinable.get((job, attempt))
-        if entry is None:
-            entry = _Entry(self._future(), None, job, attempt)
-            self._joinable[job, attempt] = entry
-            self._put(entry)
-        entry.events.extend(events)
-        return entry.future
+        appending = self._joinable.get(writer)
+        if appending is None:
+            appending = self._joinable[writer] = _Appending(writer, self._joinable)
+            self._put(appending)
+        appending.events += events
 
     async def settle(self) -> None:
         """Wait until nothing is under way."""
         while self._draining is not None:
             await asyncio.shield(self._draining)
 
-    def _future(self) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().create_future()
-
-    def _put(self, entry: _Entry) -> None:
+    def _put(self, entry: _Asked | _Appending) -> None:
         self._waiting.append(entry)
         if self._draining is None:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
@@ -87,22 +117,14 @@ class Journal:
             while self._waiting:
                 await asyncio.sleep(0)  # whoever is about to write in this turn of the loop comes along
                 batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-                for entry in batch:
-                    if entry.command is None:
-                        del self._joinable[entry.job, entry.attempt]
                 await self._commit(batch)
         finally:
             self._draining = None
 
-    async def _commit(self, batch: list[_Entry]) -> None:
+    async def _commit(self, batch: list[_Asked | _Appending]) -> None:
         try:
-            answers = await self._store.commit([entry.taken() for entry in batch])
+            answers = await self._store.commit([entry.take() for entry in batch])
         except Exception as error:  # noqa: BLE001 - whatever it is, everybody of the batch must hear of it
             answers = [error] * len(batch)
         for entry, answer in zip(batch, answers, strict=True):
-            if entry.future.done():
-                continue  # whoever asked has given up waiting
-            if isinstance(answer, Exception):
-                entry.future.set_exception(answer)
-            else:
-                entry.future.set_result(answer)
+            entry.answer(answer)

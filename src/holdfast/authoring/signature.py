@@ -35,6 +35,9 @@ class Signature:
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
                 raise TypeError(f"{name}: *{parameter.name} has no name to keep it under; use named parameters")
         self._hints = hints
+        kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
+        self._positional = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        self._all_positional = len(self._positional) == len(kinds)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Bind a call's arguments, check them, and give them as JSON values by name.
@@ -42,18 +45,23 @@ class Signature:
         Raises:
             InvalidArguments: too many, too few, or of another type than the function says.
         """
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise InvalidArguments(self._name, str(error)) from error
         plain = {}
-        for name, value in bound.arguments.items():
+        for name, value in self._bound(args, kwargs).items():
             if self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
                 plain.update({key: self._plain(key, item) for key, item in value.items()})
             else:
                 plain[name] = self._plain(name, value)
         self.typed(plain)
         return plain
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Give the arguments by name. The everyday call, every parameter given by position, needs no search."""
+        if len(args) == len(self._positional) and not kwargs and self._all_positional:
+            return dict(zip(self._positional, args, strict=True))
+        try:
+            return self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidArguments(self._name, str(error)) from error
 
     def decode(self, plain: dict[str, Any]) -> dict[str, Any]:
         """Give the keyword arguments that stored JSON values stand for, typed as the function says.

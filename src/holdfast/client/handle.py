@@ -57,7 +57,8 @@ class RunHandle:
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
 
-        def notice() -> None:
+        def notice(change: int) -> None:
+            del change
             loop.call_soon_threadsafe(woken.set)
 
         end = store.subscribe(notice)

@@ -20,6 +20,7 @@ import contextvars
 import random
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any
@@ -37,6 +38,7 @@ from holdfast.engine.waits import Waits
 from holdfast.errors import NonDeterminism, StaleAttempt, StoreUnavailable, WaitTimeout
 from holdfast.journal import Journal
 from holdfast.machines import HistoryEvent, JobEvent
+from holdfast.machines.event import freeze_plain
 from holdfast.store import Claimed, Command
 from holdfast.store.effects import EffectStore
 
@@ -67,8 +69,6 @@ class Attempt:
         self.replay = Replay(claimed.events)
         self.config = config
         self.now = now
-        self.step: str | None = None  # what it does now, for people to see (L9)
-        self.step_since: float | None = None
         self._failures = self.replay.failures + 1  # should this attempt fail
         self._args: dict[str, Any] = claimed.events[0].payload.get("args") or {}
         self._function = function
@@ -82,9 +82,10 @@ class Attempt:
         self._intent: Written | None = None
         self._over = False
         self._why: str | None = None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
-        self._pause = claimed.job.pause
-        self._last: asyncio.Future[Any] | None = None
-        self._under_way = 0
+        self.pausing = claimed.job.pause  # whether it is to stop at the next call (J13)
+        self.recorded_events = 0  # in all, on disk or not
+        self._durable_events = 0  # of them, on disk
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # for so many to be on disk
         self._delivered = asyncio.Event()
 
     # The life of an attempt
@@ -153,7 +154,15 @@ class Attempt:
         return verdict.failed(self._function, error, self._failures, self.now())
 
     async def _end(self, ending: Written) -> None:
-        await self.journal.append(self.job, self.attempt, [ending])
+        self.record(ending)
+        await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait until what was recorded is on disk, or refused; the attempt is over."""
+        if self._durable_events < self.recorded_events and not self.lost:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append((self.recorded_events, waiter))
+            await waiter
 
     # Ending it from outside
 
@@ -173,7 +182,7 @@ class Attempt:
 
     def ask_to_pause(self) -> None:
         """Pause at the next step boundary (J13)."""
-        self._pause = True
+        self.pausing = True
 
     def _stop(self, why: str) -> None:
         if self._why is not None or self._over:
@@ -205,8 +214,12 @@ class Attempt:
         """Call a step or tool, or hand out its recorded result."""
         self.check_cancelled()
         self._enlist()
-        with self.waits.working():
+        self.waits.busy += 1
+        try:
             return await self._calls.call(call, call.signature.encode(args, kwargs))
+        finally:
+            self.waits.busy -= 1
+            self.waits.look()
 
     async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts
         """Wait for a signal; the payload, or WaitTimeout."""
@@ -270,22 +283,23 @@ class Attempt:
         """Whether this attempt may write no more."""
         return self._why == "lost"
 
-    def record(self, *events: Written) -> asyncio.Future[Any]:
-        """Write events with the next batch; the code runs on. The future is done when they are on disk, or refused."""
+    def record(self, *events: Written) -> None:
+        """Write events with the next batch; the code runs on."""
         if self.lost:
             raise Suspended
-        future = self.journal.append(self.job, self.attempt, events)
-        self._under_way += len(events)
-        if future is not self._last:
-            self._last = future
-            future.add_done_callback(self._written)
-        return future
+        self.journal.append(self, [(kind, freeze_plain(payload)) for kind, payload in events])
+        self.recorded_events += len(events)
 
-    def _written(self, future: asyncio.Future[Any]) -> None:
-        self._under_way = 0
-        self.outcomes.written(future)
-        if not future.cancelled() and future.exception() is not None and self._why != "lost":
+    def written(self, count: int, error: Exception | None) -> None:
+        """So many more of its events are on disk, or were refused."""
+        self._durable_events += count
+        self.outcomes.written(self._durable_events, error)
+        if error is not None and not self.lost:
             self.lose()  # refused, or nobody knows: another attempt goes on from what the store has
+        while self._waiters and (self.lost or self._waiters[0][0] <= self._durable_events):
+            waiter = self._waiters.popleft()[1]
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def write(self, command: Command) -> Any:
         """Carry out a command for the code; that the store is away ends the attempt, and is no failure of the code."""
@@ -297,16 +311,12 @@ class Attempt:
 
     async def durable(self) -> None:
         """Wait until everything recorded is on disk, and the attempt still holds its job (L4)."""
-        if self._last is not None:
-            try:
-                await asyncio.shield(self._last)
-            except Exception as error:
-                raise Suspended from error
+        await self._settled()
         self.check_cancelled()
 
     async def keep_up(self) -> None:
         """Wait for the disk if the code is far ahead of it."""
-        if self._under_way > UNDER_WAY_MAX:
+        if self.recorded_events - self._durable_events > UNDER_WAY_MAX:
             await self.durable()
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
@@ -327,11 +337,6 @@ class Attempt:
         self._intent = intent
         self.waits.unwind()
         self._main.cancel()
-
-    async def boundary(self) -> None:
-        """Between two calls: the place where a pause takes effect."""
-        if self._pause:
-            await self.waits.pause()
 
     def _enlist(self) -> None:
         task = asyncio.current_task()

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["Calls"]
 
 
+NODE_STARTED, NODE_FINISHED = HistoryEvent.NODE_STARTED.value, HistoryEvent.NODE_FINISHED.value
+TOOL_STARTED, TOOL_FINISHED = HistoryEvent.TOOL_STARTED.value, HistoryEvent.TOOL_FINISHED.value
+
+
 class _TimedOut(Exception):
     """The call did not end in its time. For a tool: nobody knows what it did."""
 
@@ -44,8 +48,10 @@ class Calls:
         if recorded is not None:
             attempt.delivered()
             return _handed_out(call, recorded)
-        await attempt.frontier(call.name, node)
-        await attempt.boundary()
+        if attempt.replay.owed:
+            await attempt.frontier(call.name, node)
+        if attempt.pausing:
+            await attempt.waits.pause()
         outcome = self._caught_up(call, node, plain)
         while outcome is None:
             outcome = await self._settle(call, node, plain)
@@ -69,9 +75,9 @@ class Calls:
     def _declare(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> None:
         attempt = self._attempt
         attempt.replay.tries[node] += 1
-        kind = HistoryEvent.TOOL_STARTED if call.tool else HistoryEvent.NODE_STARTED
+        kind = TOOL_STARTED if call.tool else NODE_STARTED
         said = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": plain}
-        attempt.record((kind.value, said))
+        attempt.record((kind, said))
 
     async def _due(self, node: str) -> None:
         """Wait until a failed call may be tried again: here, or, if that is long, in the store."""
@@ -89,7 +95,6 @@ class Calls:
         self._declare(call, node, plain)
         if call.tool:
             await attempt.durable()  # declaration before action (E4)
-        attempt.step, attempt.step_since = node, attempt.now()
         try:
             value = call.signature.encode_result(await self._invoke(call, node, plain))
         except _TimedOut:
@@ -102,8 +107,6 @@ class Calls:
             attempt.check_cancelled()
             self._failed(call, node, error, str(error))
             return None
-        finally:
-            attempt.step = attempt.step_since = None
         await attempt.outcomes.succeeded(call, node, value)
         await attempt.keep_up()
         return Success(value)
@@ -114,19 +117,23 @@ class Calls:
         kwargs = call.signature.typed(plain)
         outer = conductor.set(None)
         named = external.set((f"holdfast:{attempt.job}:{node}", attempt.attempt))
+        try:
+            if call.timeout_seconds is not None:
+                return await self._in_time(call, node, kwargs)
+            return await (call.function(**kwargs) if call.is_async else self._in_thread(call, node, kwargs))
+        finally:
+            conductor.reset(outer)
+            external.reset(named)
+
+    async def _in_time(self, call: Call[..., Any], node: str, kwargs: dict[str, Any]) -> Any:
         limit = asyncio.timeout(call.timeout_seconds)
         try:
             async with limit:
-                if call.is_async:
-                    return await call.function(**kwargs)
-                return await self._in_thread(call, node, kwargs)
+                return await (call.function(**kwargs) if call.is_async else self._in_thread(call, node, kwargs))
         except TimeoutError:
             if limit.expired():
                 raise _TimedOut from None
             raise
-        finally:
-            conductor.reset(outer)
-            external.reset(named)
 
     async def _in_thread(self, call: Call[..., Any], node: str, kwargs: dict[str, Any]) -> Any:
         """Run a plain function. A thread cannot be stopped: what a tool gives after its time is kept as evidence."""
@@ -172,9 +179,9 @@ class Calls:
         said: dict[str, Any] = {"node": node, "name": call.name, "result_type": result_type, "kind": kind}
         said["reason"] = reason[:2000]
         when = {"final": retry_at is None, **({"retry_at": retry_at} if retry_at is not None else {})}
-        events = [(HistoryEvent.NODE_FINISHED.value, {**said, **when})]
+        events = [(NODE_FINISHED, {**said, **when})]
         if call.tool:
-            events.insert(0, (HistoryEvent.TOOL_FINISHED.value, said))
+            events.insert(0, (TOOL_FINISHED, said))
         self._attempt.record(*events)
 
     async def _settle(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["Outcomes", "Reporting"]
 
 
+TOOL_FINISHED, COMMAND_COMMITTED = HistoryEvent.TOOL_FINISHED.value, HistoryEvent.COMMAND_COMMITTED.value
+NODE_FINISHED = HistoryEvent.NODE_FINISHED.value
+
+
 class Outcomes:
     """The outcomes of one attempt's calls."""
 
@@ -36,7 +41,7 @@ class Outcomes:
         self._attempt = attempt
         self._store = effects
         self._left: dict[str, Effect] = {}  # by earlier attempts, without their events perhaps
-        self._unconfirmed: dict[asyncio.Future[Any], list[Evidence]] = {}  # tools whose end is under way to the disk
+        self._unconfirmed: deque[tuple[int, str, int, Any]] = deque()  # tools whose end is under way to the disk
 
     async def begin(self) -> None:
         """Shut earlier attempts out of the effect store, and see what they have left there.
@@ -70,34 +75,32 @@ class Outcomes:
     def committed(self, call: Call[..., Any], node: str, value: Any, **more: Any) -> None:
         """Phase two: the events."""
         attempt = self._attempt
-        kind = HistoryEvent.TOOL_FINISHED if call.tool else HistoryEvent.COMMAND_COMMITTED
+        kind = TOOL_FINISHED if call.tool else COMMAND_COMMITTED
         events: tuple[Written, Written] = (
-            (kind.value, {"node": node, "name": call.name, "result": value, **more}),
-            (HistoryEvent.NODE_FINISHED.value, {"node": node, "result_type": "success"}),
+            (kind, {"node": node, "name": call.name, "result": value, **more}),
+            (NODE_FINISHED, {"node": node, "result_type": "success"}),
         )
         if not call.tool:
             attempt.record(*events)
             return
-        evidence = Evidence(attempt.job, node, attempt.attempt, attempt.replay.tries[node], value)
         if attempt.lost:
-            self._keep(evidence)
+            self.late(node, attempt.replay.tries[node], value)
             raise Suspended
-        self._unconfirmed.setdefault(attempt.record(*events), []).append(evidence)
+        attempt.record(*events)
+        self._unconfirmed.append((attempt.recorded_events, node, attempt.replay.tries[node], value))
 
-    def written(self, future: asyncio.Future[Any]) -> None:
-        """What was under way is on disk, or was refused: then the ends of tools in it have become evidence."""
-        ends = self._unconfirmed.pop(future, None)
-        if ends and not future.cancelled() and isinstance(future.exception(), StaleAttempt):
-            for evidence in ends:
-                self._keep(evidence)
+    def written(self, durable: int, error: Exception | None) -> None:
+        """So many events are on disk. If they were refused instead, the ends of tools among them are evidence now."""
+        while self._unconfirmed and self._unconfirmed[0][0] <= durable:
+            _, node, number, value = self._unconfirmed.popleft()
+            if isinstance(error, StaleAttempt):
+                self.late(node, number, value)
 
     def late(self, node: str, number: int, value: Any = None, error: str | None = None) -> None:
         """Keep what came too late."""
         attempt = self._attempt
-        self._keep(Evidence(attempt.job, node, attempt.attempt, number, value, error))
-
-    def _keep(self, evidence: Evidence) -> None:
-        told = self._attempt.journal.enqueue(KeepEvidence(evidence))
+        evidence = Evidence(attempt.job, node, attempt.attempt, number, value, error)
+        told = attempt.journal.enqueue(KeepEvidence(evidence))
         told.add_done_callback(_heard)
 
 

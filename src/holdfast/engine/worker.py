@@ -31,7 +31,8 @@ from holdfast.engine.children import Submission
 from holdfast.errors import StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.journal import Journal
-from holdfast.store import Claim, Claimed, Expire, Leases, Leave, Reclaim, Renew, Report, Store, WorkerCard
+from holdfast.store import Claim, Claimed, Command, Expire, Leases, Leave, Reclaim, Renew, Report, Store, WorkerCard
+from holdfast.store.changes import ASKED, WORK
 from holdfast.store.effects import EffectStore
 
 __all__ = ["Worker"]
@@ -68,6 +69,8 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._drained = False
+        self._news = WORK | ASKED  # what was heard of since the last look
+        self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._ahead = 0.0  # seconds by which the store's clock is ahead of this host's
         self._card = WorkerCard(
             name=self.name,
@@ -102,10 +105,16 @@ class Worker:
     def stop(self) -> None:
         """Claim nothing more, let jobs go on for the shutdown time, hand the rest back. From any thread."""
         self._stopping = True
-        self._notice()
+        self._notice(WORK)
 
-    def _notice(self) -> None:
-        self._loop.call_soon_threadsafe(self._wake.set)
+    def _notice(self, change: int) -> None:
+        """A commit of this process has changed something; from any thread."""
+        if change & (WORK | ASKED):
+            self._loop.call_soon_threadsafe(self._heard, change)
+
+    def _heard(self, change: int) -> None:
+        self._news |= change
+        self._wake.set()
 
     # The loop
 
@@ -115,48 +124,63 @@ class Worker:
             self._wake.clear()
             try:
                 more = await self._turn()
-                if self.running:
-                    self._told(await self._store.requests(self.name))
+                self._sweep_at, now = await self._store.next_due(), await self._store.now()
                 pause = 0.05
             except StoreUnavailable:
-                more, pause = False, min(pause * 2, PAUSE_SECONDS_MAX)
+                self._news, pause = WORK | ASKED, min(pause * 2, PAUSE_SECONDS_MAX)
                 await self._sleep(pause)
                 continue
             if more:
                 continue
-            due, now = await self._store.next_due(), await self._store.now()
-            if until_idle and self._idle(due, now):
+            if until_idle and self._idle(now):
                 return
-            await self._sleep(self._until(due, now))
+            await self._sleep(self._until(now))
 
-    def _idle(self, due: float | None, now: float) -> bool:
-        """Nothing runs, the last claim found all there was, nothing was written since, and nothing is due soon."""
-        soon = due is not None and due - now <= self._config.idle_seconds
+    def _idle(self, now: float) -> bool:
+        """Nothing runs, the last claim found all there was, nothing was heard since, and nothing is due soon."""
+        soon = self._sweep_at is not None and self._sweep_at - now <= self._config.idle_seconds
         return self._drained and not self.running and not self._wake.is_set() and not soon
 
     async def _turn(self) -> bool:
-        """Sweep and claim once; whether there may be more to do at once."""
-        free = self._slots - len(self.running)
-        commands: list[Any] = [Expire(SWEEP_MAX), Reclaim(SWEEP_MAX)]
-        if free > 0:
-            limit = min(free, CLAIM_MAX)
-            commands.append(
-                Claim(
-                    worker=self.name,
-                    entries=frozenset(self._entries),
-                    queues=self._queues,
-                    limit=limit,
-                    lease_seconds=self._config.lease_seconds,
-                )
-            )
-        expired, reclaimed, *claims = await self._store.commit(commands)
-        claimed: list[Claimed] = claims[0] if claims else []
+        """Hear requests, sweep what time has ended, claim. Whether there may be more to do at once."""
+        news, self._news = self._news, 0
+        if news & ASKED and self.running:
+            self._told(await self._store.requests(self.name))
+        full = False
+        if self._sweep_at is not None and self._sweep_at <= await self._store.now():
+            expired, reclaimed = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX))
+            full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
+            self._drained = False
+        if news & WORK or not self._drained:
+            await self._claim()
+        return full or (not self._drained and len(self.running) < self._slots)
+
+    async def _claim(self) -> None:
+        """Take as many jobs as there are slots; `_drained` if that was all there was."""
+        limit = min(self._slots - len(self.running), CLAIM_MAX)
+        self._drained = False
+        if limit <= 0:
+            return
+        claim = Claim(
+            worker=self.name,
+            entries=frozenset(self._entries),
+            queues=self._queues,
+            limit=limit,
+            lease_seconds=self._config.lease_seconds,
+        )
+        (claimed,) = await self._write(claim)
         for one in claimed:
             self._ahead = one.job.updated_at - time.time()
             self._start(one)
-        self._drained = free > 0 and len(claimed) < min(free, CLAIM_MAX)
-        full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
-        return full or (free > 0 and not self._drained and len(self.running) < self._slots)
+        self._drained = len(claimed) < limit
+
+    async def _write(self, *commands: Command) -> list[Any]:
+        """Carry out commands with the next batch of the journal; their answers."""
+        answers = await asyncio.gather(*map(self._journal.enqueue, commands), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
 
     def _start(self, claimed: Claimed) -> None:
         attempt = Attempt(
@@ -187,9 +211,9 @@ class Worker:
             del self.running[attempt.job]
             self._wake.set()
 
-    def _until(self, due: float | None, now: float) -> float:
+    def _until(self, now: float) -> float:
         heartbeat = self._config.lease_seconds / 3
-        return heartbeat if due is None else max(0.001, min(due - now, heartbeat))
+        return heartbeat if self._sweep_at is None else max(0.001, min(self._sweep_at - now, heartbeat))
 
     async def _sleep(self, seconds: float) -> None:
         """Wait for a wake, a change by another process, or the time; whichever comes first."""
@@ -201,7 +225,10 @@ class Worker:
                     await self._wake.wait()
             except TimeoutError:
                 if self._store.changes() != seen:
+                    self._news |= WORK | ASKED
                     return
+        if not self._wake.is_set():
+            self._news |= WORK | ASKED  # the floor: whatever was not heard of is found now
 
     async def _hand_back(self) -> None:
         """Let what runs go on for a while, then give it back to the queue (L6)."""

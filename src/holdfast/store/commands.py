@@ -123,7 +123,7 @@ class Append(msgspec.Struct, frozen=True):
 
     job: str
     attempt: int
-    events: tuple[tuple[str, dict[str, Any]], ...]
+    events: tuple[tuple[str, dict[str, Any] | bytes], ...]  # payloads as values, or frozen
 
 
 class Appended(msgspec.Struct, frozen=True):

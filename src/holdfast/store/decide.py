@@ -16,9 +16,9 @@ import msgspec
 
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, Place
-from holdfast.machines.event import seal_at
-from holdfast.machines.job import TARGETS
+from holdfast.machines.event import freeze, seal_frozen, vouch
 from holdfast.store import commands as c
+from holdfast.store.changes import ASKED, EVENTS, WORK
 from holdfast.store.rows import Job, Lease, Signal, grown, projected, reader_of
 
 __all__ = ["DOUBT", "PAUSE_KEY", "Decision", "buried", "claim", "decide", "expire", "reclaim", "renew", "submit"]
@@ -26,21 +26,36 @@ __all__ = ["DOUBT", "PAUSE_KEY", "Decision", "buried", "claim", "decide", "expir
 PAUSE_KEY = "holdfast:pause"  # correlation key of the wait that a pause is
 DOUBT = "holdfast:doubt:"  # and, with the node behind it, of the wait for an operator's answer
 
+# What the holder of a job may always write, and what moves nothing. A plan is recorded once only (E11).
+_GROWING = frozenset(event.value for event in HistoryEvent) - {
+    HistoryEvent.CANCEL_REQUESTED.value,
+    HistoryEvent.PLAN_GENERATED.value,
+}
+# Names that need no check; a job's first event stands for the job's own name, and is looked at whole.
+_VOUCHED = frozenset(event.value for event in (*JobEvent, *HistoryEvent)) - {JobEvent.CREATED.value}
+_thaw = msgspec.json.Decoder(dict[str, Any]).decode
+
 Inbox = Callable[[str], Signal | None]  # the oldest unused signal of this job with this key
 
 
 @dataclass(slots=True)
 class Decision:
-    """What to write for one command, and what to answer."""
+    """What to write for one command, and what to answer.
+
+    The payload of each event is in `payloads`, as canonical JSON. An event's own payload is only there where a rule or
+    the row needs it.
+    """
 
     job: Job
     events: list[Event] = field(default_factory=list)
-    kept: list[Signal] = field(default_factory=list)
-    used: list[Signal] = field(default_factory=list)
-    follow: list[c.SendSignal] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    kept: tuple[Signal, ...] = ()
+    used: tuple[Signal, ...] = ()
+    follow: tuple[c.SendSignal, ...] = ()
     orphans: str | None = None  # the job ended badly: cancel its children that have not ended, for this reason
     answer: Any = None
     grew_only: bool = False  # nothing of the row has changed but where its stream ends
+    change: int = 0  # what there is to tell; see `holdfast.store.changes`
 
 
 class _Pen:
@@ -64,12 +79,20 @@ class _Pen:
             self._behind = False
         return self.decision.job
 
-    def put(self, kind: str, payload: Mapping[str, Any] | None = None, *, attempt: int | None = None) -> None:
-        event = seal_at(self.decision.job.id, self._seq + 1, self._head, kind, payload, at=self._now, attempt=attempt)
+    def put(self, kind: str, payload: Mapping[str, Any] | bytes, *, attempt: int | None = None) -> None:
+        """Add an event; its payload as values, or frozen."""
+        name = str.__str__(kind)  # not a member of an enumeration, but its value
+        frozen, plain = (payload, _thaw(payload)) if isinstance(payload, bytes) else freeze(payload)
+        job, seq, prev = self.decision.job.id, self._seq + 1, self._head
+        event = seal_frozen(job, seq, prev, name, frozen, at=self._now, attempt=attempt, payload=plain)
+        if name not in _VOUCHED:
+            vouch(event)
+        moves = name not in _GROWING
         self._reader.take(event)
         self.decision.events.append(event)
+        self.decision.payloads.append(frozen)
         self._seq, self._head, self._behind = event.seq, event.hash, True
-        self._moved = self._moved or kind in TARGETS or kind == HistoryEvent.CANCEL_REQUESTED
+        self._moved = self._moved or moves
 
     def set(self, **fields: object) -> None:
         self._moved = True
@@ -102,14 +125,23 @@ class _Pen:
             if job.state is not JobState.COMPLETED:
                 self.decision.orphans = f"its parent {job.id} has ended: {job.state}"
         self.decision.grew_only = bool(self.decision.events) and not self._moved
+        self.decision.change = EVENTS if self.decision.events else 0
+        if self._moved:
+            self.decision.change |= _told_of(self.job)
         return self.decision
 
     def _tell_the_parent(self, last: Event) -> None:
         job = self.job
         if job.parent is not None and job.parent_key is not None:
             told = {"state": job.state.value, **{key: last.payload.get(key) for key in ("result", "error", "reason")}}
-            signal = c.SendSignal(job.parent, job.parent_key, told, f"{job.id}.{job.run}")
-            self.decision.follow.append(signal)
+            self.decision.follow = (c.SendSignal(job.parent, job.parent_key, told, f"{job.id}.{job.run}"),)
+
+
+def _told_of(job: Job) -> int:
+    """What a worker has to know of a job that has moved."""
+    if job.state is JobState.RUNNING:
+        return ASKED if job.cancel is not None or job.pause else 0
+    return 0 if job.state in TERMINAL_JOB_STATES else WORK
 
 
 def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
@@ -245,6 +277,8 @@ def decide(command: c.Command, job: Job, now: float, inbox: Inbox, known: Callab
 def _append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     if not job.held_by(command.attempt, now):
         raise StaleAttempt(job.id, command.attempt, job.attempt)
+    if command.events and all(kind in _GROWING for kind, _ in command.events):
+        return _grow(command, job, now)
     pen = _Pen(job, now)
     for kind, payload in command.events:
         pen.put(kind, payload, attempt=command.attempt)
@@ -254,13 +288,29 @@ def _append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     return decision
 
 
+def _grow(command: c.Append, job: Job, now: float) -> Decision:
+    """Append events that move nothing: legal for whoever holds the job, which was just seen. Most writes are these."""
+    decision = Decision(job, grew_only=True, change=EVENTS)
+    seq, head = job.version, job.head
+    for kind, payload in command.events:
+        frozen = payload if isinstance(payload, bytes) else freeze(payload)[0]
+        seq += 1
+        event = seal_frozen(job.id, seq, head, str.__str__(kind), frozen, at=now, attempt=command.attempt)
+        head = event.hash
+        decision.events.append(event)
+        decision.payloads.append(frozen)
+    decision.job = msgspec.structs.replace(job, version=seq, head=head, updated_at=now)
+    decision.answer = c.Appended(seq, job.state)
+    return decision
+
+
 def _look_into_the_inbox(pen: _Pen, inbox: Inbox) -> None:
     """A signal that came before the wait completes it at once (E12), whichever place it is for."""
     for place in pen.job.wait.places() if pen.job.wait is not None else ():
         early = inbox(place.correlation_key) if place.correlation_key is not None else None
         if early is not None:
             pen.complete_wait("signal", early.payload, signal=early.id, place=place)
-            pen.decision.used.append(early)
+            pen.decision.used = (early,)
             return
 
 
@@ -271,11 +321,11 @@ def _signal(command: c.SendSignal, job: Job, now: float, known: Callable[[str], 
         return Decision(job, answer=c.Kept("too_late"))
     signal = Signal(command.job, command.id, command.key, command.payload, now)
     pen = _Pen(job, now)
-    pen.decision.kept.append(signal)
+    pen.decision.kept = (signal,)
     place = job.wait.place(command.key) if job.wait is not None else None
     if place is not None:
         pen.complete_wait("signal", command.payload, signal=command.id, place=place)
-        pen.decision.used.append(signal)
+        pen.decision.used = (signal,)
     decision = pen.end()
     decision.answer = c.Kept("delivered" if place is not None else "kept")
     return decision

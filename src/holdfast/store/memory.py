@@ -17,6 +17,7 @@ from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import decide
+from holdfast.store.changes import WORK
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 
 __all__ = ["MemoryStore"]
@@ -47,8 +48,8 @@ class MemoryStore:
         }
         self._now = 0.0  # the time of the transaction under way
         self._lock = threading.Lock()
-        self._notices: list[Callable[[], None]] = []
-        self._written = 0
+        self._notices: list[Callable[[int], None]] = []
+        self._change = 0  # what there is to tell of the transaction under way
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands; see the protocol."""
@@ -58,14 +59,15 @@ class MemoryStore:
         """Carry out commands, from any thread."""
         with self._lock:
             self._now = self._clock.now()
-            before = self._written
+            self._change = 0
             answers = [self._answer(command) for command in batch]
-        if self._written != before or any(isinstance(command, c.Pause) for command in batch):
+            change = self._change
+        if change:
             for notice in list(self._notices):
-                notice()
+                notice(change)
         return answers
 
-    def subscribe(self, notice: Callable[[], None]) -> Callable[[], None]:
+    def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
         """Have `notice` called after each commit."""
         self._notices.append(notice)
         return lambda: self._notices.remove(notice)
@@ -159,8 +161,8 @@ class MemoryStore:
     def _write(self, decision: decide.Decision) -> Any:
         job = decision.job
         self._jobs[job.id] = job
-        self._events.setdefault(job.id, []).extend(decision.events)
-        self._written += len(decision.events)
+        self._events.setdefault(job.id, []).extend(map(_whole, decision.events, decision.payloads))
+        self._change |= decision.change
         for signal in decision.kept:
             self._signals.setdefault(signal.job, {})[signal.id] = signal
         self._used |= {(signal.job, signal.id) for signal in decision.used}
@@ -260,7 +262,12 @@ class MemoryStore:
         for name in dead:
             self._jobs[name] = decide.buried(self._jobs[name], self._now)
         self._workers.pop(command.worker, None)
+        self._change |= WORK if dead else 0
         return c.Swept(dead)
+
+
+def _whole(event: Event, payload: bytes) -> Event:
+    return msgspec.structs.replace(event, payload=msgspec.json.decode(payload))
 
 
 def _times(job: Job, now: float) -> Iterable[float]:

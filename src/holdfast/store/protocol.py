@@ -83,12 +83,11 @@ class Store(Protocol):
         """Do what `commit` does, blocking the calling thread: for heartbeats, which must not depend on a loop."""
         ...
 
-    def subscribe(self, notice: Callable[[], None]) -> Callable[[], None]:
-        """Have `notice` called, from any thread, after each commit here that concerns a worker; returns what ends it.
+    def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
+        """Have `notice` called, from any thread, after each commit here that changed something; returns what ends it.
 
-        That is every commit that wrote an event or asked for a pause; a heartbeat or an empty sweep concerns nobody.
-
-        Only a hint: it says that it is worth looking.
+        It is told what has changed, as a sum of the numbers in `holdfast.store.changes`. A heartbeat or an empty sweep
+        changes nothing. Only a hint: it says that it is worth looking.
         """
         ...
 

@@ -38,6 +38,8 @@ __all__ = ["SqliteStore"]
 
 T = TypeVar("T")
 
+ROWS_MAX = 20_000  # rows kept at hand
+
 CURES: list[tuple[type[apsw.Error], str]] = [
     (apsw.FullError, "the disk is full: free some space"),
     (apsw.ReadOnlyError, "the file or its directory is read-only: give this user the right to write"),
@@ -56,9 +58,11 @@ class SqliteStore:
     def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
         self._path = Path(path)
         self._clock = clock or SystemClock()
-        self._notices: list[Callable[[], None]] = []
+        self._notices: list[Callable[[int], None]] = []
         self._reading = threading.Lock()  # one connection for all readers: short reads, from more than one loop
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
+        self._rows: dict[str, Job] = {}  # rows of held jobs, as they are on disk while nobody else writes
+        self._rows_version = -1
         self._lock = FileLock(self._path.with_name(self._path.name + "-lock"))
         try:
             self._write_connection = self._guard(self._open)
@@ -76,7 +80,7 @@ class SqliteStore:
         """Carry out commands from a thread of one's own."""
         return self._writer.submit(self._commit, batch).result()
 
-    def subscribe(self, notice: Callable[[], None]) -> Callable[[], None]:
+    def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
         """Have `notice` called after each commit of this process."""
         self._notices.append(notice)
         return lambda: self._notices.remove(notice)
@@ -172,24 +176,40 @@ class SqliteStore:
         return connection
 
     def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        answers, wrote = self._guard(lambda: self._lock.run(lambda: self._transact(batch)))
-        if wrote:
+        answers, change = self._guard(lambda: self._lock.run(lambda: self._transact(batch)))
+        if change:
             for notice in list(self._notices):
-                notice()
+                notice(change)
         return answers
 
-    def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], bool]:
+    def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         connection = self._write_connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            transaction = Transaction(connection, self._clock.now())
+            version = connection.pragma("data_version")
+            if version != self._rows_version:  # another process has written: what we know may be old
+                self._rows.clear()
+                self._rows_version = version
+            transaction = Transaction(connection, self._clock.now(), self._rows)
             answers = transaction.carry_out(batch)
             connection.execute("COMMIT")
         except BaseException:
+            self._rows.clear()
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        return answers, transaction.wrote
+        self._remember(transaction.held())
+        return answers, transaction.change
+
+    def _remember(self, touched: dict[str, Job | None]) -> None:
+        """Keep the rows of jobs that are held at hand: whoever holds them writes again soon."""
+        for name, job in touched.items():
+            if job is not None:
+                self._rows[name] = job
+            else:
+                self._rows.pop(name, None)
+        if len(self._rows) > ROWS_MAX:
+            self._rows.clear()
 
     def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
         with self._reading:

@@ -37,11 +37,10 @@ _decode_cancel = msgspec.json.Decoder(CancelRequest).decode
 _decode_card = msgspec.json.Decoder(WorkerCard).decode
 
 
-def event_row(event: Event) -> tuple[Any, ...]:
-    """Give an event's columns."""
-    payload = _encode(event.payload).decode()
-    hashes = bytes.fromhex(event.prev), bytes.fromhex(event.hash)
-    return (event.job, event.seq, event.type, payload, event.attempt, event.at, event.schema, *hashes)
+def event_row(event: Event, payload: bytes) -> tuple[Any, ...]:
+    """Give an event's columns; its payload as canonical JSON."""
+    prev, hashed = bytes.fromhex(event.prev), bytes.fromhex(event.hash)
+    return event.job, event.seq, event.type, payload.decode(), event.attempt, event.at, event.schema, prev, hashed
 
 
 def event_of(row: tuple[Any, ...]) -> Event:

@@ -7,16 +7,17 @@ command that looks for jobs (a claim, a sweep) first has everything written that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import apsw
 import msgspec
 
 from holdfast.errors import HoldfastError, UnknownJob
-from holdfast.machines import Event
+from holdfast.machines import Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import decide
+from holdfast.store.changes import WORK
 from holdfast.store.rows import FORGOTTEN_SECONDS, Job, Signal
 from holdfast.store.sqlite_rows import (
     EVENT_COLUMNS,
@@ -60,12 +61,13 @@ _REPORT = (
 class Transaction:
     """The commands of one batch; made and used inside BEGIN and COMMIT, by one thread."""
 
-    def __init__(self, connection: apsw.Connection, now: float) -> None:
+    def __init__(self, connection: apsw.Connection, now: float, known: Mapping[str, Job]) -> None:
         self._connection = connection
+        self._known_rows = known  # rows that are in the database just so: they need not be read
         self._now = now
         self._stored: dict[str, Job | None] = {}  # as the database has it; None: not there
         self._jobs: dict[str, Job] = {}  # as it will be
-        self._events: list[Event] = []
+        self._events: list[tuple[Any, ...]] = []
         self._next: deque[c.Command] = deque()  # what a command brings about for other jobs
         self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
         self._handlers: dict[type, Callable[[Any], Any]] = {
@@ -79,14 +81,13 @@ class Transaction:
             c.Report: self._report,
             c.Leave: self._leave,
         }
-        self.wrote = False  # whether a worker may want to know: an event was written, or a pause was asked for
+        self.change = 0  # what there is to tell; see `holdfast.store.changes`
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
         """Answer every command, in order, and write everything."""
         self._load({name for command in batch if (name := getattr(command, "job", None)) is not None})
         answers = [self._answer(command) for command in batch]
         self._flush()
-        self.wrote = self.wrote or any(isinstance(command, c.Pause) for command in batch)
         return answers
 
     def _answer(self, command: c.Command) -> Any:
@@ -113,10 +114,20 @@ class Transaction:
     def _submit(self, command: c.Submit) -> Any:
         return self._take(decide.submit(command, self._now, self._existing(command)))
 
+    def held(self) -> dict[str, Job | None]:
+        """What has become of the rows that were touched: those of jobs that are held, None for the others."""
+        return {name: job if job.state is JobState.RUNNING else None for name, job in self._jobs.items()}
+
     # Loading
 
     def _load(self, names: Iterable[str]) -> None:
-        missing = [name for name in names if name not in self._stored]
+        missing = []
+        for name in names:
+            if name in self._known_rows:
+                if name not in self._stored:
+                    self._stored[name] = self._jobs[name] = self._known_rows[name]
+            elif name not in self._stored:
+                missing.append(name)
         if not missing:
             return
         self._stored.update(dict.fromkeys(missing))
@@ -170,7 +181,8 @@ class Transaction:
         self._jobs[job.id] = job
         if not decision.grew_only:
             self._changed.add(job.id)
-        self._events += decision.events
+        self._events += map(event_row, decision.events, decision.payloads)
+        self.change |= decision.change
         for signal in decision.kept:
             said = (signal.job, signal.id, signal.key, signal_payload(signal), signal.at)
             self._connection.execute(_INSERT_SIGNAL, said)
@@ -203,8 +215,7 @@ class Transaction:
     def _flush(self) -> None:
         """Write what was gathered: events, new rows, rows that only grew, rows that changed."""
         if self._events:
-            self.wrote = True
-            self._connection.executemany(_INSERT_EVENT, map(event_row, self._events))
+            self._connection.executemany(_INSERT_EVENT, self._events)
             self._events = []
         new, grown, changed = [], [], []
         for name, job in self._jobs.items():
@@ -304,4 +315,5 @@ class Transaction:
             self._jobs[name] = decide.buried(self._jobs[name], self._now)
             self._changed.add(name)
         self._connection.execute("DELETE FROM workers WHERE name = ?", (command.worker,))
+        self.change |= WORK if names else 0
         return c.Swept(names)

@@ -10,7 +10,7 @@ CREATE TABLE events (
     prev     BLOB    NOT NULL,
     hash     BLOB    NOT NULL,
     PRIMARY KEY (job, seq)
-) STRICT, WITHOUT ROWID;
+) STRICT;  -- with row ids: new events of many jobs go to the end together, and a commit touches few pages
 
 CREATE TABLE jobs (
     id              TEXT    NOT NULL PRIMARY KEY,

@@ -1,0 +1,9 @@
+"""What a commit has changed, for those who want to be told: a sum of these."""
+
+from __future__ import annotations
+
+__all__ = ["ASKED", "EVENTS", "WORK"]
+
+EVENTS = 1  # an event was written
+WORK = 2  # a job can be claimed or reclaimed now, or something will come about by time alone
+ASKED = 4  # a job that is held was asked to cancel or to pause
