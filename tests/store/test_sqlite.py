@@ -18,7 +18,7 @@ import pytest
 from holdfast.clock import Clock, ManualClock
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import JobState, check
-from holdfast.store import Append, Cancel, Claim, Evidence, KeepEvidence, Reclaim, Submit
+from holdfast.store import Append, Bury, Cancel, Claim, Evidence, Expire, KeepEvidence, Reclaim, Submit
 from holdfast.store.schema import migrations
 from holdfast.store.sqlite import SqliteStore
 
@@ -270,3 +270,26 @@ asyncio.run(main(sys.argv[1]))
     worker.stdout.close()
     stream = with_store(path, lambda store: store.events("a"))
     assert [event.attempt for event in stream if event.type == "job_completed"] == [2]
+
+
+def test_a_workers_turn_costs_the_same_however_many_jobs_are_queued(tmp_path: Path) -> None:
+    async def instructions(store: SqliteStore, jobs: int) -> int:
+        await store.commit([submit(f"j{number:05}") for number in range(jobs)])
+        count = 0
+
+        def one_more() -> bool:
+            nonlocal count
+            count += 1
+            return False
+
+        store._write_connection.set_progress_handler(one_more, 1)
+        store._read_connection.set_progress_handler(one_more, 1)
+        claim = Claim(worker="w", entries=ENTRIES, queues=None, limit=5, lease_seconds=60)
+        await store.commit([Expire(), Reclaim(), claim, Bury("another")])
+        await store.next_due()
+        await store.requests("w")
+        return count
+
+    few = with_store(tmp_path / "few.db", lambda store: instructions(store, 50))
+    many = with_store(tmp_path / "many.db", lambda store: instructions(store, 5_000))
+    assert 0 < many < few * 1.1

@@ -129,7 +129,7 @@ class SqliteStore:
     async def requests(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""
         sql = (
-            "SELECT id, cancel IS NOT NULL, pause FROM jobs"
+            "SELECT id, cancel IS NOT NULL, pause FROM jobs INDEXED BY jobs_leased"
             " WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1)"
         )
         rows = self._read(sql, (worker,))
@@ -138,11 +138,12 @@ class SqliteStore:
 
     async def next_due(self) -> float | None:
         """Find the next time at which time alone brings something about."""
+        # Left alone, SQLite walks every queued job by `jobs_state`: it does not know how many there are.
         sql = (
             "SELECT min(at) FROM ("
-            " SELECT min(due_at) AS at FROM jobs WHERE claimable = 0 AND state = 'queued'"
-            " UNION ALL SELECT min(lease_until) FROM jobs WHERE lease_until IS NOT NULL"
-            " UNION ALL SELECT min(ends_at) FROM jobs WHERE ends_at IS NOT NULL)"
+            " SELECT min(due_at) AS at FROM jobs INDEXED BY jobs_delayed WHERE claimable = 0 AND state = 'queued'"
+            " UNION ALL SELECT min(lease_until) FROM jobs INDEXED BY jobs_leased WHERE lease_until IS NOT NULL"
+            " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL)"
         )
         found: float | None = self._read(sql, ())[0][0]
         return found

@@ -41,6 +41,10 @@ _INSERT_JOB = f"INSERT INTO jobs ({', '.join(JOB_WRITTEN)}) VALUES ({', '.join('
 _CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
 _UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _CHANGING)} WHERE id = ?"
 _GROW_JOB = "UPDATE jobs SET version = ?, head = ?, updated_at = ? WHERE id = ?"
+# The index is named: left alone, SQLite walks every queued job by `jobs_state`.
+_PROMOTE = (
+    "UPDATE jobs INDEXED BY jobs_delayed SET claimable = 1 WHERE claimable = 0 AND state = 'queued' AND due_at <= ?"
+)
 _INSERT_SIGNAL = (
     "INSERT INTO signals (job, id, key, payload, at, place, used) VALUES"
     " (?1, ?2, ?3, ?4, ?5, (SELECT coalesce(max(place), 0) + 1 FROM signals WHERE job = ?1), 0)"
@@ -239,8 +243,7 @@ class Transaction:
 
     def _claim(self, command: c.Claim) -> list[c.Claimed]:
         self._flush()
-        promote = "UPDATE jobs SET claimable = 1 WHERE claimable = 0 AND state = 'queued' AND due_at <= ?"
-        self._connection.execute(promote, (self._now,))
+        self._connection.execute(_PROMOTE, (self._now,))
         found: list[Any] = []
         sql = (
             "SELECT -priority, due_at, id FROM jobs WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ?"
@@ -309,7 +312,9 @@ class Transaction:
 
     def _bury(self, command: c.Bury) -> c.Swept:
         self._flush()
-        sql = "SELECT id FROM jobs WHERE lease_until IS NOT NULL AND lease_worker = ? ORDER BY id"
+        sql = (
+            "SELECT id FROM jobs INDEXED BY jobs_leased WHERE lease_until IS NOT NULL AND lease_worker = ? ORDER BY id"
+        )
         names = self._names(sql, (command.worker,))
         for name in names:
             self._jobs[name] = decide.buried(self._jobs[name], self._now)
