@@ -123,18 +123,19 @@ class Worker:
         while not self._stopping:
             self._wake.clear()
             try:
+                seen = self._store.changes()  # before the turn: what comes during it must not be slept through
                 more = await self._turn()
                 self._sweep_at, now = await self._store.next_due(), await self._store.now()
                 pause = 0.05
             except StoreUnavailable:
                 self._news, pause = WORK | ASKED, min(pause * 2, PAUSE_SECONDS_MAX)
-                await self._sleep(pause)
+                await self._sleep(pause, None)
                 continue
             if more:
                 continue
             if until_idle and self._idle(now):
                 return
-            await self._sleep(self._until(now))
+            await self._sleep(self._until(now), seen)
 
     def _idle(self, now: float) -> bool:
         """Nothing runs, the last claim found all there was, nothing was heard since, and nothing is due soon."""
@@ -215,16 +216,15 @@ class Worker:
         heartbeat = self._config.lease_seconds / 3
         return heartbeat if self._sweep_at is None else max(0.001, min(self._sweep_at - now, heartbeat))
 
-    async def _sleep(self, seconds: float) -> None:
-        """Wait for a wake, a change by another process, or the time; whichever comes first."""
+    async def _sleep(self, seconds: float, seen: int | None) -> None:
+        """Wait for a wake, a change by another process since `seen`, or the time; whichever comes first."""
         end = self._loop.time() + seconds
-        seen = self._store.changes()
         while not self._wake.is_set() and (left := end - self._loop.time()) > 0:
             try:
                 async with asyncio.timeout(min(left, self._config.poll_seconds)):
                     await self._wake.wait()
             except TimeoutError:
-                if self._store.changes() != seen:
+                if seen is not None and self._store.changes() != seen:
                     self._news |= WORK | ASKED
                     return
         if not self._wake.is_set():
