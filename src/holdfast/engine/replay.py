@@ -4,14 +4,14 @@ A call's identity (its *node*) is its name, the hash of its arguments and its nu
 count: concurrent branches may ask in any order, and a new call in the code shifts no other. An explicit key takes the
 hash's place.
 
-- A recorded result is handed out once, to the call that asks for it; `owed` lists those not asked for yet.
+- A recorded result is handed out once, to the call that asks for it; until then it is owed.
 - A tool that was started and has no recorded end is *in doubt*; an operator's answer to it is here, too.
 - A wait that was completed is handed out by its node.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,6 +43,7 @@ class Replay:
     def __init__(self, events: Iterable[Event]) -> None:
         self._outcomes: dict[str, Success | Failure] = {}
         self._names: dict[str, str] = {}
+        self._owed: defaultdict[str, dict[str, None]] = defaultdict(dict)  # name → its nodes, in order
         self._seen: Counter[str] = Counter()
         self.in_doubt: dict[str, int] = {}  # node of a tool → attempt that started it
         self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
@@ -63,16 +64,19 @@ class Replay:
 
     def take(self, node: str) -> Success | Failure | None:
         """Hand out a recorded outcome, once."""
-        return self._outcomes.pop(node, None)
+        outcome = self._outcomes.pop(node, None)
+        if outcome is not None:
+            del self._owed[self._names[node]][node]
+        return outcome
 
     @property
-    def owed(self) -> list[str]:
-        """Nodes with a recorded outcome that nobody has asked for yet."""
-        return list(self._outcomes)
+    def owed(self) -> bool:
+        """Whether there are recorded outcomes that nobody has asked for yet."""
+        return bool(self._outcomes)
 
     def owed_of(self, name: str) -> list[str]:
-        """Those of them that are calls of this name."""
-        return [node for node in self._outcomes if self._names[node] == name]
+        """List the nodes of this name with such an outcome; every new call asks, so it looks at no others."""
+        return list(self._owed[name])
 
     def _read(self, event: Event) -> None:
         if event.type in HistoryEvent.__members__.values():
@@ -109,7 +113,8 @@ class Replay:
 
     def _keep(self, node: str, payload: dict[str, Any], outcome: Success | Failure) -> None:
         self._outcomes[node] = outcome
-        self._names[node] = payload.get("name") or node.split(":", 1)[0]
+        name = self._names.setdefault(node, payload.get("name") or node.split(":", 1)[0])
+        self._owed[name][node] = None
 
     def _complete(self, payload: dict[str, Any]) -> None:
         node = payload.get("node")
