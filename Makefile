@@ -38,9 +38,10 @@ KILLS ?= 1000
 torture: $(READY)  ## kill worker processes, KILLS=1000 or as asked; prints its tally
 	$(BIN)/python tools/torture.py $(KILLS)
 
-bench: $(READY)  ## speed, as ratios inside one run
+bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/machines.py
 	$(BIN)/python bench/jobs.py
+	$(BIN)/python bench/growth.py
 
 fix: $(CHECKERS)  ## format, and mend what the linter can mend
 	$(BIN)/ruff format .
