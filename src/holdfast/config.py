@@ -14,6 +14,8 @@ import msgspec
 
 __all__ = ["Config"]
 
+PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half of what one event may hold: a value and all that is said beside it fit
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """How Holdfast behaves. Durations are in seconds.
@@ -31,6 +33,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         replay_patience_seconds: how long a new call waits for the recorded ones of other branches to be asked for.
         idle_seconds: a worker that runs until it is idle still waits for what is due within this time.
         max_attempts: crashes after which a job is given up as poison.
+        payload_bytes_max: arguments, results and signals with more bytes of JSON than this are refused.
     """
 
     url: str = "sqlite:///holdfast.db"
@@ -45,6 +48,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     replay_patience_seconds: float = 1.0
     idle_seconds: float = 10.0
     max_attempts: int = 5
+    payload_bytes_max: int = 1_048_576
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -54,6 +58,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} must be over 0, got {value}")
         if self.concurrency < 1 or self.max_attempts < 1:
             raise ValueError("concurrency and max_attempts must be at least 1")
+        if not 1 <= self.payload_bytes_max <= PAYLOAD_BYTES_LIMIT:
+            raise ValueError(
+                f"payload_bytes_max must be from 1 to {PAYLOAD_BYTES_LIMIT:,}, got {self.payload_bytes_max:,}"
+            )
 
     @classmethod
     def read(cls, given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:

@@ -7,6 +7,7 @@
     ├── the caller is wrong
     │   ├── InvalidArguments (TypeError)          arguments that do not fit the function; nothing was stored
     │   ├── InvalidResult (TypeError)             a result that cannot be kept, or is not what the hint says
+    │   ├── PayloadTooLarge (ValueError)          arguments, a result or a signal over the limit; nothing was stored
     │   ├── InvalidEvent (ValueError)             bytes or values that do not make an event record
     │   ├── InvalidTable (ValueError)             rows that do not make a state machine
     │   ├── IdempotencyConflict (ValueError)      the key or id was used before, for something else
@@ -61,6 +62,7 @@ __all__ = [
     "NonDeterminism",
     "NotInDoubt",
     "NotInsideJob",
+    "PayloadTooLarge",
     "Permanent",
     "RunCanceled",
     "RunFailed",
@@ -306,6 +308,28 @@ class InvalidResult(HoldfastError, TypeError):
 
     def __str__(self) -> str:
         return f"the result of {self.name} cannot be kept: {self.reason}"
+
+
+class PayloadTooLarge(HoldfastError, ValueError):
+    """Arguments, a result or a signal have more bytes of JSON than the settings allow; nothing of it was stored.
+
+    Attributes:
+        what: what is too large, in words.
+        size: its bytes, as JSON.
+        limit: the bytes that are allowed, ``payload_bytes_max``.
+    """
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        self.what = what
+        self.size = size
+        self.limit = limit
+        super().__init__(what, size, limit)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}: {self.size:,} bytes of JSON, and {self.limit:,} are allowed: keep the data elsewhere and "
+            "pass a reference to it, or raise payload_bytes_max (HOLDFAST_PAYLOAD_BYTES_MAX)"
+        )
 
 
 class Permanent(HoldfastError):

@@ -3,6 +3,9 @@
 Whatever msgspec knows works: plain values, dataclasses, structs, TypedDicts, enums, dates, decimals, UUIDs; and
 pydantic models, by their own methods, without pydantic being needed. What comes back is what the hint says, read from
 the JSON: the first run and a replay hand the code the same value.
+
+What JSON cannot hold exactly is refused here, before anybody tries to store it: a number that is not finite, text that
+is not Unicode, a value that holds itself or nests too deep; and what has more bytes than the settings allow.
 """
 
 from __future__ import annotations
@@ -10,17 +13,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import math
 import typing
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidArguments, InvalidResult
+from holdfast.errors import InvalidArguments, InvalidResult, PayloadTooLarge
 
-__all__ = ["Signature", "fingerprint"]
+__all__ = ["Signature", "fingerprint", "payload"]
+
+DEPTH_MAX = 60  # an event may nest 64 levels: these, and the few around a value
 
 _canonical = msgspec.json.Encoder(order="sorted")
+_encode = msgspec.json.Encoder().encode
 
 
 class Signature:
@@ -38,20 +45,22 @@ class Signature:
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         self._positional = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         self._all_positional = len(self._positional) == len(kinds)
+        self._open = next((name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
 
-    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], bytes_max: int | None = None) -> dict[str, Any]:
         """Bind a call's arguments, check them, and give them as JSON values by name.
 
         Raises:
-            InvalidArguments: too many, too few, or of another type than the function says.
+            InvalidArguments: too many, too few, of another type than the function says, or nothing that JSON can hold.
+            PayloadTooLarge: they have more than `bytes_max` bytes.
         """
-        plain = {}
-        for name, value in self._bound(args, kwargs).items():
-            if self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-                plain.update({key: self._plain(key, item) for key, item in value.items()})
-            else:
-                plain[name] = self._plain(name, value)
+        given = self._bound(args, kwargs)
+        if self._open is not None:
+            given.update(given.pop(self._open, {}))
+        kept = {name: self._plain(name, value) for name, value in given.items()}
+        plain = {name: value for name, (value, _) in kept.items()}
         self.typed(plain)
+        _limit(f"the arguments of {self._name}", sum(size for _, size in kept.values()), bytes_max)
         return plain
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +68,7 @@ class Signature:
         if len(args) == len(self._positional) and not kwargs and self._all_positional:
             return dict(zip(self._positional, args, strict=True))
         try:
-            return self._signature.bind(*args, **kwargs).arguments
+            return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
             raise InvalidArguments(self._name, str(error)) from error
 
@@ -91,17 +100,19 @@ class Signature:
                 return _convert(reading, hint)
         return readings[0]  # fits nothing: the check of the arguments says why
 
-    def encode_result(self, value: Any) -> Any:
+    def encode_result(self, value: Any, bytes_max: int | None = None) -> Any:
         """Give a result as a JSON value.
 
         Raises:
             InvalidResult: JSON cannot hold it, or it is not what the function says it returns.
+            PayloadTooLarge: it has more than `bytes_max` bytes.
         """
         try:
-            plain = _to_plain(value)
+            plain, size = _to_plain(value)
             _convert(plain, self._result)
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError) as error:
             raise InvalidResult(self._name, str(error)) from error
+        _limit(f"the result of {self._name}", size, bytes_max)
         return plain
 
     def decode_result(self, plain: Any) -> Any:
@@ -111,10 +122,10 @@ class Signature:
         except (TypeError, ValueError) as error:
             raise InvalidResult(self._name, str(error)) from error
 
-    def _plain(self, name: str, value: Any) -> Any:
+    def _plain(self, name: str, value: Any) -> tuple[Any, int]:
         try:
             return _to_plain(value)
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError) as error:
             raise InvalidArguments(self._name, f"{name} cannot be kept as JSON: {error}") from error
 
     def _typed(self, name: str, value: Any) -> Any:
@@ -122,6 +133,21 @@ class Signature:
             return _convert(value, self._hints.get(name, Any))
         except (TypeError, ValueError) as error:
             raise InvalidArguments(self._name, f"{name}: {error}") from error
+
+
+def payload(what: str, value: Any, bytes_max: int) -> Any:
+    """Give a value that belongs to no function, such as a signal's, as a JSON value.
+
+    Raises:
+        InvalidArguments: JSON cannot hold it.
+        PayloadTooLarge: it has more than `bytes_max` bytes.
+    """
+    try:
+        plain, size = _to_plain(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArguments(what, f"it cannot be kept as JSON: {error}") from error
+    _limit(what, size, bytes_max)
+    return plain
 
 
 def fingerprint(plain: Any) -> str:
@@ -136,8 +162,47 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _to_plain(value: Any) -> Any:
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_foreign)
+def _limit(what: str, size: int, bytes_max: int | None) -> None:
+    if bytes_max is not None and size > bytes_max:
+        raise PayloadTooLarge(what, size, bytes_max)
+
+
+def _to_plain(value: Any) -> tuple[Any, int]:
+    """Give a value as JSON holds it, exactly, and the bytes it has there."""
+    try:
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_foreign)
+        written = _encode(plain)
+    except RecursionError as error:
+        raise ValueError("it holds itself, or nests too deep") from error
+    except UnicodeEncodeError as error:
+        raise ValueError(f"it holds {error.object[error.start : error.end]!r}, which is no Unicode text") from error
+    if written.count(b"[") + written.count(b"{") > DEPTH_MAX:
+        _refuse_depth(plain)
+    if b"null" in written:  # what is not finite would have become null without a word
+        _refuse_not_finite(plain)
+    return plain, len(written)
+
+
+def _refuse_depth(plain: Any) -> None:
+    level = [plain]
+    for _ in range(DEPTH_MAX + 1):
+        level = [item for container in level for item in _items(container)]
+        if not level:
+            return
+    raise ValueError(f"it nests deeper than {DEPTH_MAX} levels")
+
+
+def _refuse_not_finite(plain: Any) -> None:
+    if isinstance(plain, float) and not math.isfinite(plain):
+        raise ValueError(f"it holds {plain}, which is no number in JSON")
+    for item in _items(plain):
+        _refuse_not_finite(item)
+
+
+def _items(plain: Any) -> list[Any]:
+    if isinstance(plain, dict):
+        return list(plain.values())
+    return list(plain) if isinstance(plain, (list, tuple)) else []
 
 
 def _convert(plain: Any, hint: Any) -> Any:
@@ -147,7 +212,7 @@ def _convert(plain: Any, hint: Any) -> Any:
 def _encode_foreign(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise TypeError(f"a {type(value).__name__} is not JSON; pass plain values, dataclasses, structs or models")
+    raise TypeError(f"{type(value).__name__} is not JSON; pass plain values, dataclasses, structs or models")
 
 
 def _decode_foreign(hint: Any, plain: Any) -> Any:

@@ -18,6 +18,7 @@ import msgspec
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.registry import Registry
 from holdfast.authoring.signature import fingerprint
+from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
 from holdfast.client.workers import WorkerStatus, workers
@@ -59,17 +60,19 @@ class App(Registry):
     async def astart(self, job: JobFunction[..., Any] | str, *args: Any, **kwargs: Any) -> RunHandle:
         """Start a run, durably: when this returns, the job will not be lost."""
         function = self.entry(job)
-        submit = self.submission(function, new_id(), function.signature.encode(args, kwargs), await self._store().now())
+        plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
+        submit = self.submission(function, new_id(), plain, await self._store().now())
         submitted = await self._journal().write(submit)
         return RunHandle(self, submitted.job, function)
 
     async def astart_many(self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]) -> list[str]:
         """Start many runs of one job at once; the list of their ids, in order."""
         function = self.entry(job)
+        limit = self.config.payload_bytes_max
         now = await self._store().now()
         commands = [
             self.submission(function, new_id(), plain, now)
-            for plain in [function.signature.encode((), dict(one)) for one in arguments]  # all are checked first
+            for plain in [function.signature.encode((), dict(one), limit) for one in arguments]  # all are checked first
         ]
         names: list[str] = []
         for first in range(0, len(commands), BATCH_MAX):
@@ -155,7 +158,8 @@ class App(Registry):
         id: str | None = None,  # noqa: A002 - the name users know
     ) -> str:
         """Send a signal; what became of it: delivered, kept, repeat or too_late."""
-        command = SendSignal(job_of_run(run_id)[0], key, payload, id or new_id())
+        plain = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
+        command = SendSignal(job_of_run(run_id)[0], key, plain, id or new_id())
         return str((await self._journal().write(command)).outcome)
 
     async def acancel(self, run_id: str, reason: str | None = None) -> RunRecord:
@@ -190,6 +194,7 @@ class App(Registry):
         if len(given) != 1:
             raise ValueError("answer with one of done=result, not_done=True, fail=True")
         result = done if given == ["done"] else None
+        result = kept(f"the result of {step}", result, self.config.payload_bytes_max)
         return await self._steer(run_id, Resolve(job_of_run(run_id)[0], step, given[0], result, actor))
 
     async def _steer(self, run_id: str, command: Any) -> RunRecord:

@@ -68,6 +68,7 @@ class Attempt:
         self.row = claimed.job
         self.replay = Replay(claimed.events)
         self.config = config
+        self._limit = config.payload_bytes_max
         self.now = now
         self._failures = self.replay.failures + 1  # should this attempt fail
         self._args: dict[str, Any] = claimed.events[0].payload.get("args") or {}
@@ -137,7 +138,7 @@ class Attempt:
         if self._main.done() and not self._main.cancelled():
             error = self._main.exception()
             if error is None:
-                return verdict.completed(self._function, self._main.result(), self._failures, self.now())
+                return verdict.completed(self._function, self._main.result(), self._failures, self.now(), self._limit)
             if not isinstance(error, (Suspended, asyncio.CancelledError)):
                 return verdict.failed(self._function, error, self._failures, self.now())
         if self._why == "deadline":
@@ -216,7 +217,7 @@ class Attempt:
         self._enlist()
         self.waits.busy += 1
         try:
-            return await self._calls.call(call, call.signature.encode(args, kwargs))
+            return await self._calls.call(call, call.signature.encode(args, kwargs, self._limit))
         finally:
             self.waits.busy -= 1
             self.waits.look()
@@ -242,7 +243,7 @@ class Attempt:
         """Start a child, once, and wait for its end."""
         self.check_cancelled()
         self._enlist()
-        return await self._children.call(job, job.signature.encode(args, kwargs))
+        return await self._children.call(job, job.signature.encode(args, kwargs, self._limit))
 
     def value(self, kind: str) -> Any:
         """Give the time, a random number or a name; on replay the same."""

@@ -16,7 +16,7 @@ from holdfast.authoring.context import conductor, external
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.engine.outcomes import Reporting
 from holdfast.engine.replay import Failure, Success
-from holdfast.errors import InDoubt, InvalidResult, Permanent, StepFailed
+from holdfast.errors import InDoubt, InvalidResult, PayloadTooLarge, Permanent, StepFailed
 from holdfast.machines import HistoryEvent
 from holdfast.store.decide import DOUBT
 
@@ -96,7 +96,8 @@ class Calls:
         if call.tool:
             await attempt.durable()  # declaration before action (E4)
         try:
-            value = call.signature.encode_result(await self._invoke(call, node, plain))
+            result = await self._invoke(call, node, plain)
+            value = call.signature.encode_result(result, attempt.config.payload_bytes_max)
         except _TimedOut:
             if call.tool:
                 attempt.replay.in_doubt[node] = attempt.attempt
@@ -162,7 +163,7 @@ class Calls:
         attempt.replay.failed_tries[node] += 1
         failures = attempt.replay.failed_tries[node]
         backoff = call.backoff
-        hopeless = isinstance(error, (Permanent, InvalidResult)) or not isinstance(error, backoff.only)
+        hopeless = isinstance(error, (Permanent, InvalidResult, PayloadTooLarge)) or not isinstance(error, backoff.only)
         final = hopeless or failures > backoff.retries
         retry_at = None
         if not final:
@@ -195,7 +196,7 @@ class Calls:
         del attempt.replay.in_doubt[node]
         match answer.get("answer"):
             case "done":
-                value = call.signature.encode_result(answer.get("result"))
+                value = call.signature.encode_result(answer.get("result"), attempt.config.payload_bytes_max)
                 await attempt.outcomes.succeeded(call, node, value)
                 return Success(value)
             case "not_done":

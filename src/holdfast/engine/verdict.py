@@ -7,24 +7,24 @@ import traceback
 from typing import Any
 
 from holdfast.authoring.functions import JobFunction
-from holdfast.errors import InvalidArguments, InvalidResult, NonDeterminism, Permanent, StepFailed
+from holdfast.errors import InvalidArguments, InvalidResult, NonDeterminism, PayloadTooLarge, Permanent, StepFailed
 from holdfast.machines import JobEvent
 
 __all__ = ["Written", "completed", "failed"]
 
 # Trying the whole job again cannot change these: they say so themselves, or their cause is recorded.
-FINAL = (Permanent, StepFailed, NonDeterminism, InvalidArguments, InvalidResult)
+FINAL = (Permanent, StepFailed, NonDeterminism, InvalidArguments, InvalidResult, PayloadTooLarge)
 MESSAGE_MAX = 2000
 TRACEBACK_MAX = 4000
 
 Written = tuple[str, dict[str, Any]]
 
 
-def completed(function: JobFunction[..., Any], value: Any, failures: int, now: float) -> Written:
+def completed(function: JobFunction[..., Any], value: Any, failures: int, now: float, bytes_max: int) -> Written:
     """The code returned; if what it returned cannot be kept, that is a failure."""
     try:
-        return JobEvent.COMPLETED.value, {"result": function.signature.encode_result(value)}
-    except InvalidResult as error:
+        return JobEvent.COMPLETED.value, {"result": function.signature.encode_result(value, bytes_max)}
+    except (InvalidResult, PayloadTooLarge) as error:
         return failed(function, error, failures, now)
 
 

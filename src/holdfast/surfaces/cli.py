@@ -32,6 +32,7 @@ _CODES: list[tuple[type[Exception], int]] = [
     (errors.UnknownEntry, 3),
     (errors.StoreUnavailable, 5),
     (errors.InvalidArguments, 2),
+    (errors.PayloadTooLarge, 2),
     (TimeoutError, 6),
     (HoldfastError, 4),
 ]
