@@ -8,6 +8,7 @@ Writes of one job keep their order. Events that one attempt writes while a batch
 
 What can go wrong: the store raises. Then nobody of the batch knows whether it was written, and everybody gets the
 error. A worker's answer to that is to give the attempt up and let the job be taken again from what the store has.
+Whatever that attempt wrote behind what failed, or still writes, fails with it: a stream has no holes.
 """
 
 from __future__ import annotations
@@ -128,3 +129,12 @@ class Journal:
             answers = [error] * len(batch)
         for entry, answer in zip(batch, answers, strict=True):
             entry.answer(answer)
+            if isinstance(answer, Exception) and isinstance(entry, _Appending):
+                self._fail_behind(entry.writer, answer)
+
+    def _fail_behind(self, writer: Writer, error: Exception) -> None:
+        """An attempt's write has failed: so has what it wrote behind it. It writes no more once it knows."""
+        behind = self._joinable.pop(writer, None)
+        if behind is not None:
+            self._waiting.remove(behind)
+            behind.answer(error)
