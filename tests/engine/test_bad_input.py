@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,12 +16,16 @@ from holdfast import (
     Config,
     InvalidArguments,
     PayloadTooLarge,
+    RunCanceled,
     RunFailed,
     StepFailed,
     UnknownEntry,
     wait_for,
 )
-from support.stories import drain, play, quick
+from holdfast.client.app import AppWorker
+from holdfast.errors import StoreUnavailable
+from holdfast.store import Append, Command, Store
+from support.stories import drain, play, quick, until
 
 LIMIT = 1000
 BIG = "x" * LIMIT  # with its quotes two bytes over
@@ -359,3 +367,297 @@ def test_the_largest_limit_that_can_be_set_can_be_used(url: str) -> None:
 
     assert play(ended(app, work)) == 8 * 1024 * 1024 - 2
     app.close()
+
+
+# Code that does not end, or ends more than itself
+
+
+@contextlib.asynccontextmanager
+async def working(app: App, **options: Any) -> AsyncIterator[AppWorker]:
+    """A worker beside the story."""
+    worker = app.worker(**options)
+    task = asyncio.create_task(worker.arun())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await task
+
+
+@pytest.fixture
+def hasty(url: str) -> Any:
+    made = App("shop", config=quick(url, lease_seconds=0.3, grace_seconds=0.05))
+    yield made
+    made.close()
+
+
+def test_a_job_that_never_returns_keeps_its_lease_and_can_be_cancelled(hasty: App) -> None:
+    @hasty.job
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        handle = await hasty.astart(work)
+        async with working(hasty):
+            started = 0.0
+
+            async def outlived_its_lease() -> bool:
+                nonlocal started
+                row = await hasty.store().get(handle.id)
+                assert row is not None
+                started = started or (row.lease.until if row.lease else 0.0)
+                return row.lease is not None and row.lease.until > started + 0.3
+
+            await until(outlived_its_lease)
+            record = await handle.arecord()
+            assert (record.status, record.stage) == ("running", "running")
+            await handle.acancel("enough")
+            with pytest.raises(RunCanceled, match="enough"):
+                await handle.aresult(timeout=10)
+        claims = [event for event in await handle.aevents() if event.type == "job_running"]
+        assert len(claims) == 1, "nobody took it from its worker"
+
+    play(story())
+
+
+def test_plain_functions_that_never_return_are_ended_after_the_grace_time_and_the_worker_goes_on(hasty: App) -> None:
+    """More of them than the worker has threads: each is given up, and another takes its place."""
+    free = threading.Event()
+    stuck: list[int] = []
+
+    @hasty.job
+    def hang(n: int) -> None:
+        stuck.append(n)
+        free.wait()
+
+    @hasty.job
+    def fine() -> str:
+        return "fine"
+
+    async def story() -> None:
+        async with working(hasty, concurrency=1):
+            for n in range(8):
+                handle = await hasty.astart(hang, n)
+                await until(lambda n=n: _true(len(stuck) > n))  # type: ignore[misc]
+                await handle.acancel(f"number {n}")
+                with pytest.raises(RunCanceled, match=f"number {n}"):
+                    await handle.aresult(timeout=10)
+            assert await (await hasty.astart(fine)).aresult(timeout=10) == "fine"
+        assert await hasty.averify() == {}
+
+    try:
+        play(story())
+    finally:
+        free.set()
+
+
+async def _true(so: bool) -> bool:
+    return so
+
+
+def test_plain_steps_that_never_return_time_out_and_the_worker_goes_on(hasty: App) -> None:
+    free = threading.Event()
+
+    @hasty.step(timeout=0.01)
+    def hang(n: int) -> int:
+        free.wait()
+        return n
+
+    @hasty.step
+    def fine() -> str:
+        return "fine"
+
+    @hasty.job
+    async def work() -> str:
+        for n in range(8):
+            with pytest.raises(StepFailed, match="step timeout"):
+                await hang(n)  # type: ignore[misc]
+        return str(await fine())  # type: ignore[misc]
+
+    async def story() -> None:
+        async with working(hasty, concurrency=1):
+            assert await (await hasty.astart(work)).aresult(timeout=20) == "fine"
+
+    try:
+        play(story())
+    finally:
+        free.set()
+
+
+def test_a_job_that_catches_its_cancel_and_asks_again_and_again_starves_nobody_and_is_ended(hasty: App) -> None:
+    let_go = False
+
+    @hasty.step
+    async def ask() -> None:
+        await asyncio.Event().wait()
+
+    @hasty.job
+    async def stubborn() -> None:
+        while not let_go:
+            try:
+                await ask()
+            except BaseException:  # noqa: BLE001, S112 - what no job may do
+                continue
+
+    @hasty.job
+    async def fine() -> str:
+        return "fine"
+
+    async def story() -> None:
+        nonlocal let_go
+        async with working(hasty):
+            handle = await hasty.astart(stubborn)
+            await until(lambda: _has(handle, "node_started"))
+            await handle.acancel("enough")
+            with pytest.raises(RunCanceled, match="enough"):
+                await handle.aresult(timeout=10)
+            assert await (await hasty.astart(fine)).aresult(timeout=10) == "fine"
+            let_go = True
+        assert await hasty.averify() == {}
+
+    play(story())
+
+
+async def _has(handle: Any, kind: str) -> bool:
+    return any(event.type == kind for event in await handle.aevents())
+
+
+@pytest.mark.parametrize("then", ["return", "raise", "again"])
+def test_a_job_that_catches_its_unwinding_waits_all_the_same(hasty: App, then: str) -> None:
+    """What code does while it is let go is not its result: it runs again when the wait is over."""
+    let_go = asyncio.Event()
+
+    @hasty.job
+    async def work() -> str:
+        while True:
+            try:
+                return str(await wait_for("go"))
+            except BaseException:  # noqa: BLE001 - what no job may do
+                if then == "return":
+                    return "never signalled"
+                if then == "raise" or let_go.is_set():
+                    raise ValueError("cannot clean up") from None
+
+    async def story() -> None:
+        handle = await hasty.astart(work)
+        async with working(hasty):
+            await until(lambda: _has(handle, "job_waiting"))
+            assert (await handle.arecord()).status == "running"
+            let_go.set()
+            await handle.asignal("go", "signalled")
+            assert await handle.aresult(timeout=10) == "signalled"
+        assert await hasty.averify() == {}
+
+    play(story())
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+def test_code_that_exits_fails_its_job_and_not_its_worker(app: App, plain: bool) -> None:
+    def leave() -> None:
+        sys.exit(3)
+
+    async def aleave() -> None:
+        sys.exit(3)
+
+    step = app.step(name="step")(leave if plain else aleave)
+    job = app.job(name="job")(leave if plain else aleave)
+
+    @app.job
+    async def work() -> str:
+        with pytest.raises(StepFailed, match="SystemExit: 3 raised inside a job: it would stop the worker"):
+            await step()  # type: ignore[misc]
+        return "went on"
+
+    assert "SystemExit: 3 raised inside a job" in play(ended(app, job))
+    assert play(ended(app, work)) == "went on"
+
+
+def test_a_plain_step_that_raises_stop_iteration_has_failed(app: App) -> None:
+    @app.step
+    def first(items: list[int]) -> int:
+        return next(iter(items))
+
+    @app.job
+    async def work() -> str:
+        with pytest.raises(StepFailed, match="StopIteration raised inside a job"):
+            await first([])  # type: ignore[misc]
+        return "went on"
+
+    assert play(ended(app, work)) == "went on"
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even this")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Unreadable(), r"\(its text cannot be read: ValueError\)"),
+        (ValueError("a \ud800"), r"a \\ud800"),
+        (ValueError("x" * 100_000), "x{2000}$"),
+    ],
+    ids=["unreadable", "surrogate", "long"],
+)
+def test_an_error_whose_text_cannot_be_kept_is_still_a_failure_and_no_crash(
+    app: App, error: Exception, said: str
+) -> None:
+    @app.step
+    async def step() -> None:
+        raise error
+
+    @app.job
+    async def careful() -> str:
+        with pytest.raises(StepFailed, match=said):
+            await step()
+        return "went on"
+
+    @app.job
+    async def careless() -> None:
+        raise error
+
+    assert play(ended(app, careful)) == "went on"
+    story = ended(app, careless)
+    with pytest.raises(RunFailed, match=said):
+        raise RunFailed(play(story))
+
+
+class Refusing:
+    """Refuses the first append of an attempt, once; everything else is the real store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.refused = False
+
+    async def commit(self, batch: Sequence[Command]) -> list[Any]:
+        if not self.refused and any(isinstance(command, Append) for command in batch):
+            self.refused = True
+            raise StoreUnavailable("refused by the test")
+        return await self._store.commit(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_an_attempt_whose_write_failed_writes_nothing_behind_it(hasty: App) -> None:
+    """The end of a job must not be recorded when a step before it was not: a stream has no holes."""
+    hasty._opened = Refusing(hasty.store())
+
+    @hasty.step
+    async def step() -> int:
+        return 1
+
+    @hasty.job
+    async def work() -> int:
+        return await step()
+
+    async def story() -> None:
+        handle = await hasty.astart(work)
+        await drain(hasty)
+        assert await handle.aresult(timeout=10) == 1
+        kinds = [event.type for event in await handle.aevents()]
+        assert "command_committed" in kinds, kinds
+        assert kinds.count("job_running") == 2
+
+    play(story())

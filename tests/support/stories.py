@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from holdfast import App, Config
@@ -19,6 +19,13 @@ async def drain(app: App) -> None:
     """Work until there is nothing left to do."""
     async with asyncio.timeout(60):
         await app.worker().arun(until_idle=True)
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Look again and again, until something is so."""
+    async with asyncio.timeout(30):
+        while not await is_so():  # noqa: ASYNC110 - what is looked for may come from another process
+            await asyncio.sleep(0.005)
 
 
 def play(story: Coroutine[Any, Any, Any]) -> Any:

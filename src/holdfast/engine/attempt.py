@@ -33,6 +33,7 @@ from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.replay import Replay
+from holdfast.engine.threads import escaped
 from holdfast.engine.verdict import Written
 from holdfast.engine.waits import Waits
 from holdfast.errors import NonDeterminism, StaleAttempt, StoreUnavailable, WaitTimeout
@@ -46,6 +47,7 @@ __all__ = ["Attempt"]
 
 EFFECTS_PAUSE_SECONDS = 1.0  # until a job is tried again whose effect store was away
 UNDER_WAY_MAX = 512  # events that may be under way before the code has to wait for the disk
+UNWINDING_SECONDS = 0.01  # code that catches its end and asks again and again gets slow answers, and starves nobody
 
 
 class Attempt:
@@ -87,6 +89,7 @@ class Attempt:
         self.recorded_events = 0  # in all, on disk or not
         self._durable_events = 0  # of them, on disk
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # for so many to be on disk
+        self._grace: asyncio.TimerHandle | None = None
         self._delivered = asyncio.Event()
 
     # The life of an attempt
@@ -105,8 +108,9 @@ class Attempt:
             ending = self._ending()
         finally:
             self._over = True
-            if timer is not None:
-                timer.cancel()
+            for one in (timer, self._grace):
+                if one is not None:
+                    one.cancel()
             self._drop_tasks()
         if ending is not None:
             await self._end(ending)
@@ -115,9 +119,12 @@ class Attempt:
         conductor.set(self)
         await self._begin()
         kwargs = self._function.signature.decode(self._args)
-        if self._function.is_async:
+        if not self._function.is_async:
+            return await self.in_thread(self._function.function, kwargs)
+        try:
             return await self._function.function(**kwargs)
-        return await self.in_thread(self._function.function, kwargs)
+        except SystemExit as error:
+            raise escaped(error) from error
 
     async def _begin(self) -> None:
         """See what earlier attempts have left in the effect store; without that nothing may be called."""
@@ -135,7 +142,7 @@ class Attempt:
         """What to write for the way the code ended; None if nothing may be written."""
         if self._why == "lost":
             return None
-        if self._main.done() and not self._main.cancelled():
+        if self._main.done() and not self._main.cancelled() and self._intent is None:
             error = self._main.exception()
             if error is None:
                 return verdict.completed(self._function, self._main.result(), self._failures, self.now(), self._limit)
@@ -191,7 +198,7 @@ class Attempt:
         self._why = why
         if self._function.is_async or why != "cancel":
             self._main.cancel()  # a plain function sees it at its next call
-        self._loop.call_later(self.config.grace_seconds, self._force)
+        self._grace = self._loop.call_later(self.config.grace_seconds, self._force)
 
     def _force(self) -> None:
         self._over = True
@@ -213,7 +220,8 @@ class Attempt:
 
     async def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a step or tool, or hand out its recorded result."""
-        self.check_cancelled()
+        if not self.goes_on():
+            await self._refuse()
         self._enlist()
         self.waits.busy += 1
         try:
@@ -224,8 +232,7 @@ class Attempt:
 
     async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts
         """Wait for a signal; the payload, or WaitTimeout."""
-        self.check_cancelled()
-        self._enlist()
+        await self._enter()
         node = self.replay.node("wait", {}, key)
         completed = await self.waits.blocked_on(node, key, wait_type, timeout)
         if completed.get("outcome") == "expired":
@@ -234,15 +241,13 @@ class Attempt:
 
     async def sleep(self, duration: float) -> None:
         """Wait for a time."""
-        self.check_cancelled()
-        self._enlist()
+        await self._enter()
         node = self.replay.node("sleep", {}, f"{duration:g}")
         await self.waits.blocked_on(node, f"holdfast:timer:{node}", "timer", duration)
 
     async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Start a child, once, and wait for its end."""
-        self.check_cancelled()
-        self._enlist()
+        await self._enter()
         return await self._children.call(job, job.signature.encode(args, kwargs, self._limit))
 
     def value(self, kind: str) -> Any:
@@ -336,8 +341,24 @@ class Attempt:
     def suspend(self, intent: Written) -> None:
         """Let go of the job: unwind its code, then write this."""
         self._intent = intent
+        self._grace = self._loop.call_later(self.config.grace_seconds, self._force)  # should it not unwind
         self.waits.unwind()
         self._main.cancel()
+
+    async def _enter(self) -> None:
+        """Before anything the code asks for: raise if the attempt is over, else know the branch that asks."""
+        if not self.goes_on():
+            await self._refuse()
+        self._enlist()
+
+    async def _refuse(self) -> None:
+        """The attempt is over: say so, slowly, to code that does not want to hear it."""
+        try:
+            self.check_cancelled()
+            raise Suspended
+        except BaseException:
+            await asyncio.sleep(UNWINDING_SECONDS)
+            raise
 
     def _enlist(self) -> None:
         task = asyncio.current_task()

@@ -16,6 +16,8 @@ from holdfast.authoring.context import conductor, external
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.engine.outcomes import Reporting
 from holdfast.engine.replay import Failure, Success
+from holdfast.engine.threads import escaped
+from holdfast.engine.verdict import words
 from holdfast.errors import InDoubt, InvalidResult, PayloadTooLarge, Permanent, StepFailed
 from holdfast.machines import HistoryEvent
 from holdfast.store.decide import DOUBT
@@ -106,7 +108,7 @@ class Calls:
             return None
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises is its failure
             attempt.check_cancelled()
-            self._failed(call, node, error, str(error))
+            self._failed(call, node, error, words(error))
             return None
         await attempt.outcomes.succeeded(call, node, value)
         await attempt.keep_up()
@@ -122,6 +124,8 @@ class Calls:
             if call.timeout_seconds is not None:
                 return await self._in_time(call, node, kwargs)
             return await (call.function(**kwargs) if call.is_async else self._in_thread(call, node, kwargs))
+        except SystemExit as error:
+            raise escaped(error) from error
         finally:
             conductor.reset(outer)
             external.reset(named)
@@ -145,8 +149,9 @@ class Calls:
 
         def late(value: Any, error: str | None) -> None:
             try:
-                plain = call.signature.encode_result(value) if error is None else None
-            except InvalidResult as unkept:
+                most = attempt.config.payload_bytes_max
+                plain = call.signature.encode_result(value, most) if error is None else None
+            except (InvalidResult, PayloadTooLarge) as unkept:
                 plain, error = None, str(unkept)
             attempt.outcomes.late(node, number, plain, error)
 

@@ -10,7 +10,7 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.errors import InvalidArguments, InvalidResult, NonDeterminism, PayloadTooLarge, Permanent, StepFailed
 from holdfast.machines import JobEvent
 
-__all__ = ["Written", "completed", "failed"]
+__all__ = ["Written", "completed", "failed", "words"]
 
 # Trying the whole job again cannot change these: they say so themselves, or their cause is recorded.
 FINAL = (Permanent, StepFailed, NonDeterminism, InvalidArguments, InvalidResult, PayloadTooLarge)
@@ -30,10 +30,22 @@ def completed(function: JobFunction[..., Any], value: Any, failures: int, now: f
 
 def failed(function: JobFunction[..., Any], error: BaseException, failures: int, now: float) -> Written:
     """The code raised, for the n-th time in this run: a retry while the policy has one left, else the end."""
-    said = {"code": type(error).__name__, "message": str(error)[:MESSAGE_MAX]}
+    said = {"code": type(error).__name__, "message": words(error)}
     backoff = function.backoff
     if failures <= backoff.retries and isinstance(error, backoff.only) and not isinstance(error, FINAL):
         not_before = now + backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
         return JobEvent.REQUEUED.value, {"reason": "retry", "not_before": not_before, "error": said}
-    trace = "".join(traceback.format_exception(error))[-TRACEBACK_MAX:]
+    trace = _writable("".join(traceback.format_exception(error)))[-TRACEBACK_MAX:]
     return JobEvent.FAILED.value, {"reason": "error", **said, "error": said, "details": {"traceback": trace}}
+
+
+def words(error: BaseException) -> str:
+    """Give the text of a user's error, in a form that can be kept, whatever it does when it is asked."""
+    try:
+        return _writable(str(error))[:MESSAGE_MAX]
+    except Exception as worse:  # noqa: BLE001 - an error that cannot say what it is still has a name
+        return f"(its text cannot be read: {type(worse).__name__})"
+
+
+def _writable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

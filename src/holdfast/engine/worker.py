@@ -8,6 +8,7 @@ What can go wrong, and what happens then:
 - The store is away: claims and sweeps are tried again, with growing pauses. Leases that could not be renewed in time
   are given up by the worker itself, before anybody else may take their jobs.
 - A job's code blocks the loop: heartbeats come from a thread of their own, so its lease lives.
+- A plain function never returns, although its job was cancelled: its thread is abandoned, and another takes its place.
 - The worker is stopped: it claims nothing more, lets its jobs go on for a while, then hands them back.
 - The worker is killed: its leases run out, or its supervisor ends them, and others take its jobs.
 """
@@ -21,13 +22,13 @@ import platform
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from holdfast.authoring.functions import JobFunction
 from holdfast.config import Config
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
+from holdfast.engine.threads import Threads
 from holdfast.errors import StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.journal import Journal
@@ -87,7 +88,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
-        self._threads = ThreadPoolExecutor(max_workers=self._slots + 4, thread_name_prefix="holdfast-job")
+        self._threads = Threads(self._slots + 4)
         self._renewed = time.monotonic()
         unsubscribe = self._store.subscribe(self._notice)
         heartbeat = _Heartbeat(self)
@@ -126,16 +127,16 @@ class Worker:
                 seen = self._store.changes()  # before the turn: what comes during it must not be slept through
                 more = await self._turn()
                 self._sweep_at, now = await self._store.next_due(), await self._store.now()
+                if not more:
+                    if until_idle and self._idle(now):
+                        return
+                    await self._sleep(self._until(now), seen)
                 pause = 0.05
             except StoreUnavailable:
                 self._news, pause = WORK | ASKED, min(pause * 2, PAUSE_SECONDS_MAX)
-                await self._sleep(pause, None)
-                continue
-            if more:
-                continue
-            if until_idle and self._idle(now):
-                return
-            await self._sleep(self._until(now), seen)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
 
     def _idle(self, now: float) -> bool:
         """Nothing runs, the last claim found all there was, nothing was heard since, and nothing is due soon."""
@@ -216,7 +217,7 @@ class Worker:
         heartbeat = self._config.lease_seconds / 3
         return heartbeat if self._sweep_at is None else max(0.001, min(self._sweep_at - now, heartbeat))
 
-    async def _sleep(self, seconds: float, seen: int | None) -> None:
+    async def _sleep(self, seconds: float, seen: int) -> None:
         """Wait for a wake, a change by another process since `seen`, or the time; whichever comes first."""
         end = self._loop.time() + seconds
         while not self._wake.is_set() and (left := end - self._loop.time()) > 0:
@@ -224,7 +225,7 @@ class Worker:
                 async with asyncio.timeout(min(left, self._config.poll_seconds)):
                     await self._wake.wait()
             except TimeoutError:
-                if seen is not None and self._store.changes() != seen:
+                if self._store.changes() != seen:
                     self._news |= WORK | ASKED
                     return
         if not self._wake.is_set():
