@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.errors import InvalidSetting
+
 __all__ = ["Config"]
 
 PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half of what one event may hold: a value and all that is said beside it fit
@@ -55,20 +57,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if name.endswith("_seconds") and not value > 0:
-                raise ValueError(f"{name} must be over 0, got {value}")
-        if self.concurrency < 1 or self.max_attempts < 1:
-            raise ValueError("concurrency and max_attempts must be at least 1")
-        if not 1 <= self.payload_bytes_max <= PAYLOAD_BYTES_LIMIT:
-            raise ValueError(
-                f"payload_bytes_max must be from 1 to {PAYLOAD_BYTES_LIMIT:,}, got {self.payload_bytes_max:,}"
-            )
+                raise InvalidSetting(name, value, "it must be over 0")
+            if name in {"concurrency", "max_attempts"} and value < 1:
+                raise InvalidSetting(name, value, "it must be at least 1")
+            if name == "payload_bytes_max" and not 1 <= value <= PAYLOAD_BYTES_LIMIT:
+                raise InvalidSetting(name, value, f"it must be from 1 to {PAYLOAD_BYTES_LIMIT}")
 
     @classmethod
     def read(cls, given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
         """Put the settings together: what is given, then the environment, then the defaults.
 
         Raises:
-            ValueError: a value of the wrong kind, with its name.
+            InvalidSetting: a value of the wrong kind, or that cannot work.
         """
         env = os.environ if environment is None else environment
         values: dict[str, Any] = {}
@@ -78,5 +78,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 try:
                     values[field.name] = msgspec.convert(env[name], field.type, strict=False)
                 except msgspec.ValidationError as error:
-                    raise ValueError(f"{name}={env[name]!r}: {error}") from error
+                    raise InvalidSetting(name, env[name], str(error)) from error
         return cls(**{**values, **(given or {})})

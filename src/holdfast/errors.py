@@ -8,6 +8,7 @@
     │   ├── InvalidArguments (TypeError)          arguments that do not fit the function; nothing was stored
     │   ├── InvalidResult (TypeError)             a result that cannot be kept, or is not what the hint says
     │   ├── PayloadTooLarge (ValueError)          arguments, a result or a signal over the limit; nothing was stored
+    │   ├── InvalidSetting (ValueError)           a setting that cannot work, by its name
     │   ├── InvalidEvent (ValueError)             bytes or values that do not make an event record
     │   ├── InvalidTable (ValueError)             rows that do not make a state machine
     │   ├── IdempotencyConflict (ValueError)      the key or id was used before, for something else
@@ -55,6 +56,7 @@ __all__ = [
     "InvalidEvent",
     "InvalidResult",
     "InvalidRunTransition",
+    "InvalidSetting",
     "InvalidTable",
     "InvalidTransition",
     "InvalidWake",
@@ -286,8 +288,8 @@ class NotInsideJob(HoldfastError, RuntimeError):
         return "this works inside a job only: call it from a function marked with @app.job, while a worker runs it"
 
 
-class InvalidArguments(HoldfastError, TypeError):
-    """The arguments do not fit the function; nothing was stored."""
+class _Unfit(HoldfastError, TypeError):
+    """What belongs to a function of this name is not fit for it, for this reason."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -298,26 +300,32 @@ class InvalidArguments(HoldfastError, TypeError):
         return f"{self.name}: {self.reason}"
 
 
-class InvalidResult(HoldfastError, TypeError):
-    """What the function returned cannot be kept, or is not what its type hint says."""
+class InvalidArguments(_Unfit):
+    """The arguments do not fit the function, or cannot be kept; nothing was stored."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        self.name = name
-        self.reason = reason
-        super().__init__(name, reason)
+
+class InvalidResult(_Unfit):
+    """What the function returned cannot be kept, or is not what its type hint says."""
 
     def __str__(self) -> str:
         return f"the result of {self.name} cannot be kept: {self.reason}"
 
 
-class PayloadTooLarge(HoldfastError, ValueError):
-    """Arguments, a result or a signal have more bytes of JSON than the settings allow; nothing of it was stored.
+class InvalidSetting(HoldfastError, ValueError):
+    """A setting that cannot work: a field of `Config`, an environment variable, or a URL; the message names it."""
 
-    Attributes:
-        what: what is too large, in words.
-        size: its bytes, as JSON.
-        limit: the bytes that are allowed, ``payload_bytes_max``.
-    """
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        self.name = name
+        self.value = value
+        self.reason = reason
+        super().__init__(name, value, reason)
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value!r}: {self.reason}"
+
+
+class PayloadTooLarge(HoldfastError, ValueError):
+    """`what` has `size` bytes of JSON, and the settings allow `limit`; nothing of it was stored."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         self.what = what

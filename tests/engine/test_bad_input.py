@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
+import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast import (
@@ -23,8 +30,11 @@ from holdfast import (
     wait_for,
 )
 from holdfast.client.app import AppWorker
+from holdfast.client.explain import explain
 from holdfast.errors import StoreUnavailable
-from holdfast.store import Append, Command, Store
+from holdfast.store import Append, Command, Store, schema
+from holdfast.store.sqlite import SqliteStore
+from support.shell import Shell
 from support.stories import drain, play, quick, until
 
 LIMIT = 1000
@@ -134,6 +144,41 @@ def test_wrong_arguments_of_a_step_fail_the_job_at_once_and_name_the_step(app: A
         return await price(7)  # type: ignore[arg-type]
 
     assert "price: sku: Expected `str`, got `int`" in play(ended(app, work))
+
+
+@pytest.mark.parametrize("key", [None, "", 5, "x" * 1001, "\ud800"])
+def test_a_key_that_cannot_be_kept_is_refused_wherever_it_is_given(app: App, key: Any) -> None:
+    @app.job
+    async def work() -> None:
+        await wait_for(key)
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        with pytest.raises(InvalidArguments, match="signal: "):
+            await handle.asignal(key)
+        await drain(app)
+        with pytest.raises(RunFailed, match="wait_for: "):
+            await handle.aresult()
+        if key is not None:
+            with pytest.raises(InvalidArguments, match="key: "):
+                work.options(key=key)
+        with pytest.raises(InvalidArguments, match="priority: it is a whole number, higher first, got 'high'"):
+            work.options(priority="high")
+        assert len(await app.alist()) == 1
+
+    play(story())
+
+
+@pytest.mark.parametrize("reason", ["\ud800", object()])
+def test_a_reason_that_cannot_be_kept_is_refused_and_nothing_is_changed(app: App, reason: Any) -> None:
+    @app.job
+    async def work() -> None:
+        pass
+
+    handle = work.start()
+    with pytest.raises(InvalidArguments, match="what is asked for: it cannot be kept as JSON"):
+        app.cancel(handle.id, reason)
+    assert handle.record().status == "queued"
 
 
 # Values that cannot be kept
@@ -349,7 +394,7 @@ def test_the_limit_is_a_mebibyte_unless_said() -> None:
     assert Config().payload_bytes_max == 1024 * 1024
     assert Config.read(None, {"HOLDFAST_PAYLOAD_BYTES_MAX": "5"}).payload_bytes_max == 5
     for wrong in (0, 9 * 1024 * 1024):
-        with pytest.raises(ValueError, match="payload_bytes_max must be from 1 to 8,388,608"):
+        with pytest.raises(ValueError, match=f"payload_bytes_max={wrong}: it must be from 1 to 8388608"):
             Config(payload_bytes_max=wrong)
 
 
@@ -661,3 +706,336 @@ def test_an_attempt_whose_write_failed_writes_nothing_behind_it(hasty: App) -> N
         assert kinds.count("job_running") == 2
 
     play(story())
+
+
+# Code that kills its process
+
+
+DEADLY = """
+import os, signal
+from holdfast import App, attempt
+
+app = App("deadly")
+
+def die() -> None:
+    with open("witness", "a") as witness:
+        witness.write("called\\n")
+    {way}
+
+@app.step
+async def step() -> int:
+    die()
+    return 1
+
+@app.tool
+async def tool() -> int:
+    die()
+    return 1
+
+@app.job
+async def by_step() -> int:
+    return await step()
+
+@app.job
+async def by_tool() -> int:
+    return await tool()
+"""
+BY_DEATH = pytest.mark.parametrize(
+    ("way", "code"),
+    [("os._exit(9)", 9), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)],
+    ids=["exit", "kill"],
+)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    made = Shell(tmp_path)
+    made.environment |= {"HOLDFAST_LEASE_SECONDS": "0.3", "HOLDFAST_MAX_ATTEMPTS": "3"}
+    return made
+
+
+def workers_die(shell: Shell, target: Path) -> list[int]:
+    """Start one worker after another until one ends in order; how each ended."""
+    codes = []
+    while 0 not in codes:
+        codes.append(shell.ran("worker", str(target), "--until-idle").returncode)
+        assert len(codes) < 10, codes
+    return codes
+
+
+@BY_DEATH
+def test_a_step_that_kills_its_process_runs_again_until_the_job_is_given_up_as_poison(
+    shell: Shell, way: str, code: int
+) -> None:
+    target = shell.folder / "deadly.py"
+    target.write_text(DEADLY.format(way=way))
+    run = shell.run("start", str(target), "by_step")
+    assert workers_die(shell, target) == [code, code, code, 0]
+    assert (shell.folder / "witness").read_text() == "called\n" * 3
+    failed = shell.json("events", run)[-1]
+    assert (failed["type"], failed["payload"]["reason"]) == ("job_failed", "poison")
+    assert shell.json("show", run)["error"]["message"] == "crashed 3 times; 3 are allowed"
+    assert shell.run("verify") == "everything is legal and unbroken"
+
+
+@BY_DEATH
+def test_a_tool_that_kills_its_process_is_not_called_again_but_asked_about(shell: Shell, way: str, code: int) -> None:
+    target = shell.folder / "deadly.py"
+    target.write_text(DEADLY.format(way=way))
+    run = shell.run("start", str(target), "by_tool")
+    assert workers_die(shell, target) == [code, 0]
+    assert (shell.folder / "witness").read_text() == "called\n"
+    asked = shell.run("explain", run)
+    assert asked.startswith("It asks: did tool:")
+    shell.run("resolve", run, asked.split()[3], "--done", "7")
+    assert workers_die(shell, target) == [0]
+    assert shell.json("events", run)[-1]["payload"]["result"] == 7
+
+
+def test_a_worker_with_a_plain_function_that_never_returns_can_still_be_stopped(shell: Shell) -> None:
+    target = shell.folder / "stuck.py"
+    target.write_text(
+        "import threading\nfrom holdfast import App\napp = App('stuck')\n"
+        "@app.job\ndef work() -> None:\n    print('stuck', flush=True)\n    threading.Event().wait()\n"
+    )
+    shell.environment["HOLDFAST_SHUTDOWN_SECONDS"] = "0.1"
+    run = shell.run("start", str(target), "work")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker", str(target)],
+        env=shell.environment, cwd=shell.folder, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert worker.stdout is not None
+    try:
+        assert worker.stdout.readline() == "stuck\n"
+        worker.terminate()
+        assert worker.wait(timeout=20) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+    last = shell.json("events", run)[-1]
+    assert (last["type"], last["payload"]["reason"]) == ("job_requeued", "worker_shutdown")
+
+
+# Two apps of one name, and a job that nobody has
+
+
+def test_two_apps_of_one_name_are_one_plugin_and_each_worker_takes_what_it_has(tmp_path: Path) -> None:
+    config = quick(f"sqlite:///{tmp_path / 'jobs.db'}")
+    one, two = App("shop", config=config), App("shop", config=config)
+
+    @one.job
+    async def first() -> str:
+        return "first"
+
+    @two.job
+    async def second() -> str:
+        return "second"
+
+    @one.job
+    async def both() -> list[str]:
+        return [await first(), await second()]
+
+    runs = [first.start(), second.start(), both.start()]
+    one.worker().run(until_idle=True)
+    assert [run.record().status for run in runs] == ["succeeded", "queued", "running"], "one has no second"
+    two.worker().run(until_idle=True)
+    one.worker().run(until_idle=True)
+    assert [run.result() for run in runs] == ["first", "second", ["first", "second"]]
+    assert one.verify() == {}
+    one.close()
+    two.close()
+
+
+def test_apps_of_one_name_in_two_processes_lose_no_entry_and_explain_says_who_is_missing(shell: Shell) -> None:
+    for name in ("first", "second"):
+        (shell.folder / f"{name}.py").write_text(
+            f"from holdfast import App\napp = App('shop')\n@app.job\nasync def {name}() -> str:\n    return '{name}'\n"
+        )
+    runs = [shell.run("start", f"{name}.py", name) for name in ("first", "second")]
+    shell.run("worker", "first.py", "--until-idle")
+    assert [shell.json("show", run)["status"] for run in runs] == ["succeeded", "queued"]
+    missing = shell.run("explain", runs[1], "--target", "first.py")
+    assert missing.endswith("This app has no job shop.second: it waits for a worker that has.")
+    assert shell.run("explain", runs[1]).endswith("It waits for a worker that has the job shop.second.")
+    shell.run("worker", "second.py", "--until-idle")
+    assert shell.json("show", runs[1])["status"] == "succeeded"
+
+
+def test_a_queued_job_without_a_handler_waits_for_one_and_explain_says_so(app: App) -> None:
+    @app.job
+    async def work() -> str:
+        return "done"
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        handler = app.entries.pop(("shop", "work"))
+        await drain(app)
+        assert (await handle.arecord()).status == "queued"
+        row = await app.store().get(handle.id)
+        assert row is not None
+        told = explain(row, await app.store().now(), app.entries)
+        assert "This app has no job shop.work: it waits for a worker that has." in told
+        app.entries["shop", "work"] = handler
+        await drain(app)
+        assert await handle.aresult() == "done"
+
+    play(story())
+
+
+# Databases of other releases, and files that cannot be written
+
+
+def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    path.touch()
+    app = App("shop", url=f"sqlite:///{path}")
+    assert app.list() == []
+    app.close()
+    assert apsw.Connection(str(path)).pragma("user_version") == len(schema.migrations("sqlite"))
+
+
+def newer(monkeypatch: pytest.MonkeyPatch, sql: str) -> int:
+    """Have this process know one migration more."""
+    known = schema.migrations("sqlite")
+    monkeypatch.setattr(schema, "migrations", lambda _: [*known, (len(known) + 1, sql)])
+    return len(known) + 1
+
+
+def test_an_older_database_is_brought_up_with_its_jobs_and_then_refused_by_the_older_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.db"
+    config = quick(f"sqlite:///{path}")
+    old = App("shop", config=config)
+
+    @old.job
+    async def work() -> str:
+        return "done"
+
+    handle = work.start()
+    old.close()
+    with monkeypatch.context() as upgraded:
+        number = newer(upgraded, "CREATE TABLE later (n INTEGER)")
+        app = App("shop", config=config)
+        app.entries.update(old.entries)
+        app.worker().run(until_idle=True)
+        assert app.get(handle.id).status == "succeeded"
+        assert app.verify() == {}
+        app.close()
+        connection = apsw.Connection(str(path))
+        assert connection.pragma("user_version") == number
+        connection.close()
+    with pytest.raises(StoreUnavailable, match=f"has schema {number}, .* knows {number - 1}: upgrade Holdfast"):
+        old.get(handle.id)
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "jobs.db"
+    SqliteStore(path)
+    with monkeypatch.context() as upgraded:
+        number = newer(upgraded, "CREATE TABLE later (n INTEGER); INSERT INTO nowhere VALUES (1)")
+        with pytest.raises(apsw.SQLError, match="nowhere"):
+            SqliteStore(path)
+    connection = apsw.Connection(str(path))
+    assert connection.pragma("user_version") == number - 1
+    assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'later'").fetchall() == [(0,)]
+    SqliteStore(path)
+
+
+READ_ONLY = """
+import os, sys
+import holdfast.store.sqlite
+from holdfast import App, StoreUnavailable
+from holdfast.store import schema
+
+app = App("shop", url="sqlite:///" + sys.argv[1])
+
+@app.job
+async def work() -> str:
+    return "done"
+
+known = schema.migrations("sqlite")
+schema.migrations = lambda dialect: known  # read while this user can
+if os.getuid() == 0:
+    os.setuid(65534)  # permissions do not bind root
+try:
+    work.start()
+except StoreUnavailable as error:
+    print(error, flush=True)
+sys.stdin.readline()
+run = work.start()
+app.worker().run(until_idle=True)
+print(run.result(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_a_read_only_file_or_directory_is_named_with_what_to_do_and_used_when_it_can_be(what: str) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "jobs.db"
+        app = App("shop", url=f"sqlite:///{path}")
+        assert app.list() == []
+        app.close()
+        everything = [path.parent, *path.parent.iterdir()]
+        for one in everything:
+            one.chmod(0o777)
+        (path if what == "file" else path.parent).chmod(0o555)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+        user = subprocess.Popen(
+            [sys.executable, "-c", READ_ONLY, str(path)],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        assert user.stdin is not None
+        assert user.stdout is not None
+        said = user.stdout.readline()
+        assert said.startswith(str(path)), said
+        assert re.search("check the path and its rights|give this user the right to write", said), said
+        (path if what == "file" else path.parent).chmod(0o777)
+        told, _ = user.communicate("go on\n", timeout=60)
+        assert told == "done\n"
+
+
+def test_a_store_that_turns_read_only_under_a_worker_is_used_again_when_it_can_be(tmp_path: Path) -> None:
+    app = App("shop", config=quick(f"sqlite:///{tmp_path / 'jobs.db'}", lease_seconds=0.3))
+    free = asyncio.Event()
+    calls: list[int] = []
+
+    @app.tool
+    async def act() -> str:
+        calls.append(1)
+        return "acted"
+
+    @app.job
+    async def work() -> str:
+        done = await act()
+        await free.wait()
+        return done
+
+    def read_only(store: Any, so: bool) -> None:
+        store._writer.submit(store._write_connection.pragma, "query_only", so).result()
+
+    async def story() -> None:
+        store = app.store()
+        handle = await app.astart(work)
+        async with working(app):
+            await until(lambda: _has(handle, "tool_invocation_finished"))
+            read_only(store, so=True)
+            with pytest.raises(StoreUnavailable, match="read-only: give this user the right to write"):
+                await app.astart(work)
+            free.set()  # it ends now, and nobody can write that
+            worker_lost = (await store.get(handle.id)).lease.until  # type: ignore[union-attr]
+
+            async def lease_is_over() -> bool:
+                return await store.now() > worker_lost
+
+            await until(lease_is_over)
+            assert (await handle.arecord()).status == "running"
+            read_only(store, so=False)
+            assert await handle.aresult(timeout=20) == "acted"
+            assert await (await app.astart(work)).aresult(timeout=20) == "acted"
+        assert await app.averify() == {}
+
+    play(story())
+    assert len(calls) == 2, "once for each job"
+    app.close()

@@ -59,7 +59,7 @@ def test_names_are_uuids_that_sort_by_time() -> None:
 
 
 def test_a_url_that_names_no_store_is_refused() -> None:
-    with pytest.raises(ValueError, match="names no store: use sqlite:///path"):
+    with pytest.raises(ValueError, match="url='redis://localhost': it names no store: use sqlite:///path"):
         open_store("redis://localhost")
 
 

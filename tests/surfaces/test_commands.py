@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 
 from support.scripts import ROOT
+from support.shell import Shell
 
 SHOP = str(ROOT / "examples" / "shop.py")
-
-
-class Shell:
-    """A user's shell in a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.environment = {**os.environ, "HOLDFAST_URL": f"sqlite:///{folder / 'jobs.db'}"}
-        self.environment["SHOP_LEDGER"] = str(folder / "ledger")
-
-    def run(self, *words: str, code: int = 0) -> str:
-        ran = subprocess.run(
-            [sys.executable, "-m", "holdfast", *words],
-            cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
-        assert ran.returncode == code, f"{words}: {ran.returncode}\n{ran.stdout}{ran.stderr}"
-        return (ran.stdout if code in {0, 1} else ran.stderr).strip()
-
-    def json(self, *words: str, code: int = 0) -> Any:
-        return json.loads(self.run(*words, "--json", code=code))
-
-    def work(self) -> None:
-        self.run("worker", SHOP, "--until-idle")
 
 
 @pytest.fixture
@@ -46,15 +21,19 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
+def work(shell: Shell) -> None:
+    shell.run("worker", SHOP, "--until-idle")
+
+
 def test_a_run_from_start_to_end_on_the_command_line(shell: Shell) -> None:
     run = shell.run("start", SHOP, "checkout", "sku=A1", "card=4242")
     assert "no worker has taken it yet" in shell.run("explain", run)
-    shell.work()
+    work(shell)
     record = shell.json("show", run)
     assert (record["status"], record["stage"], record["entry_id"]) == ("running", "parked", "checkout")
     assert "It waits for the signal 'shipped', until" in shell.run("explain", run)
     assert shell.run("signal", run, "shipped", '{"by": "dhl"}') == "delivered"
-    shell.work()
+    work(shell)
     assert shell.json("show", run)["status"] == "succeeded"
     assert "It has ended: completed." in shell.run("explain", run)
     listed = shell.run("runs")
@@ -83,7 +62,7 @@ def test_a_result_is_waited_for_and_a_key_gives_the_same_run(shell: Shell) -> No
     assert "which was started with something else" in shell.run(
         "start", SHOP, "notify", "text=other", "--key", "k", code=4
     )
-    shell.work()
+    work(shell)
     told = shell.json("start", SHOP, "notify", "text=hello", "--key", "k", "--wait", "5")
     assert told["result"] == "Dear customer: hello."
     shell.run("start", SHOP, "notify", "text=new", "--wait", "0.1", code=6)
@@ -218,7 +197,7 @@ def test_a_stopped_worker_hands_its_job_back_in_order(shell: Shell, tmp_path: Pa
 
 def test_tampering_is_found_and_exits_with_1(shell: Shell, tmp_path: Path) -> None:
     run = shell.run("start", SHOP, "notify", "text=hello")
-    shell.work()
+    work(shell)
     connection = apsw.Connection(str(tmp_path / "jobs.db"))
     connection.execute(
         "UPDATE events SET payload = replace(payload, 'hello', 'hullo') WHERE job = ? AND seq = 1", (run,)
@@ -239,6 +218,7 @@ def test_tampering_is_found_and_exits_with_1(shell: Shell, tmp_path: Path) -> No
         (["start", "no_such_module", "work"], 2, "there is no file and no module 'no_such_module'"),
         (["show", "nobody"], 3, "no job has the id 'nobody'"),
         (["runs", "--url", "sqlite:////nowhere/jobs.db"], 5, "check the path and its rights"),
+        (["runs", "--url", "redis://localhost"], 2, "it names no store: use sqlite:///path/to/jobs.db"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_to_do(shell: Shell, words: list[str], code: int, said: str) -> None:

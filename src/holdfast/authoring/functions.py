@@ -16,14 +16,17 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from holdfast.authoring.context import conductor
-from holdfast.authoring.signature import Signature
+from holdfast.authoring.signature import Signature, named
 from holdfast.durations import seconds
+from holdfast.errors import InvalidArguments
 
 __all__ = ["Backoff", "Call", "Done", "JobFunction", "NotDone", "Options", "Starter"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 H_co = TypeVar("H_co", covariant=True)
+
+PRIORITY_MAX = 2**31 - 1
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -187,9 +190,15 @@ def _options(chosen: dict[str, Any]) -> Options:
     if unknown:
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     deadline = chosen.get("deadline")
+    for name in ("key", "queue"):
+        if chosen.get(name) is not None:
+            named(name, chosen[name])
+    priority = chosen.get("priority", 0)
+    if type(priority) is not int or not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
+        raise InvalidArguments("priority", f"it is a whole number, higher first, got {priority!r}")
     return Options(
         key=chosen.get("key"),
-        priority=chosen.get("priority", 0),
+        priority=priority,
         queue=chosen.get("queue"),
         deadline_seconds=seconds(deadline) if deadline is not None else None,
         delay_seconds=seconds(chosen.get("delay", 0)),

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from holdfast.authoring.context import conductor, current, external
 from holdfast.authoring.functions import Call
+from holdfast.authoring.signature import named
 from holdfast.durations import Duration, seconds
 from holdfast.errors import NotInsideJob
 
@@ -24,7 +25,7 @@ def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") ->
         WaitTimeout: nobody did so in time.
     """
     running = current()
-    wait = running.wait(key, seconds(timeout) if timeout is not None else None, type)
+    wait = running.wait(named("wait_for", key), seconds(timeout) if timeout is not None else None, type)
     return wait if running.in_loop() else running.from_thread(wait)
 
 

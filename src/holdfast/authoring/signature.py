@@ -22,8 +22,9 @@ import msgspec
 
 from holdfast.errors import InvalidArguments, InvalidResult, PayloadTooLarge
 
-__all__ = ["Signature", "fingerprint", "payload"]
+__all__ = ["Signature", "fingerprint", "named", "payload"]
 
+NAME_MAX = 1000  # characters of a key
 DEPTH_MAX = 60  # an event may nest 64 levels: these, and the few around a value
 
 _canonical = msgspec.json.Encoder(order="sorted")
@@ -135,7 +136,7 @@ class Signature:
             raise InvalidArguments(self._name, f"{name}: {error}") from error
 
 
-def payload(what: str, value: Any, bytes_max: int) -> Any:
+def payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
     """Give a value that belongs to no function, such as a signal's, as a JSON value.
 
     Raises:
@@ -148,6 +149,18 @@ def payload(what: str, value: Any, bytes_max: int) -> Any:
         raise InvalidArguments(what, f"it cannot be kept as JSON: {error}") from error
     _limit(what, size, bytes_max)
     return plain
+
+
+def named(what: str, key: Any) -> str:
+    """Give a key or name that can be kept.
+
+    Raises:
+        InvalidArguments: it is no text, empty, or too long.
+    """
+    if not isinstance(key, str) or not 0 < len(key) <= NAME_MAX:
+        raise InvalidArguments(what, f"a key is text of 1 to {NAME_MAX} characters, got {str(key)[:50]!r}")
+    payload(what, key)  # it may still be no Unicode
+    return key
 
 
 def fingerprint(plain: Any) -> str:

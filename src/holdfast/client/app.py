@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.registry import Registry
-from holdfast.authoring.signature import fingerprint
+from holdfast.authoring.signature import fingerprint, named
 from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
@@ -159,7 +159,7 @@ class App(Registry):
     ) -> str:
         """Send a signal; what became of it: delivered, kept, repeat or too_late."""
         plain = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
-        command = SendSignal(job_of_run(run_id)[0], key, plain, id or new_id())
+        command = SendSignal(job_of_run(run_id)[0], named("signal", key), plain, id or new_id())
         return str((await self._journal().write(command)).outcome)
 
     async def acancel(self, run_id: str, reason: str | None = None) -> RunRecord:
@@ -198,6 +198,7 @@ class App(Registry):
         return await self._steer(run_id, Resolve(job_of_run(run_id)[0], step, given[0], result, actor))
 
     async def _steer(self, run_id: str, command: Any) -> RunRecord:
+        kept("what is asked for", command)
         await self._journal().write(command)
         return runs(await self._store().events(job_of_run(run_id)[0]))[-1]
 

@@ -27,6 +27,8 @@ def explain(
         evidence: what its calls reported when it was too late.
     """
     said = [_where(job, now), *(_late(one) for one in evidence)]
+    if job.state is JobState.QUEUED and job.due_at <= now and entries is None:
+        said.append(f"It waits for a worker that has the job {job.plugin}.{job.entry}.")
     if job.state is JobState.QUEUED and entries is not None and (job.plugin, job.entry) not in entries:
         said.append(f"This app has no job {job.plugin}.{job.entry}: it waits for a worker that has.")
     if job.cancel is not None and job.state is JobState.RUNNING:

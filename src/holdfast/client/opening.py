@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.errors import InvalidSetting
 from holdfast.store import Store
 from holdfast.store.effects import DirectoryEffects, EffectStore
 from holdfast.store.memory import MemoryStore
@@ -13,7 +14,7 @@ def open_store(url: str) -> Store:
     """Open a store.
 
     Raises:
-        ValueError: a URL that names no backend.
+        InvalidSetting: a URL that names no backend.
         StoreUnavailable: the backend cannot be used.
     """
     if url in {"memory:", "memory://", "sqlite://"}:
@@ -22,7 +23,7 @@ def open_store(url: str) -> Store:
         from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
 
         return SqliteStore(url.removeprefix("sqlite:///"))
-    raise ValueError(f"{url!r} names no store: use sqlite:///path/to/jobs.db, or memory: for tests")
+    raise InvalidSetting("url", url, "it names no store: use sqlite:///path/to/jobs.db, or memory: for tests")
 
 
 def open_effects(place: str) -> EffectStore | None:

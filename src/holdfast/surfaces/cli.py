@@ -33,6 +33,7 @@ _CODES: list[tuple[type[Exception], int]] = [
     (errors.StoreUnavailable, 5),
     (errors.InvalidArguments, 2),
     (errors.PayloadTooLarge, 2),
+    (errors.InvalidSetting, 2),
     (TimeoutError, 6),
     (HoldfastError, 4),
 ]
