@@ -241,6 +241,14 @@ def doctor(url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of 
     show_result(found, as_json=as_json, text=lambda: "\n".join(f"{name:<12} {value}" for name, value in found.items()))
 
 
+@main.command()
+def demo() -> None:
+    """Run a job, kill its worker with SIGKILL in the middle, and show that nothing is lost and nothing done twice."""
+    from holdfast.surfaces.demo import tell  # noqa: PLC0415 - see the module's promise
+
+    sys.exit(tell())
+
+
 @main.command(epilog="Example: holdfast machines run --format mermaid")
 @click.argument("machine", required=False, type=click.Choice(["job", "run", "ready"]))
 @click.option(
