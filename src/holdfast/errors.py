@@ -166,8 +166,7 @@ class InvalidWake(WakeRefused):
     """The wake came from a source that nothing has registered (`registered` lists what is), or from none at all."""
 
     def __init__(self, source: str, registered: frozenset[str] = frozenset()) -> None:
-        self.source = source
-        self.registered = registered
+        self.source, self.registered = source, registered
         super().__init__(source, registered)
 
     def __str__(self) -> str:
@@ -181,8 +180,7 @@ class WakeOutsidePending(WakeRefused):
     """A wake came while nothing is Pending and nobody is about to be."""
 
     def __init__(self, source: str, state: str) -> None:
-        self.source = source
-        self.state = state
+        self.source, self.state = source, state
         super().__init__(source, state)
 
     def __str__(self) -> str:
@@ -193,8 +191,7 @@ class MissingWake(WakeRefused):
     """Pending cannot be left without a wake: readiness that nobody announced would be silent."""
 
     def __init__(self, target: str, registered: frozenset[str]) -> None:
-        self.target = target
-        self.registered = registered
+        self.target, self.registered = target, registered
         super().__init__(target, registered)
 
     def __str__(self) -> str:
@@ -214,23 +211,19 @@ class StaleAttempt(HoldfastError, RuntimeError):
     """This attempt no longer holds the job: stop working on it. Nothing was written."""
 
     def __init__(self, job: str, attempt: int, current: int) -> None:
-        self.job = job
-        self.attempt = attempt
-        self.current = current
+        self.job, self.attempt, self.current = job, attempt, current
         super().__init__(job, attempt, current)
 
     def __str__(self) -> str:
-        return (
-            f"attempt {self.attempt} no longer holds job {self.job} (its newest is {self.current}); nothing was written"
-        )
+        newest = f"its newest is {self.current}"
+        return f"attempt {self.attempt} no longer holds job {self.job} ({newest}); nothing was written"
 
 
 class IdempotencyConflict(HoldfastError, ValueError):
     """The key was used before, with other arguments: use another key, or the same arguments."""
 
     def __init__(self, key: str, job: str) -> None:
-        self.key = key
-        self.job = job
+        self.key, self.job = key, job
         super().__init__(key, job)
 
     def __str__(self) -> str:
@@ -246,8 +239,7 @@ class EffectConflict(HoldfastError, ValueError):
     """
 
     def __init__(self, job: str, node: str) -> None:
-        self.job = job
-        self.node = node
+        self.job, self.node = job, node
         super().__init__(job, node)
 
     def __str__(self) -> str:
@@ -258,8 +250,7 @@ class NotInDoubt(HoldfastError, RuntimeError):
     """The job does not wait for an answer about this tool; look at its events for what it waits for."""
 
     def __init__(self, job: str, node: str) -> None:
-        self.job = job
-        self.node = node
+        self.job, self.node = job, node
         super().__init__(job, node)
 
     def __str__(self) -> str:
@@ -292,8 +283,7 @@ class _Unfit(HoldfastError, TypeError):
     """What belongs to a function of this name is not fit for it, for this reason."""
 
     def __init__(self, name: str, reason: str) -> None:
-        self.name = name
-        self.reason = reason
+        self.name, self.reason = name, reason
         super().__init__(name, reason)
 
     def __str__(self) -> str:
@@ -315,9 +305,7 @@ class InvalidSetting(HoldfastError, ValueError):
     """A setting that cannot work: a field of `Config`, an environment variable, or a URL; the message names it."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
-        self.name = name
-        self.value = value
-        self.reason = reason
+        self.name, self.value, self.reason = name, value, reason
         super().__init__(name, value, reason)
 
     def __str__(self) -> str:
@@ -328,9 +316,7 @@ class PayloadTooLarge(HoldfastError, ValueError):
     """`what` has `size` bytes of JSON, and the settings allow `limit`; nothing of it was stored."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
-        self.what = what
-        self.size = size
-        self.limit = limit
+        self.what, self.size, self.limit = what, size, limit
         super().__init__(what, size, limit)
 
     def __str__(self) -> str:
@@ -347,16 +333,12 @@ class Permanent(HoldfastError):
 class StepFailed(HoldfastError):
     """A step or tool has failed for good. The job's code may catch it; a replay raises it again, the same.
 
-    Attributes:
-        step: name of the step or tool.
-        kind: name of the exception's class, as text: errors are kept as data and never rebuilt.
-        reason: its message.
+    `step` is its name, `kind` the name of the exception's class, as text, for errors are kept as data and never
+    rebuilt, and `reason` its message.
     """
 
     def __init__(self, step: str, kind: str, reason: str) -> None:
-        self.step = step
-        self.kind = kind
-        self.reason = reason
+        self.step, self.kind, self.reason = step, kind, reason
         super().__init__(step, kind, reason)
 
     def __str__(self) -> str:
@@ -382,8 +364,7 @@ class NonDeterminism(HoldfastError, RuntimeError):
     """A replay asked for something else than what was recorded. See both sides, and how to mend it."""
 
     def __init__(self, asked: str, recorded: list[str]) -> None:
-        self.asked = asked
-        self.recorded = recorded
+        self.asked, self.recorded = asked, recorded
         super().__init__(asked, recorded)
 
     def __str__(self) -> str:
@@ -410,8 +391,7 @@ class UnknownEntry(HoldfastError, LookupError):
     """No job of this app has that name."""
 
     def __init__(self, name: str, known: list[str]) -> None:
-        self.name = name
-        self.known = known
+        self.name, self.known = name, known
         super().__init__(name, known)
 
     def __str__(self) -> str:
