@@ -28,6 +28,7 @@ import apsw
 
 from holdfast import App, Config, RunHandle, wait_for
 from holdfast.machines import Event, JobState
+from holdfast.machines.event import freeze_plain
 from holdfast.store import Append, Claim, Claimed, Expire, Job, Reclaim, Submit
 from holdfast.store.decide import claim, decide, submit
 from holdfast.store.schema import migrate
@@ -87,7 +88,9 @@ def fill(path: Path, lives: list[Life], jobs: int, now: float) -> None:
         for table, columns, key in (("jobs", JOB_WRITTEN, "id"), ("events", EVENT_COLUMNS.split(", "), "job")):
             rows = [job_row(job, now) for job, _ in lives] if table == "jobs" else []
             lines = [(str(n), *row[1:]) for n, row in enumerate(rows)] or [
-                (str(n), *event_row(event)[1:]) for n, (_, events) in enumerate(lives) for event in events
+                (str(n), *event_row(event, freeze_plain(event.payload))[1:])
+                for n, (_, events) in enumerate(lives)
+                for event in events
             ]
             connection.execute(f"CREATE TEMP TABLE life AS SELECT {', '.join(columns)} FROM {table} WHERE 0")
             connection.executemany(f"INSERT INTO life VALUES ({', '.join('?' * len(columns))})", lines)

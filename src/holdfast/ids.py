@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import uuid
 
 __all__ = ["new_id"]
 
@@ -22,4 +21,5 @@ def new_id() -> str:
         stamp = _last
     random = int.from_bytes(os.urandom(8), "big")
     value = (stamp >> 12) << 80 | 0x7 << 76 | (stamp & 0xFFF) << 64 | 0b10 << 62 | random >> 2
-    return str(uuid.UUID(int=value & (1 << 128) - 1))
+    digits = f"{value & (1 << 128) - 1:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

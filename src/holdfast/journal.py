@@ -21,6 +21,9 @@ from holdfast.store import Append, Command, Store
 
 __all__ = ["Journal", "Writer"]
 
+# Turns of the loop before a batch is taken: whoever is about to write comes along, and a job's end goes with its last
+# result, which it follows by three turns.
+GATHER_TURNS = 3
 BATCH_MAX = 2000  # commands in one transaction: enough to share a commit well, few enough to keep the lock short
 
 Events = Sequence[tuple[str, bytes]]  # payloads are frozen: what is written is what was meant, whatever comes after
@@ -31,6 +34,7 @@ class Writer(Protocol):
 
     job: str
     attempt: int
+    gathered: list[tuple[str, bytes]]  # its events that wait for the next batch; the journal's to fill and to empty
 
     def written(self, count: int, error: Exception | None) -> None:
         """So many more of its events are on disk; or they were refused, or nobody knows, and why."""
@@ -46,9 +50,6 @@ class _Asked:
         self.command = command
         self.future = future
 
-    def take(self) -> Command:
-        return self.command
-
     def answer(self, answer: Any) -> None:
         if self.future.done():
             return  # whoever asked has given up waiting
@@ -58,31 +59,12 @@ class _Asked:
             self.future.set_result(answer)
 
 
-class _Appending:
-    """Events of one attempt that wait for the next batch. They are put together only when they are taken."""
-
-    __slots__ = ("events", "joinable", "writer")
-
-    def __init__(self, writer: Writer, joinable: dict[Writer, _Appending]) -> None:
-        self.writer = writer
-        self.joinable = joinable
-        self.events: list[tuple[str, bytes]] = []
-
-    def take(self) -> Command:
-        del self.joinable[self.writer]
-        return Append(self.writer.job, self.writer.attempt, tuple(self.events))
-
-    def answer(self, answer: Any) -> None:
-        self.writer.written(len(self.events), answer if isinstance(answer, Exception) else None)
-
-
 class Journal:
     """The one way to the store for everything that is written; see the module's text."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: list[_Asked | _Appending] = []
-        self._joinable: dict[Writer, _Appending] = {}
+        self._waiting: list[_Asked | Writer] = []
         self._draining: asyncio.Task[None] | None = None
 
     async def write(self, command: Command) -> Any:
@@ -97,18 +79,16 @@ class Journal:
 
     def append(self, writer: Writer, events: Events) -> None:
         """Write events under an attempt with the next batch, joined to what that attempt has there already."""
-        appending = self._joinable.get(writer)
-        if appending is None:
-            appending = self._joinable[writer] = _Appending(writer, self._joinable)
-            self._put(appending)
-        appending.events += events
+        if not writer.gathered:
+            self._put(writer)
+        writer.gathered += events
 
     async def settle(self) -> None:
         """Wait until nothing is under way."""
         while self._draining is not None:
             await asyncio.shield(self._draining)
 
-    def _put(self, entry: _Asked | _Appending) -> None:
+    def _put(self, entry: _Asked | Writer) -> None:
         self._waiting.append(entry)
         if self._draining is None:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
@@ -116,25 +96,35 @@ class Journal:
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(0)  # whoever is about to write in this turn of the loop comes along
+                for _ in range(GATHER_TURNS):
+                    await asyncio.sleep(0)
                 batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
                 await self._commit(batch)
         finally:
             self._draining = None
 
-    async def _commit(self, batch: list[_Asked | _Appending]) -> None:
+    async def _commit(self, batch: list[_Asked | Writer]) -> None:
+        commands: list[Any] = [entry.command if isinstance(entry, _Asked) else _taken(entry) for entry in batch]
         try:
-            answers = await self._store.commit([entry.take() for entry in batch])
+            answers = await self._store.commit(commands)
         except Exception as error:  # noqa: BLE001 - whatever it is, everybody of the batch must hear of it
             answers = [error] * len(batch)
-        for entry, answer in zip(batch, answers, strict=True):
-            entry.answer(answer)
-            if isinstance(answer, Exception) and isinstance(entry, _Appending):
-                self._fail_behind(entry.writer, answer)
+        for entry, command, answer in zip(batch, commands, answers, strict=True):
+            if isinstance(entry, _Asked):
+                entry.answer(answer)
+            elif isinstance(answer, Exception):
+                self._fail(entry, len(command.events), answer)
+            else:
+                entry.written(len(command.events), None)
 
-    def _fail_behind(self, writer: Writer, error: Exception) -> None:
+    def _fail(self, writer: Writer, count: int, error: Exception) -> None:
         """An attempt's write has failed: so has what it wrote behind it. It writes no more once it knows."""
-        behind = self._joinable.pop(writer, None)
-        if behind is not None:
-            self._waiting.remove(behind)
-            behind.answer(error)
+        if writer.gathered:
+            self._waiting.remove(writer)
+            count += len(_taken(writer).events)
+        writer.written(count, error)
+
+
+def _taken(writer: Writer) -> Append:
+    events, writer.gathered = tuple(writer.gathered), []
+    return Append(writer.job, writer.attempt, events)

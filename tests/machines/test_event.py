@@ -18,7 +18,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.machines import GENESIS, Event, InvalidEvent, JobEvent, canonical, decode, digest, encode, seal
-from holdfast.machines.event import EVENT_BYTES_MAX, PAYLOAD_BYTES_MAX, PAYLOAD_DEPTH_MAX
+from holdfast.machines.event import (
+    EVENT_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    PAYLOAD_DEPTH_MAX,
+    freeze,
+    freeze_plain,
+    seal_at,
+    seal_frozen,
+    vouch,
+)
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -348,3 +357,53 @@ def test_a_record_over_the_limit_is_refused_before_it_is_parsed() -> None:
 def test_a_type_of_a_newer_release_is_kept() -> None:
     event = first({"soul": "found"}, type="soul_searched")
     assert decode(encode(event)).type == "soul_searched"
+
+
+# Freezing: the way of writers that keep the bytes
+
+
+@settings(deadline=None)
+@given(PAYLOADS)
+def test_what_is_frozen_first_gets_the_same_hash(payload: dict[str, Any]) -> None:
+    sealed = seal_at("a", 7, GENESIS, "node_started", payload, at=2.5, attempt=3)
+    frozen = freeze_plain(payload)
+    assert freeze(payload) == (frozen, sealed.payload)
+    early = seal_frozen("a", 7, GENESIS, "node_started", frozen, at=2.5, attempt=3)
+    assert early.hash == sealed.hash
+    assert seal_frozen("a", 7, GENESIS, "node_started", frozen, at=2.5, attempt=3, payload=sealed.payload) == sealed
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.nan,
+        [1, {"x": math.inf}],
+        "\ud800",
+        object(),
+        nested(PAYLOAD_DEPTH_MAX + 1),
+        "x" * EVENT_BYTES_MAX,
+    ],
+    ids=["nan", "inf", "surrogate", "object", "deep", "large"],
+)
+def test_what_json_cannot_hold_is_not_frozen(value: object) -> None:
+    for way in (freeze, freeze_plain):
+        with pytest.raises(InvalidEvent):
+            way({"value": value})
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "at", "attempt"),
+    [
+        ("", "t", 1.0, 1),
+        ("a" * 300, "t", 1.0, 1),
+        ("a", "", 1.0, 1),
+        ("a", "\ud800", 1.0, 1),
+        ("a", "t", math.inf, 1),
+        ("a", "t", 1.0, 0),
+    ],
+)
+def test_names_and_numbers_out_of_range_are_not_vouched_for(job: str, kind: str, at: float, attempt: int) -> None:
+    good = seal_frozen("a", 1, GENESIS, "t", b"{}", at=1.0, attempt=1)
+    assert vouch(good) is good
+    with pytest.raises(InvalidEvent):
+        vouch(msgspec.structs.replace(good, job=job, type=kind, at=at, attempt=attempt))

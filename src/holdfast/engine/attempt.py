@@ -84,8 +84,10 @@ class Attempt:
         self._children = Children(self, children)
         self._intent: Written | None = None
         self._over = False
+        self.lost = False  # whether it may write no more
         self._why: str | None = None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
         self.pausing = claimed.job.pause  # whether it is to stop at the next call (J13)
+        self.gathered: list[tuple[str, bytes]] = []  # events that the next batch takes along
         self.recorded_events = 0  # in all, on disk or not
         self._durable_events = 0  # of them, on disk
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # for so many to be on disk
@@ -163,14 +165,13 @@ class Attempt:
 
     async def _end(self, ending: Written) -> None:
         self.record(ending)
-        await self._settled()
+        await self._waiter()
 
-    async def _settled(self) -> None:
-        """Wait until what was recorded is on disk, or refused; the attempt is over."""
-        if self._durable_events < self.recorded_events and not self.lost:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._waiters.append((self.recorded_events, waiter))
-            await waiter
+    def _waiter(self) -> asyncio.Future[None]:
+        """A future that is done when what was recorded until now is on disk, or refused."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((self.recorded_events, waiter))
+        return waiter
 
     # Ending it from outside
 
@@ -184,7 +185,7 @@ class Attempt:
 
     def lose(self) -> None:
         """The lease is lost: nothing more is written (L4)."""
-        self._why = "lost"
+        self._why, self.lost = "lost", True
         self._force()
         self._main.cancel()
 
@@ -284,11 +285,6 @@ class Attempt:
 
     # What is written
 
-    @property
-    def lost(self) -> bool:
-        """Whether this attempt may write no more."""
-        return self._why == "lost"
-
     def record(self, *events: Written) -> None:
         """Write events with the next batch; the code runs on."""
         if self.lost:
@@ -299,7 +295,8 @@ class Attempt:
     def written(self, count: int, error: Exception | None) -> None:
         """So many more of its events are on disk, or were refused."""
         self._durable_events += count
-        self.outcomes.written(self._durable_events, error)
+        if self.outcomes.unconfirmed:
+            self.outcomes.written(self._durable_events, error)
         if error is not None and not self.lost:
             self.lose()  # refused, or nobody knows: another attempt goes on from what the store has
         while self._waiters and (self.lost or self._waiters[0][0] <= self._durable_events):
@@ -317,7 +314,8 @@ class Attempt:
 
     async def durable(self) -> None:
         """Wait until everything recorded is on disk, and the attempt still holds its job (L4)."""
-        await self._settled()
+        if self._durable_events < self.recorded_events and not self.lost:
+            await self._waiter()
         self.check_cancelled()
 
     async def keep_up(self) -> None:
@@ -355,10 +353,9 @@ class Attempt:
         """The attempt is over: say so, slowly, to code that does not want to hear it."""
         try:
             self.check_cancelled()
-            raise Suspended
-        except BaseException:
+        finally:
             await asyncio.sleep(UNWINDING_SECONDS)
-            raise
+        raise Suspended
 
     def _enlist(self) -> None:
         task = asyncio.current_task()

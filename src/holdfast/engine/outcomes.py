@@ -41,7 +41,7 @@ class Outcomes:
         self._attempt = attempt
         self._store = effects
         self._left: dict[str, Effect] = {}  # by earlier attempts, without their events perhaps
-        self._unconfirmed: deque[tuple[int, str, int, Any]] = deque()  # tools whose end is under way to the disk
+        self.unconfirmed: deque[tuple[int, str, int, Any]] = deque()  # tools whose end is under way to the disk
 
     async def begin(self) -> None:
         """Shut earlier attempts out of the effect store, and see what they have left there.
@@ -87,12 +87,12 @@ class Outcomes:
             self.late(node, attempt.replay.tries[node], value)
             raise Suspended
         attempt.record(*events)
-        self._unconfirmed.append((attempt.recorded_events, node, attempt.replay.tries[node], value))
+        self.unconfirmed.append((attempt.recorded_events, node, attempt.replay.tries[node], value))
 
     def written(self, durable: int, error: Exception | None) -> None:
         """So many events are on disk. If they were refused instead, the ends of tools among them are evidence now."""
-        while self._unconfirmed and self._unconfirmed[0][0] <= durable:
-            _, node, number, value = self._unconfirmed.popleft()
+        while self.unconfirmed and self.unconfirmed[0][0] <= durable:
+            _, node, number, value = self.unconfirmed.popleft()
             if isinstance(error, StaleAttempt):
                 self.late(node, number, value)
 

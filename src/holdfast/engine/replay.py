@@ -24,7 +24,7 @@ from holdfast.machines.rules import is_failure
 __all__ = ["Failure", "Replay", "Success"]
 
 
-class Success(msgspec.Struct, frozen=True):
+class Success(msgspec.Struct, frozen=True, gc=False):
     """A recorded result."""
 
     result: Any

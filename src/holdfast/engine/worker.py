@@ -125,8 +125,9 @@ class Worker:
             self._wake.clear()
             try:
                 seen = self._store.changes()  # before the turn: what comes during it must not be slept through
-                more = await self._turn()
-                self._sweep_at, now = await self._store.next_due(), await self._store.now()
+                begun = await self._store.now()
+                more = await self._turn(begun)
+                self._sweep_at, now = await self._store.next_due(begun), await self._store.now()
                 if not more:
                     if until_idle and self._idle(now):
                         return
@@ -143,13 +144,13 @@ class Worker:
         soon = self._sweep_at is not None and self._sweep_at - now <= self._config.idle_seconds
         return self._drained and not self.running and not self._wake.is_set() and not soon
 
-    async def _turn(self) -> bool:
+    async def _turn(self, now: float) -> bool:
         """Hear requests, sweep what time has ended, claim. Whether there may be more to do at once."""
         news, self._news = self._news, 0
         if news & ASKED and self.running:
             self._told(await self._store.requests(self.name))
         full = False
-        if self._sweep_at is not None and self._sweep_at <= await self._store.now():
+        if self._sweep_at is not None and self._sweep_at <= now:
             expired, reclaimed = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX))
             full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
             self._drained = False

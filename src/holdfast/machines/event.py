@@ -72,7 +72,7 @@ _Hash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Counting = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
-class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One thing that happened to a job. Made by `seal` or `decode`; never changed.
 
     Attributes:

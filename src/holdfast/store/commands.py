@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-class Submit(msgspec.Struct, frozen=True, kw_only=True):
+class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Create a job: its row and job_created, one transaction. Answer: `Submitted`.
 
     The same idempotency key for the same plugin and entry gives the existing job if the fingerprint of the arguments
@@ -113,7 +113,7 @@ class Leases(msgspec.Struct, frozen=True):
     pause: frozenset[str]
 
 
-class Append(msgspec.Struct, frozen=True):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """Write events under an attempt, in order. Answer: `Appended`, or `StaleAttempt` and nothing was written.
 
     An event that leaves Running ends the lease in the same transaction (L6). job_waiting looks into the inbox first: a
@@ -126,7 +126,7 @@ class Append(msgspec.Struct, frozen=True):
     events: tuple[tuple[str, dict[str, Any] | bytes], ...]  # payloads as values, or frozen
 
 
-class Appended(msgspec.Struct, frozen=True):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """Where the stream and the job stand now."""
 
     version: int

@@ -2,146 +2,43 @@
 
 A backend loads rows, calls `decide`, and writes what comes back: events, the new row, signals kept and used. It decides
 nothing itself. So every backend means the same by every verb, and the meaning can be tested without one.
-
-Every event is sealed here and taken by a strict reader before anybody sees it: an illegal write cannot be produced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, StaleAttempt
-from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, Place
-from holdfast.machines.event import freeze, seal_frozen, vouch
+from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
+from holdfast.machines.event import GENESIS, freeze, seal_frozen, vouch
 from holdfast.store import commands as c
-from holdfast.store.changes import ASKED, EVENTS, WORK
-from holdfast.store.rows import Job, Lease, Signal, grown, projected, reader_of
+from holdfast.store.changes import EVENTS, WORK
+from holdfast.store.pen import GROWING, Decision, Pen
+from holdfast.store.rows import Job, Lease, Signal
 
-__all__ = ["DOUBT", "PAUSE_KEY", "Decision", "buried", "claim", "decide", "expire", "reclaim", "renew", "submit"]
+__all__ = [
+    "DOUBT",
+    "PAUSE_KEY",
+    "Decision",
+    "append",
+    "buried",
+    "claim",
+    "decide",
+    "expire",
+    "reclaim",
+    "renew",
+    "submit",
+]
 
 PAUSE_KEY = "holdfast:pause"  # correlation key of the wait that a pause is
 DOUBT = "holdfast:doubt:"  # and, with the node behind it, of the wait for an operator's answer
 
-# What the holder of a job may always write, and what moves nothing. A plan is recorded once only (E11).
-_GROWING = frozenset(event.value for event in HistoryEvent) - {
-    HistoryEvent.CANCEL_REQUESTED.value,
-    HistoryEvent.PLAN_GENERATED.value,
-}
-# Names that need no check; a job's first event stands for the job's own name, and is looked at whole.
-_VOUCHED = frozenset(event.value for event in (*JobEvent, *HistoryEvent)) - {JobEvent.CREATED.value}
-_thaw = msgspec.json.Decoder(dict[str, Any]).decode
+ID_LENGTH = 36  # of the names that `holdfast.ids` makes
+_CREATED = JobEvent.CREATED.value
 
 Inbox = Callable[[str], Signal | None]  # the oldest unused signal of this job with this key
-
-
-@dataclass(slots=True)
-class Decision:
-    """What to write for one command, and what to answer.
-
-    The payload of each event is in `payloads`, as canonical JSON. An event's own payload is only there where a rule or
-    the row needs it.
-    """
-
-    job: Job
-    events: list[Event] = field(default_factory=list)
-    payloads: list[bytes] = field(default_factory=list)
-    kept: tuple[Signal, ...] = ()
-    used: tuple[Signal, ...] = ()
-    follow: tuple[c.SendSignal, ...] = ()
-    orphans: str | None = None  # the job ended badly: cancel its children that have not ended, for this reason
-    answer: Any = None
-    grew_only: bool = False  # nothing of the row has changed but where its stream ends
-    change: int = 0  # what there is to tell; see `holdfast.store.changes`
-
-
-class _Pen:
-    """Writes onto the end of one job's stream. Nothing illegal comes out of it."""
-
-    def __init__(self, job: Job, now: float) -> None:
-        self.decision = Decision(job)
-        self._reader = reader_of(job)
-        self._now = now
-        self._seq = job.version
-        self._head = job.head
-        self._behind = False  # whether the row is still to be brought up to the stream
-        self._moved = False
-
-    @property
-    def job(self) -> Job:
-        """The row, brought up to everything that was put."""
-        if self._behind:
-            project = projected if self._moved else grown
-            self.decision.job = project(self.decision.job, self._reader, self.decision.events[-1])
-            self._behind = False
-        return self.decision.job
-
-    def put(self, kind: str, payload: Mapping[str, Any] | bytes, *, attempt: int | None = None) -> None:
-        """Add an event; its payload as values, or frozen."""
-        name = str.__str__(kind)  # not a member of an enumeration, but its value
-        frozen, plain = (payload, _thaw(payload)) if isinstance(payload, bytes) else freeze(payload)
-        job, seq, prev = self.decision.job.id, self._seq + 1, self._head
-        event = seal_frozen(job, seq, prev, name, frozen, at=self._now, attempt=attempt, payload=plain)
-        if name not in _VOUCHED:
-            vouch(event)
-        moves = name not in _GROWING
-        self._reader.take(event)
-        self.decision.events.append(event)
-        self.decision.payloads.append(frozen)
-        self._seq, self._head, self._behind = event.seq, event.hash, True
-        self._moved = self._moved or moves
-
-    def set(self, **fields: object) -> None:
-        self._moved = True
-        self.decision.job = msgspec.structs.replace(self.job, **fields)
-
-    def administrative(self, purpose: str, kind: str, payload: Mapping[str, Any]) -> None:
-        """A claim that never starts user code, and the event it is for, under one fresh attempt (J8)."""
-        attempt = self.job.attempt + 1
-        self.put(JobEvent.LEASED, {"purpose": purpose}, attempt=attempt)
-        self.put(kind, payload, attempt=attempt)
-
-    def complete_wait(
-        self, outcome: str, payload: Any = None, *, signal: str | None = None, place: Place | None = None
-    ) -> None:
-        """End the wait: at this place, or at the one that ends first by time."""
-        wait = self.job.wait
-        assert wait is not None, "only a blocked job has a wait to complete"
-        at = place if place is not None else wait.places()[0]
-        said = {"correlation_key": at.correlation_key, "node": at.node, "outcome": outcome, "payload": payload}
-        self.put(JobEvent.WAIT_COMPLETED, {**said, "signal": signal})
-
-    def end(self) -> Decision:
-        """Close the books: no lease without a running job, and a parent is told of its child's end."""
-        job = self.job
-        if job.state is not JobState.RUNNING and job.lease is not None:
-            self.set(lease=None)
-        if job.state in TERMINAL_JOB_STATES and self.decision.events:
-            self.set(pause=False)
-            self._tell_the_parent(self.decision.events[-1])
-            if job.state is not JobState.COMPLETED:
-                self.decision.orphans = f"its parent {job.id} has ended: {job.state}"
-        self.decision.grew_only = bool(self.decision.events) and not self._moved
-        self.decision.change = EVENTS if self.decision.events else 0
-        if self._moved:
-            self.decision.change |= _told_of(self.job)
-        return self.decision
-
-    def _tell_the_parent(self, last: Event) -> None:
-        job = self.job
-        if job.parent is not None and job.parent_key is not None:
-            told = {"state": job.state.value, **{key: last.payload.get(key) for key in ("result", "error", "reason")}}
-            self.decision.follow = (c.SendSignal(job.parent, job.parent_key, told, f"{job.id}.{job.run}"),)
-
-
-def _told_of(job: Job) -> int:
-    """What a worker has to know of a job that has moved."""
-    if job.state is JobState.RUNNING:
-        return ASKED if job.cancel is not None or job.pause else 0
-    return 0 if job.state in TERMINAL_JOB_STATES else WORK
 
 
 def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
@@ -155,21 +52,6 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         if not same:
             raise IdempotencyConflict(command.idempotency_key or command.job, existing.id)
         return Decision(existing, answer=c.Submitted(existing.id, existing=True))
-    job = Job(
-        id=command.job,
-        plugin=command.plugin,
-        entry=command.entry,
-        queue=command.queue,
-        priority=command.priority,
-        created_at=now,
-        deadline=command.deadline,
-        max_attempts=command.max_attempts,
-        idempotency_key=command.idempotency_key,
-        fingerprint=command.fingerprint,
-        parent=command.parent,
-        parent_key=command.parent_key,
-    )
-    pen = _Pen(job, now)
     said = {
         "plugin": command.plugin,
         "entry": command.entry,
@@ -185,15 +67,34 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         "parent_key": command.parent_key,
         "trace_id": command.trace_id,
     }
-    pen.put(JobEvent.CREATED, {name: value for name, value in said.items() if value is not None})
-    decision = pen.end()
-    decision.answer = c.Submitted(command.job, existing=False)
-    return decision
+    frozen, plain = freeze({name: value for name, value in said.items() if value is not None})
+    event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
+    if len(command.job) != ID_LENGTH or not command.job.isascii():
+        vouch(event)  # a name that we have not made
+    job = Job(
+        id=command.job,
+        plugin=command.plugin,
+        entry=command.entry,
+        queue=command.queue,
+        priority=command.priority,
+        created_at=now,
+        deadline=command.deadline,
+        max_attempts=command.max_attempts,
+        idempotency_key=command.idempotency_key,
+        fingerprint=command.fingerprint,
+        parent=command.parent,
+        parent_key=command.parent_key,
+        version=1,
+        head=event.hash,
+        due_at=max(command.due_at or 0.0, now),
+        updated_at=now,
+    )
+    return Decision(job, [event], [frozen], answer=c.Submitted(command.job, existing=False), change=EVENTS | WORK)
 
 
 def claim(job: Job, command: c.Claim, now: float) -> Decision:
     """Take one claimable job: job_running under the next attempt, and the lease."""
-    pen = _Pen(job, now)
+    pen = Pen(job, now)
     pen.put(JobEvent.RUNNING, {"worker": command.worker}, attempt=job.attempt + 1)
     pen.set(lease=Lease(command.worker, now + command.lease_seconds))
     return pen.end()
@@ -217,7 +118,7 @@ def reclaim(job: Job, now: float) -> Decision | None:
     expired = job.state is JobState.RUNNING and job.lease is not None and job.lease.until <= now
     if not expired:
         return None
-    pen = _Pen(job, now)
+    pen = Pen(job, now)
     pen.put(JobEvent.REQUEUED, {"reason": "lease_expired", "attempt": job.attempt})
     if _deadline_passed(pen.job, now):
         _end_late(pen)
@@ -233,7 +134,7 @@ def expire(job: Job, now: float) -> Decision | None:
     """End what has run out while nobody holds the job: the run's deadline, or the wait; None if neither has."""
     if job.state in TERMINAL_JOB_STATES or job.state is JobState.RUNNING:
         return None
-    pen = _Pen(job, now)
+    pen = Pen(job, now)
     if _deadline_passed(job, now):
         if job.wait is not None:
             pen.complete_wait("expired")
@@ -257,7 +158,7 @@ def decide(command: c.Command, job: Job, now: float, inbox: Inbox, known: Callab
     """
     match command:
         case c.Append():
-            return _append(command, job, now, inbox)
+            return append(command, job, now, inbox)
         case c.SendSignal():
             return _signal(command, job, now, known)
         case c.Cancel():
@@ -274,12 +175,13 @@ def decide(command: c.Command, job: Job, now: float, inbox: Inbox, known: Callab
             raise TypeError(f"{type(command).__name__} is not about one job")
 
 
-def _append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
+def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
+    """Write under an attempt, if it still holds the job."""
     if not job.held_by(command.attempt, now):
         raise StaleAttempt(job.id, command.attempt, job.attempt)
-    if command.events and all(kind in _GROWING for kind, _ in command.events):
+    if command.events and all(kind in GROWING for kind, _ in command.events):
         return _grow(command, job, now)
-    pen = _Pen(job, now)
+    pen = Pen(job, now)
     for kind, payload in command.events:
         pen.put(kind, payload, attempt=command.attempt)
     _look_into_the_inbox(pen, inbox)
@@ -304,7 +206,7 @@ def _grow(command: c.Append, job: Job, now: float) -> Decision:
     return decision
 
 
-def _look_into_the_inbox(pen: _Pen, inbox: Inbox) -> None:
+def _look_into_the_inbox(pen: Pen, inbox: Inbox) -> None:
     """A signal that came before the wait completes it at once (E12), whichever place it is for."""
     for place in pen.job.wait.places() if pen.job.wait is not None else ():
         early = inbox(place.correlation_key) if place.correlation_key is not None else None
@@ -320,7 +222,7 @@ def _signal(command: c.SendSignal, job: Job, now: float, known: Callable[[str], 
     if job.state in TERMINAL_JOB_STATES:
         return Decision(job, answer=c.Kept("too_late"))
     signal = Signal(command.job, command.id, command.key, command.payload, now)
-    pen = _Pen(job, now)
+    pen = Pen(job, now)
     pen.decision.kept = (signal,)
     place = job.wait.place(command.key) if job.wait is not None else None
     if place is not None:
@@ -332,7 +234,7 @@ def _signal(command: c.SendSignal, job: Job, now: float, known: Callable[[str], 
 
 
 def _cancel(command: c.Cancel, job: Job, now: float) -> Decision:
-    pen = _Pen(job, now)
+    pen = Pen(job, now)
     said = {"reason": command.reason, "actor": command.actor}
     match job.state:
         case JobState.QUEUED:
@@ -349,7 +251,7 @@ def _cancel(command: c.Cancel, job: Job, now: float) -> Decision:
 
 
 def _pause(command: c.Pause, job: Job, now: float) -> Decision:
-    pen = _Pen(job, now)
+    pen = Pen(job, now)
     if job.state is JobState.QUEUED:
         said = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True, "actor": command.actor}
         pen.administrative("pause", JobEvent.WAITING, said)
@@ -361,7 +263,7 @@ def _pause(command: c.Pause, job: Job, now: float) -> Decision:
 
 
 def _resume(command: c.Resume, job: Job, now: float) -> Decision:
-    pen = _Pen(job, now)
+    pen = Pen(job, now)
     if job.wait is not None and job.wait.correlation_key == PAUSE_KEY:
         pen.complete_wait("resumed", {"actor": command.actor})
     pen.set(pause=False)
@@ -374,7 +276,7 @@ def _retry(command: c.Retry, job: Job, now: float) -> Decision:
     if job.state is not JobState.FAILED:
         detail = "only a failed job is retried by an operator"
         raise InvalidTransition(job.state, JobEvent.REQUEUED.value, detail=detail, rule="J11")
-    pen = _Pen(job, now)
+    pen = Pen(job, now)
     pen.put(JobEvent.REQUEUED, {"actor": command.actor, "reason": command.reason})
     decision = pen.end()
     decision.answer = decision.job
@@ -385,7 +287,7 @@ def _resolve(command: c.Resolve, job: Job, now: float) -> Decision:
     place = job.wait.place(f"{DOUBT}{command.node}") if job.wait is not None else None
     if place is None:
         raise NotInDoubt(job.id, command.node)
-    pen = _Pen(job, now)
+    pen = Pen(job, now)
     answer = {"answer": command.answer, "result": command.result, "actor": command.actor}
     pen.complete_wait("resolved", answer, place=place)
     decision = pen.end()
@@ -397,7 +299,7 @@ def _deadline_passed(job: Job, now: float) -> bool:
     return job.deadline is not None and job.deadline <= now
 
 
-def _end_late(pen: _Pen) -> None:
+def _end_late(pen: Pen) -> None:
     """End a queued job whose run's deadline has passed: failed, or cancelled if that was asked for before (R6, R7)."""
     if pen.job.cancel is not None:
         pen.administrative("cancel", JobEvent.CANCELLED, {"reason": pen.job.cancel.reason, "deadline": True})

@@ -122,10 +122,10 @@ class MemoryStore:
         cancel = frozenset(job.id for job in held if job.cancel is not None)
         return c.Leases(frozenset(), cancel, frozenset(job.id for job in held if job.pause))
 
-    async def next_due(self) -> float | None:
+    async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
-        now = self._clock.now()
-        return min((time for job in self._jobs.values() for time in _times(job, now)), default=None)
+        since = self._clock.now() if after is None else after
+        return min((time for job in self._jobs.values() for time in _times(job, since)), default=None)
 
     async def now(self) -> float:
         """Read the clock."""
@@ -270,8 +270,8 @@ def _whole(event: Event, payload: bytes) -> Event:
     return msgspec.structs.replace(event, payload=msgspec.json.decode(payload))
 
 
-def _times(job: Job, now: float) -> Iterable[float]:
-    if job.state is JobState.QUEUED and job.due_at > now:
+def _times(job: Job, since: float) -> Iterable[float]:
+    if job.state is JobState.QUEUED and job.due_at > since:
         yield job.due_at
     if job.wait is not None and job.wait.deadline is not None:
         yield job.wait.deadline

@@ -68,11 +68,12 @@ class Store(Protocol):
         """Read which of the jobs that a worker holds were asked to cancel or to pause; `lost` is empty here."""
         ...
 
-    async def next_due(self) -> float | None:
+    async def next_due(self, after: float | None = None) -> float | None:
         """When a sweep or a claim will next have something to do that time alone brings about; None if never.
 
-        The earliest of: the due time of a queued job that was not due yet, a wait's end, the deadline of a run that
-        nobody holds, a lease's end. Jobs that can be claimed now are not counted: a commit has told of them.
+        The earliest of: the due time of a queued job, if that is after the time given (else after now), a wait's end,
+        the deadline of a run that nobody holds, a lease's end. So whoever has claimed at a time asks for what comes
+        after it, and neither misses a job nor is told of those that he has left.
         """
 
     async def now(self) -> float:

@@ -19,7 +19,7 @@ __all__ = ["FORGOTTEN_SECONDS", "Evidence", "Job", "Lease", "Signal", "WorkerCar
 FORGOTTEN_SECONDS = 86_400.0  # a worker not heard of for so long is no longer listed
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """The right to execute: who has it, and until when by the store's clock. Live iff now < until (L2)."""
 
     worker: str
@@ -84,7 +84,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
     seen_at: float = 0.0
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's row.
 
     Fixed at creation: `id`, `plugin`, `entry`, `queue`, `priority`, `created_at`, `deadline`, `max_attempts`,

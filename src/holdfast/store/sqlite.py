@@ -119,12 +119,11 @@ class SqliteStore:
         limit: int = 100,
     ) -> list[Job]:
         """List jobs, newest id first."""
-        sql = (
-            f"SELECT {JOB_COLUMNS} FROM jobs"
-            " WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR plugin = ?2) AND (?3 IS NULL OR entry = ?3)"
-            " AND (?4 IS NULL OR id < ?4) ORDER BY id DESC LIMIT ?5"
-        )
-        return [job_of(row) for row in self._read(sql, (state, plugin, entry, before, limit))]
+        wanted = {"state = ?": state, "plugin = ?": plugin, "entry = ?": entry, "id < ?": before}
+        given = {condition: value for condition, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(given)}" if given else ""
+        sql = f"SELECT {JOB_COLUMNS} FROM jobs {where} ORDER BY id DESC LIMIT ?"
+        return [job_of(row) for row in self._read(sql, (*given.values(), limit))]
 
     async def requests(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""
@@ -136,16 +135,17 @@ class SqliteStore:
         cancel = frozenset(name for name, cancel, _ in rows if cancel)
         return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
 
-    async def next_due(self) -> float | None:
+    async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
         # Left alone, SQLite walks every queued job by `jobs_state`: it does not know how many there are.
         sql = (
             "SELECT min(at) FROM ("
-            " SELECT min(due_at) AS at FROM jobs INDEXED BY jobs_delayed WHERE claimable = 0 AND state = 'queued'"
+            " SELECT min(due_at) AS at FROM jobs INDEXED BY jobs_delayed"
+            "  WHERE claimable = 0 AND state = 'queued' AND due_at > ?"
             " UNION ALL SELECT min(lease_until) FROM jobs INDEXED BY jobs_leased WHERE lease_until IS NOT NULL"
             " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL)"
         )
-        found: float | None = self._read(sql, ())[0][0]
+        found: float | None = self._read(sql, (self._clock.now() if after is None else after,))[0][0]
         return found
 
     async def now(self) -> float:

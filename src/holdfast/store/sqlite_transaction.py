@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import apsw
@@ -41,10 +42,25 @@ _INSERT_JOB = f"INSERT INTO jobs ({', '.join(JOB_WRITTEN)}) VALUES ({', '.join('
 _CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
 _UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _CHANGING)} WHERE id = ?"
 _GROW_JOB = "UPDATE jobs SET version = ?, head = ?, updated_at = ? WHERE id = ?"
-# The index is named: left alone, SQLite walks every queued job by `jobs_state`.
-_PROMOTE = (
-    "UPDATE jobs INDEXED BY jobs_delayed SET claimable = 1 WHERE claimable = 0 AND state = 'queued' AND due_at <= ?"
+# Which index is meant is said: left alone, SQLite walks every queued job, for it does not know how many there are.
+_CLAIMABLE = (
+    "SELECT -priority, due_at, id FROM jobs INDEXED BY jobs_claimable"
+    " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ? ORDER BY priority DESC, due_at, id LIMIT ?"
 )
+_DELAYED = (
+    "FROM jobs INDEXED BY jobs_delayed_claims WHERE claimable = 0 AND state = 'queued' AND plugin = ? AND entry = ?"
+)
+_PRIORITY = f"SELECT priority {_DELAYED} AND queue = ? AND priority < ? ORDER BY priority DESC LIMIT 1"
+_NOW_DUE = (
+    f"SELECT -priority, due_at, id {_DELAYED} AND queue = ? AND priority = ? AND due_at <= ?"
+    " ORDER BY due_at, id LIMIT ?"
+)
+_NEXT_QUEUE = (
+    "SELECT queue FROM jobs INDEXED BY jobs_claimable"
+    " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue > ? ORDER BY queue LIMIT 1"
+)
+_NEXT_DELAYED_QUEUE = f"SELECT queue {_DELAYED} AND queue > ? ORDER BY queue LIMIT 1"
+PRIORITY_MAX = 2**62  # above every priority
 _INSERT_SIGNAL = (
     "INSERT INTO signals (job, id, key, payload, at, place, used) VALUES"
     " (?1, ?2, ?3, ?4, ?5, (SELECT coalesce(max(place), 0) + 1 FROM signals WHERE job = ?1), 0)"
@@ -75,6 +91,7 @@ class Transaction:
         self._next: deque[c.Command] = deque()  # what a command brings about for other jobs
         self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
         self._handlers: dict[type, Callable[[Any], Any]] = {
+            c.Append: self._append,
             c.Submit: self._submit,
             c.Claim: self._claim,
             c.Renew: self._renew,
@@ -112,8 +129,14 @@ class Transaction:
         job = self._job(command.job)
         if job is None:
             raise UnknownJob(command.job)
-        inbox = self._inbox(command.job)
-        return self._take(decide.decide(command, job, self._now, inbox, self._known(command.job)))
+        inbox, known = partial(self._first_signal, command.job), partial(self._is_known, command.job)
+        return self._take(decide.decide(command, job, self._now, inbox, known))
+
+    def _append(self, command: c.Append) -> Any:
+        job = self._job(command.job)
+        if job is None:
+            raise UnknownJob(command.job)
+        return self._take(decide.append(command, job, self._now, lambda key: self._first_signal(command.job, key)))
 
     def _submit(self, command: c.Submit) -> Any:
         return self._take(decide.submit(command, self._now, self._existing(command)))
@@ -160,16 +183,13 @@ class Transaction:
         found = self._connection.execute(sql, (command.plugin, command.entry, command.idempotency_key)).fetchone()
         return self._job(found[0]) if found else None
 
-    def _inbox(self, job: str) -> Callable[[str], Signal | None]:
-        def first(key: str) -> Signal | None:
-            row = self._connection.execute(_FIRST_SIGNAL, (job, key)).fetchone()
-            return signal_of(row) if row else None
+    def _first_signal(self, job: str, key: str) -> Signal | None:
+        row = self._connection.execute(_FIRST_SIGNAL, (job, key)).fetchone()
+        return signal_of(row) if row else None
 
-        return first
-
-    def _known(self, job: str) -> Callable[[str], bool]:
+    def _is_known(self, job: str, signal: str) -> bool:
         sql = "SELECT 1 FROM signals WHERE job = ? AND id = ?"
-        return lambda name: self._connection.execute(sql, (job, name)).fetchone() is not None
+        return self._connection.execute(sql, (job, signal)).fetchone() is not None
 
     def _streams(self, names: list[str]) -> dict[str, list[Event]]:
         streams: dict[str, list[Event]] = {name: [] for name in names}
@@ -183,10 +203,11 @@ class Transaction:
     def _take(self, decision: decide.Decision) -> Any:
         job = decision.job
         self._jobs[job.id] = job
-        if not decision.grew_only:
-            self._changed.add(job.id)
         self._events += map(event_row, decision.events, decision.payloads)
         self.change |= decision.change
+        if decision.grew_only:
+            return decision.answer
+        self._changed.add(job.id)
         for signal in decision.kept:
             said = (signal.job, signal.id, signal.key, signal_payload(signal), signal.at)
             self._connection.execute(_INSERT_SIGNAL, said)
@@ -243,15 +264,12 @@ class Transaction:
 
     def _claim(self, command: c.Claim) -> list[c.Claimed]:
         self._flush()
-        self._connection.execute(_PROMOTE, (self._now,))
         found: list[Any] = []
-        sql = (
-            "SELECT -priority, due_at, id FROM jobs WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ?"
-            " ORDER BY priority DESC, due_at, id LIMIT ?"
-        )
         for plugin, entry in command.entries:
             for queue in self._queues(plugin, entry, command.queues):
-                found += self._connection.execute(sql, (plugin, entry, queue, command.limit)).fetchall()
+                place = (plugin, entry, queue)
+                found += self._connection.execute(_CLAIMABLE, (*place, command.limit)).fetchall()
+                found += self._now_due(place, command.limit)
         names = [name for _, _, name in sorted(found)[: command.limit]]
         self._load(names)
         for name in names:
@@ -260,19 +278,26 @@ class Transaction:
         streams = self._streams(names)
         return [c.Claimed(self._jobs[name], streams[name]) for name in names]
 
+    def _now_due(self, place: tuple[str, str, str], limit: int) -> list[Any]:
+        """The first jobs, by priority and due time, that were not due when they were queued and are now."""
+        found: list[Any] = []
+        priority = PRIORITY_MAX
+        while len(found) < limit and (row := self._connection.execute(_PRIORITY, (*place, priority)).fetchone()):
+            (priority,) = row
+            found += self._connection.execute(_NOW_DUE, (*place, priority, self._now, limit - len(found))).fetchall()
+        return found
+
     def _queues(self, plugin: str, entry: str, wanted: frozenset[str] | None) -> Iterable[str]:
-        """Which queues have claimable jobs: by steps through the index, however many jobs are in it."""
+        """Which queues have jobs: by steps through the indexes, however many jobs are in them."""
         if wanted is not None:
-            yield from wanted
-            return
-        sql = (
-            "SELECT queue FROM jobs WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue > ?"
-            " ORDER BY queue LIMIT 1"
-        )
-        queue = ""
-        while found := self._connection.execute(sql, (plugin, entry, queue)).fetchone():
-            (queue,) = found
-            yield queue
+            return wanted
+        found = set()
+        for sql in (_NEXT_QUEUE, _NEXT_DELAYED_QUEUE):
+            queue = ""
+            while row := self._connection.execute(sql, (plugin, entry, queue)).fetchone():
+                (queue,) = row
+                found.add(queue)
+        return found
 
     def _renew(self, command: c.Renew) -> c.Leases:
         self._load(name for name, _ in command.held)

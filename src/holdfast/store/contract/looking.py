@@ -41,5 +41,7 @@ async def the_next_due_time_is_the_earliest_of_all(lab: Lab) -> None:
     assert await lab.store.next_due() == now + 9
     await lab.submit("b", due_at=now + 4)
     assert await lab.store.next_due() == now + 4
+    assert await lab.store.next_due(after=now + 3) == now + 4
+    assert await lab.store.next_due(after=now + 4) == now + 9, "whoever has looked at that time has seen it"
     await lab.submit("c", due_at=now + 90, deadline=now + 3)
     assert await lab.store.next_due() == now + 3

@@ -39,12 +39,14 @@ CREATE TABLE jobs (
     lease_worker    TEXT,
     lease_until     REAL,
     pause           INTEGER NOT NULL,
-    claimable       INTEGER NOT NULL,  -- queued and due: what a claim looks at, and nothing else is in its index
+    claimable       INTEGER NOT NULL,  -- queued, and due when it was: what a claim looks at first
     ends_at         REAL               -- when the wait or the run ends by time alone, while nobody holds the job
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX jobs_claimable ON jobs (plugin, entry, queue, priority DESC, due_at, id) WHERE claimable = 1;
 CREATE INDEX jobs_delayed ON jobs (due_at) WHERE claimable = 0 AND state = 'queued';
+CREATE INDEX jobs_delayed_claims ON jobs (plugin, entry, queue, priority DESC, due_at, id)
+    WHERE claimable = 0 AND state = 'queued';
 CREATE INDEX jobs_leased ON jobs (lease_until) WHERE lease_until IS NOT NULL;
 CREATE INDEX jobs_ending ON jobs (ends_at) WHERE ends_at IS NOT NULL;
 CREATE INDEX jobs_state ON jobs (state, id);
