@@ -188,9 +188,14 @@ def test_a_stopped_worker_hands_its_job_back_in_order(shell: Shell, tmp_path: Pa
     )  # fmt: skip
     assert worker.stdout is not None
     assert worker.stdout.readline() == "hanging\n"
+    (seen,) = shell.json("workers")
+    assert (seen["card"]["pid"], seen["alive"], seen["running"][0]["job"]) == (worker.pid, True, run)
+    assert f"pid {worker.pid}  1 of 100 slots" in shell.run("workers")
+    assert f"{run}  slow.work  attempt 1  hang:" in shell.run("workers")
     worker.terminate()
     assert worker.wait(timeout=20) == 0
     worker.stdout.close()
+    assert shell.run("workers") == "no workers"
     last = shell.json("events", run)[-1]
     assert (last["type"], last["payload"]["reason"]) == ("job_requeued", "worker_shutdown")
 
