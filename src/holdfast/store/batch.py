@@ -1,0 +1,303 @@
+"""One batch of commands inside one transaction of a database: what every SQL backend does in the same way.
+
+Rows are loaded once and kept at hand; what is decided is gathered and written in few statements, many rows each. A
+command that looks for jobs (a claim, a sweep) first has everything written that was gathered, so that it sees it.
+
+A backend is a subclass that says how its database reads and writes: the methods below without a body. It decides
+nothing; `decide` does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from holdfast.errors import HoldfastError, UnknownJob
+from holdfast.machines import Event, JobState
+from holdfast.store import commands as c
+from holdfast.store import decide
+from holdfast.store.changes import WORK
+from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
+
+__all__ = ["Batch"]
+
+Sealed = tuple[Event, bytes]  # an event, and its payload as canonical JSON
+
+
+class Batch(ABC):
+    """The commands of one batch; made and used inside one transaction, by one thread.
+
+    Args:
+        now: the store's time, read inside the transaction.
+        known: rows that are in the database just so, and need not be read.
+    """
+
+    def __init__(self, now: float, known: Mapping[str, Job]) -> None:
+        self.now = now
+        self.change = 0  # what there is to tell; see `holdfast.store.changes`
+        self._known = known
+        self._stored: dict[str, Job | None] = {}  # as the database has it; None: not there
+        self._jobs: dict[str, Job] = {}  # as it will be
+        self._sealed: list[Sealed] = []
+        self._next: deque[c.Command] = deque()  # what a command brings about for other jobs
+        self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            c.Append: self._append,
+            c.Submit: self._submit,
+            c.Claim: self._claim,
+            c.Renew: self._renew,
+            c.Reclaim: self._reclaim,
+            c.Expire: self._expire,
+            c.Bury: self._bury,
+            c.KeepEvidence: self._keep,
+            c.Report: lambda command: self.put_card(command.card),
+            c.Leave: lambda command: self.drop_card(command.worker),
+        }
+
+    def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Answer every command, in order, and write everything."""
+        self.prepare(batch)
+        answers = [self._answer(command) for command in batch]
+        self.flush()
+        return answers
+
+    def prepare(self, batch: Sequence[c.Command]) -> None:
+        """Read ahead what the batch will need."""
+        self.load({name for command in batch if (name := getattr(command, "job", None)) is not None})
+
+    def held(self) -> dict[str, Job | None]:
+        """What has become of the rows that were touched: those of jobs that are held, None for the others."""
+        return {name: job if job.state is JobState.RUNNING else None for name, job in self._jobs.items()}
+
+    # What a database does
+
+    @abstractmethod
+    def read_rows(self, names: list[str]) -> Iterable[Job]:
+        """Read rows, and keep others from writing them until the transaction ends."""
+
+    @abstractmethod
+    def read_streams(self, names: list[str]) -> dict[str, list[Event]]:
+        """Read whole streams, each oldest first."""
+
+    @abstractmethod
+    def find_key(self, plugin: str, entry: str, key: str) -> str | None:
+        """Find the job with an idempotency key."""
+
+    @abstractmethod
+    def first_signal(self, job: str, key: str) -> Signal | None:
+        """Find the oldest unused signal of a job with a key."""
+
+    @abstractmethod
+    def knows_signal(self, job: str, signal: str) -> bool:
+        """Whether a signal's id is in a job's inbox, used or not."""
+
+    @abstractmethod
+    def keep_signal(self, signal: Signal) -> None:
+        """Put a signal into the inbox."""
+
+    @abstractmethod
+    def use_signal(self, signal: Signal) -> None:
+        """Mark a signal as used."""
+
+    @abstractmethod
+    def find_children(self, parent: str) -> list[str]:
+        """Find the jobs that one has started and that have not ended, oldest first."""
+
+    @abstractmethod
+    def find_claimable(self, command: c.Claim) -> list[str]:
+        """Find the jobs that a claim takes, in its order."""
+
+    @abstractmethod
+    def find_expired(self, limit: int) -> list[str]:
+        """Find jobs whose lease has run out, the oldest first."""
+
+    @abstractmethod
+    def find_ended(self, limit: int) -> list[str]:
+        """Find jobs that nobody holds and whose wait or run has ended by time, the oldest first."""
+
+    @abstractmethod
+    def find_held(self, worker: str) -> list[str]:
+        """Find the jobs that a worker holds, by name."""
+
+    @abstractmethod
+    def keep_evidence(self, evidence: Evidence) -> bool:
+        """Keep a piece of evidence; whether it was new."""
+
+    @abstractmethod
+    def put_card(self, card: WorkerCard) -> None:
+        """List a worker, and forget those not heard of for long."""
+
+    @abstractmethod
+    def drop_card(self, worker: str) -> None:
+        """Take a worker off the list."""
+
+    @abstractmethod
+    def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
+        """Write events, new rows, rows of which only the stream's end is new, and rows that changed."""
+
+    # What the commands are
+
+    def _answer(self, command: c.Command) -> Any:
+        try:
+            answer = self._carry_out(command)
+        except HoldfastError as refusal:
+            return refusal
+        while self._next:
+            following = self._next.popleft()
+            if self.job(getattr(following, "job", "")) is not None:
+                self._carry_out(following)
+        return answer
+
+    def _carry_out(self, command: c.Command) -> Any:
+        return self._handlers.get(type(command), self._about_one_job)(command)
+
+    def _about_one_job(self, command: Any) -> Any:
+        job = self._one(command.job)
+        inbox, known = partial(self.first_signal, command.job), partial(self.knows_signal, command.job)
+        return self._take(decide.decide(command, job, self.now, inbox, known))
+
+    def _append(self, command: c.Append) -> Any:
+        job = self._one(command.job)
+        return self._take(decide.append(command, job, self.now, lambda key: self.first_signal(command.job, key)))
+
+    def _submit(self, command: c.Submit) -> Any:
+        return self._take(decide.submit(command, self.now, self._existing(command)))
+
+    def _existing(self, command: c.Submit) -> Job | None:
+        job = self.job(command.job)
+        if job is not None or command.idempotency_key is None:
+            return job
+        self.flush()
+        found = self.find_key(command.plugin, command.entry, command.idempotency_key)
+        return self.job(found) if found is not None else None
+
+    def _claim(self, command: c.Claim) -> list[c.Claimed]:
+        self.flush()
+        names = self._found(self.find_claimable(command))
+        for name in names:
+            self._take(decide.claim(self._jobs[name], command, self.now))
+        self.flush()
+        streams = self.read_streams(names) if names else {}
+        return [c.Claimed(self._jobs[name], streams[name]) for name in names]
+
+    def _renew(self, command: c.Renew) -> c.Leases:
+        self.load(name for name, _ in command.held)
+        lost, cancel, pause = set(), set(), set()
+        for name, attempt in command.held:
+            job = self._jobs.get(name)
+            renewed = decide.renew(job, command, attempt, self.now) if job is not None else None
+            if renewed is None:
+                lost.add(name)
+                continue
+            self._jobs[name] = renewed
+            self._changed.add(name)
+            if renewed.cancel is not None:
+                cancel.add(name)
+            if renewed.pause:
+                pause.add(name)
+        return c.Leases(frozenset(lost), frozenset(cancel), frozenset(pause))
+
+    def _reclaim(self, command: c.Reclaim) -> c.Swept:
+        self.flush()
+        return self._sweep(self.find_expired(command.limit), lambda job: decide.reclaim(job, self.now))
+
+    def _expire(self, command: c.Expire) -> c.Swept:
+        self.flush()
+        return self._sweep(self.find_ended(command.limit), lambda job: decide.expire(job, self.now))
+
+    def _sweep(self, names: list[str], decided: Callable[[Job], decide.Decision | None]) -> c.Swept:
+        swept = []
+        for name in self._found(names):
+            decision = decided(self._jobs[name])
+            if decision is not None:
+                self._take(decision)
+                swept.append(name)
+        return c.Swept(swept)
+
+    def _bury(self, command: c.Bury) -> c.Swept:
+        self.flush()
+        names = self._found(self.find_held(command.worker))
+        for name in names:
+            self._jobs[name] = decide.buried(self._jobs[name], self.now)
+            self._changed.add(name)
+        self.drop_card(command.worker)
+        self.change |= WORK if names else 0
+        return c.Swept(names)
+
+    def _keep(self, command: c.KeepEvidence) -> bool:
+        self._one(command.evidence.job)
+        return self.keep_evidence(command.evidence)
+
+    # Rows at hand
+
+    def load(self, names: Iterable[str]) -> None:
+        """Have rows at hand."""
+        missing = []
+        for name in names:
+            if name in self._stored:
+                continue
+            if name in self._known:
+                self._stored[name] = self._jobs[name] = self._known[name]
+            else:
+                missing.append(name)
+        if not missing:
+            return
+        self._stored.update(dict.fromkeys(missing))
+        for job in self.read_rows(missing):
+            self._stored[job.id] = self._jobs[job.id] = job
+
+    def job(self, name: str) -> Job | None:
+        """Give a row as it will be; None if there is none."""
+        if name not in self._jobs:
+            self.load([name])
+        return self._jobs.get(name)
+
+    def _one(self, name: str) -> Job:
+        job = self.job(name)
+        if job is None:
+            raise UnknownJob(name)
+        return job
+
+    def _found(self, names: list[str]) -> list[str]:
+        self.load(names)
+        return [name for name in names if name in self._jobs]
+
+    def _take(self, decision: decide.Decision) -> Any:
+        job = decision.job
+        self._jobs[job.id] = job
+        self._sealed += zip(decision.events, decision.payloads, strict=True)
+        self.change |= decision.change
+        if decision.grew_only:
+            return decision.answer
+        self._changed.add(job.id)
+        for signal in decision.kept:
+            self.keep_signal(signal)
+        for signal in decision.used:
+            self.use_signal(signal)
+        self._next += decision.follow
+        if decision.orphans is not None:
+            self.flush()
+            self._next += [c.Cancel(name, decision.orphans) for name in self.find_children(job.id)]
+        return decision.answer
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        sealed, self._sealed = self._sealed, []
+        new, grown, changed = [], [], []
+        for name, job in self._jobs.items():
+            stored = self._stored.get(name)
+            if stored is job:
+                continue
+            if stored is None:
+                new.append(job)
+            elif name in self._changed:
+                changed.append(job)
+            else:
+                grown.append(job)
+            self._stored[name] = job
+        self._changed.clear()
+        if sealed or new or grown or changed:
+            self.write(sealed, new, grown, changed)
