@@ -32,8 +32,8 @@ from holdfast.machines.event import freeze_plain
 from holdfast.store import Append, Claim, Claimed, Expire, Job, Reclaim, Submit
 from holdfast.store.decide import claim, decide, submit
 from holdfast.store.schema import migrate
+from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_rows import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
 
 FEW = 1_000
 FILES = 4  # small files, one after the other: each is claimed from while it still has about as many as it should

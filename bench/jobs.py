@@ -23,7 +23,7 @@ from holdfast.store import Submit
 from holdfast.store.decide import submit
 from holdfast.store.rows import Job
 from holdfast.store.schema import migrate
-from holdfast.store.sqlite_rows import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
+from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
 
 STEPS = 10
 ROUNDS = 3

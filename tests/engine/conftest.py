@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from support.postgres import fresh_url
 from support.stories import quick
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return fresh_url()
     return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
 
 

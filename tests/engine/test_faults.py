@@ -7,6 +7,7 @@ legal (P4).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from holdfast.authoring.signature import fingerprint
 from holdfast.store import Append, Bury, Claim, Pause, Resume, Store
 from holdfast.store.effects import DirectoryEffects, Effect, EffectStore
 from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore
 from support.faults import FaultyEffects, FaultyStore
+from support.postgres import fresh_schema, server
 from support.stories import drain, play, quick
 
 
@@ -58,6 +61,23 @@ def shop(store: Store, witness: list[str], effects: EffectStore | None = None) -
 
 def claim_of(app: App) -> Claim:
     return Claim(worker="w", entries=frozenset(app.entries), queues=None, limit=1, lease_seconds=15.0)
+
+
+def store_of(backend: str, path: Path) -> Store:
+    match backend:
+        case "memory":
+            return MemoryStore()
+        case "sqlite":
+            return SqliteStore(path)
+        case _:
+            return PostgresStore(server().url, fresh_schema())
+
+
+async def closing(store: Store, story: Coroutine[Any, Any, None]) -> None:
+    try:
+        await story
+    finally:
+        await store.close()
 
 
 RESULT = ["receipt 6", "dhl", "sent", True]
@@ -108,7 +128,7 @@ async def survive(inner: Store, faulty: FaultyStore, effects: EffectStore | None
 
 @pytest.mark.parametrize("mode", ["crash", "not applied", "applied"])
 @pytest.mark.parametrize("kept", ["own database", "directory"])
-@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
 def test_a_fault_at_any_commit_loses_nothing_and_repeats_no_tool(
     backend: str, kept: str, mode: str, tmp_path: Path
 ) -> None:
@@ -116,16 +136,16 @@ def test_a_fault_at_any_commit_loses_nothing_and_repeats_no_tool(
     failed = True
     while failed:
         n += 1
-        inner: Store = MemoryStore() if backend == "memory" else SqliteStore(tmp_path / f"{n}.db")
+        inner = store_of(backend, tmp_path / f"{n}.db")
         effects = DirectoryEffects(tmp_path / f"effects-{n}") if kept == "directory" else None
         faulty = FaultyStore(inner, n, mode)
-        play(survive(inner, faulty, effects, effects))
+        play(closing(inner, survive(inner, faulty, effects, effects)))
         failed = faulty.failed
     assert n > 8, "the story has at least eight commits to fail"
 
 
 @pytest.mark.parametrize("mode", ["crash", "not applied", "applied"])
-@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
 def test_a_fault_at_any_write_of_an_effect_loses_nothing_and_repeats_no_tool(
     backend: str, mode: str, tmp_path: Path
 ) -> None:
@@ -133,11 +153,11 @@ def test_a_fault_at_any_write_of_an_effect_loses_nothing_and_repeats_no_tool(
     failed = True
     while failed:
         n += 1
-        inner: Store = MemoryStore() if backend == "memory" else SqliteStore(tmp_path / f"{n}.db")
+        inner = store_of(backend, tmp_path / f"{n}.db")
         faulty = FaultyStore(inner, 1_000_000, mode)
         effects = DirectoryEffects(tmp_path / f"effects-{n}")
         failing = FaultyEffects(effects, n, mode, faulty)
-        play(survive(inner, faulty, effects, failing))
+        play(closing(inner, survive(inner, faulty, effects, failing)))
         failed = failing.left <= 0
     assert n > 8, "the story has at least eight effects and beginnings to fail"
 

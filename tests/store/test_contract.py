@@ -13,7 +13,9 @@ from holdfast.clock import ManualClock
 from holdfast.store import Store, contract
 from holdfast.store.contract import CONTRACT, Clause, Lab
 from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore
+from support.postgres import ServerClock, fresh_schema, server
 
 BACKENDS: dict[str, Callable[[Path, ManualClock], Store]] = {
     "memory": lambda _, clock: MemoryStore(clock),
@@ -28,6 +30,22 @@ def test_the_contract(clause: Clause, backend: str, tmp_path: Path) -> None:
 
     async def keep() -> None:
         store = BACKENDS[backend](tmp_path, clock)
+        try:
+            await clause(Lab(store, clock))
+        finally:
+            await store.close()
+
+    asyncio.run(keep())
+
+
+@pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
+def test_the_contract_on_postgres(clause: Clause) -> None:
+    schema = fresh_schema()
+
+    async def keep() -> None:
+        store = PostgresStore(server().url, schema)
+        clock = ServerClock(schema)
+        clock.take_over()
         try:
             await clause(Lab(store, clock))
         finally:

@@ -6,9 +6,11 @@ import asyncio
 import random
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +41,9 @@ from holdfast.store import (
     rebuilt,
 )
 from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore
+from support.postgres import ServerClock, fresh_schema, server
 
 ENTRIES = [("shop", "checkout"), ("shop", "refund"), ("bank", "checkout")]
 
@@ -142,10 +146,10 @@ async def everything(store: Store) -> Any:
     return rows, streams, inboxes, evidence, await store.workers()
 
 
-async def compare(seed: int, batches: int, folder: Path) -> Counter[str]:
+async def compare(seed: int, batches: int, other: Callable[[], tuple[Store, ManualClock]]) -> Counter[str]:
     rng = random.Random(seed)
-    clock = ManualClock()
-    stores: list[Store] = [MemoryStore(clock), SqliteStore(folder / "jobs.db", clock)]
+    store, clock = other()
+    stores: list[Store] = [MemoryStore(clock), store]
     succeeded: Counter[str] = Counter()
     number = 0
     for _ in range(batches):
@@ -166,15 +170,36 @@ async def compare(seed: int, batches: int, folder: Path) -> Counter[str]:
     return succeeded
 
 
+def sqlite(folder: Path) -> tuple[Store, ManualClock]:
+    clock = ManualClock()
+    return SqliteStore(folder / "jobs.db", clock), clock
+
+
+def postgres() -> tuple[Store, ManualClock]:
+    schema = fresh_schema()
+    store = PostgresStore(server().url, schema)
+    clock = ServerClock(schema)
+    clock.take_over()
+    return store, clock
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**64))
 def test_every_backend_answers_and_keeps_the_same(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        succeeded = asyncio.run(compare(seed, 25, Path(folder)))
+        succeeded = asyncio.run(compare(seed, 25, lambda: sqlite(Path(folder))))
     assert succeeded.total() > 0, "commands that are all refused would show nothing"
 
 
-def test_every_command_succeeds_somewhere_in_the_comparison(tmp_path: Path) -> None:
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**64))
+def test_postgres_answers_and_keeps_the_same(seed: int) -> None:
+    succeeded = asyncio.run(compare(seed, 20, postgres))
+    assert succeeded.total() > 0
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_every_command_succeeds_somewhere_in_the_comparison(backend: str, tmp_path: Path) -> None:
     """A comparison in which a verb is only ever refused would show nothing of it."""
-    succeeded = asyncio.run(compare(20, 400, tmp_path))
+    succeeded = asyncio.run(compare(20, 400, postgres if backend == "postgres" else lambda: sqlite(tmp_path)))
     assert set(succeeded) == {command.__name__ for command in Command.__args__}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,8 @@ class RunHandle:
 
     async def _something_new(self, woken: asyncio.Event, seen: int) -> None:
         store = self._app.store()
-        while not woken.is_set() and store.changes() == seen:
+        end = time.monotonic() + store.floor_seconds if store.floor_seconds is not None else float("inf")
+        while not woken.is_set() and store.changes() == seen and time.monotonic() < end:
             try:
                 async with asyncio.timeout(self._app.config.poll_seconds):
                     await woken.wait()

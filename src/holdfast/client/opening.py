@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
 from holdfast.errors import InvalidSetting
 from holdfast.store import Store
 from holdfast.store.effects import DirectoryEffects, EffectStore
@@ -23,7 +25,27 @@ def open_store(url: str) -> Store:
         from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
 
         return SqliteStore(url.removeprefix("sqlite:///"))
-    raise InvalidSetting("url", url, "it names no store: use sqlite:///path/to/jobs.db, or memory: for tests")
+    if url.startswith(("postgresql://", "postgres://")):
+        return _open_postgres(url)
+    raise InvalidSetting(
+        "url", url, "it names no store: use sqlite:///path/to/jobs.db, postgresql://…, or memory: for tests"
+    )
+
+
+def _open_postgres(url: str) -> Store:
+    """Open PostgreSQL; ``?schema=name`` in the URL is ours, everything else is for the driver."""
+    try:
+        from holdfast.store.postgres import PostgresStore  # noqa: PLC0415 - a backend is imported when it is used
+    except ImportError as error:
+        raise InvalidSetting("url", url, "PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    schema = next((value for name, value in query if name == "schema"), "holdfast")
+    others = urlencode([(name, value) for name, value in query if name != "schema"])
+    try:
+        return PostgresStore(urlunsplit(parts._replace(query=others)), schema)
+    except ValueError as error:
+        raise InvalidSetting("url", url, str(error)) from error
 
 
 def open_effects(place: str) -> EffectStore | None:

@@ -32,7 +32,20 @@ from holdfast.engine.threads import Threads
 from holdfast.errors import StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.journal import Journal
-from holdfast.store import Claim, Claimed, Command, Expire, Leases, Leave, Reclaim, Renew, Report, Store, WorkerCard
+from holdfast.store import (
+    Bury,
+    Claim,
+    Claimed,
+    Command,
+    Expire,
+    Leases,
+    Leave,
+    Reclaim,
+    Renew,
+    Report,
+    Store,
+    WorkerCard,
+)
 from holdfast.store.changes import ASKED, WORK
 from holdfast.store.effects import EffectStore
 
@@ -72,6 +85,7 @@ class Worker:
         self._drained = False
         self._news = WORK | ASKED  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
+        self._looked_at = 0.0  # when this worker last looked for dead ones
         self._ahead = 0.0  # seconds by which the store's clock is ahead of this host's
         self._card = WorkerCard(
             name=self.name,
@@ -93,6 +107,7 @@ class Worker:
         unsubscribe = self._store.subscribe(self._notice)
         heartbeat = _Heartbeat(self)
         heartbeat.start()
+        self._store.attend(self.name)
         try:
             await self._work(until_idle=until_idle)
             await self._hand_back()
@@ -150,6 +165,10 @@ class Worker:
         if news & ASKED and self.running:
             self._told(await self._store.requests(self.name))
         full = False
+        if self._store.floor_seconds is not None and now - self._looked_at >= self._store.floor_seconds:
+            self._looked_at = now
+            await self._write(*map(Bury, await self._store.dead()))
+            self._sweep_at = await self._store.next_due()
         if self._sweep_at is not None and self._sweep_at <= now:
             expired, reclaimed = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX))
             full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
@@ -215,8 +234,8 @@ class Worker:
             self._wake.set()
 
     def _until(self, now: float) -> float:
-        heartbeat = self._config.lease_seconds / 3
-        return heartbeat if self._sweep_at is None else max(0.001, min(self._sweep_at - now, heartbeat))
+        floor = min(self._config.lease_seconds / 3, self._store.floor_seconds or float("inf"))
+        return floor if self._sweep_at is None else max(0.001, min(self._sweep_at - now, floor))
 
     async def _sleep(self, seconds: float, seen: int) -> None:
         """Wait for a wake, a change by another process since `seen`, or the time; whichever comes first."""

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.errors import HoldfastError, UnknownJob
-from holdfast.machines import Event, JobState
+from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import decide
 from holdfast.store.changes import WORK
@@ -38,6 +38,7 @@ class Batch(ABC):
     def __init__(self, now: float, known: Mapping[str, Job]) -> None:
         self.now = now
         self.change = 0  # what there is to tell; see `holdfast.store.changes`
+        self.ended = False  # whether a job has come to its end, which others may wait for
         self._known = known
         self._stored: dict[str, Job | None] = {}  # as the database has it; None: not there
         self._jobs: dict[str, Job] = {}  # as it will be
@@ -273,6 +274,7 @@ class Batch(ABC):
         if decision.grew_only:
             return decision.answer
         self._changed.add(job.id)
+        self.ended = self.ended or job.state in TERMINAL_JOB_STATES
         for signal in decision.kept:
             self.keep_signal(signal)
         for signal in decision.used:

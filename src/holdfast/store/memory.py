@@ -26,6 +26,8 @@ __all__ = ["MemoryStore"]
 class MemoryStore:
     """Keeps jobs in this process's memory."""
 
+    floor_seconds: float | None = None
+
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._jobs: dict[str, Job] = {}
@@ -130,6 +132,13 @@ class MemoryStore:
     async def now(self) -> float:
         """Read the clock."""
         return self._clock.now()
+
+    def attend(self, worker: str) -> None:
+        """Nobody here can tell; a supervisor can."""
+
+    async def dead(self) -> list[str]:
+        """Nobody here can tell."""
+        return []
 
     async def close(self) -> None:
         """Nothing is held."""

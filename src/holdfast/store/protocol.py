@@ -19,7 +19,14 @@ __all__ = ["Store"]
 
 
 class Store(Protocol):
-    """A place where jobs are kept."""
+    """A place where jobs are kept.
+
+    Attributes:
+        floor_seconds: how often whoever waits looks by himself, because a notice may have been lost; None where every
+            change is seen by `changes` or told to those who subscribe.
+    """
+
+    floor_seconds: float | None
 
     async def commit(self, batch: Sequence[Command]) -> list[Any]:
         """Carry out commands, in order, in one transaction.
@@ -94,6 +101,14 @@ class Store(Protocol):
 
     def changes(self) -> int:
         """Give a number that changes when another process has committed: a cheap look, only a hint."""
+        ...
+
+    def attend(self, worker: str) -> None:
+        """Have others notice when the process of this worker dies, where the store can tell (L10)."""
+        ...
+
+    async def dead(self) -> list[str]:
+        """Find workers of which the store can tell that their process is gone; to be buried."""
         ...
 
     async def close(self) -> None:

@@ -31,7 +31,7 @@ from holdfast.store import commands as c
 from holdfast.store.filelock import FileLock
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 from holdfast.store.schema import migrate
-from holdfast.store.sqlite_rows import EVENT_COLUMNS, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
+from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
 from holdfast.store.sqlite_transaction import Transaction
 
 __all__ = ["SqliteStore"]
@@ -54,6 +54,8 @@ CURES: list[tuple[type[apsw.Error], str]] = [
 
 class SqliteStore:
     """Keeps jobs in a SQLite file; see the module's text."""
+
+    floor_seconds: float | None = None
 
     def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
         self._path = Path(path)
@@ -151,6 +153,13 @@ class SqliteStore:
     async def now(self) -> float:
         """Read the host's clock."""
         return self._clock.now()
+
+    def attend(self, worker: str) -> None:
+        """Nobody here can tell; a supervisor can."""
+
+    async def dead(self) -> list[str]:
+        """Nobody here can tell."""
+        return []
 
     async def close(self) -> None:
         """Close the file."""

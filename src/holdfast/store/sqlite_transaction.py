@@ -12,7 +12,7 @@ from holdfast.machines import Event
 from holdfast.store import commands as c
 from holdfast.store.batch import Batch, Sealed
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
-from holdfast.store.sqlite_rows import (
+from holdfast.store.sql_rows import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
     JOB_WRITTEN,

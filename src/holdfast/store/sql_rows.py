@@ -1,4 +1,4 @@
-"""How rows look in SQLite: the columns, and the way there and back. Payloads are JSON text, read by people at night."""
+"""How rows look in SQL: the columns, and the way there and back. Payloads are JSON text, read by people at night."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from holdfast.store.rows import Evidence, Job, Lease, Signal, WorkerCard
 
 __all__ = [
     "EVENT_COLUMNS",
+    "EVENT_READ",
     "JOB_COLUMNS",
     "card_of",
     "event_of",
@@ -29,6 +30,7 @@ _JOB_NAMES = [
 JOB_COLUMNS = ", ".join(_JOB_NAMES)
 JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at"]
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
+EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode

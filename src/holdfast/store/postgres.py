@@ -1,0 +1,297 @@
+"""Jobs in PostgreSQL, for workers on any number of hosts; the database is the only thing they share.
+
+Acknowledged means committed by the server, with its own `synchronous_commit`. All writing of a process goes through one
+thread with one connection, a whole batch in one transaction at READ COMMITTED: the rows that decide are locked first,
+then the time is read, which is the server's alone. Reads have a connection of their own; a third one listens. Nothing
+depends on the state of a session but the listening, so the first two may go through a pooler in transaction mode.
+
+What can go wrong, and what happens then:
+
+- The server is away, restarts, or ends a connection: `StoreUnavailable`; nobody knows whether a commit that was under
+  way counts. The next call connects again.
+- Two transactions stand in each other's way (a deadlock, a key that both create): the batch is carried out again.
+- A value that the database cannot hold (text with a NUL) fails its batch: it is carried out command by command, and the
+  one that has the value is refused alone.
+- A notice is lost: whoever waits looks by himself at least every `floor_seconds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import psycopg
+
+from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
+from holdfast.machines import Event, JobState
+from holdfast.store import commands as c
+from holdfast.store.changes import EVENTS
+from holdfast.store.postgres_listener import Listener
+from holdfast.store.postgres_schema import migrate, quoted
+from holdfast.store.postgres_transaction import Conflict, Statements, Transaction
+from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
+from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
+
+__all__ = ["PostgresStore"]
+
+T = TypeVar("T")
+
+TRIES = 6  # of a batch that stands in somebody's way, before it is given up
+FLOOR_SECONDS = 1.0
+
+_IN_THE_WAY = (
+    Conflict,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.LockNotAvailable,
+)
+
+
+class PostgresStore:
+    """Keeps jobs in one schema of a PostgreSQL database; see the module's text.
+
+    Args:
+        url: of the database, as libpq reads it.
+        schema: where the tables are.
+        migrating: whether the schema is brought up to date when the store is opened.
+    """
+
+    floor_seconds: float | None = FLOOR_SECONDS
+
+    def __init__(self, url: str, schema: str = "holdfast", *, migrating: bool = True) -> None:
+        self._url = url
+        self._schema = quoted(schema)
+        self._sql = Statements(self._schema)
+        self._notices: list[Callable[[int], None]] = []
+        self._write_connection: psycopg.Connection[Any] | None = None
+        self._read_connection: psycopg.Connection[Any] | None = None
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
+        self._listener = Listener(self._connect, self._schema, self._tell)
+        self._suspects: set[str] = set()
+        self._closing = threading.Lock()
+        try:
+            self._write_connection = self._guard(self._connect)
+            if migrating:
+                self._guard(lambda: migrate(self._connected_for_writing(), schema))
+        except BaseException:
+            self._shut()
+            raise
+        self._listener.start()
+
+    async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Carry out commands in one transaction; see the protocol."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
+
+    def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Carry out commands from a thread of one's own."""
+        return self._writer.submit(self._commit, batch).result()
+
+    def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
+        """Have `notice` called after each commit of this process, and when another tells of one."""
+        self._notices.append(notice)
+        return lambda: self._notices.remove(notice)
+
+    async def get(self, job: str) -> Job | None:
+        """Read one job's row."""
+        rows = await self._read(f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs WHERE id = %s", (job,))
+        return job_of(rows[0]) if rows else None
+
+    async def events(self, job: str, after: int = 0) -> list[Event]:
+        """Read a job's stream from behind a number."""
+        sql = f"SELECT {EVENT_READ} FROM {self._schema}.events WHERE job = %s AND seq > %s ORDER BY seq"
+        return [event_of(row) for row in await self._read(sql, (job, after))]
+
+    async def inbox(self, job: str) -> list[Signal]:
+        """Read the unused signals of a job."""
+        sql = (
+            f"SELECT job, id, key, payload::text, at FROM {self._schema}.signals"
+            " WHERE job = %s AND NOT used ORDER BY place"
+        )
+        return [signal_of(row) for row in await self._read(sql, (job,))]
+
+    async def evidence(self, job: str) -> list[Evidence]:
+        """Read what came too late."""
+        sql = (
+            f"SELECT job, node, attempt, number, result::text, error, at FROM {self._schema}.evidence"
+            " WHERE job = %s ORDER BY at, node"
+        )
+        return [evidence_of(row) for row in await self._read(sql, (job,))]
+
+    async def workers(self) -> list[WorkerCard]:
+        """Read who is there."""
+        sql = f"SELECT card, started_at, seen_at FROM {self._schema}.workers ORDER BY name"
+        return [card_of(row) for row in await self._read(sql, ())]
+
+    async def jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        plugin: str | None = None,
+        entry: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """List jobs, newest id first."""
+        wanted = {"state = %s": state, "plugin = %s": plugin, "entry = %s": entry, "id < %s": before}
+        given = {condition: value for condition, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(given)}" if given else ""
+        sql = f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs {where} ORDER BY id DESC LIMIT %s"
+        return [job_of(row) for row in await self._read(sql, (*map(str, given.values()), limit))]
+
+    async def requests(self, worker: str) -> c.Leases:
+        """Read what was asked of a worker's jobs."""
+        sql = (
+            f"SELECT id, cancel IS NOT NULL, pause FROM {self._schema}.jobs"
+            " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)"
+        )
+        rows = await self._read(sql, (worker,))
+        cancel = frozenset(name for name, cancel, _ in rows if cancel)
+        return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
+
+    async def next_due(self, after: float | None = None) -> float | None:
+        """Find the next time at which time alone brings something about."""
+        jobs = f"{self._schema}.jobs"
+        sql = (
+            f"SELECT least((SELECT min(due_at) FROM {jobs} WHERE state = 'queued' AND NOT claimable AND due_at >"
+            f" coalesce(%s, {self._schema}.clock())), (SELECT min(lease_until) FROM {jobs} WHERE state = 'running'),"
+            f" (SELECT min(ends_at) FROM {jobs} WHERE ends_at IS NOT NULL))"
+        )
+        found: float | None = (await self._read(sql, (after,)))[0][0]
+        return found
+
+    async def now(self) -> float:
+        """Read the server's clock."""
+        found: float = (await self._read(self._sql.clock, ()))[0][0]
+        return found
+
+    def changes(self) -> int:
+        """Give a number that changes when another process has told of a commit."""
+        return self._listener.heard
+
+    def attend(self, worker: str) -> None:
+        """Have others notice when this process dies: a session lock, held by the connection that listens."""
+        self._listener.hold(worker)
+
+    async def dead(self) -> list[str]:
+        """Find workers whose session lock was released, twice in a row: their process, or its host, is gone."""
+        sql = (
+            f"SELECT name FROM {self._schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
+            "SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM"
+            " pg_database WHERE datname = current_database()) AND l.objsubid = 1"
+            " AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key)"
+        )
+        missing = {name for (name,) in await self._read(sql, ())}
+        dead, self._suspects = missing & self._suspects, missing
+        return sorted(dead)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await asyncio.get_running_loop().run_in_executor(None, self._shut)
+
+    # Machinery
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            self._url, autocommit=True, prepare_threshold=None, application_name="holdfast", connect_timeout=10
+        )
+
+    def _connected_for_writing(self) -> psycopg.Connection[Any]:
+        if self._write_connection is None or self._write_connection.closed:
+            self._write_connection = self._connect()
+        return self._write_connection
+
+    def _connected_for_reading(self) -> psycopg.Connection[Any]:
+        if self._read_connection is None or self._read_connection.closed:
+            self._read_connection = self._connect()
+        return self._read_connection
+
+    def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
+        try:
+            answers, change = self._guard(lambda: self._persist(batch))
+        except _Unkeepable:
+            return self._one_by_one(batch)
+        if change:
+            self._tell(change)
+        return answers
+
+    def _one_by_one(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Something in the batch cannot be kept: find out what, and refuse that alone."""
+        if len(batch) > 1:
+            return [answer for command in batch for answer in self._commit([command])]
+        reason = "it holds a character that the database cannot keep, such as NUL"
+        return [InvalidArguments(type(batch[0]).__name__.lower(), reason)]
+
+    def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
+        for attempt in range(TRIES):
+            connection = self._connected_for_writing()
+            try:
+                return self._transact(connection, batch, looking_first=attempt > 0)
+            except _IN_THE_WAY as error:
+                connection.execute("ROLLBACK")
+                last = error
+            except BaseException:
+                if not connection.closed:
+                    connection.execute("ROLLBACK")
+                raise
+        raise StoreUnavailable(f"others stood in the way of this write {TRIES} times: {last}; try again")
+
+    def _transact(
+        self, connection: psycopg.Connection[Any], batch: Sequence[c.Command], *, looking_first: bool
+    ) -> tuple[list[Any], int]:
+        connection.execute("BEGIN")
+        transaction = Transaction(connection, self._sql, looking_first=looking_first)
+        answers = transaction.carry_out(batch)
+        with connection.pipeline():
+            if transaction.change & ~EVENTS or transaction.ended:
+                connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
+            connection.execute("COMMIT")
+        return answers, transaction.change
+
+    async def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, self._fetch, sql, bindings)
+
+    def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        def fetch() -> list[Any]:
+            return self._connected_for_reading().execute(sql, bindings).fetchall()
+
+        try:
+            return self._guard(fetch)
+        except StoreUnavailable:
+            return self._guard(fetch)  # a connection that was ended meanwhile; a read may be done twice
+
+    def _tell(self, change: int) -> None:
+        for notice in list(self._notices):
+            notice(change)
+
+    def _guard(self, work: Callable[[], T]) -> T:
+        """Turn what the driver says into `StoreUnavailable` with what to do."""
+        try:
+            return work()
+        except psycopg.DataError as error:
+            raise _Unkeepable(str(error)) from error
+        except psycopg.OperationalError as error:
+            raise StoreUnavailable(f"PostgreSQL is away: {_line(error)}: check the server and the URL") from error
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"PostgreSQL refuses: {_line(error)}: check the rights of this user") from error
+
+    def _shut(self) -> None:
+        with self._closing:
+            self._listener.stop()
+            for pool in (self._writer, self._reader):
+                pool.shutdown()
+            for connection in (self._write_connection, self._read_connection):
+                if connection is not None:
+                    connection.close()
+
+
+class _Unkeepable(HoldfastError):
+    """A value that the database cannot hold."""
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

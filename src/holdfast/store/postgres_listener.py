@@ -1,0 +1,126 @@
+"""Hears of commits by others, and holds the locks by which others see that this process lives.
+
+A thread with a connection of its own. Notices are hints: while the connection is away none are heard, and when it is
+back everybody is told to look, once. The session locks of this process's workers are taken again then, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from holdfast.store.changes import ASKED, EVENTS, WORK
+from holdfast.store.postgres_schema import number_of
+
+__all__ = ["Listener", "lock_key"]
+
+EVERYTHING = EVENTS | WORK | ASKED
+AGAIN_SECONDS = 0.2  # between tries to connect
+TURN_SECONDS = 0.5  # how long the thread sleeps when nobody says anything
+
+
+def lock_key(schema: str, worker: str) -> int:
+    """The number of a worker's session lock."""
+    return number_of(f"holdfast:worker:{schema}:{worker}")
+
+
+class Listener:
+    """Listens on one schema's channel.
+
+    Args:
+        connect: makes a connection of one's own; not through a pooler in transaction mode.
+        schema: whose channel.
+        tell: is called from the listening thread with what another process has changed.
+    """
+
+    def __init__(
+        self, connect: Callable[[], psycopg.Connection[Any]], schema: str, tell: Callable[[int], None]
+    ) -> None:
+        self.heard = 0  # grows with every notice of another process
+        self._connect = connect
+        self._schema = schema
+        self._tell = tell
+        self._me = uuid.uuid4().hex
+        self._workers: set[str] = set()  # whose locks are wanted
+        self._locked: set[str] = set()  # whose locks this connection has
+        self._held: set[str] = set()  # of these, those whose cards say so
+        self._stopping = threading.Event()
+        self._ear, self._mouth = os.pipe()  # through which this process wakes the thread
+        os.set_blocking(self._ear, False)
+        self._thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and give the locks back."""
+        self._stopping.set()
+        os.write(self._mouth, b"!")
+        if self._thread.is_alive():
+            self._thread.join()
+        os.close(self._ear)
+        os.close(self._mouth)
+
+    def hold(self, worker: str) -> None:
+        """Take a worker's session lock, as soon as may be, and keep it."""
+        self._workers.add(worker)
+        os.write(self._mouth, b"!")
+
+    def message(self, change: int) -> tuple[str, str]:
+        """The channel, and what to say on it."""
+        return self._channel, f"{change}:{self._me}"
+
+    @property
+    def _channel(self) -> str:
+        return f"holdfast_{self._schema}"
+
+    def _run(self) -> None:
+        first = True
+        while not self._stopping.is_set():
+            try:
+                with self._connect() as connection:
+                    self._locked.clear()
+                    self._held.clear()
+                    connection.execute(f"LISTEN {self._channel}")
+                    if not first:
+                        self._hear(EVERYTHING)  # whatever was said meanwhile, nobody heard it
+                    first = False
+                    self._listen(connection)
+            except psycopg.Error:
+                self._stopping.wait(AGAIN_SECONDS)
+
+    def _listen(self, connection: psycopg.Connection[Any]) -> None:
+        while not self._stopping.is_set():
+            for worker in self._workers - self._held:
+                self._lock(connection, worker)
+            select.select([connection.fileno(), self._ear], [], [], TURN_SECONDS)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._ear, 100)
+            for notice in connection.notifies(timeout=0):
+                change, _, sender = notice.payload.partition(":")
+                if sender != self._me:
+                    self._hear(int(change) if change.isdecimal() else EVERYTHING)
+
+    def _lock(self, connection: psycopg.Connection[Any], worker: str) -> None:
+        """Take a worker's lock, then say so on its card. A try that fails is made again in the next turn."""
+        key = lock_key(self._schema, worker)
+        if worker not in self._locked:
+            found = connection.execute("SELECT pg_try_advisory_lock(%s)", (key,)).fetchone()
+            if found is None or not found[0]:
+                return  # the connection before this one is not gone yet
+            self._locked.add(worker)
+        told = connection.execute(f"UPDATE {self._schema}.workers SET lock_key = %s WHERE name = %s", (key, worker))
+        if told.rowcount == 1:
+            self._held.add(worker)
+
+    def _hear(self, change: int) -> None:
+        self.heard += 1
+        self._tell(change)

@@ -1,0 +1,302 @@
+"""A batch of commands on one PostgreSQL connection.
+
+Rows that the batch names are locked in one statement, in the order of their names; so are a claim's, which skips what
+others have locked. What is written goes as a whole with few statements: each takes one JSON document and makes rows of
+it, so that the cost does not grow with a round trip a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+
+from holdfast.machines import Event, JobEvent
+from holdfast.store import commands as c
+from holdfast.store.batch import Batch, Sealed
+from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
+from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, card_row, event_of, job_of, job_row
+
+__all__ = ["Statements", "Transaction"]
+
+PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
+
+_JOB_TYPES = {
+    **dict.fromkeys(("priority", "max_attempts", "version", "attempt", "attempts", "run"), "bigint"),
+    **dict.fromkeys(("started", "pause", "claimable"), "boolean"),
+    **dict.fromkeys(("created_at", "deadline", "due_at", "updated_at", "lease_until", "ends_at"), "double precision"),
+}
+_CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Conflict(Exception):
+    """Somebody else has written what this batch took for new: it is carried out again, looking first."""
+
+
+class Statements:
+    """The statements for one schema. Its name is quoted by whoever makes this."""
+
+    def __init__(self, schema: str) -> None:
+        shape = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in JOB_WRITTEN)
+        self.schema = schema
+        self.clock = f"SELECT {schema}.clock()"
+        self.lock_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+        self.streams = f"SELECT {EVENT_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
+        self.key = f"SELECT id FROM {schema}.jobs WHERE plugin = %s AND entry = %s AND idempotency_key = %s"
+        self.signals = (
+            f"SELECT job, id, key, payload::text, at, used FROM {schema}.signals WHERE job = ANY(%s) ORDER BY place"
+        )
+        self.children = (
+            f"SELECT id FROM {schema}.jobs WHERE parent = %s AND state IN ('queued', 'running', 'waiting') ORDER BY id"
+        )
+        self.insert_events = (
+            f"INSERT INTO {schema}.events SELECT job, seq, type, payload, attempt, at, schema, decode(prev, 'hex'),"
+            " decode(hash, 'hex') FROM json_to_recordset(%s) AS x(job text, seq bigint, type text, payload json,"
+            " attempt bigint, at double precision, schema integer, prev text, hash text)"
+        )
+        columns = ", ".join(JOB_WRITTEN)
+        self.insert_jobs = (
+            f"INSERT INTO {schema}.jobs ({columns}) SELECT {columns} FROM json_to_recordset(%s) AS x({shape})"
+            " ON CONFLICT DO NOTHING"
+        )
+        self.grow_jobs = (
+            f"UPDATE {schema}.jobs j SET version = x.version, head = x.head, updated_at = x.updated_at FROM"
+            " json_to_recordset(%s) AS x(id text, version bigint, head text, updated_at double precision)"
+            " WHERE j.id = x.id"
+        )
+        changes = ", ".join(f"{name} = x.{name}" for name in _CHANGING)
+        self.update_jobs = (
+            f"UPDATE {schema}.jobs j SET {changes} FROM json_to_recordset(%s) AS x({shape}) WHERE j.id = x.id"
+        )
+        self.insert_signal = (
+            f"INSERT INTO {schema}.signals (job, id, key, payload, at, used) VALUES (%s, %s, %s, %s, %s, false)"
+        )
+        self.use_signal = f"UPDATE {schema}.signals SET used = true WHERE job = %s AND id = %s"
+        self.promote = (
+            f"UPDATE {schema}.jobs SET claimable = true WHERE id IN (SELECT id FROM {schema}.jobs"
+            f" WHERE state = 'queued' AND NOT claimable AND due_at <= %s ORDER BY due_at LIMIT {PROMOTED_MAX}"
+            " FOR UPDATE SKIP LOCKED)"
+        )
+        self.claim = self._claim(schema)
+        looking = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE"
+        self.expired = (
+            f"{looking} state = 'running' AND lease_until <= %s ORDER BY lease_until, id LIMIT %s"
+            " FOR UPDATE SKIP LOCKED"
+        )
+        self.ended = f"{looking} ends_at <= %s ORDER BY ends_at, id LIMIT %s FOR UPDATE SKIP LOCKED"
+        self.held = f"{looking} state = 'running' AND lease_worker = %s ORDER BY id FOR UPDATE"
+        self.keep_evidence = (
+            f"INSERT INTO {schema}.evidence (job, node, attempt, number, result, error, at)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1"
+        )
+        self.forget = f"DELETE FROM {schema}.workers WHERE seen_at <= %s"
+        self.report = (
+            f"INSERT INTO {schema}.workers (name, card, started_at, seen_at) VALUES (%s, %s, %s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at"
+        )
+        self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"
+
+    @staticmethod
+    def _claim(schema: str) -> str:
+        """The first jobs of each entry and queue, and the first of these; queues are found by steps in the index."""
+        columns = ", ".join(f"c.{name}" for name in JOB_COLUMNS.split(", "))
+        step = (
+            f"(SELECT min(j.queue) FROM {schema}.jobs j WHERE j.claimable AND j.plugin = w.plugin AND j.entry = w.entry"
+        )
+        return (
+            "WITH RECURSIVE entries AS (SELECT plugin, entry FROM unnest(%(plugins)s::text[], %(entries)s::text[])"
+            " AS x(plugin, entry)), found(plugin, entry, queue) AS ("
+            f" SELECT plugin, entry, {step}) FROM entries w UNION ALL"
+            f" SELECT plugin, entry, {step} AND j.queue > w.queue) FROM found w WHERE w.queue IS NOT NULL),"
+            " places AS (SELECT plugin, entry, queue FROM found WHERE queue IS NOT NULL AND %(queues)s::text[] IS NULL"
+            " UNION ALL SELECT plugin, entry, queue FROM entries, unnest(%(queues)s::text[]) AS y(queue))"
+            f" SELECT {columns} FROM places p CROSS JOIN LATERAL ("
+            f" SELECT {JOB_COLUMNS} FROM {schema}.jobs j WHERE j.claimable AND j.plugin = p.plugin"
+            " AND j.entry = p.entry AND j.queue = p.queue"
+            " ORDER BY j.priority DESC, j.due_at, j.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED) c"
+            " ORDER BY c.priority DESC, c.due_at, c.id LIMIT %(limit)s"
+        )
+
+
+class Transaction(Batch):
+    """The commands of one batch; made and used between BEGIN and COMMIT, by one thread.
+
+    Args:
+        connection: in a transaction.
+        statements: for the schema.
+        looking_first: whether jobs that are to be created are looked for; else a name that exists is a `Conflict`.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], statements: Statements, *, looking_first: bool) -> None:
+        super().__init__(0.0, {})
+        self._connection = connection
+        self._sql = statements
+        self._looking_first = looking_first
+        self._inboxes: dict[str, list[tuple[Signal, bool]]] = {}
+
+    def prepare(self, batch: Sequence[c.Command]) -> None:
+        """Lock the rows that the batch names, read their inboxes where they will be asked for, then the time."""
+        names = sorted({name for command in batch if (name := self._named(command)) is not None})
+        signalled = {command.job for command in batch if isinstance(command, c.SendSignal)}
+        signalled |= {command.job for command in batch if isinstance(command, c.Append) and _waits(command)}
+        fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
+        with self._connection.pipeline():
+            rows = self._connection.execute(self._sql.lock_rows, (names,)) if names else None
+            inboxes = self._connection.execute(self._sql.signals, (list(signalled),)) if signalled else None
+            clock = self._connection.execute(self._sql.clock)
+        self._stored.update(dict.fromkeys([*names, *fresh]))
+        self._inboxes.update({job: [] for job in signalled})
+        self._have(rows.fetchall() if rows is not None else [])
+        self._read_inboxes(inboxes.fetchall() if inboxes is not None else [])
+        found = clock.fetchone()
+        assert found is not None, "a clock gives a time"
+        self.now = found[0]
+
+    def _named(self, command: c.Command) -> str | None:
+        if isinstance(command, c.Submit) and command.idempotency_key is None and not self._looking_first:
+            return None
+        return getattr(command, "job", None)
+
+    def _have(self, rows: Iterable[tuple[Any, ...]]) -> list[str]:
+        names = []
+        for row in rows:
+            job = job_of(row)
+            names.append(job.id)
+            if self._stored.get(job.id) is None:
+                self._stored[job.id] = self._jobs[job.id] = job
+        return names
+
+    def _all(self, sql: str, bindings: Any) -> list[Any]:
+        return self._connection.execute(sql, bindings).fetchall()
+
+    def read_rows(self, names: list[str]) -> Iterable[Job]:
+        """Read rows, locked."""
+        return map(job_of, self._all(self._sql.lock_rows, (names,)))
+
+    def read_streams(self, names: list[str]) -> dict[str, list[Event]]:
+        """Read whole streams."""
+        streams: dict[str, list[Event]] = {name: [] for name in names}
+        for row in self._all(self._sql.streams, (names,)):
+            streams[row[0]].append(event_of(row))
+        return streams
+
+    def find_key(self, plugin: str, entry: str, key: str) -> str | None:
+        """Find the job with an idempotency key."""
+        found = self._connection.execute(self._sql.key, (plugin, entry, key)).fetchone()
+        return found[0] if found else None
+
+    def _inbox(self, job: str) -> list[tuple[Signal, bool]]:
+        if job not in self._inboxes:
+            self._inboxes[job] = []
+            self._read_inboxes(self._all(self._sql.signals, ([job],)))
+        return self._inboxes[job]
+
+    def _read_inboxes(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        for job, name, key, payload, at, used in rows:
+            self._inboxes[job].append((Signal(job, name, key, msgspec.json.decode(payload), at), used))
+
+    def first_signal(self, job: str, key: str) -> Signal | None:
+        """Find the oldest unused signal with a key."""
+        return next((signal for signal, used in self._inbox(job) if signal.key == key and not used), None)
+
+    def knows_signal(self, job: str, signal: str) -> bool:
+        """Whether a signal's id is known."""
+        return any(known.id == signal for known, _ in self._inbox(job))
+
+    def keep_signal(self, signal: Signal) -> None:
+        """Put a signal into the inbox."""
+        self._inbox(signal.job).append((signal, False))
+        said = (signal.job, signal.id, signal.key, _encode(signal.payload).decode(), signal.at)
+        self._connection.execute(self._sql.insert_signal, said)
+
+    def use_signal(self, signal: Signal) -> None:
+        """Mark a signal as used."""
+        self._inboxes[signal.job] = [(known, used or known.id == signal.id) for known, used in self._inbox(signal.job)]
+        self._connection.execute(self._sql.use_signal, (signal.job, signal.id))
+
+    def find_children(self, parent: str) -> list[str]:
+        """Find the children that have not ended."""
+        return [name for (name,) in self._all(self._sql.children, (parent,))]
+
+    def find_claimable(self, command: c.Claim) -> list[str]:
+        """Find and lock the first jobs by priority, due time and age; what others have locked is passed over."""
+        self._connection.execute(self._sql.promote, (self.now,))
+        pairs = sorted(command.entries)
+        said = {
+            "plugins": [plugin for plugin, _ in pairs],
+            "entries": [entry for _, entry in pairs],
+            "queues": sorted(command.queues) if command.queues is not None else None,
+            "limit": command.limit,
+        }
+        return self._have(self._all(self._sql.claim, said))
+
+    def find_expired(self, limit: int) -> list[str]:
+        """Find and lock jobs whose lease has run out."""
+        return self._have(self._all(self._sql.expired, (self.now, limit)))
+
+    def find_ended(self, limit: int) -> list[str]:
+        """Find and lock what has ended by time."""
+        return self._have(self._all(self._sql.ended, (self.now, limit)))
+
+    def find_held(self, worker: str) -> list[str]:
+        """Find and lock what a worker holds."""
+        return self._have(self._all(self._sql.held, (worker,)))
+
+    def keep_evidence(self, evidence: Evidence) -> bool:
+        """Keep a piece of evidence."""
+        said = evidence.job, evidence.node, evidence.attempt, evidence.number
+        result = _encode(evidence.result).decode()
+        found = self._connection.execute(self._sql.keep_evidence, (*said, result, evidence.error, self.now))
+        return found.fetchone() is not None
+
+    def put_card(self, card: WorkerCard) -> None:
+        """List a worker."""
+        self._connection.execute(self._sql.forget, (self.now - FORGOTTEN_SECONDS,))
+        self._connection.execute(self._sql.report, card_row(card, self.now))
+
+    def drop_card(self, worker: str) -> None:
+        """Take a worker off the list."""
+        self._connection.execute(self._sql.leave, (worker,))
+
+    def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
+        """Write rows, all of a kind with one statement, all statements in one round trip."""
+        with self._connection.pipeline():
+            made = self._connection.execute(self._sql.insert_jobs, (self._rows(new),)) if new else None
+            if sealed:
+                self._connection.execute(self._sql.insert_events, (_events(sealed),))
+            if grown:
+                rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
+                self._connection.execute(self._sql.grow_jobs, (_encode(rows).decode(),))
+            if changed:
+                self._connection.execute(self._sql.update_jobs, (self._rows(changed),))
+        if made is not None and made.rowcount != len(new):
+            raise Conflict
+
+    def _rows(self, jobs: list[Job]) -> str:
+        return _encode([dict(zip(JOB_WRITTEN, job_row(job, self.now), strict=True)) for job in jobs]).decode()
+
+
+def _waits(command: c.Append) -> bool:
+    return any(kind == JobEvent.WAITING for kind, _ in command.events)
+
+
+def _events(sealed: list[Sealed]) -> str:
+    rows = [
+        {
+            "job": event.job,
+            "seq": event.seq,
+            "type": event.type,
+            "payload": msgspec.Raw(payload),
+            "attempt": event.attempt,
+            "at": event.at,
+            "schema": event.schema,
+            "prev": event.prev,
+            "hash": event.hash,
+        }
+        for event, payload in sealed
+    ]
+    return _encode(rows).decode()
