@@ -23,7 +23,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """How Holdfast behaves. Durations are in seconds.
 
     Attributes:
-        url: where jobs are kept: ``sqlite:///path``, or ``memory:`` for tests.
+        url: where jobs are kept: ``sqlite:///path``, ``postgresql://…``, or ``memory:`` for tests.
         effects: where results of calls are kept besides: empty for the job's own database alone, or a directory.
         concurrency: jobs that one worker runs at once.
         lease_seconds: how long a claim lasts without a heartbeat; a heartbeat is sent at a third of it.
