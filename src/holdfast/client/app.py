@@ -41,7 +41,8 @@ class App(Registry):
 
     Args:
         name: namespace of the entries; two apps with one name in one database are one app.
-        url: where jobs are kept: ``sqlite:///path``, ``postgresql://…`` or ``memory:``. Default: ``HOLDFAST_URL``, or ./holdfast.db.
+        url: where jobs are kept: ``sqlite:///path``, ``postgresql://…`` or ``memory:``. Default: ``HOLDFAST_URL``, or
+            ./holdfast.db.
         config: all other settings.
     """
 
