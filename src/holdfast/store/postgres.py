@@ -30,7 +30,7 @@ from holdfast.machines import Event, JobState
 from holdfast.store import commands as c
 from holdfast.store.changes import EVENTS
 from holdfast.store.postgres_listener import Listener
-from holdfast.store.postgres_schema import migrate, quoted
+from holdfast.store.postgres_schema import Connection, migrate, quoted
 from holdfast.store.postgres_transaction import Conflict, Statements, Transaction
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
@@ -67,8 +67,8 @@ class PostgresStore:
         self._schema = quoted(schema)
         self._sql = Statements(self._schema)
         self._notices: list[Callable[[int], None]] = []
-        self._write_connection: psycopg.Connection[Any] | None = None
-        self._read_connection: psycopg.Connection[Any] | None = None
+        self._write_connection: Connection | None = None
+        self._read_connection: Connection | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
         self._listener = Listener(self._connect, self._schema, self._tell)
@@ -195,17 +195,17 @@ class PostgresStore:
 
     # Machinery
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> Connection:
         return psycopg.connect(
             self._url, autocommit=True, prepare_threshold=None, application_name="holdfast", connect_timeout=10
         )
 
-    def _connected_for_writing(self) -> psycopg.Connection[Any]:
+    def _connected_for_writing(self) -> Connection:
         if self._write_connection is None or self._write_connection.closed:
             self._write_connection = self._connect()
         return self._write_connection
 
-    def _connected_for_reading(self) -> psycopg.Connection[Any]:
+    def _connected_for_reading(self) -> Connection:
         if self._read_connection is None or self._read_connection.closed:
             self._read_connection = self._connect()
         return self._read_connection
@@ -227,6 +227,7 @@ class PostgresStore:
         return [InvalidArguments(type(batch[0]).__name__.lower(), reason)]
 
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
+        last: Exception | None = None
         for attempt in range(TRIES):
             connection = self._connected_for_writing()
             try:
@@ -241,7 +242,7 @@ class PostgresStore:
         raise StoreUnavailable(f"others stood in the way of this write {TRIES} times: {last}; try again")
 
     def _transact(
-        self, connection: psycopg.Connection[Any], batch: Sequence[c.Command], *, looking_first: bool
+        self, connection: Connection, batch: Sequence[c.Command], *, looking_first: bool
     ) -> tuple[list[Any], int]:
         connection.execute("BEGIN")
         transaction = Transaction(connection, self._sql, looking_first=looking_first)

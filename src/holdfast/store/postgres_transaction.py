@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-import psycopg
 
 from holdfast.machines import Event, JobEvent
 from holdfast.store import commands as c
 from holdfast.store.batch import Batch, Sealed
+from holdfast.store.postgres_schema import Connection
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, card_row, event_of, job_of, job_row
 
@@ -131,7 +131,7 @@ class Transaction(Batch):
         looking_first: whether jobs that are to be created are looked for; else a name that exists is a `Conflict`.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], statements: Statements, *, looking_first: bool) -> None:
+    def __init__(self, connection: Connection, statements: Statements, *, looking_first: bool) -> None:
         super().__init__(0.0, {})
         self._connection = connection
         self._sql = statements
