@@ -18,7 +18,7 @@ __all__ = ["Connection", "migrate", "number_of", "quoted", "schema_number"]
 
 LOCK_TIMEOUT_MS = 5000
 
-# A psycopg.Connection. Its own type wants statements as literals; ours hold the name of a schema, which `quoted` checked.
+# A psycopg.Connection. Its own type wants statements as literals; ours hold a schema's name, which `quoted` checked.
 Connection = Any
 
 
