@@ -258,7 +258,8 @@ class PostgresStore:
 
     def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
         def fetch() -> list[Any]:
-            return self._connected_for_reading().execute(sql, bindings).fetchall()
+            rows: list[Any] = self._connected_for_reading().execute(sql, bindings).fetchall()
+            return rows
 
         try:
             return self._guard(fetch)

@@ -171,7 +171,8 @@ class Transaction(Batch):
         return names
 
     def _all(self, sql: str, bindings: Any) -> list[Any]:
-        return self._connection.execute(sql, bindings).fetchall()
+        rows: list[Any] = self._connection.execute(sql, bindings).fetchall()
+        return rows
 
     def read_rows(self, names: list[str]) -> Iterable[Job]:
         """Read rows, locked."""
