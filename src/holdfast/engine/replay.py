@@ -94,6 +94,7 @@ class Replay:
             case HistoryEvent.TOOL_STARTED:
                 self.tries[node] += 1
                 self.in_doubt[node] = event.attempt or 0
+                self.answers.pop(node, None)  # it was about an earlier try; this one has a doubt of its own
             case HistoryEvent.COMMAND_COMMITTED:
                 self._keep(node, payload, Success(payload.get("result")))
             case HistoryEvent.TOOL_FINISHED:
