@@ -84,7 +84,8 @@ class Attempt:
         self._children = Children(self, children)
         self._intent: Written | None = None
         self._over = False
-        self.lost = False  # whether it may write no more
+        self.lost = False  # whether its lease is
+        self.shut = False  # whether it may write no more: it is lost, or its end is written
         self._why: str | None = None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
         self.pausing = claimed.job.pause  # whether it is to stop at the next call (J13)
         self.gathered: list[tuple[str, bytes]] = []  # events that the next batch takes along
@@ -165,6 +166,7 @@ class Attempt:
 
     async def _end(self, ending: Written) -> None:
         self.record(ending)
+        self.shut = True  # what is left of the code may not write behind the end, which would be refused with it
         await self._waiter()
 
     def _waiter(self) -> asyncio.Future[None]:
@@ -185,7 +187,7 @@ class Attempt:
 
     def lose(self) -> None:
         """The lease is lost: nothing more is written (L4)."""
-        self._why, self.lost = "lost", True
+        self._why, self.lost, self.shut = "lost", True, True
         self._force()
         self._main.cancel()
 
@@ -260,8 +262,12 @@ class Attempt:
         }
         node = self.replay.node(kind, {}, "value")
         if self.in_loop():
-            return self.recorded(node, make[kind])
-        return asyncio.run_coroutine_threadsafe(_later(self.recorded, node, make[kind]), self._loop).result()
+            return self._value(node, make[kind])
+        return asyncio.run_coroutine_threadsafe(_later(self._value, node, make[kind]), self._loop).result()
+
+    def _value(self, node: str, make: Callable[[], Any]) -> Any:
+        """Code that is being unwound gets a value, too, but it is not recorded: the next attempt is not there yet."""
+        return self.recorded(node, make) if self.goes_on() else make()
 
     def check_cancelled(self) -> None:
         """Raise if the attempt is over, or its job was asked to cancel."""
@@ -287,7 +293,7 @@ class Attempt:
 
     def record(self, *events: Written) -> None:
         """Write events with the next batch; the code runs on."""
-        if self.lost:
+        if self.shut:
             raise Suspended
         self.journal.append(self, [(kind, freeze_plain(payload)) for kind, payload in events])
         self.recorded_events += len(events)

@@ -83,7 +83,7 @@ class Outcomes:
         if not call.tool:
             attempt.record(*events)
             return
-        if attempt.lost:
+        if attempt.shut:
             self.late(node, attempt.replay.tries[node], value)
             raise Suspended
         attempt.record(*events)
