@@ -266,3 +266,31 @@ def test_a_failure_deep_inside_nested_branches_ends_the_job_and_is_not_mistaken_
         assert (await handle.arecord()).status == "failed"
 
     play(story())
+
+
+def test_a_wait_whose_branch_was_cancelled_is_not_waited_for_any_more(app: App) -> None:
+    @app.step
+    async def quick() -> int:
+        return 1
+
+    @app.job
+    async def work() -> str:
+        never = asyncio.create_task(wait_for("never", timeout=0.2))
+        done, _ = await asyncio.wait({never, asyncio.create_task(quick())}, return_when=asyncio.FIRST_COMPLETED)
+        never.cancel()
+        await quick()
+        await asyncio.sleep(0.02)  # with the cancelled wait still counted, the job would be let go here, for ever
+        return f"{len(done)} done, then {await wait_for('go')}"
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        assert await waiting_for(app, handle.id) == {"go"}
+        await asyncio.sleep(0.2)
+        await drain(app)
+        assert await waiting_for(app, handle.id) == {"go"}
+        await handle.asignal("go", "gone")
+        await drain(app)
+        assert await handle.aresult(timeout=1) == "1 done, then gone"
+
+    play(story())

@@ -118,12 +118,16 @@ class Waits:
 
     async def _wait(self, until: float, intent: Written) -> None:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._places.append(_Place(until, intent, future))
+        place = _Place(until, intent, future)
+        self._places.append(place)
         self.look()
-        await future
+        try:
+            await future
+        finally:
+            self._places.remove(place)  # also when its branch was cancelled: the job does not wait there any more
 
     def _let_go(self) -> None:
-        if not self.busy and self._attempt.goes_on():
+        if self._places and not self.busy and self._attempt.goes_on():
             first, *others = sorted(self._places, key=lambda place: place.until)
             self._attempt.suspend(first.intent if first.until == PAUSED else _with(first.intent, others))
 
