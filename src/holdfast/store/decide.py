@@ -184,7 +184,10 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     pen = Pen(job, now)
     for kind, payload in command.events:
         pen.put(kind, payload, attempt=command.attempt)
-    _look_into_the_inbox(pen, inbox)
+    if pen.job.cancel is not None:
+        _cancel_what_was_let_go(pen)
+    else:
+        _look_into_the_inbox(pen, inbox)
     decision = pen.end()
     decision.answer = c.Appended(decision.job.version, decision.job.state)
     return decision
@@ -204,6 +207,16 @@ def _grow(command: c.Append, job: Job, now: float) -> Decision:
     decision.job = msgspec.structs.replace(job, version=seq, head=head, updated_at=now)
     decision.answer = c.Appended(seq, job.state)
     return decision
+
+
+def _cancel_what_was_let_go(pen: Pen) -> None:
+    """A cancel that was asked for while the job was about to wait: nobody holds it now who could hear of it (R6)."""
+    asked = pen.job.cancel
+    assert asked is not None, "only of a job that was asked to cancel"
+    if pen.job.state is JobState.WAITING:
+        pen.put(JobEvent.CANCELLED, {"reason": asked.reason})
+    elif pen.job.state is JobState.QUEUED:
+        pen.administrative("cancel", JobEvent.CANCELLED, {"reason": asked.reason})
 
 
 def _look_into_the_inbox(pen: Pen, inbox: Inbox) -> None:

@@ -43,6 +43,19 @@ async def a_running_job_is_asked_to_cancel_and_its_worker_learns_of_it(lab: Lab)
 
 
 @clause
+async def a_cancel_that_meets_a_job_on_its_way_to_a_wait_ends_it(lab: Lab) -> None:
+    held = await lab.running()
+    await lab.do(Cancel("a", "changed my mind"))
+    await lab.append(held, ("job_waiting", {"correlation_key": "k", "wait_type": "signal"}))
+    assert (await lab.job()).state is JobState.CANCELLED, "nobody holds it who could hear of the cancel"
+    assert runs(await lab.store.events("a"))[0].cancel_reason == "changed my mind"
+    later = await lab.running("b")
+    await lab.do(Cancel("b", "this one, too"))
+    await lab.append(later, ("job_requeued", {"reason": "retry", "not_before": lab.clock.now() + 3600}))
+    assert (await lab.job("b")).state is JobState.CANCELLED
+
+
+@clause
 async def cancelling_what_has_ended_changes_nothing(lab: Lab) -> None:
     held = await lab.running()
     await lab.append(held, ("job_completed", {}))
