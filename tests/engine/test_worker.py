@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import App
+from holdfast import App, attempt
+from holdfast.store import Bury, Reclaim
 from holdfast.store.sqlite import SqliteStore
-from support.stories import play, quick
+from support.stories import play, quick, until
 
 
 def test_what_another_process_writes_just_after_a_turn_is_not_slept_through(
@@ -80,3 +81,41 @@ def test_a_job_that_becomes_due_during_a_turn_is_not_slept_through(
         await app.aclose()
 
     play(story())
+
+
+def test_a_worker_that_gets_back_a_job_it_has_lost_ends_the_old_attempt_and_keeps_the_new_one(app: App) -> None:
+    begun: list[int] = []
+    ended: list[int] = []
+
+    @app.step
+    async def long() -> None:
+        number = attempt()
+        begun.append(number)
+        try:
+            await asyncio.sleep(60 if number == 1 else 0.3)
+        finally:
+            ended.append(number)
+
+    @app.job
+    async def work() -> str:
+        await long()
+        return "done"
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        worker = app.worker(name="w1")
+        working = asyncio.create_task(worker.arun())
+        await until(lambda: _is(begun == [1]))
+        await app.store().commit([Bury("w1"), Reclaim()])  # as after a night in standby: nobody was told of anything
+        await until(lambda: _is(begun == [1, 2]))
+        await until(lambda: _is(ended == [1]))
+        assert await handle.aresult() == "done"
+        worker.stop()
+        await working
+
+    play(story())
+    assert ended == [1, 2]
+
+
+async def _is(so: bool) -> bool:
+    return so

@@ -215,6 +215,8 @@ class Worker:
             children=self._children,
             effects=self._effects,
         )
+        if claimed.job.id in self.running:
+            self.running[claimed.job.id].lose()  # its lease ran out before we noticed, and the job came back to us
         self.running[claimed.job.id] = attempt
         task = self._loop.create_task(self._run(attempt))
         self._tasks.add(task)
@@ -230,7 +232,8 @@ class Worker:
         except Exception:  # noqa: BLE001, S110 - refused or unknown: the job is taken again from what the store has
             pass
         finally:
-            del self.running[attempt.job]
+            if self.running[attempt.job] is attempt:  # else a later one has taken its place
+                del self.running[attempt.job]
             self._wake.set()
 
     def _until(self, now: float) -> float:
@@ -272,14 +275,14 @@ class Worker:
         except StoreUnavailable:
             if time.monotonic() - self._renewed > self._config.lease_seconds * 0.8:
                 lost = frozenset(job for job, _ in held)  # nobody may take them yet, and by then we have stopped
-                self._loop.call_soon_threadsafe(self._told, Leases(lost, frozenset(), frozenset()))
+                self._loop.call_soon_threadsafe(self._told, Leases(lost, frozenset(), frozenset()), dict(held))
             return
         self._renewed = time.monotonic()
-        self._loop.call_soon_threadsafe(self._told, leases)
+        self._loop.call_soon_threadsafe(self._told, leases, dict(held))
 
-    def _told(self, leases: Leases) -> None:
+    def _told(self, leases: Leases, held: Mapping[str, int] = {}) -> None:
         for job in leases.lost:
-            if job in self.running:
+            if job in self.running and self.running[job].attempt == held.get(job):  # not a later one
                 self.running[job].lose()
         for job in leases.cancel:
             if job in self.running:
