@@ -2,7 +2,8 @@
 
 A child's id is recorded in its parent before the child is submitted, so that a parent that runs again finds the child
 it has. The child's end comes back as a signal to the parent, written in the transaction that ends the child; children
-of a parent that fails or is cancelled are cancelled in the transaction that ends the parent.
+of a parent that fails or is cancelled are cancelled in the transaction that ends the parent. If that parent is retried
+by an operator, it starts those that had not ended anew.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ class Children:
         """Start a child unless it was started before, wait for its end, give its result."""
         attempt = self._attempt
         node = attempt.replay.node(f"job.{job.name}", plain, job.chosen.key)
-        name = attempt.recorded(f"{node}:id", new_id)
-        key = f"holdfast:child:{node}"
+        run = f".{attempt.row.run}" if attempt.row.run > 1 else ""  # a new run has children of its own
+        key = f"holdfast:child:{node}{run}"
         if node not in attempt.replay.completed_waits:
+            name = attempt.recorded(f"{node}:id{run}", new_id)
             with attempt.waits.working():
                 submit = self._submission(job, name, plain, attempt.now())
                 await attempt.durable()
-                await attempt.write(msgspec.structs.replace(submit, parent=attempt.job, parent_key=key))
+                made = await attempt.write(msgspec.structs.replace(submit, parent=attempt.job, parent_key=key))
+            if made.job != name:  # its end would be told to somebody else, and never to us
+                reason = f"the key {job.chosen.key!r} belongs to job {made.job}, which this call has not started"
+                raise StepFailed(job.name, "IdempotencyConflict", reason)
         told = (await attempt.waits.blocked_on(node, key, "child")).get("payload") or {}
         if told.get("state") == "completed":
             return job.signature.decode_result(told.get("result"))

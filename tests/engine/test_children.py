@@ -1,0 +1,70 @@
+"""Children in corners: nobody waits for ever for a child whose end he will not hear of."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import App, RunFailed, sleep, wait_for
+from support.stories import drain, play
+
+
+def test_a_retried_parent_starts_the_children_anew_that_were_cancelled_with_it(app: App) -> None:
+    mended: list[bool] = []
+    started: list[int] = []
+
+    @app.step
+    async def begin() -> None:
+        started.append(1)
+
+    @app.job
+    async def child() -> str:
+        await begin()
+        await wait_for("go")
+        return "child's result"
+
+    @app.job
+    async def parent() -> str:
+        under_way = asyncio.create_task(child())
+        await sleep(0.02)
+        if not mended:
+            raise ConnectionError("down")
+        return await under_way
+
+    async def story() -> None:
+        handle = await app.astart(parent)
+        await drain(app)
+        assert (await handle.arecord()).status == "failed"
+        mended.append(True)
+        again = await app.aretry(handle.id, actor="ana", reason="mended")
+        await drain(app)
+        (waiting,) = [run for run in await app.alist() if run.entry_id == "child" and run.finished_at is None]
+        await app.asignal(waiting.run_id, "go")
+        await drain(app)
+        assert (await app.aget(again.run_id)).status == "succeeded"
+        assert await app.averify() == {}
+
+    play(story())
+    assert len(started) == 2
+
+
+def test_a_child_with_a_key_that_another_has_used_is_refused_and_not_waited_for(app: App) -> None:
+    @app.job
+    async def child() -> str:
+        return "once"
+
+    @app.job
+    async def parent() -> str:
+        return await child.options(key="once")()
+
+    async def story() -> None:
+        first = await app.astart(parent)
+        await drain(app)
+        assert await first.aresult(timeout=1) == "once"
+        second = await app.astart(parent)
+        await drain(app)
+        with pytest.raises(RunFailed, match=r"the key 'once' belongs to job .*, which this call has not started"):
+            await second.aresult(timeout=1)
+
+    play(story())
