@@ -334,11 +334,11 @@ class StepFailed(HoldfastError):
     """A step or tool has failed for good. The job's code may catch it; a replay raises it again, the same.
 
     `step` is its name, `kind` the name of the exception's class, as text, for errors are kept as data and never
-    rebuilt, and `reason` its message.
+    rebuilt, and `reason` its message; `node` is the call's identity.
     """
 
-    def __init__(self, step: str, kind: str, reason: str) -> None:
-        self.step, self.kind, self.reason = step, kind, reason
+    def __init__(self, step: str, kind: str, reason: str, node: str = "") -> None:
+        self.step, self.kind, self.reason, self.node = step, kind, reason, node
         super().__init__(step, kind, reason)
 
     def __str__(self) -> str:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from holdfast import App, Backoff, StepFailed
 from holdfast.engine.replay import Replay
 from holdfast.machines import Event, seal
+from support.stories import drain, play
 
 CHARGE = {"node": "charge:1", "name": "charge", "args": {}}
 
@@ -28,3 +34,108 @@ def test_an_answer_is_about_the_try_it_was_asked_for_and_not_about_the_next() ->
     again = Replay(stream(*asked, ("tool_invocation_started", CHARGE, 2)))
     assert "charge:1" in again.in_doubt
     assert again.answers == {}, "the second try is in doubt, too, and nobody has answered for it"
+
+
+def _as_it_is(error: Exception) -> Exception:
+    return error
+
+
+def _as_the_cause(error: Exception) -> Exception:
+    made = RuntimeError("the order is stuck")
+    made.__cause__ = error
+    return made
+
+
+def _in_a_group(error: Exception) -> Exception:
+    return ExceptionGroup("several", [error])
+
+
+@pytest.mark.parametrize("wrap", [_as_it_is, _as_the_cause, _in_a_group])
+def test_an_operators_retry_makes_the_call_again_that_the_job_failed_of_and_no_other(
+    app: App, wrap: Callable[[Exception], Exception]
+) -> None:
+    called: list[str] = []
+
+    @app.step(backoff=Backoff(retries=1, first_seconds=0.001))
+    async def flaky(name: str) -> str:
+        called.append(name)
+        if called.count(name) <= 2:
+            raise ConnectionError("down")
+        return name
+
+    @app.step
+    async def steady() -> str:
+        called.append("steady")
+        return "steady"
+
+    @app.job
+    async def work() -> str:
+        await steady()
+        try:
+            await flaky("optional")
+        except StepFailed:
+            called.append("went on without")
+        try:
+            return await flaky("needed")
+        except StepFailed as error:
+            wrapped = wrap(error)
+            raise wrapped from wrapped.__cause__
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        again = await app.aretry(handle.id, actor="ana", reason="it is up again")
+        await drain(app)
+        assert (await app.aget(again.run_id)).status == "succeeded"
+        assert await app.averify() == {}
+
+    play(story())
+    assert [called.count(name) for name in ("steady", "optional", "needed")] == [1, 2, 3]
+
+
+def test_an_operators_retry_does_not_repeat_a_tool_that_was_in_doubt(app: App) -> None:
+    acted: list[int] = []
+
+    @app.tool(timeout=0.02, on_doubt="fail")
+    async def charge() -> None:
+        acted.append(1)
+        await asyncio.sleep(60)
+
+    @app.job
+    async def work() -> None:
+        await charge()
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        again = await app.aretry(handle.id, actor="ana", reason="try")
+        await drain(app)
+        assert (await app.aget(again.run_id)).status == "failed"
+
+    play(story())
+    assert acted == [1]
+
+
+def test_an_operators_retry_starts_a_child_again_that_has_failed(app: App) -> None:
+    mended: list[bool] = []
+
+    @app.job
+    async def child() -> str:
+        if not mended:
+            raise ConnectionError("down")
+        return "up"
+
+    @app.job
+    async def work() -> str:
+        return await child()
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        mended.append(True)
+        again = await app.aretry(handle.id, actor="ana", reason="it is up again")
+        await drain(app)
+        assert (await app.aget(again.run_id)).status == "succeeded"
+        assert await app.averify() == {}
+
+    play(story())

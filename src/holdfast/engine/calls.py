@@ -49,7 +49,7 @@ class Calls:
         recorded = attempt.replay.take(node)
         if recorded is not None:
             attempt.delivered()
-            return _handed_out(call, recorded)
+            return _handed_out(call, node, recorded)
         if attempt.replay.owed:
             await attempt.frontier(call.name, node)
         if attempt.pausing:
@@ -176,7 +176,7 @@ class Calls:
             retry_at = attempt.replay.retry_at[node] = attempt.now() + delay
         self._record_failure(call, node, type(error).__name__, reason, retry_at=retry_at, hopeless=hopeless)
         if final:
-            raise StepFailed(call.name, type(error).__name__, reason) from error
+            raise StepFailed(call.name, type(error).__name__, reason, node) from error
 
     def _record_failure(
         self, call: Call[..., Any], node: str, kind: str, reason: str, *, retry_at: float | None, hopeless: bool
@@ -229,9 +229,9 @@ class Calls:
         raise AssertionError("an operator's answer comes with another attempt")
 
 
-def _handed_out(call: Call[..., Any], recorded: Success | Failure) -> Any:
+def _handed_out(call: Call[..., Any], node: str, recorded: Success | Failure) -> Any:
     if isinstance(recorded, Success):
         return call.signature.decode_result(recorded.result)
     if recorded.kind == "InDoubt":
         raise InDoubt(call.name, recorded.kind, recorded.reason)
-    raise StepFailed(call.name, recorded.kind, recorded.reason)
+    raise StepFailed(call.name, recorded.kind, recorded.reason, node)

@@ -53,4 +53,4 @@ class Children:
             return job.signature.decode_result(told.get("result"))
         error = told.get("error") or {}
         reason = error.get("message") or told.get("reason") or str(told.get("state"))
-        raise StepFailed(job.name, error.get("code") or f"child {told.get('state')}", reason)
+        raise StepFailed(job.name, error.get("code") or f"child {told.get('state')}", reason, node)

@@ -53,6 +53,7 @@ class Replay:
         self.failed_tries: Counter[str] = Counter()
         self.retry_at: dict[str, float] = {}  # node whose next try is not due before this time
         self.failures = 0  # of the job's own code, in this run
+        self._ended_by: list[str] = []  # nodes whose failure ended the last run
         for event in events:
             self._read(event)
 
@@ -86,6 +87,18 @@ class Replay:
         elif event.type == JobEvent.REQUEUED:
             retried = event.payload.get("reason") == "retry"
             self.failures = 0 if event.payload.get("actor") else self.failures + retried
+            self._forgive()
+        elif event.type == JobEvent.FAILED:
+            self._ended_by = event.payload.get("nodes") or []
+
+    def _forgive(self) -> None:
+        """An operator has the job tried again: what it failed of is called again, and has all its retries (R4)."""
+        for node in self._ended_by:
+            self.take(node)
+            self.completed_waits.pop(node, None)
+            del self.failed_tries[node]
+            self.retry_at.pop(node, None)
+        self._ended_by = []
 
     def _read_call(self, event: Event, payload: dict[str, Any], node: str) -> None:
         match event.type:

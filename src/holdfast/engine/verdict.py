@@ -7,7 +7,15 @@ import traceback
 from typing import Any
 
 from holdfast.authoring.functions import JobFunction
-from holdfast.errors import InvalidArguments, InvalidResult, NonDeterminism, PayloadTooLarge, Permanent, StepFailed
+from holdfast.errors import (
+    InDoubt,
+    InvalidArguments,
+    InvalidResult,
+    NonDeterminism,
+    PayloadTooLarge,
+    Permanent,
+    StepFailed,
+)
 from holdfast.machines import JobEvent
 
 __all__ = ["Written", "completed", "failed", "words"]
@@ -36,7 +44,18 @@ def failed(function: JobFunction[..., Any], error: BaseException, failures: int,
         not_before = now + backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
         return JobEvent.REQUEUED.value, {"reason": "retry", "not_before": not_before, "error": said}
     trace = _writable("".join(traceback.format_exception(error)))[-TRACEBACK_MAX:]
-    return JobEvent.FAILED.value, {"reason": "error", **said, "error": said, "details": {"traceback": trace}}
+    ended = {"reason": "error", **said, "error": said, "details": {"traceback": trace}}
+    nodes = _failed_calls(error)
+    return JobEvent.FAILED.value, {**ended, "nodes": nodes} if nodes else ended
+
+
+def _failed_calls(error: BaseException | None) -> list[str]:
+    """The calls whose failure ended the job: an operator's retry makes them again. One in doubt is never among them."""
+    if isinstance(error, BaseExceptionGroup):
+        return [node for one in error.exceptions for node in _failed_calls(one)]
+    if isinstance(error, StepFailed):
+        return [error.node] if error.node and not isinstance(error, InDoubt) else []
+    return _failed_calls(error.__cause__) if error is not None else []
 
 
 def words(error: BaseException) -> str:
