@@ -139,3 +139,9 @@ def test_an_operators_retry_starts_a_child_again_that_has_failed(app: App) -> No
         assert await app.averify() == {}
 
     play(story())
+
+
+def test_no_two_calls_have_one_identity_whatever_their_keys_are() -> None:
+    replay = Replay([])
+    keys = ["x", "x", "x#2", "x#2", "x#", "x#", "x##2", "x#2#2", "x"]
+    assert len({replay.node("f", {}, key) for key in keys}) == len(keys)

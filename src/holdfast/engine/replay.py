@@ -59,7 +59,8 @@ class Replay:
 
     def node(self, name: str, arguments: dict[str, Any], key: str | None) -> str:
         """Give the identity of the next call of this name with these arguments."""
-        label = f"{name}:{key if key is not None else fingerprint(arguments)[:12]}"
+        # A number among equals stands behind a `#`: those of a key are doubled, so that "x#2" is not the second "x".
+        label = f"{name}:{key.replace('#', '##') if key is not None else fingerprint(arguments)[:12]}"
         self._seen[label] += 1
         return label if self._seen[label] == 1 else f"{label}#{self._seen[label]}"
 
