@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 
 from holdfast import App, now, wait_for
 from support.stories import drain, play
@@ -79,5 +81,35 @@ def test_the_time_in_a_finally_of_a_plain_job_does_not_undo_its_wait(app: App) -
         await drain(app)
         for handle in handles:
             assert [event.type for event in await handle.aevents()][-1] == "job_waiting"
+
+    play(story())
+
+
+def test_a_plain_job_does_not_take_its_cancel_for_the_failure_of_a_step(app: App) -> None:
+    begun = threading.Event()
+
+    @app.step
+    def slow(number: int) -> int:
+        begun.set()
+        time.sleep(0.05)
+        return number
+
+    @app.job
+    def work() -> list[int]:
+        done = []
+        for number in range(100):
+            try:
+                done.append(slow(number))
+            except Exception:  # noqa: BLE001 - as people write it
+                done.append(-1)
+        return done
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        working = asyncio.create_task(drain(app))
+        await asyncio.to_thread(begun.wait)
+        await handle.acancel("changed my mind")
+        await working
+        assert (await handle.arecord()).status == "canceled"
 
     play(story())

@@ -22,7 +22,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
+from concurrent.futures import CancelledError, Executor
 from typing import Any
 
 from holdfast.authoring.context import Suspended, conductor
@@ -282,7 +282,10 @@ class Attempt:
 
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run something on the engine's loop and block this thread for it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        except CancelledError as error:  # of a thread's future: an Exception, which the code would take for a failure
+            raise asyncio.CancelledError from error
 
     async def in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         """Run a plain function in a thread, with this context."""
