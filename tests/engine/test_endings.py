@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 
-from holdfast import App, now, wait_for
+from holdfast import App, StepFailed, now, wait_for
 from support.stories import drain, play
 
 
@@ -111,5 +111,33 @@ def test_a_plain_job_does_not_take_its_cancel_for_the_failure_of_a_step(app: App
         await handle.acancel("changed my mind")
         await working
         assert (await handle.arecord()).status == "canceled"
+
+    play(story())
+
+
+def test_a_call_that_goes_on_after_its_time_has_not_succeeded(app: App) -> None:
+    async def stubborn() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.02)
+        return "too late"
+
+    step, tool = app.step(name="step", timeout=0.02)(stubborn), app.tool(name="tool", timeout=0.02)(stubborn)
+
+    @app.job
+    async def work() -> str:
+        try:
+            await step()
+        except StepFailed as failure:
+            assert failure.reason == "step timeout"
+        return await tool()
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        assert (await handle.aevents())[-1].payload["wait_type"] == "human", "the tool is in doubt"
+        assert [kept.result for kept in await app.aevidence(handle.id)] == ["too late"]
+        assert await app.averify() == {}
 
     play(story())

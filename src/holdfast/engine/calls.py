@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.context import conductor, external
@@ -134,18 +135,32 @@ class Calls:
         limit = asyncio.timeout(call.timeout_seconds)
         try:
             async with limit:
-                return await (call.function(**kwargs) if call.is_async else self._in_thread(call, node, kwargs))
+                value = await (call.function(**kwargs) if call.is_async else self._in_thread(call, node, kwargs))
         except TimeoutError:
             if limit.expired():
                 raise _TimedOut from None
             raise
+        if limit.expired():  # it was told to stop, went on, and came too late (L8)
+            if call.tool:
+                self._late(call, node, self._attempt.replay.tries[node])(value, None)
+            raise _TimedOut
+        return value
 
     async def _in_thread(self, call: Call[..., Any], node: str, kwargs: dict[str, Any]) -> Any:
         """Run a plain function. A thread cannot be stopped: what a tool gives after its time is kept as evidence."""
         attempt = self._attempt
         if not call.tool:
             return await attempt.in_thread(call.function, kwargs)
-        number = attempt.replay.tries[node]
+        reporting = Reporting(call.function, self._late(call, node, attempt.replay.tries[node]))
+        try:
+            return await attempt.in_thread(reporting, kwargs)
+        except asyncio.CancelledError:
+            reporting.abandon()
+            raise
+
+    def _late(self, call: Call[..., Any], node: str, number: int) -> Callable[[Any, str | None], None]:
+        """Give what keeps the end of this try as evidence."""
+        attempt = self._attempt
 
         def late(value: Any, error: str | None) -> None:
             try:
@@ -155,12 +170,7 @@ class Calls:
                 plain, error = None, str(unkept)
             attempt.outcomes.late(node, number, plain, error)
 
-        reporting = Reporting(call.function, late)
-        try:
-            return await attempt.in_thread(reporting, kwargs)
-        except asyncio.CancelledError:
-            reporting.abandon()
-            raise
+        return late
 
     def _failed(self, call: Call[..., Any], node: str, error: Exception, reason: str) -> None:
         """Record a failed try and when the next is due; raise if there is none."""
