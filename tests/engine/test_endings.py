@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import Any
 
-from holdfast import App, StepFailed, now, wait_for
+import pytest
+
+from holdfast import App, Backoff, NotDone, StepFailed, now, wait_for
 from support.stories import drain, play
 
 
@@ -141,3 +144,30 @@ def test_a_call_that_goes_on_after_its_time_has_not_succeeded(app: App) -> None:
         assert await app.averify() == {}
 
     play(story())
+
+
+@pytest.mark.parametrize("policy", [{"on_doubt": "retry"}, {"reconcile": lambda **_: NotDone()}])
+def test_a_tool_that_is_never_in_time_is_tried_as_often_as_its_policy_says(app: App, policy: dict[str, Any]) -> None:
+    called: list[int] = []
+
+    @app.tool(timeout=0.01, backoff=Backoff(retries=2, first_seconds=0.001), **policy)
+    async def hang() -> None:
+        called.append(1)
+        await asyncio.sleep(60)
+
+    @app.job(deadline=5)
+    async def work() -> str:
+        try:
+            await hang()
+        except StepFailed as failure:
+            return failure.reason
+        return "in time"
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        assert await handle.aresult(timeout=1) == "step timeout"
+        assert await app.averify() == {}
+
+    play(story())
+    assert len(called) == 3

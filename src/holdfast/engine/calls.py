@@ -42,6 +42,7 @@ class Calls:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
+        self._out_of_time: set[str] = set()  # tools in doubt because their time was over
 
     async def call(self, call: Call[..., Any], plain: dict[str, Any]) -> Any:
         """Hand out the recorded outcome, or bring one about and record it."""
@@ -104,6 +105,7 @@ class Calls:
         except _TimedOut:
             if call.tool:
                 attempt.replay.in_doubt[node] = attempt.attempt
+                self._out_of_time.add(node)
                 return None  # it may have acted: settled by its policy, not called again
             self._failed(call, node, TimeoutError("step timeout"), "step timeout")
             return None
@@ -215,6 +217,9 @@ class Calls:
                 await attempt.outcomes.succeeded(call, node, value)
                 return Success(value)
             case "not_done":
+                if node in self._out_of_time:  # a try like others: for ever is not how often it may be called
+                    self._out_of_time.discard(node)
+                    self._failed(call, node, TimeoutError("step timeout"), "step timeout")
                 return None
             case _:
                 reason = "it was started, and nobody knows whether it acted"
