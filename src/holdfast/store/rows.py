@@ -175,6 +175,8 @@ def _due_at(job: Job, reader: Fold, last: Event) -> float:
         return job.due_at
     if last.type == JobEvent.CREATED:
         return max(last.payload.get("due_at") or 0.0, last.at)
+    if last.type == JobEvent.WAIT_COMPLETED:
+        return max(job.due_at, last.at)  # a job that was paused before it was due is still not due
     return last.at if reader.not_before is None else reader.not_before
 
 

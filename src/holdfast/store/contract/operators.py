@@ -65,6 +65,20 @@ async def cancelling_what_has_ended_changes_nothing(lab: Lab) -> None:
 
 
 @clause
+async def a_job_that_is_paused_and_resumed_before_it_is_due_is_still_not_due(lab: Lab) -> None:
+    await lab.submit(due_at=lab.clock.now() + 3600)
+    held = await lab.running("b")
+    await lab.append(held, ("job_requeued", {"reason": "retry", "not_before": lab.clock.now() + 1800}))
+    for job in ("a", "b"):
+        await lab.do(Pause(job))
+        await lab.do(Resume(job))
+        await lab.job(job)
+    assert await lab.claim(limit=2) == []
+    lab.clock.move(1801)
+    assert [claimed.job.id for claimed in await lab.claim(limit=2)] == ["b"]
+
+
+@clause
 async def a_queued_job_is_paused_at_once_and_goes_on_when_resumed(lab: Lab) -> None:
     await lab.submit()
     assert (await lab.do(Pause("a"))).state is JobState.WAITING
