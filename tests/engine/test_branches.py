@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Permanent, StepFailed, WaitTimeout, gather, sleep, wait_for
+from holdfast import App, Backoff, Permanent, StepFailed, WaitTimeout, gather, sleep, uuid4, wait_for
 from holdfast.machines import JobState
 from support.stories import drain, play
 
@@ -292,5 +292,36 @@ def test_a_wait_whose_branch_was_cancelled_is_not_waited_for_any_more(app: App) 
         await handle.asignal("go", "gone")
         await drain(app)
         assert await handle.aresult(timeout=1) == "1 done, then gone"
+
+    play(story())
+
+
+def test_values_go_to_the_branches_that_they_were_made_for_whoever_comes_first(app: App) -> None:
+    @app.step
+    async def slow(number: int) -> None:
+        await asyncio.sleep(0.05 if number == 0 else 0)
+
+    @app.tool
+    async def use(number: int, name: str) -> str:
+        return f"{number}: {name}"
+
+    async def branch(number: int) -> str:
+        await slow(number)  # the first branch comes last; on replay it comes first
+        await sleep(0.001)
+        return await use(number, uuid4())
+
+    @app.job
+    async def work() -> list[str]:
+        made = await gather(branch(0), branch(1), branch(2))
+        await wait_for("go")
+        return made
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        assert await waiting_for(app, handle.id) == {"go"}
+        await handle.asignal("go")
+        await drain(app)
+        assert [text[0] for text in await handle.aresult(timeout=1)] == ["0", "1", "2"]
 
     play(story())

@@ -260,7 +260,7 @@ class Attempt:
             "random": random.random,
             "uuid4": lambda: str(uuid.uuid4()),
         }
-        node = self.replay.node(kind, {}, "value")
+        node = self.replay.value_node(kind)
         if self.in_loop():
             return self._value(node, make[kind])
         return asyncio.run_coroutine_threadsafe(_later(self._value, node, make[kind]), self._loop).result()

@@ -7,13 +7,16 @@ hash's place.
 - A recorded result is handed out once, to the call that asks for it; until then it is owed.
 - A tool that was started and has no recorded end is *in doubt*; an operator's answer to it is here, too.
 - A wait that was completed is handed out by its node.
+- A recorded value (the time, a random number) has no arguments: it is known by what its branch has asked for before.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -22,6 +25,9 @@ from holdfast.machines import Event, HistoryEvent, JobEvent
 from holdfast.machines.rules import is_failure
 
 __all__ = ["Failure", "Replay", "Success"]
+
+
+_trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # what a branch has asked for so far, in one number
 
 
 class Success(msgspec.Struct, frozen=True, gc=False):
@@ -61,6 +67,18 @@ class Replay:
         """Give the identity of the next call of this name with these arguments."""
         # A number among equals stands behind a `#`: those of a key are doubled, so that "x#2" is not the second "x".
         label = f"{name}:{key.replace('#', '##') if key is not None else fingerprint(arguments)[:12]}"
+        _trail.set(crc32(label.encode(), _trail.get()))
+        return self._numbered(label)
+
+    def value_node(self, kind: str) -> str:
+        """Give the identity of the next value of this kind: its number among those that came to it the same way.
+
+        Branches may come by in another order than before. What a branch has asked for until then is the same.
+        """
+        trail = _trail.get()
+        return self._numbered(f"{kind}:{trail:08x}" if trail else f"{kind}:value")
+
+    def _numbered(self, label: str) -> str:
         self._seen[label] += 1
         return label if self._seen[label] == 1 else f"{label}#{self._seen[label]}"
 
