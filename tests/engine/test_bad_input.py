@@ -1039,3 +1039,44 @@ def test_a_store_that_turns_read_only_under_a_worker_is_used_again_when_it_can_b
     play(story())
     assert len(calls) == 2, "once for each job"
     app.close()
+
+
+def test_a_wait_of_an_unknown_type_fails_at_once_and_not_as_poison(app: App) -> None:
+    @app.job
+    async def work() -> None:
+        await wait_for("go", type="banana")
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        with pytest.raises(RunFailed, match="type is one of signal, human, webhook, got 'banana'"):
+            await handle.aresult(timeout=1)
+
+    play(story())
+
+
+def test_keys_by_which_holdfast_is_told_of_answers_are_not_for_signals(app: App) -> None:
+    @app.tool(timeout=0.01)
+    async def charge() -> str:
+        await asyncio.sleep(60)
+        return "receipt"
+
+    @app.job
+    async def work() -> str:
+        return await charge()
+
+    @app.job
+    async def sly() -> None:
+        await wait_for("holdfast:pause")
+
+    async def story() -> None:
+        handle, other = await app.astart(work), await app.astart(sly)
+        await drain(app)
+        asked = (await handle.aevents())[-1].payload
+        with pytest.raises(InvalidArguments, match="are not for signals"):
+            await handle.asignal(asked["correlation_key"], "receipt")
+        assert (await handle.aevents())[-1].payload == asked, "it still asks"
+        with pytest.raises(RunFailed, match="are not for signals"):
+            await other.aresult(timeout=1)
+
+    play(story())

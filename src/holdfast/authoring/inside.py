@@ -11,9 +11,11 @@ from typing import Any, cast
 
 from holdfast.authoring.context import conductor, current, external
 from holdfast.authoring.functions import Call
-from holdfast.authoring.signature import named
+from holdfast.authoring.signature import own
 from holdfast.durations import Duration, seconds
-from holdfast.errors import NotInsideJob
+from holdfast.errors import InvalidArguments, NotInsideJob
+
+WAIT_TYPES = ("signal", "human", "webhook")  # those that a signal ends; timers and children have calls of their own
 
 __all__ = ["attempt", "check_cancelled", "external_key", "gather", "map", "now", "random", "sleep", "uuid4", "wait_for"]
 
@@ -21,11 +23,18 @@ __all__ = ["attempt", "check_cancelled", "external_key", "gather", "map", "now",
 def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") -> Any:  # noqa: A002 - the name users know
     """Wait until somebody signals `key`, and return what they sent. The job costs a row meanwhile, and nothing else.
 
+    Args:
+        key: what to wait for; keys that begin with ``holdfast:`` are Holdfast's own.
+        timeout: how long.
+        type: what it is that is waited for, as it is shown: ``signal``, ``human`` or ``webhook``.
+
     Raises:
         WaitTimeout: nobody did so in time.
     """
     running = current()
-    wait = running.wait(named("wait_for", key), seconds(timeout) if timeout is not None else None, type)
+    if type not in WAIT_TYPES:
+        raise InvalidArguments("wait_for", f"type is one of {', '.join(WAIT_TYPES)}, got {type!r}")
+    wait = running.wait(own("wait_for", key), seconds(timeout) if timeout is not None else None, type)
     return wait if running.in_loop() else running.from_thread(wait)
 
 

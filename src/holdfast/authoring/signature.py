@@ -22,8 +22,9 @@ import msgspec
 
 from holdfast.errors import InvalidArguments, InvalidResult, PayloadTooLarge
 
-__all__ = ["Signature", "fingerprint", "named", "payload"]
+__all__ = ["Signature", "fingerprint", "named", "own", "payload"]
 
+RESERVED = "holdfast:"
 NAME_MAX = 1000  # characters of a key
 DEPTH_MAX = 60  # an event may nest 64 levels: these, and the few around a value
 
@@ -161,6 +162,17 @@ def named(what: str, key: Any) -> str:
         raise InvalidArguments(what, f"a key is text of 1 to {NAME_MAX} characters, got {str(key)[:50]!r}")
     payload(what, key)  # it may still be no Unicode
     return key
+
+
+def own(what: str, key: Any) -> str:
+    """Give a key that a user's signal may have.
+
+    Raises:
+        InvalidArguments: it is none, or one of those by which Holdfast itself is told of timers, children and answers.
+    """
+    if named(what, key).startswith(RESERVED):
+        raise InvalidArguments(what, f"keys that begin with {RESERVED} are not for signals, got {key[:50]!r}")
+    return str(key)
 
 
 def fingerprint(plain: Any) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.registry import Registry
-from holdfast.authoring.signature import fingerprint, named
+from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
@@ -160,7 +160,7 @@ class App(Registry):
     ) -> str:
         """Send a signal; what became of it: delivered, kept, repeat or too_late."""
         plain = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
-        command = SendSignal(job_of_run(run_id)[0], named("signal", key), plain, id or new_id())
+        command = SendSignal(job_of_run(run_id)[0], own("signal", key), plain, id or new_id())
         return str((await self._journal().write(command)).outcome)
 
     async def acancel(self, run_id: str, reason: str | None = None) -> RunRecord:
