@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, NotDone, StepFailed, now, wait_for
+from holdfast import App, Backoff, NotDone, RunFailed, StepFailed, gather, now, wait_for
+from holdfast import map as map_calls
 from support.stories import drain, play
 
 
@@ -171,3 +172,28 @@ def test_a_tool_that_is_never_in_time_is_tried_as_often_as_its_policy_says(app: 
 
     play(story())
     assert len(called) == 3
+
+
+def test_a_plain_job_maps_and_is_told_that_it_cannot_gather(app: App) -> None:
+    @app.step
+    def double(number: int) -> int:
+        return 2 * number
+
+    @app.job
+    def maps() -> list[int]:
+        return [number + 1 for number in map_calls(double, [3, 4])]
+
+    @app.job
+    def gathers() -> list[Any]:
+        calls: list[Any] = [double(1), double(2)]
+        gathered: Any = gather(*calls)
+        return list(gathered)
+
+    async def story() -> None:
+        good, bad = await app.astart(maps), await app.astart(gathers)
+        await drain(app)
+        assert await good.aresult(timeout=1) == [7, 9]
+        with pytest.raises(RunFailed, match="gather is for async jobs"):
+            await bad.aresult(timeout=1)
+
+    play(story())

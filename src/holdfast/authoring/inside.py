@@ -1,12 +1,13 @@
 """What a job's code may ask for besides calling steps: waits, sleep, recorded values, its own name to the outside.
 
-In an ``async`` job, `wait_for`, `sleep`, `gather` and `map` are awaited. In a plain job they just return.
+In an ``async`` job, `wait_for`, `sleep`, `gather` and `map` are awaited. In a plain job `wait_for`, `sleep` and `map`
+just return; `gather` is not for it, for its calls are made one after the other as they are written.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, cast
 
 from holdfast.authoring.context import conductor, current, external
@@ -81,8 +82,21 @@ def check_cancelled() -> None:
         running.check_cancelled()
 
 
-async def gather(*calls: Awaitable[Any]) -> list[Any]:
-    """Await several calls at once and give their results in order; the first failure is raised when all have ended."""
+def gather(*calls: Awaitable[Any]) -> Coroutine[Any, Any, list[Any]]:
+    """Await several calls at once and give their results in order; the first failure is raised when all have ended.
+
+    Raises:
+        RuntimeError: this is a plain job, whose calls have been made one after the other when they are handed over.
+    """
+    running = conductor.get()
+    if running is not None and not running.in_loop():
+        raise RuntimeError(
+            "gather is for async jobs: a plain job uses map(step, items) to call a step many times at once"
+        )
+    return _gather(*calls)
+
+
+async def _gather(*calls: Awaitable[Any]) -> list[Any]:
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -105,4 +119,4 @@ async def _map(step: Call[..., Any], items: list[Any], limit: int | None) -> lis
         async with slots:
             return await running.call(step, (item,), {})
 
-    return await gather(*(one(item) for item in items))
+    return await _gather(*(one(item) for item in items))
