@@ -197,3 +197,28 @@ def test_a_plain_job_maps_and_is_told_that_it_cannot_gather(app: App) -> None:
             await bad.aresult(timeout=1)
 
     play(story())
+
+
+def test_an_answer_that_cannot_be_the_tools_result_is_asked_for_again(app: App) -> None:
+    @app.tool(timeout=0.01)
+    async def charge() -> int:
+        await asyncio.sleep(60)
+        return 1
+
+    @app.job
+    async def work() -> int:
+        return await charge()
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        node = (await handle.aevents())[-1].payload["node"]
+        await app.aresolve(handle.id, node, done="seven")
+        await drain(app)
+        assert (await handle.arecord()).stage == "parked", "it asks again"
+        await app.aresolve(handle.id, node, done=7)
+        await drain(app)
+        assert await handle.aresult(timeout=1) == 7
+        assert await app.averify() == {}
+
+    play(story())

@@ -208,7 +208,7 @@ class Calls:
         if node not in attempt.replay.in_doubt:
             return None
         answer = attempt.replay.answers.pop(node, None)
-        if answer is None:
+        if answer is None or not self._fits(call, answer):
             answer = await self._ask_policy(call, node, plain)
         del attempt.replay.in_doubt[node]
         match answer.get("answer"):
@@ -225,6 +225,14 @@ class Calls:
                 reason = "it was started, and nobody knows whether it acted"
                 self._record_failure(call, node, "InDoubt", reason, retry_at=None, hopeless=True)
                 raise InDoubt(call.name, "InDoubt", reason)
+
+    def _fits(self, call: Call[..., Any], answer: dict[str, Any]) -> bool:
+        """Whether an operator's answer can be the tool's result; if not, he is asked again, and nothing is lost."""
+        try:
+            call.signature.encode_result(answer.get("result"), self._attempt.config.payload_bytes_max)
+        except (InvalidResult, PayloadTooLarge):
+            return answer.get("answer") != "done"
+        return True
 
     async def _ask_policy(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> dict[str, Any]:
         attempt = self._attempt
