@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from holdfast import App, Backoff, NotDone, RunFailed, StepFailed, gather, now, wait_for
 from holdfast import map as map_calls
+from holdfast.engine.threads import Threads
 from support.stories import drain, play
 
 
@@ -222,3 +224,48 @@ def test_an_answer_that_cannot_be_the_tools_result_is_asked_for_again(app: App) 
         assert await app.averify() == {}
 
     play(story())
+
+
+def test_plain_tools_of_plain_jobs_do_not_wait_for_each_others_threads(app: App) -> None:
+    @app.tool(timeout=0.4)
+    def slow(number: int) -> int:
+        time.sleep(0.15)
+        return number
+
+    @app.job
+    def work(number: int) -> int:
+        return slow(number)
+
+    async def story() -> None:
+        handles = [await app.astart(work, number) for number in range(16)]
+        async with asyncio.timeout(60):
+            await app.worker(concurrency=16).arun(until_idle=True)
+        assert [await handle.aresult(timeout=1) for handle in handles] == list(range(16))
+
+    play(story())
+
+
+def test_a_tool_that_no_thread_was_free_for_is_not_in_doubt(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    acted: list[int] = []
+
+    @app.tool(timeout=0.05)
+    def charge() -> Any:
+        acted.append(1)
+
+    @app.job
+    async def work() -> str:
+        try:
+            await charge()
+        except StepFailed as failure:
+            return failure.reason
+        return "charged"
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        monkeypatch.setattr(Threads, "submit", lambda *_: Future())  # nobody is ever free
+        await drain(app)
+        assert await handle.aresult(timeout=1) == "step timeout", "it has failed, and nobody is asked"
+        assert await app.averify() == {}
+
+    play(story())
+    assert acted == []

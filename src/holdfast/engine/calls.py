@@ -42,6 +42,7 @@ class Calls:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
+        self._not_begun: set[str] = set()  # tools whose time was over before a thread was free for them
         self._out_of_time: set[str] = set()  # tools in doubt because their time was over
 
     async def call(self, call: Call[..., Any], plain: dict[str, Any]) -> Any:
@@ -103,10 +104,11 @@ class Calls:
             result = await self._invoke(call, node, plain)
             value = call.signature.encode_result(result, attempt.config.payload_bytes_max)
         except _TimedOut:
-            if call.tool:
+            if call.tool and node not in self._not_begun:
                 attempt.replay.in_doubt[node] = attempt.attempt
                 self._out_of_time.add(node)
                 return None  # it may have acted: settled by its policy, not called again
+            self._not_begun.discard(node)
             self._failed(call, node, TimeoutError("step timeout"), "step timeout")
             return None
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises is its failure
@@ -157,7 +159,8 @@ class Calls:
         try:
             return await attempt.in_thread(reporting, kwargs)
         except asyncio.CancelledError:
-            reporting.abandon()
+            if not reporting.abandon():
+                self._not_begun.add(node)
             raise
 
     def _late(self, call: Call[..., Any], node: str, number: int) -> Callable[[Any, str | None], None]:

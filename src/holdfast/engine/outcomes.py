@@ -118,10 +118,15 @@ class Reporting:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._ended: tuple[Any, str | None] | None = None
+        self._begun = False
         self._abandoned = False
 
     def __call__(self, **kwargs: Any) -> Any:
-        """Run it, in its thread."""
+        """Run it, in its thread; unless nobody waits for it any more."""
+        with self._lock:
+            self._begun = not self._abandoned
+        if not self._begun:
+            return None
         try:
             value = self._function(**kwargs)
         except Exception as error:
@@ -130,13 +135,14 @@ class Reporting:
         self._end(value, None)
         return value
 
-    def abandon(self) -> None:
-        """Nobody waits for it any more."""
+    def abandon(self) -> bool:
+        """Nobody waits for it any more; whether it has begun. If not, it never will."""
         with self._lock:
             self._abandoned = True
             ended = self._ended
         if ended is not None:
             self._late(*ended)
+        return self._begun
 
     def _end(self, value: Any, error: str | None) -> None:
         with self._lock:

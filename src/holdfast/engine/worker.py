@@ -102,7 +102,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
-        self._threads = Threads(self._slots + 4)
+        self._threads = Threads(2 * self._slots + 4)  # a plain job in every slot, and the plain call it is in
         self._renewed = time.monotonic()
         unsubscribe = self._store.subscribe(self._notice)
         heartbeat = _Heartbeat(self)
