@@ -61,6 +61,8 @@ def test_names_are_uuids_that_sort_by_time() -> None:
 def test_a_url_that_names_no_store_is_refused() -> None:
     with pytest.raises(ValueError, match="url='redis://localhost': it names no store: use sqlite:///path"):
         open_store("redis://localhost")
+    with pytest.raises(ValueError, match="names no store"):
+        open_store("sqlite:///")
 
 
 def test_a_plain_call_on_the_apps_own_loop_is_refused_instead_of_waiting_for_itself() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from holdfast.errors import InvalidSetting
@@ -21,7 +22,7 @@ def open_store(url: str) -> Store:
     """
     if url in {"memory:", "memory://", "sqlite://"}:
         return MemoryStore()
-    if url.startswith("sqlite:///"):
+    if url.startswith("sqlite:///") and Path(url.removeprefix("sqlite:///")).name:
         from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
 
         return SqliteStore(url.removeprefix("sqlite:///"))
