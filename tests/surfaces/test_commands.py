@@ -242,3 +242,9 @@ def test_the_doctor_tells_versions_and_that_the_store_works(shell: Shell) -> Non
 def test_a_listing_of_nothing_says_so(shell: Shell) -> None:
     assert shell.run("runs") == "no runs"
     assert shell.json("runs") == []
+
+
+def test_several_processes_stop_when_there_is_nothing_left_to_do(shell: Shell) -> None:
+    run = shell.run("start", SHOP, "checkout", "sku=A1", "card=4242")
+    shell.run("worker", SHOP, "--processes", "2", "--until-idle")
+    assert shell.json("show", run)["stage"] == "parked"

@@ -86,7 +86,12 @@ def worker(
         from holdfast.surfaces.supervisor import supervise  # noqa: PLC0415 - see the module's promise
 
         chosen = [target, "--url", app.url, *(part for queue in queues for part in ("--queue", queue))]
-        supervise(app, [*chosen, *(["--concurrency", str(concurrency)] if concurrency else [])], processes)
+        supervise(
+            app,
+            [*chosen, *(["--concurrency", str(concurrency)] if concurrency else [])],
+            processes,
+            until_idle=until_idle,
+        )
         return
     running = app.worker(concurrency=concurrency, queues=queues, name=name)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -20,8 +20,12 @@ LOOK_SECONDS = 0.05  # how soon a death is noticed
 RESTART_SECONDS = 0.5  # a child that dies at once is not started more often than this
 
 
-def supervise(app: App, arguments: list[str], processes: int) -> None:
-    """Keep so many workers running until this process is asked to stop; then stop them in order."""
+def supervise(app: App, arguments: list[str], processes: int, *, until_idle: bool = False) -> None:
+    """Keep so many workers running until this process is asked to stop; then stop them in order.
+
+    With `until_idle`, until each of them has found nothing left to do.
+    """
+    arguments = [*arguments, *(["--until-idle"] if until_idle else [])]
     stopping: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -31,11 +35,13 @@ def supervise(app: App, arguments: list[str], processes: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     children = dict(_start(arguments) for _ in range(processes))
-    while not stopping:
+    while children and not stopping:
         time.sleep(LOOK_SECONDS)
         for name, child in list(children.items()):
             if child.poll() is not None:
                 del children[name]
+                if until_idle and child.returncode == 0:
+                    continue  # it has found nothing left to do
                 app.store().commit_blocking([Bury(name), Reclaim()])
                 click.echo(f"worker {name} died (exit code {child.returncode}): replaced, its jobs are free", err=True)
                 if time.monotonic() - child.started < RESTART_SECONDS:
