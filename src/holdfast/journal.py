@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from holdfast.store import Append, Command, Store
+from holdfast.store import Append, Command, Signal, Store
 
 __all__ = ["Journal", "Writer"]
 
@@ -35,6 +35,7 @@ class Writer(Protocol):
     job: str
     attempt: int
     gathered: list[tuple[str, bytes]]  # its events that wait for the next batch; the journal's to fill and to empty
+    uses: list[str]  # signals that are used up in the same transaction; the journal's to empty
 
     def written(self, count: int, error: Exception | None) -> None:
         """So many more of its events are on disk; or they were refused, or nobody knows, and why."""
@@ -83,6 +84,10 @@ class Journal:
             self._put(writer)
         writer.gathered += events
 
+    async def inbox(self, job: str) -> list[Signal]:
+        """Read the signals that wait in a job's inbox."""
+        return await self._store.inbox(job)
+
     async def settle(self) -> None:
         """Wait until nothing is under way."""
         while self._draining is not None:
@@ -127,4 +132,5 @@ class Journal:
 
 def _taken(writer: Writer) -> Append:
     events, writer.gathered = tuple(writer.gathered), []
-    return Append(writer.job, writer.attempt, events)
+    uses, writer.uses = tuple(writer.uses), []
+    return Append(writer.job, writer.attempt, events, uses)

@@ -20,6 +20,7 @@ import pytest
 
 from holdfast import (
     App,
+    Backoff,
     Config,
     InvalidArguments,
     PayloadTooLarge,
@@ -1080,3 +1081,26 @@ def test_keys_by_which_holdfast_is_told_of_answers_are_not_for_signals(app: App)
             await other.aresult(timeout=1)
 
     play(story())
+
+
+def test_a_step_that_changes_its_arguments_is_tried_again_with_what_it_was_given(app: App) -> None:
+    seen: list[list[int]] = []
+
+    @app.step(backoff=Backoff(retries=2, first_seconds=0.001))
+    async def consume(items):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - without hints nothing is converted
+        seen.append(list(items))
+        items.pop()
+        raise ValueError("not yet")
+
+    @app.job
+    async def work() -> None:
+        await consume([1, 2, 3])
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        started = [event.payload["args"] for event in await handle.aevents() if event.type == "node_started"]
+        assert started == [{"items": [1, 2, 3]}] * 3
+
+    play(story())
+    assert seen == [[1, 2, 3]] * 3

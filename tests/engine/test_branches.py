@@ -325,3 +325,106 @@ def test_values_go_to_the_branches_that_they_were_made_for_whoever_comes_first(a
         assert [text[0] for text in await handle.aresult(timeout=1)] == ["0", "1", "2"]
 
     play(story())
+
+
+def test_a_signal_reaches_a_branch_while_another_is_busy(app: App) -> None:
+    turns: list[int] = []
+    busy = asyncio.Event()
+
+    @app.step
+    async def turn(n: int) -> int:
+        turns.append(n)
+        await asyncio.sleep(0.002)
+        if n == 5:
+            busy.set()
+        return n
+
+    @app.job
+    async def work() -> list[Any]:
+        async def loop() -> None:
+            n = 0
+            while True:
+                n = await turn(n) + 1
+
+        looping = asyncio.ensure_future(loop())
+        said = await wait_for("stop")
+        looping.cancel()
+        again = await wait_for("again")
+        return [said, again]
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        worker = app.worker()
+        working = asyncio.create_task(worker.arun())
+        await busy.wait()
+        assert await handle.asignal("stop", "enough", id="s1") == "kept"
+        async for record in handle.awatch():
+            if record.stage == "parked":
+                break
+        assert await app.store().inbox(handle.id) == [], "it is used up"
+        assert await handle.asignal("stop", "enough", id="s1") == "repeat"
+        await handle.asignal("again", 2)
+        assert await handle.aresult(timeout=20) == ["enough", 2]
+        worker.stop()
+        await working
+        assert await app.averify() == {}
+
+    play(story())
+    assert turns == list(range(len(turns))), "no turn was made twice, though the job was taken up again"
+
+
+def test_a_wait_times_out_while_another_branch_is_busy(app: App) -> None:
+    over = asyncio.Event()
+
+    @app.step
+    async def long() -> str:
+        await over.wait()
+        return "done"
+
+    @app.job
+    async def work() -> list[Any]:
+        async def patient() -> str:
+            try:
+                return str(await wait_for("never", timeout=0.05))
+            except WaitTimeout:
+                over.set()
+                return "gave up"
+
+        return await gather(patient(), long(), sleep(0.01))
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        assert await handle.aresult(timeout=5) == ["gave up", "done", None]
+        assert await app.averify() == {}
+
+    play(story())
+
+
+def test_a_child_that_ends_while_its_parent_is_busy_is_heard_at_once(app: App) -> None:
+    heard = asyncio.Event()
+
+    @app.job
+    async def child() -> int:
+        return 7
+
+    @app.step
+    async def long() -> str:
+        await heard.wait()
+        return "done"
+
+    @app.job
+    async def parent() -> list[Any]:
+        async def listen() -> Any:
+            got = await child()
+            heard.set()
+            return got
+
+        return await gather(listen(), long())
+
+    async def story() -> None:
+        handle = await app.astart(parent)
+        await drain(app)
+        assert await handle.aresult(timeout=5) == [7, "done"]
+
+    play(story())

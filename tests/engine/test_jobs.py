@@ -769,7 +769,7 @@ def test_options_choose_priority_delay_and_queue(app: App) -> None:
         choices: list[tuple[str, dict[str, Any]]] = [
             ("low", {"priority": -1}),
             ("other", {"queue": "elsewhere"}),
-            ("late", {"delay": "50ms"}),
+            ("late", {"delay": "50ms", "priority": -2}),
             ("high", {"priority": 5}),
         ]
         for name, chosen in choices:

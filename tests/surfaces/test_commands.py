@@ -52,7 +52,12 @@ def test_ids_may_be_shortened_as_long_as_they_are_one_runs(shell: Shell) -> None
     one = shell.run("start", SHOP, "notify", "text=hello")
     two = shell.run("start", SHOP, "notify", "text=there")
     assert shell.json("show", one[-8:])["run_id"] == one
-    assert "no job has the id" in shell.run("show", one[:3], code=3)
+    assert f"{one[:3]} fits 2 runs" in shell.run("show", one[:3], code=2)
+    assert "no job has the id" in shell.run("show", "zzz", code=3)
+    assert "no job has the id" in shell.run("show", f"{one}.0", code=3)
+    assert shell.json("cancel", one)["status"] == "canceled"
+    assert shell.json("signal", one, "k") == {"outcome": "too_late"}
+    assert shell.json("explain", one)["state"] == "cancelled"
     assert shell.run("show", two)
 
 

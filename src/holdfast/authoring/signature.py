@@ -231,7 +231,9 @@ def _items(plain: Any) -> list[Any]:
 
 
 def _convert(plain: Any, hint: Any) -> Any:
-    return plain if hint is Any else msgspec.convert(plain, hint, strict=True, str_keys=True, dec_hook=_decode_foreign)
+    if hint is Any:
+        return msgspec.to_builtins(plain) if isinstance(plain, (dict, list)) else plain  # nobody changes what is kept
+    return msgspec.convert(plain, hint, strict=True, str_keys=True, dec_hook=_decode_foreign)
 
 
 def _encode_foreign(value: Any) -> Any:

@@ -107,7 +107,7 @@ class App(Registry):
         """Read a run's record."""
         job, number = job_of_run(run_id)
         records = runs(await self._store().events(job))
-        if len(records) < number:
+        if not 1 <= number <= len(records):
             raise UnknownJob(run_id)
         return records[number - 1]
 

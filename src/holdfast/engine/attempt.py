@@ -31,12 +31,13 @@ from holdfast.config import Config
 from holdfast.engine import verdict
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
+from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.replay import Replay
 from holdfast.engine.threads import escaped
 from holdfast.engine.verdict import Written
 from holdfast.engine.waits import Waits
-from holdfast.errors import NonDeterminism, StaleAttempt, StoreUnavailable, WaitTimeout
+from holdfast.errors import StaleAttempt, StoreUnavailable, WaitTimeout
 from holdfast.journal import Journal
 from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.event import freeze_plain
@@ -80,6 +81,7 @@ class Attempt:
         self._calls = Calls(self)
         self.waits = Waits(self)
         self.outcomes = Outcomes(self, effects)
+        self.deliveries = Deliveries(self)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._children = Children(self, children)
         self._intent: Written | None = None
@@ -89,11 +91,11 @@ class Attempt:
         self._why: str | None = None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
         self.pausing = claimed.job.pause  # whether it is to stop at the next call (J13)
         self.gathered: list[tuple[str, bytes]] = []  # events that the next batch takes along
+        self.uses: list[str] = []  # signals that are used up with them
         self.recorded_events = 0  # in all, on disk or not
         self._durable_events = 0  # of them, on disk
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # for so many to be on disk
         self._grace: asyncio.TimerHandle | None = None
-        self._delivered = asyncio.Event()
 
     # The life of an attempt
 
@@ -372,25 +374,8 @@ class Attempt:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def delivered(self) -> None:
-        """A recorded result was handed out."""
-        self._delivered.set()
-        self._delivered = asyncio.Event()
-
-    async def frontier(self, name: str, node: str) -> None:
-        """Before a new call: every recorded result that other branches will ask for is handed out first (E8)."""
-        until = self._loop.time() + self.config.replay_patience_seconds
-        while self.replay.owed and self._others_may_ask():
-            left = until - self._loop.time()
-            try:
-                await asyncio.wait_for(self._delivered.wait(), max(left, 0.001))
-            except TimeoutError:
-                break
-        unasked = self.replay.owed_of(name)
-        if unasked:
-            raise NonDeterminism(node, unasked)
-
-    def _others_may_ask(self) -> bool:
+    def has_branches(self) -> bool:
+        """Whether others than the caller may still ask for something."""
         return bool(self._tasks) or self.waits.busy > 1
 
 

@@ -19,7 +19,7 @@ from holdfast.engine.outcomes import Reporting
 from holdfast.engine.replay import Failure, Success
 from holdfast.engine.threads import escaped
 from holdfast.engine.verdict import words
-from holdfast.errors import InDoubt, InvalidResult, PayloadTooLarge, Permanent, StepFailed
+from holdfast.errors import InDoubt, InvalidResult, NonDeterminism, PayloadTooLarge, Permanent, StepFailed
 from holdfast.machines import HistoryEvent
 from holdfast.store.decide import DOUBT
 
@@ -42,6 +42,7 @@ class Calls:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
+        self._delivered = asyncio.Event()  # a recorded result was handed out
         self._not_begun: set[str] = set()  # tools whose time was over before a thread was free for them
         self._out_of_time: set[str] = set()  # tools in doubt because their time was over
 
@@ -51,10 +52,11 @@ class Calls:
         node = attempt.replay.node(call.name, plain, call.key)
         recorded = attempt.replay.take(node)
         if recorded is not None:
-            attempt.delivered()
+            self._delivered.set()
+            self._delivered = asyncio.Event()
             return _handed_out(call, node, recorded)
         if attempt.replay.owed:
-            await attempt.frontier(call.name, node)
+            await self._frontier(call.name, node)
         if attempt.pausing:
             await attempt.waits.pause()
         outcome = self._caught_up(call, node, plain)
@@ -64,6 +66,20 @@ class Calls:
                 await self._due(node)
                 outcome = await self._try(call, node, plain)
         return call.signature.decode_result(outcome.result)
+
+    async def _frontier(self, name: str, node: str) -> None:
+        """Before a new call: every recorded result that other branches will ask for is handed out first (E8)."""
+        attempt = self._attempt
+        loop = asyncio.get_running_loop()
+        until = loop.time() + attempt.config.replay_patience_seconds
+        while attempt.replay.owed and attempt.has_branches():
+            try:
+                await asyncio.wait_for(self._delivered.wait(), max(until - loop.time(), 0.001))
+            except TimeoutError:
+                break
+        unasked = attempt.replay.owed_of(name)
+        if unasked:
+            raise NonDeterminism(node, unasked)
 
     def _caught_up(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
         """An effect that was kept before its events could be: append them, and do not call again (E3)."""

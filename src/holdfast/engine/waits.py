@@ -23,13 +23,13 @@ from holdfast.store.decide import PAUSE_KEY
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Waits"]
+__all__ = ["Waiting", "Waits"]
 
 PATIENCE_TURNS = 64  # of a busy loop, until a job is taken to have nothing left to do
 PAUSED = float("-inf")  # before all other places: nothing but a resume brings the job back
 
 
-class _Place(NamedTuple):
+class Waiting(NamedTuple):
     """A place that waits: when it ends by itself, what to write if the job waits there, and how its code is unwound."""
 
     until: float
@@ -42,7 +42,7 @@ class Waits:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._places: list[_Place] = []
+        self._places: list[Waiting] = []
         self.busy = 0
         self._looking = False
 
@@ -65,7 +65,7 @@ class Waits:
     ) -> dict[str, Any]:
         """Wait at this place; how the wait was completed, in this attempt or an earlier one."""
         attempt = self._attempt
-        completed = attempt.replay.completed_waits.pop(node, None)
+        completed = attempt.replay.completed_waits.pop(node, None) or attempt.deliveries.recorded(node)
         if completed is not None:
             return completed
         deadline = None
@@ -73,8 +73,10 @@ class Waits:
             deadline = attempt.recorded(f"{node}:until", lambda: attempt.now() + timeout)
         long = deadline is None or deadline - attempt.now() > attempt.config.park_seconds
         said = {"node": node, "correlation_key": key, "wait_type": wait_type, "deadline": deadline, "park": long}
-        await self._wait(float("inf") if deadline is None else deadline, (JobEvent.WAITING.value, said))
-        raise AssertionError("what completes a wait comes with another attempt")
+        ended: dict[str, Any] = await self._wait(
+            float("inf") if deadline is None else deadline, (JobEvent.WAITING.value, said)
+        )
+        return ended
 
     async def ask(self, node: str, key: str) -> None:
         """Wait for an operator's answer, from inside a call."""
@@ -116,19 +118,36 @@ class Waits:
                 place.future.set_exception(Suspended())
                 place.future.exception()  # seen: nobody may be left to see it
 
-    async def _wait(self, until: float, intent: Written) -> None:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        place = _Place(until, intent, future)
+    async def _wait(self, until: float, intent: Written) -> Any:
+        loop = asyncio.get_running_loop()
+        place = Waiting(until, intent, loop.create_future())
         self._places.append(place)
         self.look()
+        timer = None
+        if intent[0] == JobEvent.WAITING:
+            self._attempt.deliveries.look()
+            if PAUSED < until < float("inf"):
+                timer = loop.call_later(until - self._attempt.now(), self._attempt.deliveries.expire, place)
         try:
-            await future
+            return await place.future
         finally:
+            if timer is not None:
+                timer.cancel()
             self._places.remove(place)  # also when its branch was cancelled: the job does not wait there any more
 
+    def signalled(self) -> bool:
+        """Whether a signal could end one of the waits while other branches work on."""
+        return self.busy > 0 and any(place.intent[0] == JobEvent.WAITING for place in self._places)
+
+    def waiting_for(self, key: str) -> Waiting | None:
+        """The first place that waits for a signal with this key."""
+        open_places = (place for place in self._places if not place.future.done())
+        return next((place for place in open_places if place.intent[1].get("correlation_key") == key), None)
+
     def _let_go(self) -> None:
-        if self._places and not self.busy and self._attempt.goes_on():
-            first, *others = sorted(self._places, key=lambda place: place.until)
+        still = [place for place in self._places if not place.future.done()]
+        if still and not self.busy and self._attempt.goes_on():
+            first, *others = sorted(still, key=lambda place: place.until)
             self._attempt.suspend(first.intent if first.until == PAUSED else _with(first.intent, others))
 
     @contextlib.contextmanager
@@ -140,7 +159,7 @@ class Waits:
             self.busy += 1
 
 
-def _with(intent: Written, others: list[_Place]) -> Written:
+def _with(intent: Written, others: list[Waiting]) -> Written:
     """What to write for a job that waits at several places: the first, and the others that a signal may end."""
     waits = [place.intent[1] for place in others if place.intent[0] == JobEvent.WAITING]
     if not waits:

@@ -164,6 +164,8 @@ class Worker:
         news, self._news = self._news, 0
         if news & ASKED and self.running:
             self._told(await self._store.requests(self.name))
+            for attempt in list(self.running.values()):
+                attempt.deliveries.look()
         full = False
         if self._store.floor_seconds is not None and now - self._looked_at >= self._store.floor_seconds:
             self._looked_at = now

@@ -88,8 +88,8 @@ class Batch(ABC):
         """Find the job with an idempotency key."""
 
     @abstractmethod
-    def first_signal(self, job: str, key: str) -> Signal | None:
-        """Find the oldest unused signal of a job with a key."""
+    def first_signal(self, job: str, key: str, besides: Sequence[str] = ()) -> Signal | None:
+        """Find the oldest unused signal of a job with a key, besides those named."""
 
     @abstractmethod
     def knows_signal(self, job: str, signal: str) -> bool:
@@ -162,7 +162,11 @@ class Batch(ABC):
 
     def _append(self, command: c.Append) -> Any:
         job = self._one(command.job)
-        return self._take(decide.append(command, job, self.now, lambda key: self.first_signal(command.job, key)))
+
+        def inbox(key: str) -> Signal | None:
+            return self.first_signal(command.job, key, command.uses)
+
+        return self._take(decide.append(command, job, self.now, inbox))
 
     def _submit(self, command: c.Submit) -> Any:
         return self._take(decide.submit(command, self.now, self._existing(command)))
@@ -271,7 +275,7 @@ class Batch(ABC):
         self._jobs[job.id] = job
         self._sealed += zip(decision.events, decision.payloads, strict=True)
         self.change |= decision.change
-        if decision.grew_only:
+        if decision.grew_only and not decision.used:
             return decision.answer
         self._changed.add(job.id)
         self.ended = self.ended or job.state in TERMINAL_JOB_STATES

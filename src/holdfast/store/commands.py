@@ -124,6 +124,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     job: str
     attempt: int
     events: tuple[tuple[str, dict[str, Any] | bytes], ...]  # payloads as values, or frozen
+    uses: tuple[str, ...] = ()  # ids of signals in the inbox that are used up with this
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):

@@ -14,7 +14,7 @@ from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, 
 from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
 from holdfast.machines.event import GENESIS, freeze, seal_frozen, vouch
 from holdfast.store import commands as c
-from holdfast.store.changes import EVENTS, WORK
+from holdfast.store.changes import ASKED, EVENTS, WORK
 from holdfast.store.pen import GROWING, Decision, Pen
 from holdfast.store.rows import Job, Lease, Signal
 
@@ -184,6 +184,7 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     pen = Pen(job, now)
     for kind, payload in command.events:
         pen.put(kind, payload, attempt=command.attempt)
+    pen.decision.used = _used(command, now)
     if pen.job.cancel is not None:
         _cancel_what_was_let_go(pen)
     else:
@@ -191,6 +192,11 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     decision = pen.end()
     decision.answer = c.Appended(decision.job.version, decision.job.state)
     return decision
+
+
+def _used(command: c.Append, now: float) -> tuple[Signal, ...]:
+    """The signals that a job has taken while it runs; only their names count."""
+    return tuple(Signal(command.job, name, "", None, now) for name in command.uses)
 
 
 def _grow(command: c.Append, job: Job, now: float) -> Decision:
@@ -206,6 +212,7 @@ def _grow(command: c.Append, job: Job, now: float) -> Decision:
         decision.payloads.append(frozen)
     decision.job = msgspec.structs.replace(job, version=seq, head=head, updated_at=now)
     decision.answer = c.Appended(seq, job.state)
+    decision.used = _used(command, now)
     return decision
 
 
@@ -225,7 +232,7 @@ def _look_into_the_inbox(pen: Pen, inbox: Inbox) -> None:
         early = inbox(place.correlation_key) if place.correlation_key is not None else None
         if early is not None:
             pen.complete_wait("signal", early.payload, signal=early.id, place=place)
-            pen.decision.used = (early,)
+            pen.decision.used = (*pen.decision.used, early)
             return
 
 
@@ -243,6 +250,8 @@ def _signal(command: c.SendSignal, job: Job, now: float, known: Callable[[str], 
         pen.decision.used = (signal,)
     decision = pen.end()
     decision.answer = c.Kept("delivered" if place is not None else "kept")
+    if job.state is JobState.RUNNING:
+        decision.change |= ASKED  # a branch of it may wait for this while another works
     return decision
 
 

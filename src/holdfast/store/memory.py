@@ -162,7 +162,8 @@ class MemoryStore:
         if job is None:
             raise UnknownJob(command.job)
         known = self._signals.get(command.job, {}).__contains__
-        return self._write(decide.decide(command, job, self._now, lambda key: self._first(job.id, key), known))
+        uses = getattr(command, "uses", ())
+        return self._write(decide.decide(command, job, self._now, lambda key: self._first(job.id, key, uses), known))
 
     def _submit(self, command: c.Submit) -> Any:
         return self._write(decide.submit(command, self._now, self._existing(command)))
@@ -210,8 +211,9 @@ class MemoryStore:
         same = (job for job in self._jobs.values() if (job.plugin, job.entry, job.idempotency_key) == wanted)
         return next(same, None)
 
-    def _first(self, job: str, key: str) -> Signal | None:
-        unused = (signal for signal in self._signals.get(job, {}).values() if (job, signal.id) not in self._used)
+    def _first(self, job: str, key: str, besides: Sequence[str]) -> Signal | None:
+        kept = (signal for signal in self._signals.get(job, {}).values() if signal.id not in besides)
+        unused = (signal for signal in kept if (job, signal.id) not in self._used)
         return next((signal for signal in unused if signal.key == key), None)
 
     def _claim(self, command: c.Claim) -> list[c.Claimed]:

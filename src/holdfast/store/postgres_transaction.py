@@ -200,9 +200,10 @@ class Transaction(Batch):
         for job, name, key, payload, at, used in rows:
             self._inboxes[job].append((Signal(job, name, key, msgspec.json.decode(payload), at), used))
 
-    def first_signal(self, job: str, key: str) -> Signal | None:
-        """Find the oldest unused signal with a key."""
-        return next((signal for signal, used in self._inbox(job) if signal.key == key and not used), None)
+    def first_signal(self, job: str, key: str, besides: Sequence[str] = ()) -> Signal | None:
+        """Find the oldest unused signal with a key, besides those named."""
+        unused = (signal for signal, used in self._inbox(job) if not used and signal.id not in besides)
+        return next((signal for signal in unused if signal.key == key), None)
 
     def knows_signal(self, job: str, signal: str) -> bool:
         """Whether a signal's id is known."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -59,7 +59,8 @@ _INSERT_SIGNAL = (
     " (?1, ?2, ?3, ?4, ?5, (SELECT coalesce(max(place), 0) + 1 FROM signals WHERE job = ?1), 0)"
 )
 _FIRST_SIGNAL = (
-    "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND key = ? AND used = 0 ORDER BY place LIMIT 1"
+    "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND key = ? AND used = 0"
+    " AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY place LIMIT 1"
 )
 _INSERT_EVIDENCE = (
     "INSERT INTO evidence (job, node, attempt, number, result, error, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -97,9 +98,10 @@ class Transaction(Batch):
         found = self._connection.execute(sql, (plugin, entry, key)).fetchone()
         return found[0] if found else None
 
-    def first_signal(self, job: str, key: str) -> Signal | None:
-        """Find the oldest unused signal with a key."""
-        row = self._connection.execute(_FIRST_SIGNAL, (job, key)).fetchone()
+    def first_signal(self, job: str, key: str, besides: Sequence[str] = ()) -> Signal | None:
+        """Find the oldest unused signal with a key, besides those named."""
+        others = msgspec.json.encode(besides).decode()
+        row = self._connection.execute(_FIRST_SIGNAL, (job, key, others)).fetchone()
         return signal_of(row) if row else None
 
     def knows_signal(self, job: str, signal: str) -> bool:

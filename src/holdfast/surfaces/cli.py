@@ -143,23 +143,33 @@ def start(
 @click.argument("payload", required=False)
 @url_option
 @click.option("--id", "name", help="A repeat with the same id changes nothing.")
-def send_signal(run: str, key: str, payload: str | None, url: str | None, name: str | None) -> None:
+@json_option
+def send_signal(
+    run: str,
+    key: str,
+    payload: str | None,
+    url: str | None,
+    name: str | None,
+    as_json: bool,  # noqa: FBT001 - a flag of the command line
+) -> None:
     """Send the signal KEY to RUN, with PAYLOAD as JSON, or text."""
     app = client(url)
-    click.echo(app.signal(full_id(app, run), key, value_of(payload) if payload is not None else None, name))
+    outcome = app.signal(full_id(app, run), key, value_of(payload) if payload is not None else None, name)
+    show_result({"outcome": outcome}, as_json=as_json, text=lambda: outcome)
 
 
 def _steer(name: str, text: str, *options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], None]:
     """Declare a command that does something to a run and shows its record's new status."""
 
     def declare(act: Callable[..., Any]) -> None:
-        def command(run: str, url: str | None, **chosen: Any) -> None:
+        def command(run: str, url: str | None, as_json: bool, **chosen: Any) -> None:  # noqa: FBT001 - as above
             app = client(url)
             record = act(app, full_id(app, run), **chosen)
-            click.echo(f"{record.run_id} {record.status} {record.stage or ''}".rstrip())
+            line = f"{record.run_id} {record.status} {record.stage or ''}".rstrip()
+            show_result(record, as_json=as_json, text=lambda: line)
 
         made: Any = command
-        for option in [url_option, *options, click.argument("run")]:
+        for option in [json_option, url_option, *options, click.argument("run")]:
             made = option(made)
         main.command(name=name, help=text)(made)
 
@@ -187,6 +197,7 @@ _steer("retry", "Reopen a failed RUN: a new run on the same job.", _actor, _reas
 @click.option("--fail", is_flag=True, help="Give up.")
 @_actor
 @url_option
+@json_option
 def resolve(
     run: str,
     step: str,
@@ -195,6 +206,7 @@ def resolve(
     fail: bool,  # noqa: FBT001 - a flag of the command line
     actor: str,
     url: str | None,
+    as_json: bool,  # noqa: FBT001 - a flag of the command line
 ) -> None:
     """Answer for the tool call STEP of RUN, which was started by a worker that died: did it act?"""
     if (result is not None) + not_done + fail != 1:
@@ -202,7 +214,7 @@ def resolve(
     app = client(url)
     answer: dict[str, Any] = {"done": value_of(result)} if result is not None else {"not_done": not_done, "fail": fail}
     record = app.resolve(full_id(app, run), step, actor=actor, **answer)
-    click.echo(f"{record.run_id} {record.status}")
+    show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
 
 
 @main.command()

@@ -34,7 +34,9 @@ def full_id(app: App, run: str) -> str:
     found = [
         row.id for row in app.block(app.store().jobs(limit=10_000)) if row.id.startswith(job) or row.id.endswith(job)
     ]
-    if len(found) != 1:
+    if len(found) > 1:
+        raise click.UsageError(f"{run} fits {len(found)} runs, {found[0]} and {found[1]} among them: give more of it")
+    if not found:
         raise errors.UnknownJob(run)
     return found[0] + run[len(job) :]
 

@@ -70,7 +70,8 @@ def events(run: str, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - 
 @click.argument("run")
 @click.option("--target", help="The file or module with the App, to know what it can run.")
 @url_option
-def explain_run(run: str, target: str | None, url: str | None) -> None:
+@json_option
+def explain_run(run: str, target: str | None, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
     """Say in plain words where RUN is, who holds it, what will wake it and when."""
     from holdfast.client.explain import explain  # noqa: PLC0415 - see the module's promise
     from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the module's promise
@@ -79,7 +80,8 @@ def explain_run(run: str, target: str | None, url: str | None) -> None:
     job = full_id(app, run).partition(".")[0]
     row, now = app.block(app.store().get(job)), app.block(app.store().now())
     assert row is not None, "its id was completed from the store"
-    click.echo(explain(row, now, app.entries if target is not None else None, app.evidence(job)))
+    said = explain(row, now, app.entries if target is not None else None, app.evidence(job))
+    show_result({"job": row.id, "state": row.state, "explanation": said}, as_json=as_json, text=lambda: said)
 
 
 @click.command()
