@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +122,52 @@ def test_a_worker_that_gets_back_a_job_it_has_lost_ends_the_old_attempt_and_keep
 
 async def _is(so: bool) -> bool:
     return so
+
+
+def test_a_worker_that_was_stopped_before_it_began_does_not_begin(tmp_path: Path) -> None:
+    async def story() -> None:
+        app = App("shop", config=quick(f"sqlite:///{tmp_path / 'jobs.db'}"))
+        worker = app.worker()
+        worker.stop()
+        async with asyncio.timeout(10):
+            await worker.arun()
+        await app.aclose()
+
+    play(story())
+
+
+CTRL_C = """
+import asyncio, sys
+from holdfast import App, Config
+
+app = App("shop", config=Config(url=sys.argv[1], shutdown_seconds=0.05, grace_seconds=0.2))
+
+@app.step
+async def hang() -> None:
+    print("hanging", flush=True)
+    await asyncio.sleep(3600)
+
+@app.job
+async def work() -> None:
+    await hang()
+
+work.start()
+app.worker().run()
+"""
+
+
+def test_ctrl_c_hands_jobs_back_before_it_is_raised(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with subprocess.Popen(
+        [sys.executable, "-c", CTRL_C, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "hanging\n"
+        program.send_signal(signal.SIGINT)
+        _, said = program.communicate(timeout=30)
+    assert "KeyboardInterrupt" in said
+    app = App("shop", url)
+    (record,) = app.list()
+    last = app.block(app.store().events(record.run_id))[-1]
+    assert (last.type, last.payload["reason"]) == ("job_requeued", "worker_shutdown")
+    app.close()

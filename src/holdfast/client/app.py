@@ -333,6 +333,7 @@ class AppWorker:
         self._concurrency = concurrency
         self._queues = queues
         self._worker: Worker | None = None
+        self._stopped = False
 
     async def arun(self, *, until_idle: bool = False) -> None:
         """Work until stopped, or until there is nothing to do."""
@@ -346,18 +347,29 @@ class AppWorker:
             queues=self._queues,
             name=self._name,
         )
-        await self._worker.run(until_idle=until_idle)
+        if not self._stopped:
+            await self._worker.run(until_idle=until_idle)
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Work, blocking; Ctrl-C stops it in order."""
+        """Work, blocking; Ctrl-C stops it in order: jobs are handed back before it is raised."""
+        ended = threading.Event()
+
+        async def work() -> None:
+            try:
+                await self.arun(until_idle=until_idle)
+            finally:
+                ended.set()
+
         try:
-            self._app.block(self.arun(until_idle=until_idle))
+            self._app.block(work())
         except KeyboardInterrupt:
             self.stop()
+            ended.wait()
             raise
 
     def stop(self) -> None:
         """Stop in order: claim nothing more, let jobs go on for a while, hand the rest back. From any thread."""
+        self._stopped = True
         if self._worker is not None:
             self._worker.stop()
 

@@ -372,7 +372,12 @@ class Attempt:
         task = asyncio.current_task()
         if task is not None and task is not self._main:
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not self.goes_on() and not task.cancelled():
+            task.exception()  # seen: that a branch was unwound with its attempt is no news for anybody
 
     def has_branches(self) -> bool:
         """Whether others than the caller may still ask for something."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from types import FrameType
 import click
 
 from holdfast import App
+from holdfast.errors import StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.store import Bury, Reclaim
 
@@ -35,18 +37,21 @@ def supervise(app: App, arguments: list[str], processes: int, *, until_idle: boo
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     children = dict(_start(arguments) for _ in range(processes))
+    dead: list[str] = []  # who is still to be buried: the store may be away
     while children and not stopping:
         time.sleep(LOOK_SECONDS)
+        if dead:
+            with contextlib.suppress(StoreUnavailable):
+                app.store().commit_blocking([*map(Bury, dead), Reclaim()])
+                dead.clear()
         for name, child in list(children.items()):
             if child.poll() is not None:
                 del children[name]
                 if until_idle and child.returncode == 0:
                     continue  # it has found nothing left to do
-                app.store().commit_blocking([Bury(name), Reclaim()])
+                dead.append(name)
                 click.echo(f"worker {name} died (exit code {child.returncode}): replaced, its jobs are free", err=True)
-                if time.monotonic() - child.started < RESTART_SECONDS:
-                    time.sleep(RESTART_SECONDS)
-                children.update([_start(arguments)])
+                children.update([_start(arguments, RESTART_SECONDS - (time.monotonic() - child.started))])
     for child in children.values():
         child.terminate()
     for child in children.values():
@@ -61,6 +66,7 @@ class _Child(subprocess.Popen[bytes]):
         super().__init__([sys.executable, "-m", "holdfast", "worker", *arguments, "--name", name])
 
 
-def _start(arguments: list[str]) -> tuple[str, _Child]:
+def _start(arguments: list[str], pause: float = 0.0) -> tuple[str, _Child]:
+    time.sleep(max(0.0, pause))
     name = new_id()
     return name, _Child(arguments, name)
