@@ -182,10 +182,11 @@ class Batch(ABC):
     def _claim(self, command: c.Claim) -> list[c.Claimed]:
         self.flush()
         names = self._found(self.find_claimable(command))
-        for name in names:
-            self._take(decide.claim(self._jobs[name], command, self.now))
-        self.flush()
         streams = self.read_streams(names) if names else {}
+        for name in names:
+            decision = decide.claim(self._jobs[name], command, self.now)
+            self._take(decision)
+            streams[name] += decision.events
         return [c.Claimed(self._jobs[name], streams[name]) for name in names]
 
     def _renew(self, command: c.Renew) -> c.Leases:

@@ -31,7 +31,7 @@ from holdfast.store import commands as c
 from holdfast.store.changes import EVENTS
 from holdfast.store.postgres_listener import Listener
 from holdfast.store.postgres_schema import Connection, migrate, quoted
-from holdfast.store.postgres_transaction import Conflict, Statements, Transaction
+from holdfast.store.postgres_transaction import Statements, Transaction
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
 
@@ -43,7 +43,6 @@ TRIES = 6  # of a batch that stands in somebody's way, before it is given up
 FLOOR_SECONDS = 1.0
 
 _IN_THE_WAY = (
-    Conflict,
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
     psycopg.errors.UniqueViolation,
@@ -244,10 +243,10 @@ class PostgresStore:
     def _transact(
         self, connection: Connection, batch: Sequence[c.Command], *, looking_first: bool
     ) -> tuple[list[Any], int]:
-        connection.execute("BEGIN")
-        transaction = Transaction(connection, self._sql, looking_first=looking_first)
-        answers = transaction.carry_out(batch)
         with connection.pipeline():
+            connection.execute("BEGIN")
+            transaction = Transaction(connection, self._sql, looking_first=looking_first)
+            answers = transaction.carry_out(batch)
             if transaction.change & ~EVENTS or transaction.ended:
                 connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
             connection.execute("COMMIT")

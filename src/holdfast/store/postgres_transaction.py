@@ -1,5 +1,8 @@
 """A batch of commands on one PostgreSQL connection.
 
+The whole batch is one pipeline: a statement waits for no answer that nobody looks at, so an ordinary batch takes two
+round trips, one that locks and reads and one that writes and commits. What is refused on the way refuses the rest.
+
 Rows that the batch names are locked in one statement, in the order of their names; so are a claim's, which skips what
 others have locked. What is written goes as a whole with few statements: each takes one JSON document and makes rows of
 it, so that the cost does not grow with a round trip a row.
@@ -33,10 +36,6 @@ _CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
 _encode = msgspec.json.Encoder().encode
 
 
-class Conflict(Exception):
-    """Somebody else has written what this batch took for new: it is carried out again, looking first."""
-
-
 class Statements:
     """The statements for one schema. Its name is quoted by whoever makes this."""
 
@@ -61,7 +60,6 @@ class Statements:
         columns = ", ".join(JOB_WRITTEN)
         self.insert_jobs = (
             f"INSERT INTO {schema}.jobs ({columns}) SELECT {columns} FROM json_to_recordset(%s) AS x({shape})"
-            " ON CONFLICT DO NOTHING"
         )
         self.grow_jobs = (
             f"UPDATE {schema}.jobs j SET version = x.version, head = x.head, updated_at = x.updated_at FROM"
@@ -126,9 +124,9 @@ class Transaction(Batch):
     """The commands of one batch; made and used between BEGIN and COMMIT, by one thread.
 
     Args:
-        connection: in a transaction.
+        connection: in a transaction, and in a pipeline: a statement is sent when somebody asks for an answer.
         statements: for the schema.
-        looking_first: whether jobs that are to be created are looked for; else a name that exists is a `Conflict`.
+        looking_first: whether jobs that are to be created are looked for; else a name that exists violates its key.
     """
 
     def __init__(self, connection: Connection, statements: Statements, *, looking_first: bool) -> None:
@@ -144,10 +142,9 @@ class Transaction(Batch):
         signalled = {command.job for command in batch if isinstance(command, c.SendSignal)}
         signalled |= {command.job for command in batch if isinstance(command, c.Append) and _waits(command)}
         fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
-        with self._connection.pipeline():
-            rows = self._connection.execute(self._sql.lock_rows, (names,)) if names else None
-            inboxes = self._connection.execute(self._sql.signals, (list(signalled),)) if signalled else None
-            clock = self._connection.execute(self._sql.clock)
+        rows = self._connection.execute(self._sql.lock_rows, (names,)) if names else None
+        inboxes = self._connection.execute(self._sql.signals, (list(signalled),)) if signalled else None
+        clock = self._connection.execute(self._sql.clock)
         self._stored.update(dict.fromkeys([*names, *fresh]))
         self._inboxes.update({job: [] for job in signalled})
         self._have(rows.fetchall() if rows is not None else [])
@@ -265,18 +262,16 @@ class Transaction(Batch):
         self._connection.execute(self._sql.leave, (worker,))
 
     def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
-        """Write rows, all of a kind with one statement, all statements in one round trip."""
-        with self._connection.pipeline():
-            made = self._connection.execute(self._sql.insert_jobs, (self._rows(new),)) if new else None
-            if sealed:
-                self._connection.execute(self._sql.insert_events, (_events(sealed),))
-            if grown:
-                rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
-                self._connection.execute(self._sql.grow_jobs, (_encode(rows).decode(),))
-            if changed:
-                self._connection.execute(self._sql.update_jobs, (self._rows(changed),))
-        if made is not None and made.rowcount != len(new):
-            raise Conflict
+        """Write rows, all of a kind with one statement; nobody waits for them but the end of the transaction."""
+        if new:
+            self._connection.execute(self._sql.insert_jobs, (self._rows(new),))
+        if sealed:
+            self._connection.execute(self._sql.insert_events, (_events(sealed),))
+        if grown:
+            rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
+            self._connection.execute(self._sql.grow_jobs, (_encode(rows).decode(),))
+        if changed:
+            self._connection.execute(self._sql.update_jobs, (self._rows(changed),))
 
     def _rows(self, jobs: list[Job]) -> str:
         return _encode([dict(zip(JOB_WRITTEN, job_row(job, self.now), strict=True)) for job in jobs]).decode()
