@@ -67,8 +67,9 @@ class Statements:
             " WHERE j.id = x.id"
         )
         changes = ", ".join(f"{name} = x.{name}" for name in _CHANGING)
+        changing = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in ("id", *_CHANGING))
         self.update_jobs = (
-            f"UPDATE {schema}.jobs j SET {changes} FROM json_to_recordset(%s) AS x({shape}) WHERE j.id = x.id"
+            f"UPDATE {schema}.jobs j SET {changes} FROM json_to_recordset(%s) AS x({changing}) WHERE j.id = x.id"
         )
         self.insert_signal = (
             f"INSERT INTO {schema}.signals (job, id, key, payload, at, used) VALUES (%s, %s, %s, %s, %s, false)"
@@ -271,10 +272,21 @@ class Transaction(Batch):
             rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
             self._connection.execute(self._sql.grow_jobs, (_encode(rows).decode(),))
         if changed:
-            self._connection.execute(self._sql.update_jobs, (self._rows(changed),))
+            self._connection.execute(self._sql.update_jobs, (self._changes(changed),))
 
     def _rows(self, jobs: list[Job]) -> str:
         return _encode([dict(zip(JOB_WRITTEN, job_row(job, self.now), strict=True)) for job in jobs]).decode()
+
+    def _changes(self, jobs: list[Job]) -> str:
+        """Rows without what never changes. What is not said is NULL."""
+        first = len(JOB_WRITTEN) - len(_CHANGING)
+        rows = []
+        for job in jobs:
+            said = zip(_CHANGING, job_row(job, self.now)[first:], strict=True)
+            row = {name: value for name, value in said if value is not None}
+            row["id"] = job.id
+            rows.append(row)
+        return _encode(rows).decode()
 
 
 def _waits(command: c.Append) -> bool:
