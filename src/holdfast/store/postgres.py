@@ -144,23 +144,13 @@ class PostgresStore:
 
     async def requests(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""
-        sql = (
-            f"SELECT id, cancel IS NOT NULL, pause FROM {self._schema}.jobs"
-            " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)"
-        )
-        rows = await self._read(sql, (worker,))
+        rows = await self._read(self._sql.requests, (worker,))
         cancel = frozenset(name for name, cancel, _ in rows if cancel)
         return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
-        jobs = f"{self._schema}.jobs"
-        sql = (
-            f"SELECT least((SELECT min(due_at) FROM {jobs} WHERE state = 'queued' AND NOT claimable AND due_at >"
-            f" coalesce(%s, {self._schema}.clock())), (SELECT min(lease_until) FROM {jobs} WHERE state = 'running'),"
-            f" (SELECT min(ends_at) FROM {jobs} WHERE ends_at IS NOT NULL))"
-        )
-        found: float | None = (await self._read(sql, (after,)))[0][0]
+        found: float | None = (await self._read(self._sql.next_due, (after,)))[0][0]
         return found
 
     async def now(self) -> float:

@@ -97,6 +97,15 @@ class Statements:
             f"INSERT INTO {schema}.workers (name, card, started_at, seen_at) VALUES (%s, %s, %s, %s)"
             " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at"
         )
+        self.requests = (
+            f"SELECT id, cancel IS NOT NULL, pause FROM {schema}.jobs"
+            " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)"
+        )
+        self.next_due = (
+            f"SELECT least((SELECT min(due_at) FROM {schema}.jobs WHERE state = 'queued' AND NOT claimable AND due_at >"
+            f" coalesce(%s, {schema}.clock())), (SELECT min(lease_until) FROM {schema}.jobs WHERE state = 'running'),"
+            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL))"
+        )
         self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"
 
     @staticmethod

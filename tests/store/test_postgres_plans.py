@@ -1,0 +1,131 @@
+"""However many jobs there are, what a worker asks for is found by the index made for it, and not by looking at them all.
+
+Plans are taken with the parameters in place, as they are without prepared statements, from a table of real rows that was
+analysed. Leases have no index of their own: it would be written with every renewal; running jobs are few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.store import Append, Claim, Submit
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres_transaction import Statements
+from holdfast.store.sql_rows import JOB_WRITTEN
+from support.postgres import fresh_schema, server
+
+JOBS = 20_000
+ENTRY = frozenset({("b", "e")})
+
+
+async def _seed(store: PostgresStore) -> None:
+    """One job of each kind: queued, delayed, ending by time, running, finished."""
+    later = {"delayed": {"due_at": 1e10}, "ending": {"deadline": 1e10, "due_at": 1e10}}
+    names = ("running", "finished", "queued", "delayed", "ending")
+    await store.commit([Submit(job=name, plugin="b", entry="e", args={}, **later.get(name, {})) for name in names])
+    await store.commit([Claim(worker="w", entries=ENTRY, queues=None, limit=2, lease_seconds=3600)])
+    for name in ("running", "finished", "queued"):
+        job = await store.get(name)
+        if job is not None and job.lease is not None:
+            await store.commit([Append(name, job.attempt, (("job_completed", {"result": 1}),))])
+            break
+
+
+@pytest.fixture(scope="module")
+def schema() -> Iterator[str]:
+    """A schema with many jobs, most of them finished or queued."""
+    name = fresh_schema()
+    store = PostgresStore(server().url, name)
+    asyncio.run(_seed(store))
+    columns = ", ".join(JOB_WRITTEN[1:])
+    share = "CASE WHEN state IN ('queued', 'completed') AND deadline IS NULL THEN %s ELSE %s END"
+    with psycopg.connect(server().url, autocommit=True) as connection:
+        connection.execute(
+            f"INSERT INTO {name}.jobs (id, {columns}) SELECT id || '-' || n, {columns} FROM {name}.jobs,"
+            f" LATERAL generate_series(1, {share}) AS n".encode(),
+            (JOBS // 3, 100),
+        )
+        connection.execute(
+            f"INSERT INTO {name}.events (job, seq, type, payload, attempt, at, schema, prev, hash)"
+            f" SELECT j.id, e.seq, e.type, e.payload, e.attempt, e.at, e.schema, e.prev, e.hash FROM {name}.events e"
+            f" JOIN {name}.jobs j ON split_part(j.id, '-', 1) = e.job WHERE j.id <> e.job".encode()
+        )
+        connection.execute(f"ANALYZE {name}.jobs".encode())
+        connection.execute(f"ANALYZE {name}.events".encode())
+    yield name
+    asyncio.run(store.close())
+
+
+def _plan(sql: str, bindings: Any) -> dict[str, Any]:
+    with psycopg.ClientCursor(psycopg.connect(server().url, autocommit=True)) as cursor, cursor.connection:
+        found = cursor.execute(f"EXPLAIN (FORMAT JSON) {sql}".encode(), bindings).fetchone()
+    assert found is not None
+    plan: dict[str, Any] = found[0][0]["Plan"]
+    return plan
+
+
+def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if plan["Node Type"] in {"Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Index Scan"}:
+        yield plan["Node Type"], plan.get("Index Name", f"no index of {plan.get('Relation Name')}")
+    for part in plan.get("Plans", []):
+        yield from _scans(part)
+
+
+CLAIM = {"plugins": ["b"], "entries": ["e"], "queues": None, "limit": 100}
+ROWS = json.dumps([{"id": f"queued-{n}", "version": 2, "head": "x", "updated_at": 1.0} for n in range(100)])
+NAMES = [f"queued-{n}" for n in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "bindings", "indexes"),
+    [
+        pytest.param("claim", CLAIM, {"jobs_claimable"}, id="claim"),
+        pytest.param("claim", {**CLAIM, "queues": ["default"]}, {"jobs_claimable"}, id="claim of one queue"),
+        pytest.param("promote", (1e9,), {"jobs_delayed", "jobs_pkey"}, id="promote"),
+        pytest.param("expired", (1e9, 100), {"jobs_held"}, id="expired leases"),
+        pytest.param("ended", (1e9, 100), {"jobs_ending"}, id="ended waits"),
+        pytest.param("held", ("w",), {"jobs_held"}, id="held by a worker"),
+        pytest.param("lock_rows", (NAMES,), {"jobs_pkey"}, id="rows by name"),
+        pytest.param("streams", (NAMES[:1],), {"events_pkey"}, id="stream"),
+        pytest.param("grow_jobs", (ROWS,), {"jobs_pkey"}, id="growing"),
+        pytest.param("key", ("b", "e", "k"), {"jobs_key"}, id="idempotency key"),
+        pytest.param("children", ("p",), {"jobs_children"}, id="children"),
+    ],
+)
+def test_what_a_worker_asks_for_is_found_by_its_index(
+    schema: str, statement: str, bindings: Any, indexes: set[str]
+) -> None:
+    plan = _plan(getattr(Statements(schema), statement), bindings)
+    found = set(_scans(plan))
+
+    assert {index for _, index in found} <= indexes, found
+    assert {index for _, index in found} & indexes, found
+
+
+def test_what_comes_next_by_time_is_found_by_indexes(schema: str) -> None:
+    plan = _plan(Statements(schema).next_due, (None,))
+
+    assert {index for _, index in _scans(plan)} == {"jobs_delayed", "jobs_held", "jobs_ending"}
+
+
+def test_what_was_asked_of_a_workers_jobs_is_found_by_an_index(schema: str) -> None:
+    plan = _plan(Statements(schema).requests, ("w",))
+
+    assert {index for _, index in _scans(plan)} == {"jobs_held"}
+
+
+def test_a_row_that_grows_or_whose_lease_is_renewed_leaves_no_trace_in_an_index(schema: str) -> None:
+    with psycopg.connect(server().url, autocommit=True) as connection:
+        found = connection.execute(
+            "SELECT indexdef FROM pg_indexes WHERE schemaname = %s AND tablename = 'jobs'", (schema,)
+        )
+        named = {word for (definition,) in found for word in re.findall(r"\w+", definition.partition(" USING ")[2])}
+
+    assert not named & {"version", "head", "updated_at", "lease_until"}
