@@ -42,6 +42,8 @@ bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/machines.py
 	$(BIN)/python bench/jobs.py
 	$(BIN)/python bench/growth.py
+	$(BIN)/python bench/postgres.py
+	$(BIN)/python bench/postgres_growth.py
 
 fix: $(CHECKERS)  ## format, and mend what the linter can mend
 	$(BIN)/ruff format .

@@ -1,7 +1,7 @@
-"""However many jobs there are, what a worker asks for is found by the index made for it, and not by looking at them all.
+"""However many jobs there are, what a worker asks for is found by the index made for it.
 
-Plans are taken with the parameters in place, as they are without prepared statements, from a table of real rows that was
-analysed. Leases have no index of their own: it would be written with every renewal; running jobs are few.
+Plans are taken with the parameters in place, as they are without prepared statements, from a table of real rows that
+was analysed. Leases have no index of their own: it would be written with every renewal, and running jobs are few.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENTRY = frozenset({("b", "e")})
 
 async def _seed(store: PostgresStore) -> None:
     """One job of each kind: queued, delayed, ending by time, running, finished."""
-    later = {"delayed": {"due_at": 1e10}, "ending": {"deadline": 1e10, "due_at": 1e10}}
+    later: dict[str, dict[str, Any]] = {"delayed": {"due_at": 1e10}, "ending": {"deadline": 1e10, "due_at": 1e10}}
     names = ("running", "finished", "queued", "delayed", "ending")
     await store.commit([Submit(job=name, plugin="b", entry="e", args={}, **later.get(name, {})) for name in names])
     await store.commit([Claim(worker="w", entries=ENTRY, queues=None, limit=2, lease_seconds=3600)])
