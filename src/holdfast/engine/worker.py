@@ -53,6 +53,7 @@ __all__ = ["Worker"]
 
 SWEEP_MAX = 100  # jobs that one sweep touches; a full one is followed by another at once
 CLAIM_MAX = 500  # jobs taken by one claim: a claim costs little more for many than for one
+FRESH_SECONDS = 0.1  # for which a look at the store's clock is good, while nothing is heard
 PAUSE_SECONDS_MAX = 5.0  # longest pause between tries while the store is away
 
 
@@ -85,6 +86,8 @@ class Worker:
         self._drained = False
         self._news = WORK | ASKED  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
+        self._asked = 0.0  # the store's time when it was last asked for
+        self._asked_at = float("-inf")  # and the loop's
         self._looked_at = 0.0  # when this worker last looked for dead ones
         self._ahead = 0.0  # seconds by which the store's clock is ahead of this host's
         self._card = WorkerCard(
@@ -140,7 +143,7 @@ class Worker:
             self._wake.clear()
             try:
                 seen = self._store.changes()  # before the turn: what comes during it must not be slept through
-                begun = await self._store.now()
+                begun = await self._time()
                 told = self._news & WORK  # without it nothing is new that time alone brings about
                 more = await self._turn(begun)
                 now = begun
@@ -156,6 +159,14 @@ class Worker:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
+
+    async def _time(self) -> float:
+        """The store's time. It is not asked again when only slots have become free since it was asked."""
+        since = self._loop.time() - self._asked_at
+        if self._news or since > FRESH_SECONDS:
+            self._asked, since = await self._store.now(), 0.0
+            self._asked_at = self._loop.time()
+        return self._asked + since
 
     def _idle(self, now: float) -> bool:
         """Nothing runs, the last claim found all there was, nothing was heard since, and nothing is due soon."""
