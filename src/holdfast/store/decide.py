@@ -6,7 +6,8 @@ nothing itself. So every backend means the same by every verb, and the meaning c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -179,10 +180,13 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     """Write under an attempt, if it still holds the job."""
     if not job.held_by(command.attempt, now):
         raise StaleAttempt(job.id, command.attempt, job.attempt)
-    if command.events and all(kind in GROWING for kind, _ in command.events):
-        return _grow(command, job, now)
-    pen = Pen(job, now)
-    for kind, payload in command.events:
+    moving = next((place for place, (kind, _) in enumerate(command.events) if kind not in GROWING), None)
+    grown = _grow(command.events[:moving], command.attempt, job, now)  # what comes before the first that moves the job
+    if moving is None and command.events:
+        grown.used = _used(command, now)
+        return grown
+    pen = Pen(grown.job if moving else job, now)
+    for kind, payload in command.events[moving:]:
         pen.put(kind, payload, attempt=command.attempt)
     pen.decision.used = _used(command, now)
     if pen.job.cancel is not None:
@@ -190,6 +194,7 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     else:
         _look_into_the_inbox(pen, inbox)
     decision = pen.end()
+    decision.events[:0], decision.payloads[:0] = grown.events, grown.payloads
     decision.answer = c.Appended(decision.job.version, decision.job.state)
     return decision
 
@@ -199,20 +204,19 @@ def _used(command: c.Append, now: float) -> tuple[Signal, ...]:
     return tuple(Signal(command.job, name, "", None, now) for name in command.uses)
 
 
-def _grow(command: c.Append, job: Job, now: float) -> Decision:
+def _grow(events: Sequence[tuple[str, Any]], attempt: int, job: Job, now: float) -> Decision:
     """Append events that move nothing: legal for whoever holds the job, which was just seen. Most writes are these."""
     decision = Decision(job, grew_only=True, change=EVENTS)
     seq, head = job.version, job.head
-    for kind, payload in command.events:
+    for kind, payload in events:
         frozen = payload if isinstance(payload, bytes) else freeze(payload)[0]
         seq += 1
-        event = seal_frozen(job.id, seq, head, str.__str__(kind), frozen, at=now, attempt=command.attempt)
+        event = seal_frozen(job.id, seq, head, str.__str__(kind), frozen, at=now, attempt=attempt)
         head = event.hash
         decision.events.append(event)
         decision.payloads.append(frozen)
     decision.job = msgspec.structs.replace(job, version=seq, head=head, updated_at=now)
     decision.answer = c.Appended(seq, job.state)
-    decision.used = _used(command, now)
     return decision
 
 
