@@ -80,6 +80,7 @@ def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 CLAIM = {"plugins": ["b"], "entries": ["e"], "queues": None, "limit": 100}
 ROWS = json.dumps([{"id": f"queued-{n}", "version": 2, "head": "x", "updated_at": 1.0} for n in range(100)])
+KEYS = json.dumps([{"plugin": "b", "entry": "e", "key": "k"}])
 NAMES = [f"queued-{n}" for n in range(100)]
 
 
@@ -95,8 +96,8 @@ NAMES = [f"queued-{n}" for n in range(100)]
         pytest.param("lock_rows", (NAMES,), {"jobs_pkey"}, id="rows by name"),
         pytest.param("streams", (NAMES[:1],), {"events_pkey"}, id="stream"),
         pytest.param("grow_jobs", (ROWS,), {"jobs_pkey"}, id="growing"),
-        pytest.param("key", ("b", "e", "k"), {"jobs_key"}, id="idempotency key"),
-        pytest.param("children", ("p",), {"jobs_children"}, id="children"),
+        pytest.param("keys", (KEYS,), {"jobs_key"}, id="idempotency key"),
+        pytest.param("children", (["p", "q"],), {"jobs_children"}, id="children"),
     ],
 )
 def test_what_a_worker_asks_for_is_found_by_its_index(

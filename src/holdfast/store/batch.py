@@ -24,6 +24,7 @@ from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 
 __all__ = ["Batch"]
 
+Key = tuple[str, str, str]  # plugin, entry and idempotency key
 Sealed = tuple[Event, bytes]  # an event, and its payload as canonical JSON
 
 
@@ -44,6 +45,9 @@ class Batch(ABC):
         self._jobs: dict[str, Job] = {}  # as it will be
         self._sealed: list[Sealed] = []
         self._next: deque[c.Command] = deque()  # what a command brings about for other jobs
+        self._keys: dict[Key, str | None] = {}  # jobs by idempotency key, as far as anybody has asked
+        self._offspring: dict[str, list[str]] = {}  # the stored children of a job, as far as anybody has asked
+        self._born: dict[str, list[str]] = {}  # and those that this batch creates
         self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
         self._handlers: dict[type, Callable[[Any], Any]] = {
             c.Append: self._append,
@@ -84,8 +88,8 @@ class Batch(ABC):
         """Read whole streams, each oldest first."""
 
     @abstractmethod
-    def find_key(self, plugin: str, entry: str, key: str) -> str | None:
-        """Find the job with an idempotency key."""
+    def find_keys(self, keys: list[Key]) -> dict[Key, str]:
+        """Find the jobs with idempotency keys."""
 
     @abstractmethod
     def first_signal(self, job: str, key: str, besides: Sequence[str] = ()) -> Signal | None:
@@ -104,8 +108,8 @@ class Batch(ABC):
         """Mark a signal as used."""
 
     @abstractmethod
-    def find_children(self, parent: str) -> list[str]:
-        """Find the jobs that one has started and that have not ended, oldest first."""
+    def find_children(self, parents: list[str]) -> dict[str, list[str]]:
+        """Find the jobs that each of some has started and that have not ended."""
 
     @abstractmethod
     def find_claimable(self, command: c.Claim) -> list[str]:
@@ -169,14 +173,22 @@ class Batch(ABC):
         return self._take(decide.append(command, job, self.now, inbox))
 
     def _submit(self, command: c.Submit) -> Any:
-        return self._take(decide.submit(command, self.now, self._existing(command)))
+        existing = self._existing(command)
+        answer = self._take(decide.submit(command, self.now, existing))
+        if existing is None and command.idempotency_key is not None:
+            self._keys[command.plugin, command.entry, command.idempotency_key] = command.job
+        if existing is None and command.parent is not None:
+            self._born.setdefault(command.parent, []).append(command.job)
+        return answer
 
     def _existing(self, command: c.Submit) -> Job | None:
         job = self.job(command.job)
         if job is not None or command.idempotency_key is None:
             return job
-        self.flush()
-        found = self.find_key(command.plugin, command.entry, command.idempotency_key)
+        key = command.plugin, command.entry, command.idempotency_key
+        if key not in self._keys:
+            self.look_up([key])
+        found = self._keys[key]
         return self.job(found) if found is not None else None
 
     def _claim(self, command: c.Claim) -> list[c.Claimed]:
@@ -212,7 +224,10 @@ class Batch(ABC):
 
     def _expire(self, command: c.Expire) -> c.Swept:
         self.flush()
-        return self._sweep(self.find_ended(command.limit), lambda job: decide.expire(job, self.now))
+        names = self.find_ended(command.limit)
+        if names:
+            self.expect_orphans(names)
+        return self._sweep(names, lambda job: decide.expire(job, self.now))
 
     def _sweep(self, names: list[str], decided: Callable[[Job], decide.Decision | None]) -> c.Swept:
         swept = []
@@ -261,6 +276,24 @@ class Batch(ABC):
             self.load([name])
         return self._jobs.get(name)
 
+    def look_up(self, keys: list[Key]) -> None:
+        """Have the jobs with some idempotency keys at hand, or know that there are none."""
+        found = self.find_keys(keys)
+        self._keys.update({key: found.get(key) for key in keys})
+        self.load(found.values())
+
+    def expect_orphans(self, parents: list[str]) -> None:
+        """Have the names of children at hand: of jobs that may end badly, and of which there are many."""
+        found = self.find_children(parents)
+        self._offspring.update({parent: found.get(parent, []) for parent in parents})
+
+    def _children(self, parent: str) -> list[str]:
+        """The jobs that one has started and that have not ended, oldest first; also those that are not written yet."""
+        if parent not in self._offspring:
+            self.expect_orphans([parent])
+        names = sorted({*self._offspring[parent], *self._born.get(parent, ())})
+        return [name for name in self._found(names) if self._jobs[name].state not in TERMINAL_JOB_STATES]
+
     def _one(self, name: str) -> Job:
         job = self.job(name)
         if job is None:
@@ -286,8 +319,7 @@ class Batch(ABC):
             self.use_signal(signal)
         self._next += decision.follow
         if decision.orphans is not None:
-            self.flush()
-            self._next += [c.Cancel(name, decision.orphans) for name in self.find_children(job.id)]
+            self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
         return decision.answer
 
     def flush(self) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.machines import Event, JobEvent
 from holdfast.store import commands as c
-from holdfast.store.batch import Batch, Sealed
+from holdfast.store.batch import Batch, Key, Sealed
 from holdfast.store.postgres_schema import Connection
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, card_row, event_of, job_of, job_row
@@ -45,12 +45,15 @@ class Statements:
         self.clock = f"SELECT {schema}.clock()"
         self.lock_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
         self.streams = f"SELECT {EVENT_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
-        self.key = f"SELECT id FROM {schema}.jobs WHERE plugin = %s AND entry = %s AND idempotency_key = %s"
+        self.keys = (
+            "SELECT j.plugin, j.entry, j.idempotency_key, j.id FROM json_to_recordset(%s) AS x(plugin text, entry text,"
+            f" key text) JOIN {schema}.jobs j ON (j.plugin, j.entry, j.idempotency_key) = (x.plugin, x.entry, x.key)"
+        )
         self.signals = (
             f"SELECT job, id, key, payload::text, at, used FROM {schema}.signals WHERE job = ANY(%s) ORDER BY place"
         )
         self.children = (
-            f"SELECT id FROM {schema}.jobs WHERE parent = %s AND state IN ('queued', 'running', 'waiting') ORDER BY id"
+            f"SELECT parent, id FROM {schema}.jobs WHERE parent = ANY(%s) AND state IN ('queued', 'running', 'waiting')"
         )
         self.insert_events = (
             f"INSERT INTO {schema}.events SELECT job, seq, type, payload, attempt, at, schema, decode(prev, 'hex'),"
@@ -162,6 +165,20 @@ class Transaction(Batch):
         found = clock.fetchone()
         assert found is not None, "a clock gives a time"
         self.now = found[0]
+        self._look_ahead(batch)
+
+    def _look_ahead(self, batch: Sequence[c.Command]) -> None:
+        """Ask once for what the commands would ask for one by one."""
+        keys = [
+            (command.plugin, command.entry, command.idempotency_key)
+            for command in batch
+            if isinstance(command, c.Submit) and command.idempotency_key is not None
+        ]
+        if keys:
+            self.look_up(keys)
+        failing = [command.job for command in batch if isinstance(command, c.Append) and _fails(command)]
+        if failing:
+            self.expect_orphans(failing)
 
     def _named(self, command: c.Command) -> str | None:
         if isinstance(command, c.Submit) and command.idempotency_key is None and not self._looking_first:
@@ -192,10 +209,10 @@ class Transaction(Batch):
             streams[row[0]].append(event_of(row))
         return streams
 
-    def find_key(self, plugin: str, entry: str, key: str) -> str | None:
-        """Find the job with an idempotency key."""
-        found = self._connection.execute(self._sql.key, (plugin, entry, key)).fetchone()
-        return found[0] if found else None
+    def find_keys(self, keys: list[Key]) -> dict[Key, str]:
+        """Find the jobs with idempotency keys."""
+        asked = _encode([{"plugin": plugin, "entry": entry, "key": key} for plugin, entry, key in keys]).decode()
+        return {(plugin, entry, key): name for plugin, entry, key, name in self._all(self._sql.keys, (asked,))}
 
     def _inbox(self, job: str) -> list[tuple[Signal, bool]]:
         if job not in self._inboxes:
@@ -227,9 +244,12 @@ class Transaction(Batch):
         self._inboxes[signal.job] = [(known, used or known.id == signal.id) for known, used in self._inbox(signal.job)]
         self._connection.execute(self._sql.use_signal, (signal.job, signal.id))
 
-    def find_children(self, parent: str) -> list[str]:
+    def find_children(self, parents: list[str]) -> dict[str, list[str]]:
         """Find the children that have not ended."""
-        return [name for (name,) in self._all(self._sql.children, (parent,))]
+        found: dict[str, list[str]] = {}
+        for parent, name in self._all(self._sql.children, (parents,)):
+            found.setdefault(parent, []).append(name)
+        return found
 
     def find_claimable(self, command: c.Claim) -> list[str]:
         """Find and lock the first jobs by priority, due time and age; what others have locked is passed over."""
@@ -296,6 +316,10 @@ class Transaction(Batch):
             row["id"] = job.id
             rows.append(row)
         return _encode(rows).decode()
+
+
+def _fails(command: c.Append) -> bool:
+    return any(kind in {JobEvent.FAILED, JobEvent.CANCELLED} for kind, _ in command.events)
 
 
 def _waits(command: c.Append) -> bool:

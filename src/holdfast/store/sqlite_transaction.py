@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.machines import Event
 from holdfast.store import commands as c
-from holdfast.store.batch import Batch, Sealed
+from holdfast.store.batch import Batch, Key, Sealed
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql_rows import (
     EVENT_COLUMNS,
@@ -92,11 +92,11 @@ class Transaction(Batch):
             streams[row[0]].append(event_of(row))
         return streams
 
-    def find_key(self, plugin: str, entry: str, key: str) -> str | None:
-        """Find the job with an idempotency key."""
+    def find_keys(self, keys: list[Key]) -> dict[Key, str]:
+        """Find the jobs with idempotency keys."""
         sql = "SELECT id FROM jobs WHERE plugin = ? AND entry = ? AND idempotency_key = ?"
-        found = self._connection.execute(sql, (plugin, entry, key)).fetchone()
-        return found[0] if found else None
+        found = ((key, self._connection.execute(sql, key).fetchone()) for key in keys)
+        return {key: row[0] for key, row in found if row is not None}
 
     def first_signal(self, job: str, key: str, besides: Sequence[str] = ()) -> Signal | None:
         """Find the oldest unused signal with a key, besides those named."""
@@ -118,10 +118,10 @@ class Transaction(Batch):
         """Mark a signal as used."""
         self._connection.execute("UPDATE signals SET used = 1 WHERE job = ? AND id = ?", (signal.job, signal.id))
 
-    def find_children(self, parent: str) -> list[str]:
+    def find_children(self, parents: list[str]) -> dict[str, list[str]]:
         """Find the children that have not ended."""
-        sql = "SELECT id FROM jobs WHERE parent = ? AND state IN ('queued', 'running', 'waiting') ORDER BY id"
-        return self._names(sql, (parent,))
+        sql = "SELECT id FROM jobs WHERE parent = ? AND state IN ('queued', 'running', 'waiting')"
+        return {parent: self._names(sql, (parent,)) for parent in parents}
 
     def find_claimable(self, command: c.Claim) -> list[str]:
         """Find the first jobs by priority, due time and age, of each entry and queue, and the first of these."""
