@@ -75,6 +75,8 @@ def drain_pgqueuer(url: str, schema: str, jobs: int, fetched: int) -> float:
 
             started = time.perf_counter()
             await queue.run(mode=QueueExecutionMode.drain, batch_size=fetched, max_concurrent_tasks=2 * fetched)
-            return time.perf_counter() - started
+            taken = time.perf_counter() - started
+            assert not await queries.queue_size(), "the queue is empty"
+            return taken
 
     return asyncio.run(run())
