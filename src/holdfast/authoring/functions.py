@@ -103,13 +103,14 @@ class Call(Generic[P, R]):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How a run is started. Times are seconds from now."""
+    """How a run is started. Times are seconds from now; `connection` is the caller's, for its transaction."""
 
     key: str | None = None
     priority: int = 0
     queue: str | None = None
     deadline_seconds: float | None = None
     delay_seconds: float = 0.0
+    connection: Any = None
 
 
 class Starter(Protocol[H_co]):
@@ -177,7 +178,10 @@ class JobFunction(Generic[P, R]):
         return other
 
     def options(self, **chosen: Any) -> JobFunction[P, R]:
-        """Choose ``key``, ``priority``, ``queue``, ``deadline`` and ``delay`` for the runs started from the result."""
+        """Choose ``key``, ``priority``, ``queue``, ``deadline`` and ``delay`` for the runs started from the result.
+
+        A ``connection`` of one's own has them started in its transaction; see `App.start`.
+        """
         return self.with_options(_options(chosen))
 
     def __repr__(self) -> str:
@@ -185,7 +189,7 @@ class JobFunction(Generic[P, R]):
 
 
 def _options(chosen: dict[str, Any]) -> Options:
-    known = {"key", "priority", "queue", "deadline", "delay"}
+    known = {"connection", "key", "priority", "queue", "deadline", "delay"}
     unknown = set(chosen) - known
     if unknown:
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
@@ -202,4 +206,5 @@ def _options(chosen: dict[str, Any]) -> Options:
         queue=chosen.get("queue"),
         deadline_seconds=seconds(deadline) if deadline is not None else None,
         delay_seconds=seconds(chosen.get("delay", 0)),
+        connection=chosen.get("connection"),
     )

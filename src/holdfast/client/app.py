@@ -19,8 +19,10 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.registry import Registry
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
+from holdfast.client import enlisting
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
+from holdfast.client.portal import Portal
 from holdfast.client.workers import WorkerStatus, workers
 from holdfast.config import Config
 from holdfast.engine.worker import Worker
@@ -54,17 +56,31 @@ class App(Registry):
         self._opening = threading.Lock()
         self._effects: EffectStore | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
-        self._portal: _Portal | None = None
+        self._portal: Portal | None = None
 
     # Starting
 
-    async def astart(self, job: JobFunction[..., Any] | str, *args: Any, **kwargs: Any) -> RunHandle:
-        """Start a run, durably: when this returns, the job will not be lost."""
+    async def astart(
+        self, job: JobFunction[..., Any] | str, *args: Any, connection: Any = None, **kwargs: Any
+    ) -> RunHandle:
+        """Start a run, durably: when this returns, the job will not be lost.
+
+        With a `connection` of your own the job is created in its transaction: committed with it, rolled back with it.
+        """
         function = self.entry(job)
+        given = connection if connection is not None else function.chosen.connection
+        if given is not None:
+            made = await enlisting.astart(self._relative(function, args, kwargs), self.url, given)
+            return RunHandle(self, made, function)
         plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
         submit = self.submission(function, new_id(), plain, await self._store().now())
         submitted = await self._journal().write(submit)
         return RunHandle(self, submitted.job, function)
+
+    def _relative(self, function: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submit:
+        """Put together a command whose times are seconds from a moment that is not known yet."""
+        plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
+        return self.submission(function, new_id(), plain, 0.0)
 
     async def astart_many(self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]) -> list[str]:
         """Start many runs of one job at once; the list of their ids, in order."""
@@ -205,9 +221,13 @@ class App(Registry):
 
     # The plain colour
 
-    def start(self, job: JobFunction[..., Any] | str, *args: Any, **kwargs: Any) -> RunHandle:
+    def start(self, job: JobFunction[..., Any] | str, *args: Any, connection: Any = None, **kwargs: Any) -> RunHandle:
         """Start a run; see `astart`."""
-        return self.block(self.astart(job, *args, **kwargs))
+        function = self.entry(job)
+        given = connection if connection is not None else function.chosen.connection
+        if given is None:
+            return self.block(self.astart(function, *args, **kwargs))
+        return RunHandle(self, enlisting.start(self._relative(function, args, kwargs), self.url, given), function)
 
     def start_many(self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]) -> list[str]:
         """Start many runs; see `astart_many`."""
@@ -289,7 +309,7 @@ class App(Registry):
         """Run something on the app's own loop and wait for it."""
         with self._opening:
             if self._portal is None:
-                self._portal = _Portal(self.name)
+                self._portal = Portal(self.name)
             portal = self._portal
         return portal.run(coroutine)
 
@@ -372,23 +392,3 @@ class AppWorker:
         self._stopped = True
         if self._worker is not None:
             self._worker.stop()
-
-
-class _Portal:
-    """A loop in a thread, for callers without one."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"holdfast-{name}", daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise RuntimeError("a plain call inside the app's own loop would wait for itself: use the `a` twin")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

@@ -10,7 +10,10 @@ from holdfast.store import Store
 from holdfast.store.effects import DirectoryEffects, EffectStore
 from holdfast.store.memory import MemoryStore
 
-__all__ = ["open_effects", "open_store"]
+__all__ = ["is_postgres", "open_effects", "open_store", "postgres_place"]
+
+
+_OURS = frozenset({"schema"})  # what a URL says to us and not to the driver
 
 
 def open_store(url: str) -> Store:
@@ -26,25 +29,35 @@ def open_store(url: str) -> Store:
         from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
 
         return SqliteStore(url.removeprefix("sqlite:///"))
-    if url.startswith(("postgresql://", "postgres://")):
+    if is_postgres(url):
         return _open_postgres(url)
     raise InvalidSetting(
         "url", url, "it names no store: use sqlite:///path/to/jobs.db, postgresql://…, or memory: for tests"
     )
 
 
+def is_postgres(url: str) -> bool:
+    """Whether a URL names a PostgreSQL database."""
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+def postgres_place(url: str) -> tuple[str, dict[str, str]]:
+    """Split a URL: what is for the driver, and what is ours, ``?schema=name``."""
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: value for name, value in query if name in _OURS}
+    others = urlencode([(name, value) for name, value in query if name not in _OURS])
+    return urlunsplit(parts._replace(query=others)), ours
+
+
 def _open_postgres(url: str) -> Store:
-    """Open PostgreSQL; ``?schema=name`` in the URL is ours, everything else is for the driver."""
     try:
         from holdfast.store.postgres import PostgresStore  # noqa: PLC0415 - a backend is imported when it is used
     except ImportError as error:
         raise InvalidSetting("url", url, "PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
-    parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    schema = next((value for name, value in query if name == "schema"), "holdfast")
-    others = urlencode([(name, value) for name, value in query if name != "schema"])
+    place, ours = postgres_place(url)
     try:
-        return PostgresStore(urlunsplit(parts._replace(query=others)), schema)
+        return PostgresStore(place, ours.get("schema", "holdfast"))
     except ValueError as error:
         raise InvalidSetting("url", url, str(error)) from error
 

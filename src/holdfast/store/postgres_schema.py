@@ -8,11 +8,10 @@ was made by a newer one: it is refused and left alone.
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Any
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store.schema import migrations
+from holdfast.store.schema import migrations, quoted
 
 __all__ = ["Connection", "migrate", "number_of", "quoted", "schema_number"]
 
@@ -20,17 +19,6 @@ LOCK_TIMEOUT_MS = 5000
 
 # A psycopg.Connection. Its own type wants statements as literals; ours hold a schema's name, which `quoted` checked.
 Connection = Any
-
-
-def quoted(schema: str) -> str:
-    """Give a schema's name as SQL.
-
-    Raises:
-        ValueError: a name that would have to be quoted by everybody who ever looks.
-    """
-    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
-        raise ValueError(f"a schema's name is lower case letters, digits and underscores, got {schema!r}")
-    return schema
 
 
 def number_of(text: str) -> int:

@@ -6,13 +6,25 @@ than this release knows was made by a newer one: it is refused and left alone.
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 
 import apsw
 
 from holdfast.errors import StoreUnavailable
 
-__all__ = ["migrate", "migrations"]
+__all__ = ["migrate", "migrations", "quoted"]
+
+
+def quoted(schema: str) -> str:
+    """Give a schema's name as SQL.
+
+    Raises:
+        ValueError: a name that would have to be quoted by everybody who ever looks.
+    """
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
+        raise ValueError(f"a schema's name is lower case letters, digits and underscores, got {schema!r}")
+    return schema
 
 
 def migrations(dialect: str) -> list[tuple[int, str]]:
