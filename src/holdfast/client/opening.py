@@ -13,7 +13,7 @@ from holdfast.store.memory import MemoryStore
 __all__ = ["is_postgres", "open_effects", "open_store", "postgres_place"]
 
 
-_OURS = frozenset({"schema"})  # what a URL says to us and not to the driver
+_OURS = frozenset({"migrate", "schema"})  # what a URL says to us and not to the driver
 
 
 def open_store(url: str) -> Store:
@@ -42,7 +42,7 @@ def is_postgres(url: str) -> bool:
 
 
 def postgres_place(url: str) -> tuple[str, dict[str, str]]:
-    """Split a URL: what is for the driver, and what is ours, ``?schema=name``."""
+    """Split a URL: what is for the driver, and what is ours: ``?schema=name`` and ``?migrate=no``."""
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in query if name in _OURS}
@@ -57,9 +57,15 @@ def _open_postgres(url: str) -> Store:
         raise InvalidSetting("url", url, "PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
     place, ours = postgres_place(url)
     try:
-        return PostgresStore(place, ours.get("schema", "holdfast"))
+        return PostgresStore(place, ours.get("schema", "holdfast"), migrating=_yes(ours.get("migrate", "yes")))
     except ValueError as error:
         raise InvalidSetting("url", url, str(error)) from error
+
+
+def _yes(text: str) -> bool:
+    if text not in {"yes", "no"}:
+        raise ValueError(f"migrate is yes or no, got {text!r}")
+    return text == "yes"
 
 
 def open_effects(place: str) -> EffectStore | None:

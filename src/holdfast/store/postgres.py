@@ -30,7 +30,7 @@ from holdfast.machines import Event, JobState
 from holdfast.store import commands as c
 from holdfast.store.changes import EVENTS
 from holdfast.store.postgres_listener import Listener
-from holdfast.store.postgres_schema import Connection, migrate, quoted
+from holdfast.store.postgres_schema import Connection, migrate, quoted, require
 from holdfast.store.postgres_transaction import Statements, Transaction
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
@@ -56,7 +56,8 @@ class PostgresStore:
     Args:
         url: of the database, as libpq reads it.
         schema: where the tables are.
-        migrating: whether the schema is brought up to date when the store is opened.
+        migrating: whether the schema is brought up to date when the store is opened; else it must be so already, which
+            is all that a role without the right to create anything can do.
     """
 
     floor_seconds: float | None = FLOOR_SECONDS
@@ -75,8 +76,8 @@ class PostgresStore:
         self._closing = threading.Lock()
         try:
             self._write_connection = self._guard(self._connect)
-            if migrating:
-                self._guard(lambda: migrate(self._connected_for_writing(), schema))
+            prepare = migrate if migrating else require
+            self._guard(lambda: prepare(self._connected_for_writing(), schema))
         except BaseException:
             self._shut()
             raise

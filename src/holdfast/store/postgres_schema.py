@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from holdfast.errors import StoreUnavailable
-from holdfast.store.schema import migrations, quoted
+import psycopg
 
-__all__ = ["Connection", "migrate", "number_of", "quoted", "schema_number"]
+from holdfast.errors import StoreUnavailable
+from holdfast.store.schema import migrations, quoted, too_new
+
+__all__ = ["Connection", "migrate", "missing", "number_of", "quoted", "require", "schema_number"]
 
 LOCK_TIMEOUT_MS = 5000
 
@@ -36,32 +38,57 @@ def schema_number(connection: Connection, schema: str) -> int:
 
 
 def migrate(connection: Connection, schema: str) -> list[int]:
-    """Apply what is missing; the numbers of what was applied.
+    """Apply what is missing; the numbers of what was applied. Where nothing is missing, no right to do so is needed.
+
+    Raises:
+        StoreUnavailable: the schema is newer than this release, or others use its tables for too long.
+    """
+    schema = quoted(schema)
+    if missing(connection, schema) == []:
+        return []
+    applied = []
+    try:
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (number_of(f"holdfast:migrate:{schema}"),))
+            connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {schema}.migrations"
+                " (number integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"
+            )
+            for number, sql in missing(connection, schema):  # looked at again: somebody may have been faster
+                connection.execute(sql.replace("{schema}", schema))
+                connection.execute(f"INSERT INTO {schema}.migrations (number) VALUES (%s)", (number,))
+                applied.append(number)
+    except psycopg.errors.LockNotAvailable as error:
+        raise StoreUnavailable(
+            f"a migration waited {LOCK_TIMEOUT_MS} ms for a table that others use, and was given up with the rest:"
+            " nothing has changed, try again"
+        ) from error
+    return applied
+
+
+def missing(connection: Connection, schema: str) -> list[tuple[int, str]]:
+    """List the migrations that a schema lacks, and change nothing.
 
     Raises:
         StoreUnavailable: the schema is newer than this release.
     """
-    schema = quoted(schema)
     steps = migrations("postgres")
-    current = schema_number(connection, schema)
-    if current == len(steps):
-        return []
+    current = schema_number(connection, quoted(schema))
     if current > len(steps):
+        raise too_new(current, len(steps))
+    return steps[current:]
+
+
+def require(connection: Connection, schema: str) -> None:
+    """See that nothing is missing, for whoever may not or must not migrate.
+
+    Raises:
+        StoreUnavailable: the schema is older or newer than this release.
+    """
+    lacking = [number for number, _ in missing(connection, schema)]
+    if lacking:
         raise StoreUnavailable(
-            f"the database has schema {current}, this release of Holdfast knows {len(steps)}: upgrade Holdfast"
+            f"the schema {schema} lacks the migrations {lacking}: run `holdfast migrate` as the role that owns it"
         )
-    applied = []
-    with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (number_of(f"holdfast:migrate:{schema}"),))
-        connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
-        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {schema}.migrations"
-            " (number integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"
-        )
-        current = schema_number(connection, schema)  # somebody may have been faster
-        for number, sql in steps[current:]:
-            connection.execute(sql.replace("{schema}", schema))
-            connection.execute(f"INSERT INTO {schema}.migrations (number) VALUES (%s)", (number,))
-            applied.append(number)
-    return applied

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import apsw
 
 from holdfast.errors import StoreUnavailable
 
-__all__ = ["migrate", "migrations", "quoted"]
+__all__ = ["migrate", "migrations", "number_in", "quoted", "too_new"]
 
 
 def quoted(schema: str) -> str:
@@ -36,6 +37,25 @@ def migrations(dialect: str) -> list[tuple[int, str]]:
     return numbered
 
 
+def number_in(path: str) -> int:
+    """Read the number of the last migration applied to a SQLite file, and change nothing; 0 if there is no file."""
+    if not Path(path).exists():
+        return 0
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        number: int = connection.pragma("user_version")
+    finally:
+        connection.close()
+    return number
+
+
+def too_new(current: int, known: int) -> StoreUnavailable:
+    """Say that a newer release has made the database."""
+    return StoreUnavailable(
+        f"the database has schema {current}, this release of Holdfast knows {known}: upgrade Holdfast"
+    )
+
+
 def migrate(connection: apsw.Connection, dialect: str) -> None:
     """Apply what is missing. The caller keeps other processes out meanwhile.
 
@@ -45,9 +65,7 @@ def migrate(connection: apsw.Connection, dialect: str) -> None:
     steps = migrations(dialect)
     current: int = connection.pragma("user_version")
     if current > len(steps):
-        raise StoreUnavailable(
-            f"the database has schema {current}, this release of Holdfast knows {len(steps)}: upgrade Holdfast"
-        )
+        raise too_new(current, len(steps))
     for number, sql in steps[current:]:
         with connection:  # a savepoint: the tables and the number together, or neither
             connection.execute(sql)

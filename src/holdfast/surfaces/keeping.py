@@ -1,0 +1,35 @@
+"""Commands about the store itself: whether its schema is up to date."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.surfaces.common import client, json_option, show_result, url_option
+
+__all__ = ["COMMANDS"]
+
+
+@click.command(epilog="Example: holdfast migrate --check || holdfast migrate")
+@url_option
+@click.option("--check", is_flag=True, help="Change nothing; exit code 1 if something is missing.")
+@json_option
+def migrate(url: str | None, check: bool, as_json: bool) -> None:  # noqa: FBT001 - flags of the command line
+    """Bring the store's schema up to this release: numbered migrations, forward only, one process at a time."""
+    from holdfast.client.migrating import migrate as bring_up  # noqa: PLC0415 - see the promise of `cli`
+
+    app = client(url)
+    found = app.block(bring_up(app.url, check=check))
+
+    def text() -> str:
+        if not found.missing:
+            return f"schema {found.newest}: nothing is missing"
+        numbers = ", ".join(map(str, found.missing))
+        return f"schema {found.schema} of {found.newest}: {'missing' if check else 'applied'} {numbers}"
+
+    show_result(found, as_json=as_json, text=text)
+    sys.exit(1 if check and found.missing else 0)
+
+
+COMMANDS = (migrate,)
