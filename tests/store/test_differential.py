@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.clock import ManualClock
-from holdfast.machines import JobState, check
+from holdfast.machines import TERMINAL_JOB_STATES, JobState, check
 from holdfast.store import (
     Append,
     Bury,
@@ -28,6 +28,7 @@ from holdfast.store import (
     KeepEvidence,
     Leave,
     Pause,
+    Purge,
     Reclaim,
     Renew,
     Report,
@@ -122,8 +123,13 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
         KeepEvidence(Evidence(job, "n", rng.randrange(1, 3), 1, {"n": number}, rng.choice([None, "it broke"]))),
         Report(WorkerCard(rng.choice(["w1", "w2"]), "host", number, 4, None, ("shop.checkout",), 15.0)),
         Leave(rng.choice(["w1", "w2"])),
+        Purge(
+            now - rng.choice([0, 1, 5]),
+            rng.randrange(1, 4),
+            rng.choice([TERMINAL_JOB_STATES, frozenset({JobState.FAILED})]),
+        ),
     ]
-    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1]
+    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1, 1]
     return rng.choices(choices, weights)[0]
 
 

@@ -61,6 +61,9 @@ class FaultyEffects:
     async def put(self, effect: Effect) -> None:
         await self._use(lambda: self._effects.put(effect))
 
+    async def remove(self, job: str) -> None:
+        await self._use(lambda: self._effects.remove(job))
+
     async def close(self) -> None:
         await self._effects.close()
 

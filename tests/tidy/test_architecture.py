@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": {"store"},
     "authoring": {"errors", "durations"},
     "engine": {"machines", "store", "journal", "authoring", "config", "ids", "errors"},
-    "client": {"machines", "store", "journal", "authoring", "engine", "config", "ids", "errors"},
+    "client": {"machines", "store", "journal", "authoring", "engine", "config", "durations", "ids", "errors"},
     "testing": {"machines", "ready", "errors"},
     "surfaces": {"machines", "ready", "errors", "holdfast", "client", "config", "ids", "store"},
     "__main__": {"surfaces"},

@@ -23,8 +23,10 @@ from holdfast.client import enlisting
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
 from holdfast.client.portal import Portal
+from holdfast.client.retention import ENDED, purge
 from holdfast.client.workers import WorkerStatus, workers
 from holdfast.config import Config
+from holdfast.durations import Duration
 from holdfast.engine.worker import Worker
 from holdfast.errors import UnknownJob
 from holdfast.ids import new_id
@@ -214,6 +216,10 @@ class App(Registry):
         result = kept(f"the result of {step}", result, self.config.payload_bytes_max)
         return await self._steer(run_id, Resolve(job_of_run(run_id)[0], step, given[0], result, actor))
 
+    async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = ENDED, limit: int | None = None) -> int:
+        """Remove runs that ended so long ago, for good, in batches; how many. See `holdfast.client.retention`."""
+        return await purge(self._store(), self.effects(), older_than, statuses, limit)
+
     async def _steer(self, run_id: str, command: Any) -> RunRecord:
         kept("what is asked for", command)
         await self._journal().write(command)
@@ -270,6 +276,10 @@ class App(Registry):
     def resolve(self, run_id: str, step: str, **answer: Any) -> RunRecord:
         """Answer for a tool in doubt; see `aresolve`."""
         return self.block(self.aresolve(run_id, step, **answer))
+
+    def purge(self, **chosen: Any) -> int:
+        """Remove old runs; see `apurge`."""
+        return self.block(self.apurge(**chosen))
 
     def verify(self, run_id: str | None = None) -> dict[str, builtins.list[Violation]]:
         """Check histories; see `averify`."""

@@ -57,6 +57,7 @@ class Batch(ABC):
             c.Reclaim: self._reclaim,
             c.Expire: self._expire,
             c.Bury: self._bury,
+            c.Purge: self._purge,
             c.KeepEvidence: self._keep,
             c.Report: lambda command: self.put_card(command.card),
             c.Leave: lambda command: self.drop_card(command.worker),
@@ -126,6 +127,14 @@ class Batch(ABC):
     @abstractmethod
     def find_held(self, worker: str) -> list[str]:
         """Find the jobs that a worker holds, by name."""
+
+    @abstractmethod
+    def find_finished(self, command: c.Purge) -> list[str]:
+        """Find the jobs that a purge takes, in its order, and keep others from writing them."""
+
+    @abstractmethod
+    def remove(self, names: list[str]) -> None:
+        """Remove jobs whole: rows, streams, signals, evidence."""
 
     @abstractmethod
     def keep_evidence(self, evidence: Evidence) -> bool:
@@ -246,6 +255,16 @@ class Batch(ABC):
             self._changed.add(name)
         self.drop_card(command.worker)
         self.change |= WORK if names else 0
+        return c.Swept(names)
+
+    def _purge(self, command: c.Purge) -> c.Swept:
+        self.flush()
+        names = self.find_finished(command)
+        if names:
+            self.remove(names)
+        for name in names:
+            self._jobs.pop(name, None)
+            self._stored[name] = None
         return c.Swept(names)
 
     def _keep(self, command: c.KeepEvidence) -> bool:

@@ -1,13 +1,13 @@
 """The verbs of the engine, as values. A store commits a batch of them in one transaction.
 
-Each command is one decision about one job (`Claim`, `Reclaim`, `Expire`: about the jobs that qualify). What is written
-for it is written whole or not at all, and its answer stands at its place in the list of answers. A command that is
-refused is refused alone: its answer is the error, and the others of the batch go through.
+Each command is one decision about one job (`Claim`, `Reclaim`, `Expire`, `Purge`: about the jobs that qualify). What is
+written for it is written whole or not at all, and its answer stands at its place in the list of answers. A command that
+is refused is refused alone: its answer is the error, and the others of the batch go through.
 
 Who may write what (L3): `Append` and `Renew` carry an attempt and are fenced; everything else is the closed list of
-unfenced writers: submit, signal, the operator's verbs, reclaim and expiry. They look at the row inside the transaction,
-and where the stream has moved they do what is right for where it is now, or nothing. `KeepEvidence`, `Report` and
-`Leave` touch no job at all.
+unfenced writers: submit, signal, the operator's verbs, reclaim, expiry and purge. They look at the row inside the
+transaction, and where the stream has moved they do what is right for where it is now, or nothing. `KeepEvidence`,
+`Report` and `Leave` touch no job at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.machines import Event, JobState
+from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store.rows import Evidence, Job, WorkerCard
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Leases",
     "Leave",
     "Pause",
+    "Purge",
     "Reclaim",
     "Renew",
     "Report",
@@ -214,6 +215,20 @@ class Bury(msgspec.Struct, frozen=True):
     worker: str
 
 
+class Purge(msgspec.Struct, frozen=True):
+    """Remove up to `limit` jobs that ended at `before` or earlier, for good. Answer: `Swept`.
+
+    Those created first go first. Only jobs in one of `states`, which have ended, whatever else is named; and of a child
+    only when its parent is gone, or completed or cancelled: a parent that goes on, or is retried, asks for its child by
+    name, and would start it again. A job goes whole, in this transaction: its row, stream, signals and evidence. Its id
+    and its idempotency key are free again.
+    """
+
+    before: float
+    limit: int = 1000
+    states: frozenset[JobState] = TERMINAL_JOB_STATES
+
+
 class KeepEvidence(msgspec.Struct, frozen=True):
     """Keep what a call reported after its attempt had lost the right to write (E5). Answer: whether it was new.
 
@@ -255,6 +270,7 @@ Command = (
     | Reclaim
     | Expire
     | Bury
+    | Purge
     | KeepEvidence
     | Report
     | Leave

@@ -8,6 +8,7 @@ leaves an effect without events; the next attempt finds it, appends what is miss
 What every effect store promises:
 
 - `begin` shuts out all earlier attempts of the job, for ever, and gives what was kept until then.
+- `remove` takes a job's effects away, and with them what shuts out its attempts: for jobs that are gone for good.
 - `put` is durable when it returns. The first effect of a call stands: an equal one changes nothing, a different one
   is refused (E7). An attempt that was shut out is refused (L3).
 """
@@ -18,6 +19,7 @@ import asyncio
 import fcntl
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -75,6 +77,14 @@ class EffectStore(Protocol):
         """
         ...
 
+    async def remove(self, job: str) -> None:
+        """Remove all effects of a job that has ended and is being forgotten; none is as good.
+
+        Raises:
+            StoreUnavailable: something may be left.
+        """
+        ...
+
     async def close(self) -> None:
         """Let go of everything."""
         ...
@@ -102,6 +112,10 @@ class DirectoryEffects:
     async def put(self, effect: Effect) -> None:
         """Keep an effect."""
         await self._in_thread(self._put, effect)
+
+    async def remove(self, job: str) -> None:
+        """Remove a job's directory."""
+        await self._in_thread(self._remove, job)
 
     async def close(self) -> None:
         """End the threads."""
@@ -142,6 +156,11 @@ class DirectoryEffects:
                     raise EffectConflict(effect.job, effect.node)
                 return
             self._write(path, _encode(effect))
+
+    def _remove(self, job: str) -> None:
+        folder = self._folder(job)
+        if folder.is_dir():
+            shutil.rmtree(folder)
 
     def _fence(self, folder: Path, job: str, attempt: int) -> None:
         fence = folder / "fence"

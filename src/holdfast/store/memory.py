@@ -44,6 +44,7 @@ class MemoryStore:
             c.Reclaim: self._reclaim,
             c.Expire: self._expire,
             c.Bury: self._bury,
+            c.Purge: self._purge,
             c.KeepEvidence: self._keep,
             c.Report: self._report,
             c.Leave: self._leave,
@@ -275,6 +276,24 @@ class MemoryStore:
         self._workers.pop(command.worker, None)
         self._change |= WORK if dead else 0
         return c.Swept(dead)
+
+    def _purge(self, command: c.Purge) -> c.Swept:
+        old = [job for job in self._jobs.values() if self._is_purged(job, command)]
+        gone = [job.id for job in sorted(old, key=lambda job: (job.created_at, job.id))[: command.limit]]
+        for name in gone:
+            del self._jobs[name], self._events[name]
+            self._signals.pop(name, None)
+        self._used = {known for known in self._used if known[0] in self._jobs}
+        self._evidence = {known: one for known, one in self._evidence.items() if one.job in self._jobs}
+        return c.Swept(gone)
+
+    def _is_purged(self, job: Job, command: c.Purge) -> bool:
+        parent = self._jobs.get(job.parent) if job.parent is not None else None
+        return (
+            job.state in TERMINAL_JOB_STATES & command.states
+            and job.updated_at <= command.before
+            and (parent is None or parent.state in TERMINAL_JOB_STATES - {JobState.FAILED})
+        )
 
 
 def _whole(event: Event, payload: bytes) -> Event:

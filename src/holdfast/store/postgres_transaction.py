@@ -91,6 +91,15 @@ class Statements:
         )
         self.ended = f"{looking} ends_at <= %s ORDER BY ends_at, id LIMIT %s FOR UPDATE SKIP LOCKED"
         self.held = f"{looking} state = 'running' AND lease_worker = %s ORDER BY id FOR UPDATE"
+        self.finished = (
+            f"SELECT j.id FROM {schema}.jobs j WHERE j.state IN ('completed', 'failed', 'cancelled')"
+            " AND j.state = ANY(%(states)s) AND j.created_at <= %(before)s AND j.updated_at <= %(before)s"
+            f" AND NOT EXISTS (SELECT 1 FROM {schema}.jobs p WHERE p.id = j.parent"
+            " AND p.state NOT IN ('completed', 'cancelled'))"
+            " ORDER BY j.created_at, j.id LIMIT %(limit)s FOR UPDATE OF j SKIP LOCKED"
+        )
+        tables = (("events", "job"), ("signals", "job"), ("evidence", "job"), ("jobs", "id"))
+        self.remove = [f"DELETE FROM {schema}.{table} WHERE {key} = ANY(%s)" for table, key in tables]
         self.keep_evidence = (
             f"INSERT INTO {schema}.evidence (job, node, attempt, number, result, error, at)"
             " VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1"
@@ -274,6 +283,17 @@ class Transaction(Batch):
     def find_held(self, worker: str) -> list[str]:
         """Find and lock what a worker holds."""
         return self._have(self._all(self._sql.held, (worker,)))
+
+    def find_finished(self, command: c.Purge) -> list[str]:
+        """Find and lock what has ended long ago; what others have locked is left for the next time."""
+        said = {"states": sorted(command.states), "before": command.before, "limit": command.limit}
+        return [name for (name,) in self._all(self._sql.finished, said)]
+
+    def remove(self, names: list[str]) -> None:
+        """Remove jobs whole, in one round trip."""
+        with self._connection.pipeline():
+            for statement in self._sql.remove:
+                self._connection.execute(statement.encode(), (names,))
 
     def keep_evidence(self, evidence: Evidence) -> bool:
         """Keep a piece of evidence."""

@@ -3,6 +3,8 @@
 - `commit` is the only way anything is written. One call is one transaction: when it returns, all of it is durable; when
   it raises, none of it is there, or, if the answer was lost on the way, all of it is.
 - Time is the store's: each transaction reads it once, inside (L2).
+- A batch is one transaction also where a command touches many jobs: of a job that `Purge` removes everything goes, or
+  nothing does, and what is not removed is as it was. What is kept outside (effects in files) is not part of it.
 - Reads see what was committed before they began.
 """
 

@@ -72,6 +72,18 @@ _REPORT = (
 )
 
 
+_FINISHED = (
+    "SELECT id FROM jobs AS j INDEXED BY jobs_finished WHERE state IN ('completed', 'failed', 'cancelled')"
+    " AND state IN (SELECT value FROM json_each(?1)) AND created_at <= ?2 AND updated_at <= ?2 AND NOT EXISTS"
+    " (SELECT 1 FROM jobs AS p WHERE p.id = j.parent AND p.state NOT IN ('completed', 'cancelled'))"
+    " ORDER BY created_at, id LIMIT ?3"
+)
+_REMOVE = [
+    f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))"
+    for table, key in (("events", "job"), ("signals", "job"), ("evidence", "job"), ("jobs", "id"))
+]
+
+
 class Transaction(Batch):
     """The commands of one batch; made and used inside BEGIN and COMMIT, by one thread."""
 
@@ -166,6 +178,16 @@ class Transaction(Batch):
     def find_held(self, worker: str) -> list[str]:
         """Find what a worker holds."""
         return self._names(_HELD, (worker,))
+
+    def find_finished(self, command: c.Purge) -> list[str]:
+        """Find what has ended long ago."""
+        states = msgspec.json.encode(sorted(command.states)).decode()
+        return self._names(_FINISHED, (states, command.before, command.limit))
+
+    def remove(self, names: list[str]) -> None:
+        """Remove jobs whole."""
+        for statement in _REMOVE:
+            self._connection.execute(statement, (msgspec.json.encode(names).decode(),))
 
     def keep_evidence(self, evidence: Evidence) -> bool:
         """Keep a piece of evidence."""

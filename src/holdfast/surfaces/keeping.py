@@ -1,4 +1,4 @@
-"""Commands about the store itself: whether its schema is up to date."""
+"""Commands about the store itself: whether its schema is up to date, and what it may forget."""
 
 from __future__ import annotations
 
@@ -32,4 +32,23 @@ def migrate(url: str | None, check: bool, as_json: bool) -> None:  # noqa: FBT00
     sys.exit(1 if check and found.missing else 0)
 
 
-COMMANDS = (migrate,)
+@click.command(epilog="Example: holdfast purge --older-than 30d --status succeeded")
+@url_option
+@click.option("--older-than", required=True, help="How long ago a run must have ended: 30d, 12h, 1w.")
+@click.option("--limit", type=click.IntRange(1), help="Remove so many at most.  [default: all]")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(["succeeded", "failed", "canceled"]),
+    help="Only runs that ended so; may be given again.  [default: all]",
+)
+@json_option
+def purge(url: str | None, older_than: str, limit: int | None, statuses: tuple[str, ...], as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """Remove runs that ended long ago, oldest first, with everything that is kept of them; never one that goes on."""
+    chosen = {"statuses": statuses} if statuses else {}
+    removed = client(url).purge(older_than=older_than, limit=limit, **chosen)
+    show_result({"removed": removed}, as_json=as_json, text=lambda: f"removed {removed}")
+
+
+COMMANDS = (migrate, purge)

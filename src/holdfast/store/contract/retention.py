@@ -1,0 +1,121 @@
+"""Forgetting: what has ended is removed whole and in order; what goes on, or may be asked for, is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.errors import UnknownJob
+from holdfast.machines import JobState
+from holdfast.store.commands import Cancel, Claim, KeepEvidence, Purge, Retry, SendSignal, Submit
+from holdfast.store.contract.lab import LEASE, Lab, clause
+from holdfast.store.rows import Evidence
+
+
+async def _ended(lab: Lab, job: str, event: str = "job_completed", **options: Any) -> None:
+    held = await lab.running(job, **options)
+    await lab.append(held, (event, {"reason": "so it is"}))
+
+
+@clause
+async def only_what_ended_long_enough_ago_is_removed_the_oldest_first(lab: Lab) -> None:
+    for name, event in (("c", "job_completed"), ("a", "job_failed"), ("b", "job_completed")):
+        await _ended(lab, name, event)
+        lab.clock.move(10)
+    await lab.submit("queued", due_at=lab.clock.now() + 1000)
+    await lab.waiting("waiting")
+    await lab.running("running")
+    await lab.submit("d", due_at=lab.clock.now() + 1000)
+    before = lab.clock.now() - 10
+    lab.clock.move(5)
+    await lab.do(Cancel("d", None))
+    assert (await lab.do(Purge(before - 10.001))).jobs == ["c"]
+    assert (await lab.do(Purge(before, limit=1))).jobs == ["a"], "at that time or earlier"
+    assert (await lab.do(Purge(before))).jobs == ["b"]
+    assert (await lab.do(Purge(before))).jobs == []
+    lab.clock.move(1)
+    assert (await lab.do(Purge(lab.clock.now()))).jobs == ["d"]
+    for name in ("queued", "waiting", "running"):
+        await lab.job(name)
+    assert await lab.store.next_due() is not None
+
+
+@clause
+async def a_purge_takes_only_the_states_named_and_never_an_active_job(lab: Lab) -> None:
+    await _ended(lab, "failed", "job_failed")
+    await _ended(lab, "done")
+    await lab.submit("queued", due_at=lab.clock.now() + 1000)
+    lab.clock.move(1)
+    now = lab.clock.now()
+    assert (await lab.do(Purge(now, states=frozenset({JobState.QUEUED, JobState.CANCELLED})))).jobs == []
+    assert (await lab.do(Purge(now, states=frozenset({JobState.FAILED})))).jobs == ["failed"]
+    assert (await lab.do(Purge(now))).jobs == ["done"]
+    assert [job.id for job in await lab.store.jobs()] == ["queued"]
+
+
+@clause
+async def a_purged_job_is_gone_whole_and_its_id_and_key_are_free(lab: Lab) -> None:
+    await lab.submit("a", idempotency_key="k", fingerprint="one")
+    await lab.do(SendSignal("a", "never used", 1, "s1"))
+    (claimed,) = await lab.claim()
+    await lab.append(claimed.job, ("job_completed", {}))
+    await lab.do(KeepEvidence(Evidence("a", "n", 1, 1, "late")))
+    await _ended(lab, "b")
+    lab.clock.move(1)
+    assert (await lab.do(Purge(lab.clock.now(), limit=1))).jobs == ["a"]
+    assert await lab.store.get("a") is None
+    assert await lab.store.events("a") == []
+    assert await lab.store.inbox("a") == []
+    assert await lab.store.evidence("a") == []
+    await lab.job("b")
+    await lab.refused(Retry("a", "ana", "again"), UnknownJob)
+    await lab.refused(SendSignal("a", "k", 1, "s2"), UnknownJob)
+    await lab.submit("a", idempotency_key="k", fingerprint="other")
+    assert await lab.types("a") == ["job_created"]
+    assert (await lab.do(SendSignal("a", "k", 1, "s1"))).outcome == "kept", "the old signal's id is forgotten"
+    await lab.job("a")
+
+
+@clause
+async def a_child_is_kept_while_its_parent_may_ask_for_it(lab: Lab) -> None:
+    family = {"parent": "p", "parent_key": "holdfast:child:c"}
+    await lab.submit("p")
+    (parent,) = await lab.claim()
+    await _ended(lab, "c", **family)
+    lab.clock.move(1)
+    assert (await lab.do(Purge(lab.clock.now()))).jobs == [], "the parent runs"
+    await lab.append(parent.job, ("job_failed", {"reason": "no"}))
+    lab.clock.move(1)
+    only = frozenset({JobState.COMPLETED})
+    assert (await lab.do(Purge(lab.clock.now(), states=only))).jobs == [], "the parent may be retried"
+    assert (await lab.do(Purge(lab.clock.now()))).jobs == ["p"]
+    assert (await lab.do(Purge(lab.clock.now()))).jobs == ["c"]
+
+
+@clause
+async def a_parent_that_is_gone_is_not_missed_by_its_child(lab: Lab) -> None:
+    held = await lab.running("p")
+    await lab.submit("c", parent="p", parent_key="holdfast:child:c")
+    await lab.append(held, ("job_completed", {}))
+    lab.clock.move(1)
+    assert (await lab.do(Purge(lab.clock.now()))).jobs == ["p"]
+    (child,) = await lab.claim()
+    await lab.append(child.job, ("job_completed", {"result": 1}))
+    assert (await lab.job("c")).state is JobState.COMPLETED
+
+
+@clause
+async def a_purge_and_what_follows_it_in_one_batch_see_each_other(lab: Lab) -> None:
+    await _ended(lab, "a", idempotency_key="k", fingerprint="one")
+    lab.clock.move(1)
+    again = Submit(job="a", plugin="shop", entry="checkout", args={}, idempotency_key="k", fingerprint="two")
+    entries = frozenset({("shop", "checkout")})
+    claim = Claim(worker="w", entries=entries, queues=None, limit=5, lease_seconds=LEASE)
+    answers = await lab.store.commit(
+        [SendSignal("a", "k", 1, "s"), Purge(lab.clock.now()), Cancel("a", None), again, claim]
+    )
+    assert answers[1].jobs == ["a"]
+    assert isinstance(answers[2], UnknownJob)
+    assert not answers[3].existing
+    assert [claimed.job.id for claimed in answers[4]] == ["a"]
+    assert await lab.types("a") == ["job_created", "job_running"]
+    await lab.job("a")
