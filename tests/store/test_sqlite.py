@@ -88,7 +88,7 @@ def test_a_file_of_an_older_release_is_brought_up_with_its_jobs(tmp_path: Path) 
     connection = apsw.Connection(str(path))
     connection.execute(
         "DROP TABLE evidence; DROP TABLE workers; DROP INDEX jobs_children;"
-        " DROP INDEX jobs_finished; PRAGMA user_version = 1"
+        " DROP INDEX jobs_finished; DROP TABLE moved; PRAGMA user_version = 1"
     )
     connection.close()
 

@@ -159,11 +159,14 @@ class Batch(ABC):
             answer = self._carry_out(command)
         except HoldfastError as refusal:
             return refusal
+        self._drain()
+        return answer
+
+    def _drain(self) -> None:
         while self._next:
             following = self._next.popleft()
             if self.job(getattr(following, "job", "")) is not None:
                 self._carry_out(following)
-        return answer
 
     def _carry_out(self, command: c.Command) -> Any:
         return self._handlers.get(type(command), self._about_one_job)(command)

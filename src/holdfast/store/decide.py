@@ -28,6 +28,7 @@ __all__ = [
     "claim",
     "decide",
     "expire",
+    "moved",
     "reclaim",
     "renew",
     "submit",
@@ -128,6 +129,15 @@ def reclaim(job: Job, now: float) -> Decision | None:
     elif pen.job.attempts >= job.max_attempts:
         said = {"reason": "poison", "message": f"crashed {pen.job.attempts} times; {job.max_attempts} are allowed"}
         pen.administrative("fail", JobEvent.FAILED, said)
+    return pen.end()
+
+
+def moved(job: Job, now: float) -> Decision:
+    """Take a running job from its worker, whose store is closed under it; its attempt is stale from now on."""
+    pen = Pen(job, now)
+    pen.put(JobEvent.REQUEUED, {"reason": "moved", "attempt": job.attempt})
+    if pen.job.cancel is not None:
+        pen.administrative("cancel", JobEvent.CANCELLED, {"reason": pen.job.cancel.reason})
     return pen.end()
 
 

@@ -10,6 +10,7 @@ What can go wrong, and what happens then:
 - The disk is full, the file read-only, damaged or locked by something else: `StoreUnavailable`, with what to do. The
   transaction was rolled back. The next commit tries again, so that the store works again when the cause is gone.
 - The file was made by a newer Holdfast: it is refused when it is opened, and nothing is changed.
+- Its jobs have moved to another store: it is refused when it is opened; for those who had it open every write is.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.machines import Event, JobState
 from holdfast.store import commands as c
 from holdfast.store.filelock import FileLock
+from holdfast.store.moving_out import moved_note
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 from holdfast.store.schema import migrate
 from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
@@ -69,6 +71,7 @@ class SqliteStore:
         try:
             self._write_connection = self._guard(self._open)
             self._guard(lambda: self._lock.run(lambda: migrate(self._write_connection, "sqlite")))
+            self._guard(self._stay_if_not_moved)
             self._read_connection = self._guard(self._open)
         except BaseException:
             self._writer.shutdown()
@@ -185,6 +188,12 @@ class SqliteStore:
         connection.pragma("foreign_keys", "ON")
         return connection
 
+    def _stay_if_not_moved(self) -> None:
+        note = moved_note(self._write_connection)
+        if note is not None:
+            self._write_connection.close()
+            raise StoreUnavailable(f"{self._path}: {note}")
+
     def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
         answers, change = self._guard(lambda: self._lock.run(lambda: self._transact(batch)))
         if change:
@@ -230,6 +239,8 @@ class SqliteStore:
         try:
             return work()
         except apsw.Error as error:
+            if isinstance(error, apsw.ConstraintError) and "this store has moved" in str(error):
+                raise StoreUnavailable(f"{self._path}: {moved_note(self._write_connection) or error}") from error
             cure = next((text for kind, text in CURES if isinstance(error, kind)), None)
             if cure is None:
                 raise

@@ -1,4 +1,4 @@
-"""Commands about the store itself: whether its schema is up to date, and what it may forget."""
+"""Commands about the store itself: whether its schema is up to date, what it may forget, and where it goes."""
 
 from __future__ import annotations
 
@@ -51,4 +51,35 @@ def purge(url: str | None, older_than: str, limit: int | None, statuses: tuple[s
     show_result({"removed": removed}, as_json=as_json, text=lambda: f"removed {removed}")
 
 
-COMMANDS = (migrate, purge)
+@click.command(name="migrate-store", epilog="Example: holdfast migrate-store sqlite:///holdfast.db postgresql:///shop")
+@click.argument("source")
+@click.argument("target")
+@click.option("--abort", is_flag=True, help="Take back a move that was interrupted: open SOURCE again.")
+@json_option
+def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:  # noqa: FBT001 - flags of the command line
+    """Move all jobs from SOURCE, sqlite:///…, to TARGET, postgresql://…, running ones included.
+
+    SOURCE is closed for ever. Interrupted, the same command goes on.
+    """
+    from holdfast.client.moving import move, take_back  # noqa: PLC0415 - see the promise of `cli`
+
+    if abort:
+        back = take_back(source, target)
+        said = "the move is taken back: the source is open again" if back else "there was no move to take back"
+        show_result({"taken_back": back}, as_json=as_json, text=lambda: said)
+        return
+    moved = move(source, target)
+
+    def text() -> str:
+        lines = [
+            f"moved {moved.jobs} jobs, {moved.events} events, {moved.signals} signals, {moved.evidence} of evidence",
+            f"to {moved.target}; read back and compared",
+            f"{moved.requeued} were running and wait for a worker there",
+            *(f"{job}: moved as it is, and verify objects to it" for job in moved.broken),
+        ]
+        return "\n".join(lines)
+
+    show_result(moved, as_json=as_json, text=text)
+
+
+COMMANDS = (migrate, purge, migrate_store)
