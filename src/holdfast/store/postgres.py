@@ -7,11 +7,14 @@ depends on the state of a session but the listening, so the first two may go thr
 
 What can go wrong, and what happens then:
 
-- The server is away, restarts, or ends a connection: `StoreUnavailable`; nobody knows whether a commit that was under
-  way counts. The next call connects again.
-- Two transactions stand in each other's way (a deadlock, a key that both create): the batch is carried out again.
-- A value that the database cannot hold (text with a NUL) fails its batch: it is carried out command by command, and the
-  one that has the value is refused alone.
+- The server is away, or ends a connection while a commit is under way: `StoreUnavailable`; nobody knows whether it
+  counts. The next call connects again. A connection that ends before that costs nobody anything: what was not committed
+  is carried out again on a new one.
+- The server's host vanishes without a word: the driver's own timers end the connection after `SILENCE_SECONDS`.
+- Two transactions stand in each other's way (a deadlock, a key that both create): the batch is carried out again, a
+  little later each time.
+- A value that the database cannot hold (a name with a NUL, or too long for an index) fails its batch: it is carried out
+  command by command, and the one that has the value is refused alone.
 - A notice is lost: whoever waits looks by himself at least every `floor_seconds`.
 """
 
@@ -48,6 +51,7 @@ _IN_THE_WAY = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.LockNotAvailable,
 )
+_CANNOT_BE_KEPT = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, UnicodeEncodeError)
 
 
 class PostgresStore:
@@ -203,18 +207,17 @@ class PostgresStore:
     def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
         try:
             answers, change = self._guard(lambda: self._persist(batch))
-        except _Unkeepable:
-            return self._one_by_one(batch)
+        except _Unkeepable as unkeepable:
+            return self._one_by_one(batch, unkeepable)
         if change:
             self._tell(change)
         return answers
 
-    def _one_by_one(self, batch: Sequence[c.Command]) -> list[Any]:
+    def _one_by_one(self, batch: Sequence[c.Command], why: Exception) -> list[Any]:
         """Something in the batch cannot be kept: find out what, and refuse that alone."""
         if len(batch) > 1:
             return [answer for command in batch for answer in self._commit([command])]
-        reason = "it holds a character that the database cannot keep, such as NUL"
-        return [InvalidArguments(type(batch[0]).__name__.lower(), reason)]
+        return [InvalidArguments(type(batch[0]).__name__.lower(), f"the database cannot keep it: {_line(why)}")]
 
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         last: Exception | None = None
@@ -253,6 +256,8 @@ class PostgresStore:
 
         try:
             return self._guard(fetch)
+        except _Unkeepable:
+            return []  # nothing has a name that cannot be kept
         except StoreUnavailable:
             return self._guard(fetch)  # a connection that was ended meanwhile; a read may be done twice
 
@@ -264,7 +269,7 @@ class PostgresStore:
         """Turn what the driver says into `StoreUnavailable` with what to do."""
         try:
             return work()
-        except psycopg.DataError as error:
+        except _CANNOT_BE_KEPT as error:
             raise _Unkeepable(str(error)) from error
         except psycopg.OperationalError as error:
             raise StoreUnavailable(f"PostgreSQL is away: {_line(error)}: check the server and the URL") from error

@@ -56,9 +56,9 @@ class Statements:
             f"SELECT parent, id FROM {schema}.jobs WHERE parent = ANY(%s) AND state IN ('queued', 'running', 'waiting')"
         )
         self.insert_events = (
-            f"INSERT INTO {schema}.events SELECT job, seq, type, payload, attempt, at, schema, decode(prev, 'hex'),"
-            " decode(hash, 'hex') FROM json_to_recordset(%s) AS x(job text, seq bigint, type text, payload json,"
-            " attempt bigint, at double precision, schema integer, prev text, hash text)"
+            f"INSERT INTO {schema}.events SELECT job, seq, type, payload::json, attempt, at, schema,"
+            " decode(prev, 'hex'), decode(hash, 'hex') FROM json_to_recordset(%s) AS x(job text, seq bigint,"
+            " type text, payload text, attempt bigint, at double precision, schema integer, prev text, hash text)"
         )
         columns = ", ".join(JOB_WRITTEN)
         self.insert_jobs = (
@@ -352,7 +352,7 @@ def _events(sealed: list[Sealed]) -> str:
             "job": event.job,
             "seq": event.seq,
             "type": event.type,
-            "payload": msgspec.Raw(payload),
+            "payload": payload.decode(),  # as text: a NUL inside JSON can be kept, and not be read as a part of it
             "attempt": event.attempt,
             "at": event.at,
             "schema": event.schema,
