@@ -95,10 +95,13 @@ class Listener:
                 self._stopping.wait(AGAIN_SECONDS)
 
     def _listen(self, connection: Connection) -> None:
+        waiting = select.poll()  # not select(): it fails in a process with many files
+        for descriptor in (connection.fileno(), self._ear):
+            waiting.register(descriptor, select.POLLIN)
         while not self._stopping.is_set():
             for worker in self._workers - self._held:
                 self._lock(connection, worker)
-            select.select([connection.fileno(), self._ear], [], [], TURN_SECONDS)
+            waiting.poll(TURN_SECONDS * 1000)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._ear, 100)
             for notice in connection.notifies(timeout=0):
