@@ -160,7 +160,7 @@ class Transaction(Batch):
 
     def prepare(self, batch: Sequence[c.Command]) -> None:
         """Lock the rows that the batch names, read their inboxes where they will be asked for, then the time."""
-        names = sorted({name for command in batch if (name := self._named(command)) is not None})
+        names = sorted({name for command in batch for name in self._named(command)})
         signalled = {command.job for command in batch if isinstance(command, c.SendSignal)}
         signalled |= {command.job for command in batch if isinstance(command, c.Append) and _waits(command)}
         fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
@@ -189,10 +189,13 @@ class Transaction(Batch):
         if failing:
             self.expect_orphans(failing)
 
-    def _named(self, command: c.Command) -> str | None:
+    def _named(self, command: c.Command) -> Iterable[str]:
         if isinstance(command, c.Submit) and command.idempotency_key is None and not self._looking_first:
-            return None
-        return getattr(command, "job", None)
+            return ()
+        if isinstance(command, c.Renew):
+            return [name for name, _ in command.held]
+        name = getattr(command, "job", None)
+        return (name,) if name is not None else ()
 
     def _have(self, rows: Iterable[tuple[Any, ...]]) -> list[str]:
         names = []
