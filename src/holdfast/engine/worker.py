@@ -181,7 +181,7 @@ class Worker:
             for attempt in list(self.running.values()):
                 attempt.deliveries.look()
         full = False
-        if self._store.floor_seconds is not None and now - self._looked_at >= self._store.floor_seconds:
+        if self._store.floor_seconds is not None and now - self._looked_at >= self._store.floor_seconds / 2:
             self._looked_at = now
             await self._write(*map(Bury, await self._store.dead()))
             self._sweep_at = await self._store.next_due()

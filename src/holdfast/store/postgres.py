@@ -31,7 +31,7 @@ import psycopg
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
 from holdfast.machines import Event, JobState
 from holdfast.store import commands as c
-from holdfast.store.changes import EVENTS
+from holdfast.store.changes import EVENTS, WORK
 from holdfast.store.postgres_listener import Listener
 from holdfast.store.postgres_schema import Connection, migrate, quoted, require
 from holdfast.store.postgres_transaction import Statements, Transaction
@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 TRIES = 6  # of a batch that stands in somebody's way, before it is given up
 FLOOR_SECONDS = 1.0
+PATIENCE_SECONDS = 0.6  # how long a session lock may be missing before its worker is taken to be dead
+SILENCE_SECONDS = 15  # how long a server may not acknowledge anything before its connection is given up
 
 _IN_THE_WAY = (
     psycopg.errors.DeadlockDetected,
@@ -76,7 +78,8 @@ class PostgresStore:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
         self._listener = Listener(self._connect, self._schema, self._tell)
-        self._suspects: set[str] = set()
+        self._suspects: dict[str, float] = {}  # workers whose session lock is missing, and since when
+        self._committing = False  # whether COMMIT was sent and not answered yet
         self._closing = threading.Lock()
         try:
             self._write_connection = self._guard(self._connect)
@@ -93,7 +96,9 @@ class PostgresStore:
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands from a thread of one's own."""
-        return self._writer.submit(self._commit, batch).result()
+        answers = self._writer.submit(self._commit, batch).result()
+        self._listener.wake()  # a worker that has just reported is to have its lock on its card
+        return answers
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
         """Have `notice` called after each commit of this process, and when another tells of one."""
@@ -172,16 +177,23 @@ class PostgresStore:
         self._listener.hold(worker)
 
     async def dead(self) -> list[str]:
-        """Find workers whose session lock was released, twice in a row: their process, or its host, is gone."""
+        """Find workers whose session lock is missing for a while: their process, or its host, is gone.
+
+        A while, because a worker that only lost the connection takes its lock again. Whoever finds one missing is told
+        to look again when it is over.
+        """
         sql = (
             f"SELECT name FROM {self._schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
             "SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM"
             " pg_database WHERE datname = current_database()) AND l.objsubid = 1"
             " AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key)"
         )
-        missing = {name for (name,) in await self._read(sql, ())}
-        dead, self._suspects = missing & self._suspects, missing
-        return sorted(dead)
+        missing = {name for (name,) in await self._read(sql, ())} - self._listener.workers  # ours: we are here
+        loop = asyncio.get_running_loop()
+        if missing - self._suspects.keys():
+            loop.call_later(PATIENCE_SECONDS, self._tell, WORK)
+        self._suspects = {name: self._suspects.get(name, loop.time()) for name in missing}
+        return sorted(name for name, since in self._suspects.items() if loop.time() - since >= PATIENCE_SECONDS)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -239,7 +251,7 @@ class PostgresStore:
     ) -> tuple[list[Any], int]:
         with connection.pipeline():
             connection.execute("BEGIN")
-            transaction = Transaction(connection, self._sql, looking_first=looking_first)
+            transaction = Transaction(connection, self._sql, looking_first=looking_first, locks=self._listener.locks)
             answers = transaction.carry_out(batch)
             if transaction.change & ~EVENTS or transaction.ended:
                 connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))

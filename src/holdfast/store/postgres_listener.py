@@ -45,8 +45,8 @@ class Listener:
         self._schema = schema
         self._tell = tell
         self._me = uuid.uuid4().hex
-        self._workers: set[str] = set()  # whose locks are wanted
-        self._locked: set[str] = set()  # whose locks this connection has
+        self.workers: set[str] = set()  # whose locks are wanted
+        self.locks: dict[str, int] = {}  # those that this connection has
         self._held: set[str] = set()  # of these, those whose cards say so
         self._stopping = threading.Event()
         self._ear, self._mouth = os.pipe()  # through which this process wakes the thread
@@ -68,7 +68,11 @@ class Listener:
 
     def hold(self, worker: str) -> None:
         """Take a worker's session lock, as soon as may be, and keep it."""
-        self._workers.add(worker)
+        self.workers.add(worker)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look for locks that are still to be taken or told of."""
         os.write(self._mouth, b"!")
 
     def message(self, change: int) -> tuple[str, str]:
@@ -80,16 +84,13 @@ class Listener:
         return f"holdfast_{self._schema}"
 
     def _run(self) -> None:
-        first = True
         while not self._stopping.is_set():
             try:
                 with self._connect() as connection:
-                    self._locked.clear()
+                    self.locks.clear()
                     self._held.clear()
                     connection.execute(f"LISTEN {self._channel}")
-                    if not first:
-                        self._hear(EVERYTHING)  # whatever was said meanwhile, nobody heard it
-                    first = False
+                    self._hear(EVERYTHING)  # whatever was said before, nobody heard it
                     self._listen(connection)
             except psycopg.Error:
                 self._stopping.wait(AGAIN_SECONDS)
@@ -99,7 +100,7 @@ class Listener:
         for descriptor in (connection.fileno(), self._ear):
             waiting.register(descriptor, select.POLLIN)
         while not self._stopping.is_set():
-            for worker in self._workers - self._held:
+            for worker in self.workers - self._held:
                 self._lock(connection, worker)
             waiting.poll(TURN_SECONDS * 1000)
             with contextlib.suppress(BlockingIOError):
@@ -112,11 +113,11 @@ class Listener:
     def _lock(self, connection: Connection, worker: str) -> None:
         """Take a worker's lock, then say so on its card. A try that fails is made again in the next turn."""
         key = lock_key(self._schema, worker)
-        if worker not in self._locked:
+        if worker not in self.locks:
             found = connection.execute("SELECT pg_try_advisory_lock(%s)", (key,)).fetchone()
             if found is None or not found[0]:
                 return  # the connection before this one is not gone yet
-            self._locked.add(worker)
+            self.locks[worker] = key
         told = connection.execute(f"UPDATE {self._schema}.workers SET lock_key = %s WHERE name = %s", (key, worker))
         if told.rowcount == 1:
             self._held.add(worker)

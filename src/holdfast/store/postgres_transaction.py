@@ -10,7 +10,7 @@ it, so that the cost does not grow with a round trip a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -106,8 +106,9 @@ class Statements:
         )
         self.forget = f"DELETE FROM {schema}.workers WHERE seen_at <= %s"
         self.report = (
-            f"INSERT INTO {schema}.workers (name, card, started_at, seen_at) VALUES (%s, %s, %s, %s)"
-            " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at"
+            f"INSERT INTO {schema}.workers AS w (name, card, started_at, seen_at, lock_key) VALUES (%s, %s, %s, %s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at,"
+            " lock_key = coalesce(excluded.lock_key, w.lock_key)"
         )
         self.requests = (
             f"SELECT id, cancel IS NOT NULL, pause FROM {schema}.jobs"
@@ -149,13 +150,22 @@ class Transaction(Batch):
         connection: in a transaction, and in a pipeline: a statement is sent when somebody asks for an answer.
         statements: for the schema.
         looking_first: whether jobs that are to be created are looked for; else a name that exists violates its key.
+        locks: the session locks that this process holds for its workers, for their cards.
     """
 
-    def __init__(self, connection: Connection, statements: Statements, *, looking_first: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        statements: Statements,
+        *,
+        looking_first: bool,
+        locks: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(0.0, {})
         self._connection = connection
         self._sql = statements
         self._looking_first = looking_first
+        self._locks = locks or {}
         self._inboxes: dict[str, list[tuple[Signal, bool]]] = {}
 
     def prepare(self, batch: Sequence[c.Command]) -> None:
@@ -308,7 +318,7 @@ class Transaction(Batch):
     def put_card(self, card: WorkerCard) -> None:
         """List a worker."""
         self._connection.execute(self._sql.forget, (self.now - FORGOTTEN_SECONDS,))
-        self._connection.execute(self._sql.report, card_row(card, self.now))
+        self._connection.execute(self._sql.report, (*card_row(card, self.now), self._locks.get(card.name)))
 
     def drop_card(self, worker: str) -> None:
         """Take a worker off the list."""
