@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
 from holdfast.machines import Event, JobState
@@ -202,9 +203,11 @@ class PostgresStore:
     # Machinery
 
     def _connect(self) -> Connection:
-        return psycopg.connect(
-            self._url, autocommit=True, prepare_threshold=None, application_name="holdfast", connect_timeout=10
-        )
+        usual: dict[str, Any] = {"application_name": "holdfast", "connect_timeout": 10}
+        usual |= {"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 2}
+        usual["tcp_user_timeout"] = SILENCE_SECONDS * 1000
+        chosen = {**usual, **conninfo_to_dict(self._url)}
+        return psycopg.connect(**chosen, autocommit=True, prepare_threshold=None)
 
     def _connected_for_writing(self) -> Connection:
         if self._write_connection is None or self._write_connection.closed:
@@ -234,12 +237,18 @@ class PostgresStore:
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         last: Exception | None = None
         for attempt in range(TRIES):
-            connection = self._connected_for_writing()
+            connection, self._committing = self._connected_for_writing(), False
             try:
                 return self._transact(connection, batch, looking_first=attempt > 0)
             except _IN_THE_WAY as error:
                 connection.execute("ROLLBACK")
                 last = error
+            except psycopg.OperationalError as error:
+                if not connection.closed:
+                    connection.execute("ROLLBACK")
+                if self._committing or not connection.closed:
+                    raise
+                last = error  # the connection ended before anything could count
             except BaseException:
                 if not connection.closed:
                     connection.execute("ROLLBACK")
@@ -255,6 +264,7 @@ class PostgresStore:
             answers = transaction.carry_out(batch)
             if transaction.change & ~EVENTS or transaction.ended:
                 connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
+            self._committing = True
             connection.execute("COMMIT")
         return answers, transaction.change
 
