@@ -21,7 +21,9 @@ What can go wrong, and what happens then:
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -44,6 +46,7 @@ __all__ = ["PostgresStore"]
 T = TypeVar("T")
 
 TRIES = 6  # of a batch that stands in somebody's way, before it is given up
+GIVING_WAY_SECONDS = 0.01  # longest pause before the second of these tries; doubled for each one after it
 FLOOR_SECONDS = 1.0
 PATIENCE_SECONDS = 0.6  # how long a session lock may be missing before its worker is taken to be dead
 SILENCE_SECONDS = 15  # how long a server may not acknowledge anything before its connection is given up
@@ -242,6 +245,7 @@ class PostgresStore:
                 return self._transact(connection, batch, looking_first=attempt > 0)
             except _IN_THE_WAY as error:
                 connection.execute("ROLLBACK")
+                give_way(attempt)
                 last = error
             except psycopg.OperationalError as error:
                 if not connection.closed:
@@ -310,6 +314,12 @@ class PostgresStore:
 
 class _Unkeepable(HoldfastError):
     """A value that the database cannot hold."""
+
+
+def give_way(attempt: int) -> None:
+    """Before a batch is tried again: let the one that it stood in the way of go first, or both meet there again."""
+    if attempt:
+        time.sleep(random.uniform(0, GIVING_WAY_SECONDS * 2**attempt))  # noqa: S311 - only spreads the tries
 
 
 def _line(error: Exception) -> str:
