@@ -1,0 +1,360 @@
+"""What only a server can do: end a connection, refuse a value, be shared by many processes, be newer than we are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import App, StoreUnavailable, wait_for
+from holdfast.machines import JobState
+from holdfast.store import (
+    Append,
+    Bury,
+    Claim,
+    Command,
+    Report,
+    Submit,
+    Submitted,
+    WorkerCard,
+)
+from holdfast.store import postgres as backend
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres_transaction import Transaction
+from holdfast.store.schema import migrations
+from support.postgres import fresh_schema, fresh_url, server
+from support.stories import drain, play, quick, until
+
+ENTRIES = frozenset({("shop", "checkout")})
+
+
+def with_store(work: Callable[[PostgresStore], Awaitable[Any]], schema: str | None = None) -> Any:
+    async def run() -> Any:
+        store = PostgresStore(server().url, schema or fresh_schema())
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return play(run())
+
+
+def submit(job: str, **options: Any) -> Submit:
+    return Submit(job=job, **{"plugin": "shop", "entry": "checkout", "args": {}, **options})
+
+
+def claim(worker: str = "w") -> Claim:
+    return Claim(worker=worker, entries=ENTRIES, queues=None, limit=1, lease_seconds=60)
+
+
+def card(name: str) -> WorkerCard:
+    return WorkerCard(name, "host", 1, 1, None, ("shop.checkout",), 60.0)
+
+
+def asked(sql: str, *bindings: Any) -> list[Any]:
+    """What somebody else sees who looks into the database."""
+    with psycopg.connect(server().url, autocommit=True) as connection:
+        return connection.execute(sql, bindings).fetchall()
+
+
+def end(pid: int) -> None:
+    """End a connection, and wait until it is gone."""
+    assert asked("SELECT pg_terminate_backend(%s, 10000)", pid) == [(True,)]
+
+
+# Connections
+
+
+def test_a_connection_that_ended_while_nobody_used_it_costs_nothing() -> None:
+    async def story(store: PostgresStore) -> None:
+        await store.commit([submit("a")])
+        assert await store.get("a") is not None
+        for connection in (store._write_connection, store._read_connection):
+            assert connection is not None
+            end(connection.info.backend_pid)
+        assert await store.get("a") is not None
+        assert await store.commit([submit("b")]) == [Submitted("b", existing=False)]
+
+    with_store(story)
+
+
+def test_a_connection_that_ends_inside_a_transaction_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    carry_out = Transaction.carry_out
+
+    def ended(transaction: Transaction, batch: Sequence[Command]) -> list[Any]:
+        answers = carry_out(transaction, batch)
+        monkeypatch.undo()
+        end(transaction._connection.info.backend_pid)
+        transaction._connection.execute(transaction._sql.clock)  # it has more to say, and cannot
+        return answers
+
+    async def story(store: PostgresStore) -> None:
+        monkeypatch.setattr(Transaction, "carry_out", ended)
+        assert await store.commit([submit("a")]) == [Submitted("a", existing=False)]
+        assert [row.version for row in await store.jobs()] == [1]
+
+    with_store(story)
+
+
+def test_nobody_knows_of_a_commit_that_was_not_answered_and_it_is_not_done_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(store: PostgresStore) -> None:
+        message = store._listener.message
+
+        def ended(change: int) -> tuple[str, str]:
+            assert store._write_connection is not None
+            end(store._write_connection.info.backend_pid)
+            return message(change)
+
+        monkeypatch.setattr(store._listener, "message", ended)
+        with pytest.raises(StoreUnavailable, match="check the server and the URL"):
+            await store.commit([submit("a")])
+        monkeypatch.undo()
+        assert await store.get("a") is None
+        await store.commit([submit("a")])
+        assert await store.get("a") is not None
+
+    with_store(story)
+
+
+def test_a_server_that_falls_silent_is_given_up_unless_the_url_says_otherwise() -> None:
+    async def silence(store: PostgresStore) -> str:
+        assert store._write_connection is not None
+        return str(store._write_connection.info.get_parameters()["tcp_user_timeout"])
+
+    assert with_store(silence) == "15000"
+
+    async def said() -> str:
+        store = PostgresStore(f"{server().url}?tcp_user_timeout=99000", fresh_schema())
+        try:
+            return await silence(store)
+        finally:
+            await store.close()
+
+    assert play(said()) == "99000"
+
+
+def test_a_store_with_a_worker_has_three_connections() -> None:
+    async def story() -> None:
+        name = f"c{fresh_schema()[-12:]}"
+        app = App("shop", config=quick(f"{fresh_url()}&application_name={name}"))
+
+        @app.step
+        async def price(n: int) -> int:
+            return n
+
+        @app.job
+        async def checkout(n: int) -> int:
+            return await price(n)
+
+        worker = app.worker(concurrency=50)
+        working = asyncio.create_task(worker.arun())
+        handles = [await app.astart(checkout, number) for number in range(30)]
+        most = 0
+        for handle in handles:
+            await handle.aresult(timeout=20)
+            most = max(most, asked("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", name)[0][0])
+        worker.stop()
+        await working
+        assert most == 3
+        await app.aclose()
+        await until(lambda: gone(name))
+
+    async def gone(name: str) -> bool:
+        return asked("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", name) == [(0,)]
+
+    play(story())
+
+
+def test_writing_and_reading_need_no_state_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a pooler in transaction mode, where every transaction may be on another connection."""
+    persist, fetch = PostgresStore._persist, PostgresStore._fetch
+    discarded = []
+
+    def forgetful(store: PostgresStore, batch: Sequence[Command]) -> Any:
+        store._connected_for_writing().execute("DISCARD ALL")
+        discarded.append("write")
+        return persist(store, batch)
+
+    def forgetful_too(store: PostgresStore, sql: str, bindings: Sequence[Any]) -> Any:
+        store._connected_for_reading().execute("DISCARD ALL")
+        discarded.append("read")
+        return fetch(store, sql, bindings)
+
+    monkeypatch.setattr(PostgresStore, "_persist", forgetful)
+    monkeypatch.setattr(PostgresStore, "_fetch", forgetful_too)
+
+    async def story() -> None:
+        app = App("shop", config=quick(fresh_url()))
+
+        @app.tool
+        async def charge(n: int) -> str:
+            return f"receipt {n}"
+
+        @app.job
+        async def notify(n: int) -> str:
+            return await charge(n)
+
+        @app.job
+        async def checkout(n: int) -> list[str]:
+            return [await wait_for("shipped"), await notify(n)]
+
+        handle = await app.astart(checkout, 1)
+        await drain(app)
+        await handle.asignal("shipped", "dhl")
+        await drain(app)
+        assert await handle.aresult(timeout=10) == ["dhl", "receipt 1"]
+        assert await app.averify() == {}
+        await app.aclose()
+
+    play(story())
+    assert {"read", "write"} == set(discarded)
+
+
+def test_a_process_with_many_open_files_hears_of_others() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096) if hard != resource.RLIM_INFINITY else 4096, hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    schema = fresh_schema()
+
+    async def story(store: PostgresStore) -> None:
+        await until(lambda: heard(store, 1))  # that it listens
+        other = PostgresStore(server().url, schema)
+        await other.commit([submit("a")])
+        await until(lambda: heard(store, 2))
+        await other.close()
+
+    async def heard(store: PostgresStore, times: int) -> bool:
+        return store.changes() >= times
+
+    try:
+        with_store(story, schema)
+    finally:
+        for one in files:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# Schemas
+
+
+def test_a_schema_of_a_newer_release_is_refused_and_left_alone() -> None:
+    schema = fresh_schema()
+    with_store(lambda store: store.commit([submit("a")]), schema)
+    asked(f"INSERT INTO {schema}.migrations (number) VALUES (99) RETURNING 1")
+    known = len(migrations("postgres"))
+    with pytest.raises(StoreUnavailable, match=f"the database has schema 99, this release of Holdfast knows {known}"):
+        PostgresStore(server().url, schema)
+    assert asked(f"SELECT count(*) FROM {schema}.jobs") == [(1,)]
+    assert asked(f"SELECT max(number), count(*) FROM {schema}.migrations") == [(99, known + 1)]
+
+
+def test_eight_processes_that_open_an_empty_database_make_its_tables_once() -> None:
+    script = """
+import asyncio, sys
+from holdfast.store import Submit
+from holdfast.store.postgres import PostgresStore
+
+async def main(url, schema, name):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    store = PostgresStore(url, schema)
+    (answer,) = await store.commit([Submit(job=name, plugin="shop", entry="checkout", args={})])
+    print(answer.job, flush=True)
+    await store.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+    schema = fresh_schema()
+    openers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, server().url, schema, f"j{number}"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for number in range(8)
+    ]  # fmt: skip
+    for opener in openers:
+        assert opener.stdout is not None
+        assert opener.stdout.readline() == "ready\n"
+    for opener in openers:
+        assert opener.stdin is not None
+        opener.stdin.write("go\n")
+        opener.stdin.flush()
+    assert [opener.communicate(timeout=30)[0] for opener in openers] == [f"j{number}\n" for number in range(8)]
+    steps = len(migrations("postgres"))
+    assert asked(f"SELECT count(*) FROM {schema}.migrations") == [(steps,)]
+    assert asked(f"SELECT count(*) FROM {schema}.jobs") == [(8,)]
+
+
+# Who is alive
+
+
+async def alive(schema: str, worker: str) -> bool:
+    sql = f"SELECT 1 FROM pg_locks l, {schema}.workers w WHERE l.locktype = 'advisory' AND l.granted AND w.name = %s"
+    return asked(f"{sql} AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key", worker) == [(1,)]
+
+
+def holder(schema: str, worker: str) -> int:
+    sql = f"SELECT pid FROM pg_locks l, {schema}.workers w WHERE l.locktype = 'advisory' AND w.name = %s"
+    ((pid,),) = asked(f"{sql} AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key", worker)
+    return int(pid)
+
+
+def test_a_worker_that_takes_its_lock_again_in_time_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "PATIENCE_SECONDS", 20.0)
+    schema = fresh_schema()
+
+    async def story(store: PostgresStore) -> None:
+        other = PostgresStore(server().url, schema)
+        store.attend("w")
+        store.commit_blocking([Report(card("w"))])
+        await until(lambda: alive(schema, "w"))
+        end(holder(schema, "w"))
+        while not await alive(schema, "w"):
+            assert await other.dead() == []
+        assert await other.dead() == []
+        assert other._suspects == {}, "nothing is held against it"
+        await other.close()
+
+    with_store(story, schema)
+
+
+def test_a_worker_that_was_buried_alive_is_seen_again_and_its_death_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "PATIENCE_SECONDS", 0.05)
+    schema = fresh_schema()
+
+    async def story(store: PostgresStore) -> None:
+        other = PostgresStore(server().url, schema)
+        store.attend("w")
+        store.commit_blocking([Report(card("w"))])
+        await until(lambda: alive(schema, "w"))
+        await store.commit([submit("a"), claim()])
+        await other.commit([Bury("w")])
+        assert await store.dead() == []
+        (answer,) = await store.commit([Append("a", 1, (("job_completed", {}),))])
+        assert type(answer).__name__ == "StaleAttempt"
+        row = await store.get("a")
+        assert row is not None
+        assert (row.state, row.version) == (JobState.RUNNING, 2), "it wrote nothing"
+        store.commit_blocking([Report(card("w"))])
+        assert await alive(schema, "w"), "its lock is on its new card"
+        await store.close()
+
+        async def dead() -> bool:
+            return await other.dead() == ["w"]
+
+        await until(dead)
+        await other.close()
+
+    async def run() -> None:
+        await story(PostgresStore(server().url, schema))
+
+    play(run())
