@@ -35,8 +35,9 @@ prove: $(READY)  ## the exhaustive walk at DEPTH=11 or as asked; prints its tall
 	$(BIN)/python tools/prove.py $(DEPTH)
 
 KILLS ?= 1000
-torture: $(READY)  ## kill worker processes, KILLS=1000 or as asked; prints its tally
-	$(BIN)/python tools/torture.py $(KILLS)
+STORE ?= sqlite
+torture: $(READY)  ## kill worker processes, KILLS=1000 or as asked, STORE=sqlite or postgres; prints its tally
+	$(BIN)/python tools/torture.py $(KILLS) $(STORE)
 
 bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/machines.py

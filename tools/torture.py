@@ -1,4 +1,7 @@
-"""Kills worker processes for as long as asked and prints its tally. `make torture KILLS=10000` runs it."""
+"""Kills worker processes for as long as asked and prints its tally.
+
+`make torture KILLS=10000` runs it on SQLite, `make torture STORE=postgres` on a PostgreSQL of its own.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 ROUND = 150  # kills on one database before a new one is begun
 
 
-def main(kills: int) -> int:
+def main(kills: int, backend: str) -> int:
     """Kill, look, print; until so many were killed or something is wrong."""
     spec = importlib.util.spec_from_file_location("killing", ROOT / "tests" / "engine" / "test_killed_processes.py")
     assert spec is not None
@@ -28,7 +31,8 @@ def main(kills: int) -> int:
     while done < kills:
         seed += 1
         with tempfile.TemporaryDirectory() as folder:
-            tally = asyncio.run(killing.torture(Path(folder), min(ROUND, kills - done), ROUND, seed))
+            url = f"sqlite:///{folder}/jobs.db" if backend == "sqlite" else killing.fresh_url()
+            tally = asyncio.run(killing.torture(Path(folder), url, min(ROUND, kills - done), ROUND, seed))
         done, runs, asked, tools = done + tally.kills, runs + tally.runs, asked + tally.asked, tools + tally.tools
         took = time.monotonic() - started
         print(f"{done:>8,} kills  {runs:>8,} runs, 0 lost  {tools:>8,} tools, 0 twice  {asked:>6,} asked  {took:.0f} s")
@@ -36,4 +40,5 @@ def main(kills: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000))
+    given = [*sys.argv[1:], *("1000", "sqlite")[len(sys.argv) - 1 :]]
+    sys.exit(main(int(given[0]), given[1]))

@@ -1,5 +1,6 @@
-"""Real worker processes on one file, killed with SIGKILL at random moments (P4).
+"""Real worker processes on one store, killed with SIGKILL at random moments (P4).
 
+On SQLite a supervisor says who has died; on PostgreSQL nobody does, and the others notice (L10).
 No tool acts twice, every run ends or asks, what was acknowledged is there, and every history is legal and unbroken.
 `make torture` runs the same for as long as asked.
 """
@@ -22,6 +23,7 @@ import pytest
 from holdfast import App, Config
 from holdfast.machines import TERMINAL_RUN_STATUSES
 from holdfast.store import Bury, Reclaim
+from support.postgres import fresh_url
 from support.scripts import load
 
 TARGET = Path(__file__).with_name("killed_shop.py")
@@ -36,18 +38,18 @@ class Tally(NamedTuple):
     tools: int
 
 
-def start_worker(folder: Path, name: str) -> subprocess.Popen[bytes]:
+def start_worker(folder: Path, url: str, name: str) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    environment |= {"WITNESS": str(folder / "witness"), "HOLDFAST_URL": f"sqlite:///{folder / 'jobs.db'}"}
+    environment |= {"WITNESS": str(folder / "witness"), "HOLDFAST_URL": url}
     return subprocess.Popen([sys.executable, "-m", "holdfast", "worker", str(TARGET), "--name", name], env=environment)
 
 
-async def torture(folder: Path, kills: int, orders: int, seed: int) -> Tally:
+async def torture(folder: Path, url: str, kills: int, orders: int, seed: int) -> Tally:
     """Start runs, kill workers among them, answer what is asked, and look at everything at the end."""
     rng = random.Random(seed)
-    app = App("shop", config=Config(url=f"sqlite:///{folder / 'jobs.db'}"))
+    app = App("shop", config=Config(url=url))
     app.entries.update(load(TARGET).app.entries)
-    workers = {f"w{number}": start_worker(folder, f"w{number}") for number in range(2)}
+    workers = {f"w{number}": start_worker(folder, url, f"w{number}") for number in range(2)}
     try:
         tally = await kill_and_answer(app, folder, workers, kills, orders, rng)
     finally:
@@ -72,14 +74,15 @@ async def kill_and_answer(
         name = rng.choice(sorted(workers))
         workers[name].send_signal(signal.SIGKILL)
         workers.pop(name).wait()
-        await app.store().commit([Bury(name), Reclaim()])
-        workers[f"w{done + 1}"] = start_worker(folder, f"w{done + 1}")
-        answered += await answer(app)
+        if app.url.startswith("sqlite"):
+            await app.store().commit([Bury(name), Reclaim()])
+        workers[f"w{done + 1}"] = start_worker(folder, app.url, f"w{done + 1}")
+        answered += await answer(app, folder)
     end = time.monotonic() + 60
     while time.monotonic() < end and not await all_ended(app, acknowledged):
         for run in acknowledged:
             await app.asignal(run, "shipped", "dhl", id="s")
-        answered += await answer(app)
+        answered += await answer(app, folder)
         await asyncio.sleep(0.05)
     assert await app.averify() == {}
     for run in acknowledged:
@@ -98,10 +101,9 @@ async def all_ended(app: App, runs: list[str]) -> bool:
     return True
 
 
-async def answer(app: App) -> int:
+async def answer(app: App, folder: Path) -> int:
     """Answer every question as somebody who looked would: has the witness a line?"""
     asked = 0
-    folder = Path(app.url.removeprefix("sqlite:///")).parent
     for row in await app.store().jobs(limit=10_000):
         key = row.wait.correlation_key or "" if row.wait is not None else ""
         if key.startswith("holdfast:doubt:"):
@@ -121,6 +123,13 @@ async def answer(app: App) -> int:
 
 @pytest.mark.parametrize("seed", [7, 8])
 def test_processes_killed_at_any_moment_repeat_no_tool_and_lose_no_run(seed: int, tmp_path: Path) -> None:
-    tally = asyncio.run(torture(tmp_path, kills=150, orders=200, seed=seed))
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    tally = asyncio.run(torture(tmp_path, url, kills=150, orders=200, seed=seed))
     assert tally.kills == 150
+    assert tally.tools == 2 * tally.runs, "each run charged once and mailed once"
+
+
+def test_processes_killed_at_any_moment_on_postgres_repeat_no_tool_and_lose_no_run(tmp_path: Path) -> None:
+    tally = asyncio.run(torture(tmp_path, fresh_url(), kills=60, orders=100, seed=9))
+    assert tally.kills == 60
     assert tally.tools == 2 * tally.runs, "each run charged once and mailed once"
