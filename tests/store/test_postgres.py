@@ -29,6 +29,7 @@ from holdfast.store import postgres as backend
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres_transaction import Transaction
 from holdfast.store.schema import migrations
+from support.pooler import Pooler
 from support.postgres import fresh_schema, fresh_url, server
 from support.stories import drain, play, quick, until
 
@@ -241,6 +242,40 @@ def test_a_process_with_many_open_files_hears_of_others() -> None:
         for one in files:
             os.close(one)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_behind_a_pooler_nothing_is_heard_and_no_lock_is_left_that_others_would_judge_a_worker_by() -> None:
+    schema = fresh_schema()
+
+    async def story() -> None:
+        with Pooler() as pooler:
+            app = App("shop", config=quick(f"{pooler.url}?schema={schema}"))
+
+            @app.job
+            async def greet() -> str:
+                return "hello"
+
+            worker = app.worker(name="w")
+            working = asyncio.create_task(worker.arun())
+            handle = await app.astart(greet)
+            assert await handle.aresult(timeout=20) == "hello"
+            store = app.store()
+            assert isinstance(store, PostgresStore)
+            await until(lambda: listed(schema))
+            await asyncio.to_thread(store._listener._thread.join, 20)
+            for _ in range(3):
+                store.commit_blocking([Report(card("w"))])
+            assert asked(f"SELECT name, lock_key FROM {schema}.workers") == [("w", None)]
+            assert store.changes() == 0
+            worker.stop()
+            await working
+            await app.aclose()
+            pooler.shutdown()
+
+    async def listed(schema: str) -> bool:
+        return asked(f"SELECT count(*) FROM {schema}.workers") == [(1,)]
+
+    play(story())
 
 
 # Schemas

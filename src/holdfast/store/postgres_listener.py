@@ -2,6 +2,9 @@
 
 A thread with a connection of its own. Notices are hints: while the connection is away none are heard, and when it is
 back everybody is told to look, once. The session locks of this process's workers are taken again then, too.
+
+Behind a pooler there is no session to listen in, and a lock would be somebody else's: released when the pooler likes,
+so that a worker that lives is taken for dead. Then nothing is heard and no lock is taken; see `_is_a_session`.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class Listener:
         self._held: set[str] = set()  # of these, those whose cards say so
         self._stopping = threading.Event()
         self._ear, self._mouth = os.pipe()  # through which this process wakes the thread
-        os.set_blocking(self._ear, False)
+        for end in (self._ear, self._mouth):
+            os.set_blocking(end, False)
         self._thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
 
     def start(self) -> None:
@@ -60,7 +64,7 @@ class Listener:
     def stop(self) -> None:
         """End, and give the locks back."""
         self._stopping.set()
-        os.write(self._mouth, b"!")
+        self.wake()
         if self._thread.is_alive():
             self._thread.join()
         os.close(self._ear)
@@ -73,7 +77,8 @@ class Listener:
 
     def wake(self) -> None:
         """Have the thread look for locks that are still to be taken or told of."""
-        os.write(self._mouth, b"!")
+        with contextlib.suppress(BlockingIOError):  # full: nobody has listened for long, and will be woken
+            os.write(self._mouth, b"!")
 
     def message(self, change: int) -> tuple[str, str]:
         """The channel, and what to say on it."""
@@ -89,6 +94,8 @@ class Listener:
                 with self._connect() as connection:
                     self.locks.clear()
                     self._held.clear()
+                    if not _is_a_session(connection):
+                        break
                     connection.execute(f"LISTEN {self._channel}")
                     self._hear(EVERYTHING)  # whatever was said before, nobody heard it
                     self._listen(connection)
@@ -125,3 +132,9 @@ class Listener:
     def _hear(self, change: int) -> None:
         self.heard += 1
         self._tell(change)
+
+
+def _is_a_session(connection: Connection) -> bool:
+    """Whether the server process that was named when the connection was made is the one that answers."""
+    found = connection.execute("SELECT pg_backend_pid()").fetchone()
+    return found is not None and found[0] == connection.info.backend_pid
