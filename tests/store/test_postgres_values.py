@@ -29,6 +29,7 @@ from holdfast.store import (
     Submit,
     Submitted,
     WorkerCard,
+    postgres_transaction,
 )
 from holdfast.store.postgres import PostgresStore
 from support.postgres import fresh_schema, fresh_url, server
@@ -140,6 +141,29 @@ def test_a_number_that_no_column_holds_is_refused_alone() -> None:
     answer = with_store(lambda store: in_a_batch(store, submit("x", priority=2**63)))
     assert isinstance(answer, HoldfastError)
     assert "out of range" in str(answer)
+
+
+def test_a_batch_larger_than_one_statement_takes_is_one_transaction_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(postgres_transaction, "PORTION_BYTES", 5000)
+    events, sizes = postgres_transaction._events, []
+
+    def seen(sealed: list[Any]) -> str:
+        sizes.append(sum(len(payload) for _, payload in sealed))
+        return events(sealed)
+
+    monkeypatch.setattr(postgres_transaction, "_events", seen)
+
+    async def story(store: PostgresStore) -> None:
+        large = [submit(f"j{number:02}", args={"x": "x" * size}) for number, size in enumerate([1000] * 20 + [9000, 1])]
+        assert all(isinstance(answer, Submitted) for answer in await store.commit(large))
+        for row in await store.jobs(limit=100):
+            assert check(await store.events(row.id), head=row.head) == []
+
+    with_store(story)
+    assert len(sizes) > 4
+    assert sorted(sizes)[-2] <= 5000 < max(sizes) < 10_000, "only what is larger by itself goes alone"
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])

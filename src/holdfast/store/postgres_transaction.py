@@ -10,7 +10,7 @@ it, so that the cost does not grow with a round trip a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, card_r
 
 __all__ = ["Statements", "Transaction"]
 
+PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
 PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
 
 _JOB_TYPES = {
@@ -328,8 +329,8 @@ class Transaction(Batch):
         """Write rows, all of a kind with one statement; nobody waits for them but the end of the transaction."""
         if new:
             self._connection.execute(self._sql.insert_jobs, (self._rows(new),))
-        if sealed:
-            self._connection.execute(self._sql.insert_events, (_events(sealed),))
+        for portion in _portions(sealed):
+            self._connection.execute(self._sql.insert_events, (_events(portion),))
         if grown:
             rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
             self._connection.execute(self._sql.grow_jobs, (_encode(rows).decode(),))
@@ -357,6 +358,18 @@ def _fails(command: c.Append) -> bool:
 
 def _waits(command: c.Append) -> bool:
     return any(kind == JobEvent.WAITING for kind, _ in command.events)
+
+
+def _portions(sealed: list[Sealed]) -> Iterator[list[Sealed]]:
+    """Events in portions that one statement can take, in order."""
+    size = first = 0
+    for place, (_, payload) in enumerate(sealed):
+        if size + len(payload) > PORTION_BYTES and place > first:
+            yield sealed[first:place]
+            size, first = 0, place
+        size += len(payload)
+    if sealed:
+        yield sealed[first:]
 
 
 def _events(sealed: list[Sealed]) -> str:
