@@ -21,6 +21,7 @@ What can go wrong, and what happens then:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -30,6 +31,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
 from holdfast.machines import Event, JobState
@@ -244,18 +246,15 @@ class PostgresStore:
             try:
                 return self._transact(connection, batch, looking_first=attempt > 0)
             except _IN_THE_WAY as error:
-                connection.execute("ROLLBACK")
+                _leave(connection)
                 give_way(attempt)
                 last = error
             except psycopg.OperationalError as error:
-                if not connection.closed:
-                    connection.execute("ROLLBACK")
-                if self._committing or not connection.closed:
+                if _leave(connection) or self._committing:
                     raise
                 last = error  # the connection ended before anything could count
             except BaseException:
-                if not connection.closed:
-                    connection.execute("ROLLBACK")
+                _leave(connection)
                 raise
         raise StoreUnavailable(f"others stood in the way of this write {TRIES} times: {last}; try again")
 
@@ -277,7 +276,12 @@ class PostgresStore:
 
     def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
         def fetch() -> list[Any]:
-            rows: list[Any] = self._connected_for_reading().execute(sql, bindings).fetchall()
+            connection = self._connected_for_reading()
+            try:
+                rows: list[Any] = connection.execute(sql, bindings).fetchall()
+            except psycopg.OperationalError:
+                _leave(connection)
+                raise
             return rows
 
         try:
@@ -314,6 +318,20 @@ class PostgresStore:
 
 class _Unkeepable(HoldfastError):
     """A value that the database cannot hold."""
+
+
+def _leave(connection: Connection) -> bool:
+    """Leave a transaction that has failed. Whether the connection is fit for another; if it is not, it is closed.
+
+    One that was ended in the middle of a pipeline may not know it, and would refuse every command from then on.
+    """
+    with contextlib.suppress(psycopg.Error):
+        connection.execute("ROLLBACK")
+    state = connection.info.transaction_status, connection.info.pipeline_status
+    fit = not connection.closed and state == (TransactionStatus.IDLE, PipelineStatus.OFF)
+    if not fit:
+        connection.close()
+    return fit
 
 
 def give_way(attempt: int) -> None:
