@@ -104,6 +104,17 @@ def test_a_connection_that_ends_inside_a_transaction_costs_nothing(monkeypatch: 
     with_store(story)
 
 
+def test_a_connection_that_does_not_know_that_it_was_ended_is_not_used_for_ever() -> None:
+    async def story(store: PostgresStore) -> None:
+        connection = store._write_connection
+        assert connection is not None
+        connection.pgconn.send_query(b"SELECT 1")  # under way, and nobody will ask for the answer
+        end(connection.info.backend_pid)
+        assert await store.commit([submit("a")]) == [Submitted("a", existing=False)]
+
+    with_store(story)
+
+
 def test_nobody_knows_of_a_commit_that_was_not_answered_and_it_is_not_done_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
