@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.store import Append, Claim, Submit
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_transaction import Statements
+from holdfast.store.postgres_statements import Statements
 from holdfast.store.sql_rows import JOB_WRITTEN
 from support.postgres import fresh_schema, server
 

@@ -11,7 +11,8 @@ import psycopg
 from holdfast.store import Appended, Command, Job, Kept, Leases, Submitted, Swept, rebuilt
 from holdfast.store.postgres import _IN_THE_WAY, TRIES, give_way
 from holdfast.store.postgres_schema import migrate
-from holdfast.store.postgres_transaction import Statements, Transaction
+from holdfast.store.postgres_statements import Statements
+from holdfast.store.postgres_transaction import Transaction
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, event_of, job_of
 from support.postgres import ServerClock, fresh_schema, server
 

@@ -25,9 +25,9 @@ from holdfast.client.opening import open_effects, open_store
 from holdfast.client.portal import Portal
 from holdfast.client.retention import ENDED, purge
 from holdfast.client.workers import WorkerStatus, workers
+from holdfast.client.working import AppWorker
 from holdfast.config import Config
 from holdfast.durations import Duration
-from holdfast.engine.worker import Worker
 from holdfast.errors import UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
@@ -350,55 +350,3 @@ class App(Registry):
         if loop not in self._journals:
             self._journals[loop] = Journal(self._store())
         return self._journals[loop]
-
-
-class AppWorker:
-    """A worker of one app; `run` blocks, `arun` is for a loop of one's own."""
-
-    def __init__(
-        self, app: App, concurrency: int | None, queues: frozenset[str] | None, name: str | None = None
-    ) -> None:
-        self._app = app
-        self._name = name
-        self._concurrency = concurrency
-        self._queues = queues
-        self._worker: Worker | None = None
-        self._stopped = False
-
-    async def arun(self, *, until_idle: bool = False) -> None:
-        """Work until stopped, or until there is nothing to do."""
-        self._worker = Worker(
-            self._app.store(),
-            self._app.entries,
-            self._app.config,
-            children=self._app.submission,
-            effects=self._app.effects(),
-            concurrency=self._concurrency,
-            queues=self._queues,
-            name=self._name,
-        )
-        if not self._stopped:
-            await self._worker.run(until_idle=until_idle)
-
-    def run(self, *, until_idle: bool = False) -> None:
-        """Work, blocking; Ctrl-C stops it in order: jobs are handed back before it is raised."""
-        ended = threading.Event()
-
-        async def work() -> None:
-            try:
-                await self.arun(until_idle=until_idle)
-            finally:
-                ended.set()
-
-        try:
-            self._app.block(work())
-        except KeyboardInterrupt:
-            self.stop()
-            ended.wait()
-            raise
-
-    def stop(self) -> None:
-        """Stop in order: claim nothing more, let jobs go on for a while, hand the rest back. From any thread."""
-        self._stopped = True
-        if self._worker is not None:
-            self._worker.stop()

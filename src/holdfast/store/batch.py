@@ -76,7 +76,8 @@ class Batch(ABC):
 
     def held(self) -> dict[str, Job | None]:
         """What has become of the rows that were touched: those of jobs that are held, None for the others."""
-        return {name: job if job.state is JobState.RUNNING else None for name, job in self._jobs.items()}
+        held = {name: job for name, job in self._jobs.items() if job.state is JobState.RUNNING}
+        return {name: held.get(name) for name in (*self._stored, *self._jobs)}  # removed ones are in the first alone
 
     # What a database does
 

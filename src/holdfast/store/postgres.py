@@ -39,7 +39,8 @@ from holdfast.store import commands as c
 from holdfast.store.changes import EVENTS, WORK
 from holdfast.store.postgres_listener import Listener
 from holdfast.store.postgres_schema import Connection, migrate, quoted, require
-from holdfast.store.postgres_transaction import Statements, Transaction
+from holdfast.store.postgres_statements import Statements
+from holdfast.store.postgres_transaction import Transaction
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
 

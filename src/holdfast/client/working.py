@@ -1,0 +1,65 @@
+"""A worker of one app, for programs that run their own jobs."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.engine.worker import Worker
+
+if TYPE_CHECKING:
+    from holdfast.client.app import App
+
+__all__ = ["AppWorker"]
+
+
+class AppWorker:
+    """A worker of one app; `run` blocks, `arun` is for a loop of one's own."""
+
+    def __init__(
+        self, app: App, concurrency: int | None, queues: frozenset[str] | None, name: str | None = None
+    ) -> None:
+        self._app = app
+        self._name = name
+        self._concurrency = concurrency
+        self._queues = queues
+        self._worker: Worker | None = None
+        self._stopped = False
+
+    async def arun(self, *, until_idle: bool = False) -> None:
+        """Work until stopped, or until there is nothing to do."""
+        self._worker = Worker(
+            self._app.store(),
+            self._app.entries,
+            self._app.config,
+            children=self._app.submission,
+            effects=self._app.effects(),
+            concurrency=self._concurrency,
+            queues=self._queues,
+            name=self._name,
+        )
+        if not self._stopped:
+            await self._worker.run(until_idle=until_idle)
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Work, blocking; Ctrl-C stops it in order: jobs are handed back before it is raised."""
+        ended = threading.Event()
+
+        async def work() -> None:
+            try:
+                await self.arun(until_idle=until_idle)
+            finally:
+                ended.set()
+
+        try:
+            self._app.block(work())
+        except KeyboardInterrupt:
+            self.stop()
+            ended.wait()
+            raise
+
+    def stop(self) -> None:
+        """Stop in order: claim nothing more, let jobs go on for a while, hand the rest back. From any thread."""
+        self._stopped = True
+        if self._worker is not None:
+            self._worker.stop()

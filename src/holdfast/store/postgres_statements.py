@@ -1,0 +1,135 @@
+"""What PostgreSQL is asked, word for word: the statements of the backend, for one schema."""
+
+from __future__ import annotations
+
+from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN
+
+__all__ = ["CHANGING", "Statements"]
+
+PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
+
+_JOB_TYPES = {
+    **dict.fromkeys(("priority", "max_attempts", "version", "attempt", "attempts", "run"), "bigint"),
+    **dict.fromkeys(("started", "pause", "claimable"), "boolean"),
+    **dict.fromkeys(("created_at", "deadline", "due_at", "updated_at", "lease_until", "ends_at"), "double precision"),
+}
+CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
+
+
+class Statements:
+    """The statements for one schema. Its name is quoted by whoever makes this."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self._reading(schema)
+        self._writing(schema)
+        self._finding(schema)
+        self._workers(schema)
+
+    def _reading(self, schema: str) -> None:
+        self.clock = f"SELECT {schema}.clock()"
+        self.lock_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+        self.streams = f"SELECT {EVENT_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
+        self.keys = (
+            "SELECT j.plugin, j.entry, j.idempotency_key, j.id FROM json_to_recordset(%s) AS x(plugin text, entry text,"
+            f" key text) JOIN {schema}.jobs j ON (j.plugin, j.entry, j.idempotency_key) = (x.plugin, x.entry, x.key)"
+        )
+        self.signals = (
+            f"SELECT job, id, key, payload::text, at, used FROM {schema}.signals WHERE job = ANY(%s) ORDER BY place"
+        )
+        self.children = (
+            f"SELECT parent, id FROM {schema}.jobs WHERE parent = ANY(%s) AND state IN ('queued', 'running', 'waiting')"
+        )
+
+    def _writing(self, schema: str) -> None:
+        shape = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in JOB_WRITTEN)
+        self.insert_events = (
+            f"INSERT INTO {schema}.events SELECT job, seq, type, payload::json, attempt, at, schema,"
+            " decode(prev, 'hex'), decode(hash, 'hex') FROM json_to_recordset(%s) AS x(job text, seq bigint,"
+            " type text, payload text, attempt bigint, at double precision, schema integer, prev text, hash text)"
+        )
+        columns = ", ".join(JOB_WRITTEN)
+        self.insert_jobs = (
+            f"INSERT INTO {schema}.jobs ({columns}) SELECT {columns} FROM json_to_recordset(%s) AS x({shape})"
+        )
+        self.grow_jobs = (
+            f"UPDATE {schema}.jobs j SET version = x.version, head = x.head, updated_at = x.updated_at FROM"
+            " json_to_recordset(%s) AS x(id text, version bigint, head text, updated_at double precision)"
+            " WHERE j.id = x.id"
+        )
+        changes = ", ".join(f"{name} = x.{name}" for name in CHANGING)
+        changing = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in ("id", *CHANGING))
+        self.update_jobs = (
+            f"UPDATE {schema}.jobs j SET {changes} FROM json_to_recordset(%s) AS x({changing}) WHERE j.id = x.id"
+        )
+        self.insert_signal = (
+            f"INSERT INTO {schema}.signals (job, id, key, payload, at, used) VALUES (%s, %s, %s, %s, %s, false)"
+        )
+        self.use_signal = f"UPDATE {schema}.signals SET used = true WHERE job = %s AND id = %s"
+
+    def _finding(self, schema: str) -> None:
+        self.promote = (
+            f"UPDATE {schema}.jobs SET claimable = true WHERE id IN (SELECT id FROM {schema}.jobs"
+            f" WHERE state = 'queued' AND NOT claimable AND due_at <= %s ORDER BY due_at LIMIT {PROMOTED_MAX}"
+            " FOR UPDATE SKIP LOCKED)"
+        )
+        self.claim = self._claim(schema)
+        looking = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE"
+        self.expired = (
+            f"{looking} state = 'running' AND lease_until <= %s ORDER BY lease_until, id LIMIT %s"
+            " FOR UPDATE SKIP LOCKED"
+        )
+        self.ended = f"{looking} ends_at <= %s ORDER BY ends_at, id LIMIT %s FOR UPDATE SKIP LOCKED"
+        self.held = f"{looking} state = 'running' AND lease_worker = %s ORDER BY id FOR UPDATE"
+        self.finished = (
+            f"SELECT j.id FROM {schema}.jobs j WHERE j.state IN ('completed', 'failed', 'cancelled')"
+            " AND j.state = ANY(%(states)s) AND j.created_at <= %(before)s AND j.updated_at <= %(before)s"
+            f" AND NOT EXISTS (SELECT 1 FROM {schema}.jobs p WHERE p.id = j.parent"
+            " AND p.state NOT IN ('completed', 'cancelled'))"
+            " ORDER BY j.created_at, j.id LIMIT %(limit)s FOR UPDATE OF j SKIP LOCKED"
+        )
+        tables = (("events", "job"), ("signals", "job"), ("evidence", "job"), ("jobs", "id"))
+        self.remove = [f"DELETE FROM {schema}.{table} WHERE {key} = ANY(%s)" for table, key in tables]
+
+    def _workers(self, schema: str) -> None:
+        self.keep_evidence = (
+            f"INSERT INTO {schema}.evidence (job, node, attempt, number, result, error, at)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1"
+        )
+        self.forget = f"DELETE FROM {schema}.workers WHERE seen_at <= %s"
+        self.report = (
+            f"INSERT INTO {schema}.workers AS w (name, card, started_at, seen_at, lock_key) VALUES (%s, %s, %s, %s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at,"
+            " lock_key = coalesce(excluded.lock_key, w.lock_key)"
+        )
+        self.requests = (
+            f"SELECT id, cancel IS NOT NULL, pause FROM {schema}.jobs"
+            " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)"
+        )
+        self.next_due = (
+            f"SELECT least((SELECT min(due_at) FROM {schema}.jobs WHERE state = 'queued' AND NOT claimable AND due_at >"
+            f" coalesce(%s, {schema}.clock())), (SELECT min(lease_until) FROM {schema}.jobs WHERE state = 'running'),"
+            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL))"
+        )
+        self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"
+
+    @staticmethod
+    def _claim(schema: str) -> str:
+        """The first jobs of each entry and queue, and the first of these; queues are found by steps in the index."""
+        columns = ", ".join(f"c.{name}" for name in JOB_COLUMNS.split(", "))
+        step = (
+            f"(SELECT min(j.queue) FROM {schema}.jobs j WHERE j.claimable AND j.plugin = w.plugin AND j.entry = w.entry"
+        )
+        return (
+            "WITH RECURSIVE entries AS (SELECT plugin, entry FROM unnest(%(plugins)s::text[], %(entries)s::text[])"
+            " AS x(plugin, entry)), found(plugin, entry, queue) AS ("
+            f" SELECT plugin, entry, {step}) FROM entries w UNION ALL"
+            f" SELECT plugin, entry, {step} AND j.queue > w.queue) FROM found w WHERE w.queue IS NOT NULL),"
+            " places AS (SELECT plugin, entry, queue FROM found WHERE queue IS NOT NULL AND %(queues)s::text[] IS NULL"
+            " UNION ALL SELECT plugin, entry, queue FROM entries, unnest(%(queues)s::text[]) AS y(queue))"
+            f" SELECT {columns} FROM places p CROSS JOIN LATERAL ("
+            f" SELECT {JOB_COLUMNS} FROM {schema}.jobs j WHERE j.claimable AND j.plugin = p.plugin"
+            " AND j.entry = p.entry AND j.queue = p.queue"
+            " ORDER BY j.priority DESC, j.due_at, j.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED) c"
+            " ORDER BY c.priority DESC, c.due_at, c.id LIMIT %(limit)s"
+        )
