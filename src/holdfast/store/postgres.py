@@ -266,9 +266,9 @@ class PostgresStore:
             connection.execute("BEGIN")
             transaction = Transaction(connection, self._sql, looking_first=looking_first, locks=self._listener.locks)
             answers = transaction.carry_out(batch)
+            self._committing = True  # from here on nobody knows, until the server says so
             if transaction.change & ~EVENTS or transaction.ended:
                 connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
-            self._committing = True
             connection.execute("COMMIT")
         return answers, transaction.change
 
