@@ -44,6 +44,7 @@ def test_what_another_process_writes_just_after_a_turn_is_not_slept_through(
             await ran.wait()
         worker.stop()
         await working
+        assert [record.status for record in await here.alist()] == ["succeeded"]
         await here.aclose()
         await there.aclose()
 
@@ -131,6 +132,7 @@ def test_a_worker_that_was_stopped_before_it_began_does_not_begin(tmp_path: Path
         worker.stop()
         async with asyncio.timeout(10):
             await worker.arun()
+        assert await app.aworkers() == [], "it has not even reported"
         await app.aclose()
 
     play(story())

@@ -242,6 +242,7 @@ def test_a_process_with_many_open_files_hears_of_others() -> None:
         other = PostgresStore(server().url, schema)
         await other.commit([submit("a")])
         await until(lambda: heard(store, 2))
+        assert await store.get("a") is not None
         await other.close()
 
     async def heard(store: PostgresStore, times: int) -> bool:
