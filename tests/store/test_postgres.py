@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -18,12 +18,9 @@ from holdfast.machines import JobState
 from holdfast.store import (
     Append,
     Bury,
-    Claim,
     Command,
     Report,
-    Submit,
     Submitted,
-    WorkerCard,
 )
 from holdfast.store import postgres as backend
 from holdfast.store.postgres import PostgresStore
@@ -31,32 +28,8 @@ from holdfast.store.postgres_transaction import Transaction
 from holdfast.store.schema import migrations
 from support.pooler import Pooler
 from support.postgres import fresh_schema, fresh_url, server
+from support.postgres_store import card, claim, submit, with_store
 from support.stories import drain, play, quick, until
-
-ENTRIES = frozenset({("shop", "checkout")})
-
-
-def with_store(work: Callable[[PostgresStore], Awaitable[Any]], schema: str | None = None) -> Any:
-    async def run() -> Any:
-        store = PostgresStore(server().url, schema or fresh_schema())
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    return play(run())
-
-
-def submit(job: str, **options: Any) -> Submit:
-    return Submit(job=job, **{"plugin": "shop", "entry": "checkout", "args": {}, **options})
-
-
-def claim(worker: str = "w") -> Claim:
-    return Claim(worker=worker, entries=ENTRIES, queues=None, limit=1, lease_seconds=60)
-
-
-def card(name: str) -> WorkerCard:
-    return WorkerCard(name, "host", 1, 1, None, ("shop.checkout",), 60.0)
 
 
 def asked(sql: str, *bindings: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from holdfast.store import (
     Append,
     Bury,
     Cancel,
-    Claim,
     Command,
     Evidence,
     KeepEvidence,
@@ -26,40 +25,13 @@ from holdfast.store import (
     Resolve,
     Retry,
     SendSignal,
-    Submit,
     Submitted,
-    WorkerCard,
     postgres_transaction,
 )
 from holdfast.store.postgres import PostgresStore
-from support.postgres import fresh_schema, fresh_url, server
+from support.postgres import fresh_url
+from support.postgres_store import card, claim, submit, with_store
 from support.stories import drain, play, quick
-
-ENTRIES = frozenset({("shop", "checkout")})
-
-
-def with_store(work: Callable[[PostgresStore], Awaitable[Any]]) -> Any:
-    async def run() -> Any:
-        store = PostgresStore(server().url, fresh_schema())
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    return play(run())
-
-
-def submit(job: str, **options: Any) -> Submit:
-    return Submit(job=job, **{"plugin": "shop", "entry": "checkout", "args": {}, **options})
-
-
-def claim(worker: str = "w") -> Claim:
-    return Claim(worker=worker, entries=ENTRIES, queues=None, limit=1, lease_seconds=60)
-
-
-def card(name: str) -> WorkerCard:
-    return WorkerCard(name, "host", 1, 1, None, ("shop.checkout",), 60.0)
-
 
 LONG = "".join(random.Random(1).choices(string.ascii_letters, k=9000))  # that no index can hold
 BAD_TEXT = {"nul": "a\0b", "surrogate": "\ud800", "long": LONG}
