@@ -159,11 +159,16 @@ async def turns(folder: Path, jobs: int) -> list[str]:
                 await turn(full, many, size, number * rounds + again)
         await small.close()
     await full.close()
+    return judged(few, many, jobs)
+
+
+def judged(few: Times, many: Times, jobs: int) -> list[str]:
+    """Print what each thing costs with few jobs and with many; what has grown too much."""
     missed = []
     for name, taken in few.items():
         before, after = statistics.median(taken), statistics.median(many[name])
         print(f"  {name:<17} {before * 1e6:8,.0f} µs with {FEW:,}   {after * 1e6:8,.0f} µs with {jobs:,}   "
-              f"growth {after / before:5.2f}")  # fmt: skip
+              f"growth {after / before:5.2f}", flush=True)  # fmt: skip
         if after / before > GROWTH_MAX:
             missed.append(f"{name}: {after / before:.2f} times with {jobs:,} jobs, at most {GROWTH_MAX} is due")
     return missed

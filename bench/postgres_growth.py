@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
 import sys
 import time
 from collections import defaultdict
@@ -20,7 +19,7 @@ from typing import Any
 
 import psycopg
 
-from growth import FEW, GROWTH_MAX, Life, Times, claiming, queued_and_finished, turn
+from growth import FEW, Life, Times, claiming, judged, queued_and_finished, turn
 from holdfast import App, Config
 from holdfast.machines.event import freeze_plain
 from holdfast.store import Append, Renew, Submit
@@ -83,14 +82,7 @@ async def turns(url: str, jobs: int) -> list[str]:
                 await turn(full, many, limit, number * rounds + again)
         await small.close()
     await full.close()
-    missed = []
-    for name, taken in few.items():
-        before, after = statistics.median(taken), statistics.median(many[name])
-        print(f"  {name:<17} {before * 1e6:8,.0f} µs with {FEW:,}   {after * 1e6:8,.0f} µs with {jobs:,}   "
-              f"growth {after / before:5.2f}", flush=True)  # fmt: skip
-        if after / before > GROWTH_MAX:
-            missed.append(f"{name}: {after / before:.2f} times with {jobs:,} jobs, at most {GROWTH_MAX} is due")
-    return missed
+    return judged(few, many, jobs)
 
 
 def size(url: str, schema: str) -> int:
