@@ -90,6 +90,21 @@ class Signature:
         """Give JSON values that were bound before as what the hints say."""
         return {name: self._typed(name, value) for name, value in plain.items()}
 
+    def schema(self) -> dict[str, Any]:
+        """Give a JSON Schema of the arguments; a type that has none may be anything."""
+        parameters = [one for one in self._signature.parameters.values() if one.name != self._open]
+        properties, parts = {}, {}
+        for one in parameters:
+            properties[one.name], components = _schema(self._hints.get(one.name, Any))
+            parts.update(components)
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": [one.name for one in parameters if one.default is inspect.Parameter.empty],
+            "additionalProperties": self._open is not None,
+            **({"$defs": parts} if parts else {}),
+        }
+
     def from_text(self, name: str, text: str) -> Any:
         """Read an argument as people type it: text where the function wants text, else JSON, else text."""
         hint = self._hints.get(name, Any)
@@ -185,6 +200,24 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except NameError:  # a hint that names something local: unchecked rather than refused
         return {}
+
+
+def _schema(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give a type's JSON Schema and the definitions it names; what has none of its own may be anything."""
+    try:
+        (made,), parts = msgspec.json.schema_components(
+            [hint], schema_hook=_foreign_schema, ref_template="#/$defs/{name}"
+        )
+    except TypeError:
+        return {}, {}
+    return made, parts
+
+
+def _foreign_schema(hint: Any) -> dict[str, Any]:
+    if hasattr(hint, "model_json_schema"):
+        made: dict[str, Any] = hint.model_json_schema()
+        return made
+    raise NotImplementedError
 
 
 def _limit(what: str, size: int, bytes_max: int | None) -> None:

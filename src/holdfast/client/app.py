@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -20,27 +19,29 @@ from holdfast.authoring.registry import Registry
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
 from holdfast.client import enlisting
+from holdfast.client.entries import described
+from holdfast.client.explain import explain
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
-from holdfast.client.portal import Portal
 from holdfast.client.retention import ENDED, purge
-from holdfast.client.workers import WorkerStatus, workers
+from holdfast.client.verbs import Client
+from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
+from holdfast.client.watching import watch
+from holdfast.client.workers import WorkerStatus, stats, workers
 from holdfast.client.working import AppWorker
 from holdfast.config import Config
 from holdfast.durations import Duration
-from holdfast.errors import UnknownJob
+from holdfast.errors import UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
-from holdfast.machines import RunRecord, Violation, check, runs
+from holdfast.machines import Event, JobEvent, RunRecord, Violation, check, runs
 from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit, rebuilt
 from holdfast.store.effects import EffectStore
 
 __all__ = ["App", "AppWorker"]
 
-T = TypeVar("T")
 
-
-class App(Registry):
+class App(Registry, Client):
     """A plugin: its job functions are its entries, its name is their namespace.
 
     Args:
@@ -53,12 +54,11 @@ class App(Registry):
     def __init__(self, name: str = "app", url: str | None = None, *, config: Config | None = None) -> None:
         self.config = config if config is not None else Config.read({"url": url} if url is not None else None)
         self.url = url if url is not None else self.config.url
-        super().__init__(name, max_attempts=self.config.max_attempts)
+        Registry.__init__(self, name, max_attempts=self.config.max_attempts)
+        Client.__init__(self, name)
         self._opened: Store | None = None
-        self._opening = threading.Lock()
         self._effects: EffectStore | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
-        self._portal: Portal | None = None
 
     # Starting
 
@@ -84,7 +84,26 @@ class App(Registry):
         plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
         return self.submission(function, new_id(), plain, 0.0)
 
-    async def astart_many(self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]) -> list[str]:
+    async def acreate(self, creation: Creation) -> Created:
+        """Create a run by the names of its app and job; see `Client.acreate`."""
+        function = self.entries.get((creation.plugin_id, creation.entry_id))
+        if function is None:
+            raise UnknownEntry(f"{creation.plugin_id}.{creation.entry_id}", [".".join(name) for name in self.entries])
+        wanted = {
+            "key": creation.idempotency_key,
+            "priority": creation.priority,
+            "queue": creation.queue,
+            "deadline": creation.deadline,
+            "delay": creation.delay or 0,
+        }
+        plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
+        submit = self.submission(function.options(**wanted), new_id(), plain, await self._store().now())
+        submitted = await self._journal().write(submit)
+        return Created(await self.aget(submitted.job), submitted.existing)
+
+    async def astart_many(
+        self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]
+    ) -> builtins.list[str]:
         """Start many runs of one job at once; the list of their ids, in order."""
         function = self.entry(job)
         limit = self.config.payload_bytes_max
@@ -129,10 +148,57 @@ class App(Registry):
             raise UnknownJob(run_id)
         return records[number - 1]
 
-    async def alist(self, *, limit: int = 100, before: str | None = None) -> list[RunRecord]:
-        """List the newest run of each job, newest job first."""
-        rows = await self._store().jobs(limit=limit, before=before)
-        return [runs(await self._store().events(row.id))[-1] for row in rows]
+    async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
+        """List runs; see `Client.apage`."""
+        rows = await self._store().jobs(limit=limit, before=before, plugin=where.plugin_id, entry=where.entry_id)
+        found = [runs(await self._store().events(row.id))[-1] for row in rows]
+        return [one for one in found if not where.status or one.status in where.status]
+
+    async def aoutcome(self, run_id: str) -> Any:
+        """Read what a run returned; see `Client.aoutcome`."""
+        job, number = job_of_run(run_id)
+        stream = await self._store().events(job)
+        if number != len(runs(stream)):
+            await self.aget(run_id)
+            return None
+        last = stream[-1]
+        return last.payload.get("result") if last.type == JobEvent.COMPLETED else None
+
+    async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
+        """Read what happened; see `Client.aevents`."""
+        found = await self._store().events((await self._row(job_of_run(run_id)[0])).id, after)
+        return found if limit is None else found[:limit]
+
+    async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
+        """List what a run has produced; see `Client.aexports`."""
+        await self._row(job_of_run(run_id)[0])
+        del after, limit
+        return []
+
+    async def acontent(self, run_id: str, number: int) -> AsyncIterator[bytes]:
+        """Read one export's bytes; see `Client.acontent`."""
+        await self._row(job_of_run(run_id)[0])
+        for piece in [b""] * min(number, 0):
+            yield piece
+
+    def awatch(self, run_id: str) -> AsyncIterator[RunRecord]:
+        """Give a run's record now and at each change; see `Client.awatch`."""
+        return watch(self, run_id)
+
+    async def aexplain(self, run_id: str) -> Explanation:
+        """Say where a run is; see `Client.aexplain`."""
+        row = await self._row(job_of_run(run_id)[0])
+        late = await self._store().evidence(row.id)
+        said = explain(row, await self._store().now(), self.entries or None, late)
+        return Explanation(run_id, row.id, row.state, said)
+
+    async def aentries(self) -> builtins.list[Entry]:
+        """List the jobs of this app; see `Client.aentries`."""
+        return [described(function) for _, function in sorted(self.entries.items())]
+
+    async def astats(self) -> Stats:
+        """Count; see `Client.astats`."""
+        return await stats(self._store())
 
     async def averify(self, run_id: str | None = None) -> dict[str, list[Violation]]:
         """Check histories: rules, hash chain, and that each projection is what its stream makes. Empty: all is well."""
@@ -181,21 +247,21 @@ class App(Registry):
         command = SendSignal(job_of_run(run_id)[0], own("signal", key), plain, id or new_id())
         return str((await self._journal().write(command)).outcome)
 
-    async def acancel(self, run_id: str, reason: str | None = None) -> RunRecord:
+    async def acancel(self, run_id: str, reason: str | None = None, *, actor: str | None = None) -> RunRecord:
         """Ask a run to cancel; at once if nobody runs it."""
-        return await self._steer(run_id, Cancel(job_of_run(run_id)[0], reason))
+        return await self._steer(run_id, Cancel(job_of_run(run_id)[0], reason, actor))
 
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
         """Reopen a failed job: the record of its new run."""
         return await self._steer(run_id, Retry(job_of_run(run_id)[0], actor, reason))
 
-    async def apause(self, run_id: str) -> RunRecord:
+    async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Pause a run at its next step boundary; at once if it is queued."""
-        return await self._steer(run_id, Pause(job_of_run(run_id)[0]))
+        return await self._steer(run_id, Pause(job_of_run(run_id)[0], actor))
 
-    async def aresume(self, run_id: str) -> RunRecord:
+    async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Let a paused run go on."""
-        return await self._steer(run_id, Resume(job_of_run(run_id)[0]))
+        return await self._steer(run_id, Resume(job_of_run(run_id)[0], actor))
 
     async def aresolve(
         self,
@@ -225,7 +291,7 @@ class App(Registry):
         await self._journal().write(command)
         return runs(await self._store().events(job_of_run(run_id)[0]))[-1]
 
-    # The plain colour
+    # The plain colour of what an app alone can do
 
     def start(self, job: JobFunction[..., Any] | str, *args: Any, connection: Any = None, **kwargs: Any) -> RunHandle:
         """Start a run; see `astart`."""
@@ -235,63 +301,11 @@ class App(Registry):
             return self.block(self.astart(function, *args, **kwargs))
         return RunHandle(self, enlisting.start(self._relative(function, args, kwargs), self.url, given), function)
 
-    def start_many(self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]) -> list[str]:
+    def start_many(
+        self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]
+    ) -> builtins.list[str]:
         """Start many runs; see `astart_many`."""
         return self.block(self.astart_many(job, arguments))
-
-    def get(self, run_id: str) -> RunRecord:
-        """Read a run's record."""
-        return self.block(self.aget(run_id))
-
-    def list(self, **filters: Any) -> builtins.list[RunRecord]:
-        """List runs; see `alist`."""
-        return self.block(self.alist(**filters))
-
-    def signal(
-        self,
-        run_id: str,
-        key: str,
-        payload: Any = None,
-        id: str | None = None,  # noqa: A002 - the name users know
-    ) -> str:
-        """Send a signal; see `asignal`."""
-        return self.block(self.asignal(run_id, key, payload, id))
-
-    def cancel(self, run_id: str, reason: str | None = None) -> RunRecord:
-        """Ask a run to cancel; see `acancel`."""
-        return self.block(self.acancel(run_id, reason))
-
-    def retry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
-        """Reopen a failed job; see `aretry`."""
-        return self.block(self.aretry(run_id, actor=actor, reason=reason))
-
-    def pause(self, run_id: str) -> RunRecord:
-        """Pause a run; see `apause`."""
-        return self.block(self.apause(run_id))
-
-    def resume(self, run_id: str) -> RunRecord:
-        """Let a paused run go on; see `aresume`."""
-        return self.block(self.aresume(run_id))
-
-    def resolve(self, run_id: str, step: str, **answer: Any) -> RunRecord:
-        """Answer for a tool in doubt; see `aresolve`."""
-        return self.block(self.aresolve(run_id, step, **answer))
-
-    def purge(self, **chosen: Any) -> int:
-        """Remove old runs; see `apurge`."""
-        return self.block(self.apurge(**chosen))
-
-    def verify(self, run_id: str | None = None) -> dict[str, builtins.list[Violation]]:
-        """Check histories; see `averify`."""
-        return self.block(self.averify(run_id))
-
-    def evidence(self, run_id: str) -> builtins.list[Evidence]:
-        """List what came too late; see `aevidence`."""
-        return self.block(self.aevidence(run_id))
-
-    def workers(self) -> builtins.list[WorkerStatus]:
-        """List who works; see `aworkers`."""
-        return self.block(self.aworkers())
 
     def worker(
         self, *, concurrency: int | None = None, queues: Iterable[str] | None = None, name: str | None = None
@@ -315,14 +329,6 @@ class App(Registry):
                 self._effects = open_effects(self.config.effects)
             return self._effects
 
-    def block(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run something on the app's own loop and wait for it."""
-        with self._opening:
-            if self._portal is None:
-                self._portal = Portal(self.name)
-            portal = self._portal
-        return portal.run(coroutine)
-
     async def aclose(self) -> None:
         """Let go of the store."""
         if self._effects is not None:
@@ -331,13 +337,6 @@ class App(Registry):
         if self._opened is not None:
             store, self._opened = self._opened, None
             await store.close()
-
-    def close(self) -> None:
-        """Let go of the store and of the app's own loop."""
-        self.block(self.aclose())
-        if self._portal is not None:
-            self._portal.stop()
-            self._portal = None
 
     def _store(self) -> Store:
         with self._opening:

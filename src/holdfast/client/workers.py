@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.client.views import Stats
 from holdfast.machines import JobEvent, JobState, OpenStep, fold
 from holdfast.store import Job, Store, WorkerCard
 
-__all__ = ["RunningJob", "WorkerStatus", "workers"]
+__all__ = ["RunningJob", "WorkerStatus", "stats", "workers"]
 
 
 class RunningJob(msgspec.Struct, frozen=True):
@@ -56,6 +57,13 @@ async def workers(store: Store) -> list[WorkerStatus]:
         WorkerStatus(card, now - card.seen_at <= card.lease_seconds, held.get(card.name, []))
         for card in await store.workers()
     ]
+
+
+async def stats(store: Store) -> Stats:
+    """Count runs, queues and workers."""
+    now = await store.now()
+    alive = [card for card in await store.workers() if now - card.seen_at <= card.lease_seconds]
+    return Stats(now=now, runs={}, queues={}, oldest_due_seconds=None, workers=len(alive))
 
 
 async def _running(store: Store, row: Job) -> RunningJob:
