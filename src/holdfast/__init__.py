@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         uuid4,
         wait_for,
     )
+    from holdfast.authoring.reporting import export, progress
     from holdfast.client.app import App
     from holdfast.client.handle import RunHandle
     from holdfast.config import Config
@@ -97,10 +98,12 @@ __all__ = [
     "__version__",
     "attempt",
     "check_cancelled",
+    "export",
     "external_key",
     "gather",
     "map",
     "now",
+    "progress",
     "random",
     "sleep",
     "uuid4",
@@ -118,10 +121,12 @@ _LATER = {
     "RunHandle": "holdfast.client.handle",
     "attempt": "holdfast.authoring.inside",
     "check_cancelled": "holdfast.authoring.inside",
+    "export": "holdfast.authoring.reporting",
     "external_key": "holdfast.authoring.inside",
     "gather": "holdfast.authoring.inside",
     "map": "holdfast.authoring.inside",
     "now": "holdfast.authoring.inside",
+    "progress": "holdfast.authoring.reporting",
     "random": "holdfast.authoring.inside",
     "sleep": "holdfast.authoring.inside",
     "uuid4": "holdfast.authoring.inside",

@@ -36,6 +36,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         idle_seconds: a worker that runs until it is idle still waits for what is due within this time.
         max_attempts: crashes after which a job is given up as poison.
         payload_bytes_max: arguments, results and signals with more bytes of JSON than this are refused.
+        progress_seconds: how often a run's progress is written at most; what comes between is not kept.
+        blobs: where large exports are kept: empty for the job's own database, or a directory.
+        export_bytes_max: an export with more bytes than this is refused.
+        exports_max: how many exports a run may have.
+        keep_seconds: runs that ended longer ago are removed by workers; 0 keeps them for ever.
+        keep_runs: how many ended runs workers leave at most, the newest; 0 is any number.
     """
 
     url: str = "sqlite:///holdfast.db"
@@ -51,14 +57,23 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: float = 10.0
     max_attempts: int = 5
     payload_bytes_max: int = 1_048_576
+    progress_seconds: float = 0.2
+    blobs: str = ""
+    export_bytes_max: int = 67_108_864
+    exports_max: int = 10_000
+    keep_seconds: float = 0.0
+    keep_runs: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if name.endswith("_seconds") and not value > 0:
+            if name in {"keep_seconds", "keep_runs"}:
+                if not 0 <= value < float("inf"):
+                    raise InvalidSetting(name, value, "it must be 0, which keeps all, or more")
+            elif name.endswith("_seconds") and not value > 0:
                 raise InvalidSetting(name, value, "it must be over 0")
-            if name in {"concurrency", "max_attempts"} and value < 1:
+            if name in {"concurrency", "export_bytes_max", "exports_max", "max_attempts"} and value < 1:
                 raise InvalidSetting(name, value, "it must be at least 1")
             if name == "payload_bytes_max" and not 1 <= value <= PAYLOAD_BYTES_LIMIT:
                 raise InvalidSetting(name, value, f"it must be from 1 to {PAYLOAD_BYTES_LIMIT}")

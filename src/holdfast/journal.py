@@ -88,6 +88,10 @@ class Journal:
         """Read the signals that wait in a job's inbox."""
         return await self._store.inbox(job)
 
+    async def exports(self, job: str, number: int) -> dict[str, int]:
+        """Read which exports a run has, by key."""
+        return {row.key: row.number for row in await self._store.exports(job, number, 0, 2**31)}
+
     async def settle(self) -> None:
         """Wait until nothing is under way."""
         while self._draining is not None:

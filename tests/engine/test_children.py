@@ -27,7 +27,8 @@ def test_a_retried_parent_starts_the_children_anew_that_were_cancelled_with_it(a
     @app.job
     async def parent() -> str:
         under_way = asyncio.create_task(child())
-        await sleep(0.02)
+        while not started:
+            await sleep(0.02)
         if not mended:
             raise ConnectionError("down")
         return await under_way

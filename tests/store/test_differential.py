@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.clock import ManualClock
-from holdfast.machines import TERMINAL_JOB_STATES, JobState, check
+from holdfast.machines import TERMINAL_JOB_STATES, JobState, check, runs
 from holdfast.store import (
     Append,
     Bury,
@@ -26,9 +26,12 @@ from holdfast.store import (
     Expire,
     Job,
     KeepEvidence,
+    KeepExport,
     Leave,
     Pause,
+    Progress,
     Purge,
+    PutBlob,
     Reclaim,
     Renew,
     Report,
@@ -41,11 +44,18 @@ from holdfast.store import (
     WorkerCard,
     rebuilt,
 )
+from holdfast.store.looking import RunFilter
 from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore
 from support.postgres import ServerClock, fresh_schema, server
 
+FILTERS = [
+    RunFilter(),
+    RunFilter(status=("failed", "timeout", "running")),
+    RunFilter(attributes={"tenant": "a"}, plugin_id="shop"),
+    RunFilter(queue="mail", entry_id="checkout"),
+]
 ENTRIES = [("shop", "checkout"), ("shop", "refund"), ("bank", "checkout")]
 
 
@@ -100,6 +110,7 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
             fingerprint=rng.choice(["f", "f", "g"]),
             parent=rng.choice([None, f"j{number // 60 * 6}"]),
             parent_key="k1",
+            attributes=rng.choice([None, {"tenant": rng.choice(["a", "b"])}]),
         ),
         Claim(
             worker=rng.choice(["w1", "w2"]),
@@ -128,8 +139,21 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
             rng.randrange(1, 4),
             rng.choice([TERMINAL_JOB_STATES, frozenset({JobState.FAILED})]),
         ),
+        Progress(held, attempt, {"progress": rng.random(), "stage": rng.choice(["reading", "writing"])}),
+        KeepExport(
+            job=held,
+            attempt=attempt,
+            key=f"k{rng.randrange(3)}",
+            name="x",
+            kind="json",
+            media_type="application/json",
+            size=1,
+            value=rng.choice([None, {"n": 1}, "ü"]),
+            blob=rng.choice([None, "b1"]),
+        ),
+        PutBlob(held, attempt, "b1", rng.randrange(1, 3), rng.choice([b"", b"\0\xff"])),
     ]
-    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1, 1]
+    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1, 1, 2, 2, 1]
     return rng.choices(choices, weights)[0]
 
 
@@ -149,7 +173,13 @@ async def everything(store: Store) -> Any:
         assert rebuilt(row, streams[row.id]) == row
     inboxes = {row.id: await store.inbox(row.id) for row in rows}
     evidence = {row.id: sorted(await store.evidence(row.id), key=repr) for row in rows}
-    return rows, streams, inboxes, evidence, await store.workers()
+    exports = {row.id: await store.exports(row.id, row.run, 0, 10) for row in rows}
+    blobs = {row.id: [await store.blob(row.id, "b1", number) for number in (1, 2)] for row in rows}
+    told = [await store.records(where, 50) for where in FILTERS], await store.counts()
+    for row in rows:
+        if check(streams[row.id]) == []:
+            assert row.record() == runs(streams[row.id])[-1]
+    return rows, streams, inboxes, evidence, await store.workers(), exports, blobs, told
 
 
 async def compare(seed: int, batches: int, other: Callable[[], tuple[Store, ManualClock]]) -> Counter[str]:

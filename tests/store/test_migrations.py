@@ -15,8 +15,10 @@ import pytest
 from holdfast import App, wait_for
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.ids import new_id
-from holdfast.store import Append, Claim, Report, SendSignal, Submit, WorkerCard, postgres_schema, schema, sqlite
+from holdfast.machines import RunRecord
+from holdfast.store import Append, Claim, Report, SendSignal, Submit, WorkerCard, postgres_schema, schema
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.sql_rows import EVENT_COLUMNS
 from holdfast.store.sqlite import SqliteStore
 from support.postgres import fresh_schema, server
 from support.scripts import ROOT
@@ -57,7 +59,7 @@ def release(monkeypatch: pytest.MonkeyPatch, number: int, *more: tuple[int, str]
     monkeypatch.setattr(postgres_schema, "migrations", lambda _: steps)
 
 
-async def live(store: PostgresStore | SqliteStore) -> None:
+async def live(store: SqliteStore) -> None:
     """What a worker does, from a start to an end."""
     job = new_id()
     card = WorkerCard("w", "host", 1, 1, None, ("shop.checkout",), 15.0)
@@ -74,30 +76,111 @@ async def live(store: PostgresStore | SqliteStore) -> None:
     assert row.state == "completed"
 
 
+OLD_JOBS = (
+    "id, plugin, entry, queue, priority, created_at, deadline, max_attempts, idempotency_key, fingerprint, parent,"
+    " parent_key, version, head, state, attempt, attempts, run, started, due_at, wait, cancel, updated_at,"
+    " lease_worker, lease_until, pause, claimable, ends_at"
+)
+
+
+def some_history(app: App) -> list[RunRecord]:
+    """Jobs that have ended in every way, one that was retried, one that waits, one that was not started."""
+
+    @app.job
+    async def work(how: str) -> str:
+        if how == "wait":
+            await wait_for("never")
+        if how != "well":
+            raise RuntimeError(how)
+        return how
+
+    ended = [work.start(how).id for how in ("well", "badly", "twice", "wait")]
+    app.worker().run(until_idle=True)
+    app.retry(ended[2], actor="ana", reason="again")
+    app.worker().run(until_idle=True)
+    app.cancel(work.options(delay=90).start("well").id, "no more")
+    work.options(delay=90).start("well")
+    return app.list()
+
+
 def test_a_fresh_schema_equals_one_that_was_migrated_step_by_step_with_jobs_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every older release goes on working on the connections it has, whatever was added meanwhile."""
+    """What the release before runs were kept has written is shown as if they always had been."""
     grown, fresh = fresh_schema(), fresh_schema()
-
-    async def grow() -> None:
-        stores = []
+    app = App("shop", f"{server().url}?schema={fresh}")
+    told = some_history(app)
+    with psycopg.connect(server().url, autocommit=True) as connection:
         for number in range(1, len(STEPS["postgres"]) + 1):
             release(monkeypatch, number)
-            stores.append(PostgresStore(server().url, grown))
-            for store in stores:
-                await live(store)
-        for store in stores:
-            await store.close()
-        await PostgresStore(server().url, fresh).close()
-
-    asyncio.run(grow())
+            assert postgres_schema.migrate(connection, grown) == [number]
+            if number == schema.RUNS - 1:
+                for table, columns in (("jobs", OLD_JOBS), ("events", EVENT_COLUMNS)):
+                    copied = f"INSERT INTO {grown}.{table} ({columns}) SELECT {columns} FROM {fresh}.{table}"
+                    connection.execute(copied.encode())
     assert catalogue(grown) == catalogue(fresh)
     assert all(catalogue(fresh)[what] for what in ("columns", "indexes", "constraints", "functions", "options"))
-    app = App("shop", f"{server().url}?schema={grown}")
-    assert len(app.list()) == sum(range(1, len(STEPS["postgres"]) + 1))
+    moved = App("shop", f"{server().url}?schema={grown}")
+    assert moved.list() == told
+    assert moved.verify() == {}
+    for one in (app, moved):
+        one.close()
+
+
+def test_a_file_of_an_older_release_shows_its_runs(tmp_path: Path) -> None:
+    app = App("shop", f"sqlite:///{tmp_path / 'new.db'}")
+    told = some_history(app)
+    app.close()
+    old = apsw.Connection(str(tmp_path / "old.db"))
+    for number, sql in STEPS["sqlite"][: schema.RUNS - 1]:
+        old.execute(sql)
+        old.pragma("user_version", number)
+    old.execute("ATTACH ? AS new", (str(tmp_path / "new.db"),))
+    for table, columns in (("jobs", OLD_JOBS), ("events", EVENT_COLUMNS)):
+        old.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}")
+    old.close()
+    moved = App("shop", f"sqlite:///{tmp_path / 'old.db'}")
+    assert moved.list() == told
+    assert moved.verify() == {}
+    moved.close()
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_what_a_worker_of_an_older_release_leaves_behind_is_made_anew(backend: str, tmp_path: Path) -> None:
+    """It moves jobs and says nothing of their runs; it is still at work while a newer one reads, and writes."""
+    name = fresh_schema()
+    app = App("shop", f"sqlite:///{tmp_path / 'jobs.db'}" if backend == "sqlite" else f"{server().url}?schema={name}")
+    told = some_history(app)
+
+    def as_an_older_one_writes(connection: Any, prefix: str) -> None:
+        """Each row moves from where it was created to where it is, and nothing else of it."""
+        rows = connection.execute(f"SELECT id, state FROM {prefix}jobs").fetchall()
+        connection.execute(f"UPDATE {prefix}jobs SET state = 'queued', course = '{{}}', status = 'queued'")
+        for job, state in rows:
+            connection.execute(f"UPDATE {prefix}jobs SET state = '{state}' WHERE id = '{job}'")
+
+    if backend == "sqlite":
+        connection = apsw.Connection(str(tmp_path / "jobs.db"))
+        as_an_older_one_writes(connection, "")
+        connection.close()
+    else:
+        with psycopg.connect(server().url) as other:
+            as_an_older_one_writes(other, f"{name}.")
+    assert app.list() == told
+    assert [one.status for one in app.list(status="succeeded")] == ["succeeded"]
+    assert len(app.list(status="failed")) == 3
+    assert app.verify() == {}
+    waiting = next(one for one in told if one.stage in {"waiting", "parked"})
+    app.cancel(waiting.run_id, "done with it")
+    assert app.get(waiting.run_id).status == "canceled"
     assert app.verify() == {}
     app.close()
+
+
+async def lived(path: Path) -> None:
+    store = SqliteStore(path)
+    await live(store)
+    await store.close()
 
 
 def test_a_fresh_file_equals_one_that_was_migrated_step_by_step(tmp_path: Path) -> None:
@@ -105,23 +188,13 @@ def test_a_fresh_file_equals_one_that_was_migrated_step_by_step(tmp_path: Path) 
     for number, sql in STEPS["sqlite"]:
         grown.execute(sql)
         grown.pragma("user_version", number)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(schema, "migrations", lambda _, number=number: STEPS["sqlite"][:number])
-            patch.setattr(sqlite, "moved_note", lambda _: None)  # which older releases did not know
-            if number > 1:  # the first release had no workers' cards
-                asyncio.run(lived(tmp_path / "grown.db"))
+    asyncio.run(lived(tmp_path / "grown.db"))
     asyncio.run(lived(tmp_path / "fresh.db"))
     fresh = apsw.Connection(str(tmp_path / "fresh.db"))
     sql = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
     assert grown.execute(sql).fetchall() == fresh.execute(sql).fetchall()
     grown.close()
     fresh.close()
-
-
-async def lived(path: Path) -> None:
-    store = SqliteStore(path)
-    await live(store)
-    await store.close()
 
 
 def test_a_migration_gives_up_where_others_use_a_table_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

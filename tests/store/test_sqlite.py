@@ -18,7 +18,7 @@ import pytest
 from holdfast.clock import Clock, ManualClock
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import JobState, check
-from holdfast.store import Append, Bury, Cancel, Claim, Evidence, Expire, KeepEvidence, Reclaim, Submit
+from holdfast.store import Append, Bury, Claim, Expire, Reclaim, Submit
 from holdfast.store.schema import migrations
 from holdfast.store.sqlite import SqliteStore
 
@@ -80,24 +80,6 @@ def test_a_file_of_a_newer_release_is_refused_and_left_alone(tmp_path: Path) -> 
     ):
         SqliteStore(path)
     assert path.read_bytes() == before
-
-
-def test_a_file_of_an_older_release_is_brought_up_with_its_jobs(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    with_store(path, lambda store: store.commit([submit("a")]))
-    connection = apsw.Connection(str(path))
-    connection.execute(
-        "DROP TABLE evidence; DROP TABLE workers; DROP INDEX jobs_children;"
-        " DROP INDEX jobs_finished; DROP TABLE moved; PRAGMA user_version = 1"
-    )
-    connection.close()
-
-    async def go_on(store: SqliteStore) -> Any:
-        row = await store.get("a")
-        answers = await store.commit([KeepEvidence(Evidence("a", "n", 1, 1)), Cancel("a", None)])
-        return row is not None, answers[0], answers[1].state
-
-    assert with_store(path, go_on) == (True, True, "cancelled")
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from holdfast.store import Appended, Command, Job, Kept, Leases, Submitted, Swept, rebuilt
+from holdfast.store.looking import OF_A_JOB
 from holdfast.store.postgres import _IN_THE_WAY, TRIES, give_way
 from holdfast.store.postgres_schema import migrate
 from holdfast.store.postgres_statements import Statements
@@ -79,7 +80,7 @@ class Lab:
         self.sessions = [Session(schema) for _ in range(3)]
 
     def fresh(self, *commands: Command, late: float = 0.0) -> None:
-        for table in ("events", "jobs", "signals", "workers"):
+        for table in ("events", "jobs", "workers", *OF_A_JOB):
             self.look.execute(f"DELETE FROM {self._schema}.{table}")
         for command in commands:
             self.look.execute("BEGIN")

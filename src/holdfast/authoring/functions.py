@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from holdfast.authoring.context import conductor
-from holdfast.authoring.signature import Signature, named
+from holdfast.authoring.signature import Signature, named, payload
 from holdfast.durations import seconds
 from holdfast.errors import InvalidArguments
 
@@ -27,6 +27,8 @@ R = TypeVar("R")
 H_co = TypeVar("H_co", covariant=True)
 
 PRIORITY_MAX = 2**31 - 1
+ATTRIBUTES_MAX = 32  # of one run
+ATTRIBUTE_MAX = 255  # characters of a value
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -111,6 +113,7 @@ class Options(msgspec.Struct, frozen=True):
     deadline_seconds: float | None = None
     delay_seconds: float = 0.0
     connection: Any = None
+    attributes: dict[str, Any] = {}
 
 
 class Starter(Protocol[H_co]):
@@ -180,6 +183,7 @@ class JobFunction(Generic[P, R]):
     def options(self, **chosen: Any) -> JobFunction[P, R]:
         """Choose ``key``, ``priority``, ``queue``, ``deadline`` and ``delay`` for the runs started from the result.
 
+        By ``attributes``, names with text, numbers or flags, the runs can be found later.
         A ``connection`` of one's own has them started in its transaction; see `App.start`.
         """
         return self.with_options(_options(chosen))
@@ -189,7 +193,7 @@ class JobFunction(Generic[P, R]):
 
 
 def _options(chosen: dict[str, Any]) -> Options:
-    known = {"connection", "key", "priority", "queue", "deadline", "delay"}
+    known = {"attributes", "connection", "key", "priority", "queue", "deadline", "delay"}
     unknown = set(chosen) - known
     if unknown:
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
@@ -207,4 +211,17 @@ def _options(chosen: dict[str, Any]) -> Options:
         deadline_seconds=seconds(deadline) if deadline is not None else None,
         delay_seconds=seconds(chosen.get("delay", 0)),
         connection=chosen.get("connection"),
+        attributes=_attributes(chosen.get("attributes") or {}),
     )
+
+
+def _attributes(given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict) or len(given) > ATTRIBUTES_MAX:
+        raise InvalidArguments("attributes", f"they are a dict of at most {ATTRIBUTES_MAX} names, got {given!r:.80}")
+    for name, value in given.items():
+        named("attributes", name)
+        if not isinstance(value, (str, int, float)) or len(str(value)) > ATTRIBUTE_MAX:
+            said = f"{name} is text of at most {ATTRIBUTE_MAX} characters, a number or a flag, got {value!r:.80}"
+            raise InvalidArguments("attributes", said)
+    kept: dict[str, Any] = payload("attributes", given)
+    return kept

@@ -21,9 +21,10 @@ from holdfast.authoring.signature import payload as kept
 from holdfast.client import enlisting
 from holdfast.client.entries import described
 from holdfast.client.explain import explain
+from holdfast.client.exporting import content, exported
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
-from holdfast.client.retention import ENDED, purge
+from holdfast.client.retention import ENDED, evict, purge
 from holdfast.client.verbs import Client
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.watching import watch
@@ -34,9 +35,11 @@ from holdfast.durations import Duration
 from holdfast.errors import UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
-from holdfast.machines import Event, JobEvent, RunRecord, Violation, check, runs
+from holdfast.machines import Event, RunRecord, RunStatus, Violation, check, runs
 from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit, rebuilt
+from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
+from holdfast.store.looking import as_projected
 
 __all__ = ["App", "AppWorker"]
 
@@ -95,6 +98,7 @@ class App(Registry, Client):
             "queue": creation.queue,
             "deadline": creation.deadline,
             "delay": creation.delay or 0,
+            "attributes": creation.attributes,
         }
         plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
         submit = self.submission(function.options(**wanted), new_id(), plain, await self._store().now())
@@ -136,33 +140,30 @@ class App(Registry, Client):
             max_attempts=job.max_attempts,
             idempotency_key=chosen.key,
             fingerprint=fingerprint(plain),
+            attributes=chosen.attributes or None,
         )
 
     # Looking
 
     async def aget(self, run_id: str) -> RunRecord:
         """Read a run's record."""
-        job, number = job_of_run(run_id)
-        records = runs(await self._store().events(job))
-        if not 1 <= number <= len(records):
+        record = await self._store().record(*job_of_run(run_id))
+        if record is None:
             raise UnknownJob(run_id)
-        return records[number - 1]
+        return record
 
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
         """List runs; see `Client.apage`."""
-        rows = await self._store().jobs(limit=limit, before=before, plugin=where.plugin_id, entry=where.entry_id)
-        found = [runs(await self._store().events(row.id))[-1] for row in rows]
-        return [one for one in found if not where.status or one.status in where.status]
+        return await self._store().records(where, limit, job_of_run(before) if before is not None else None)
 
     async def aoutcome(self, run_id: str) -> Any:
         """Read what a run returned; see `Client.aoutcome`."""
-        job, number = job_of_run(run_id)
-        stream = await self._store().events(job)
-        if number != len(runs(stream)):
-            await self.aget(run_id)
+        record = await self.aget(run_id)
+        if record.status is not RunStatus.SUCCEEDED:
             return None
-        last = stream[-1]
-        return last.payload.get("result") if last.type == JobEvent.COMPLETED else None
+        job = job_of_run(run_id)[0]
+        (last,) = await self._store().events(job, (await self._row(job)).version - 1)  # nothing follows it
+        return last.payload.get("result")
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Read what happened; see `Client.aevents`."""
@@ -171,14 +172,17 @@ class App(Registry, Client):
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         """List what a run has produced; see `Client.aexports`."""
-        await self._row(job_of_run(run_id)[0])
-        del after, limit
-        return []
+        record = await self.aget(run_id)
+        rows = await self._store().exports(*job_of_run(run_id), after, limit)
+        return [exported(record, row) for row in rows]
 
     async def acontent(self, run_id: str, number: int) -> AsyncIterator[bytes]:
         """Read one export's bytes; see `Client.acontent`."""
-        await self._row(job_of_run(run_id)[0])
-        for piece in [b""] * min(number, 0):
+        await self.aget(run_id)
+        rows = await self._store().exports(*job_of_run(run_id), number - 1, 1)
+        if not rows or rows[0].number != number:
+            raise UnknownJob(f"{run_id}/exports/{number}")
+        async for piece in content(self._store(), self.blobs(), job_of_run(run_id)[0], rows[0]):
             yield piece
 
     def awatch(self, run_id: str) -> AsyncIterator[RunRecord]:
@@ -207,11 +211,16 @@ class App(Registry, Client):
         for row in rows:
             stream = await self._store().events(row.id)
             wrong = check(stream, head=row.head)
-            if rebuilt(row, stream) != row:
+            if rebuilt(row, stream) != row or not await self._records_agree(row, stream, wrong):
                 wrong.append(Violation(len(stream), "J6", "the projection differs from what the stream makes"))
             if wrong:
                 found[row.id] = wrong
         return found
+
+    async def _records_agree(self, row: Job, stream: builtins.list[Event], wrong: builtins.list[Violation]) -> bool:
+        """Whether the records of runs are what the stream makes; of one that is not legal, nobody can say."""
+        kept = [await self._store().record(row.id, number) for number in range(1, row.run + 1)]
+        return bool(wrong) or [as_projected(one) for one in kept] == [as_projected(one) for one in runs(stream)]
 
     async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
         """List what calls of a run reported when it was too late: shown to people, never applied by itself (E5)."""
@@ -249,19 +258,19 @@ class App(Registry, Client):
 
     async def acancel(self, run_id: str, reason: str | None = None, *, actor: str | None = None) -> RunRecord:
         """Ask a run to cancel; at once if nobody runs it."""
-        return await self._steer(run_id, Cancel(job_of_run(run_id)[0], reason, actor))
+        return await self._steer(Cancel(job_of_run(run_id)[0], reason, actor))
 
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
         """Reopen a failed job: the record of its new run."""
-        return await self._steer(run_id, Retry(job_of_run(run_id)[0], actor, reason))
+        return await self._steer(Retry(job_of_run(run_id)[0], actor, reason))
 
     async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Pause a run at its next step boundary; at once if it is queued."""
-        return await self._steer(run_id, Pause(job_of_run(run_id)[0], actor))
+        return await self._steer(Pause(job_of_run(run_id)[0], actor))
 
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Let a paused run go on."""
-        return await self._steer(run_id, Resume(job_of_run(run_id)[0], actor))
+        return await self._steer(Resume(job_of_run(run_id)[0], actor))
 
     async def aresolve(
         self,
@@ -280,16 +289,25 @@ class App(Registry, Client):
             raise ValueError("answer with one of done=result, not_done=True, fail=True")
         result = done if given == ["done"] else None
         result = kept(f"the result of {step}", result, self.config.payload_bytes_max)
-        return await self._steer(run_id, Resolve(job_of_run(run_id)[0], step, given[0], result, actor))
+        return await self._steer(Resolve(job_of_run(run_id)[0], step, given[0], result, actor))
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = ENDED, limit: int | None = None) -> int:
         """Remove runs that ended so long ago, for good, in batches; how many. See `holdfast.client.retention`."""
-        return await purge(self._store(), self.effects(), older_than, statuses, limit)
+        return await purge(self._store(), self._outside(), older_than, statuses, limit)
 
-    async def _steer(self, run_id: str, command: Any) -> RunRecord:
+    async def aevict(self) -> int:
+        """Remove what `keep_seconds` and `keep_runs` do not keep; how many. Workers do it by themselves."""
+        return await evict(self._store(), self._outside(), self.config.keep_seconds, self.config.keep_runs)
+
+    def _outside(self) -> builtins.list[EffectStore | DirectoryBlobs]:
+        """Where else something of a job may be kept."""
+        return [place for place in (self.effects(), self.blobs()) if place is not None]
+
+    async def _steer(self, command: Any) -> RunRecord:
         kept("what is asked for", command)
-        await self._journal().write(command)
-        return runs(await self._store().events(job_of_run(run_id)[0]))[-1]
+        row: Job = await self._journal().write(command)
+        record = await self._store().record(row.id, row.run)
+        return record if record is not None else row.record()
 
     # The plain colour of what an app alone can do
 
@@ -328,6 +346,10 @@ class App(Registry, Client):
             if self._effects is None:
                 self._effects = open_effects(self.config.effects)
             return self._effects
+
+    def blobs(self) -> DirectoryBlobs | None:
+        """Give the place of large exports; None if they are kept in the job's own database."""
+        return DirectoryBlobs(self.config.blobs.removeprefix("file://")) if self.config.blobs else None
 
     async def aclose(self) -> None:
         """Let go of the store."""

@@ -46,6 +46,7 @@ _TYPES = {
     "deadline": "double precision",
     "max_attempts": "bigint",
     "key": "text",
+    "attributes": "text",
 }
 
 
@@ -103,6 +104,7 @@ def _values(submit: Submit) -> dict[str, Any]:
         "deadline": submit.deadline,
         "max_attempts": submit.max_attempts,
         "key": submit.idempotency_key,
+        "attributes": freeze_plain(submit.attributes).decode() if submit.attributes else None,
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.client.portal import Portal
-from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
+from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.workers import WorkerStatus
 from holdfast.durations import Duration
 from holdfast.machines import Event, RunRecord
@@ -54,7 +54,7 @@ class Client(ABC):
         Raises:
             InvalidArguments: a filter that there is not, or of another type.
         """
-        return await self.apage(RunFilter.of(where), limit, before)
+        return await self.apage(run_filter(where), limit, before)
 
     @abstractmethod
     async def aoutcome(self, run_id: str) -> Any:

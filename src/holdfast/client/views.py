@@ -9,12 +9,22 @@ import msgspec
 
 from holdfast.errors import InvalidArguments
 from holdfast.machines import RunRecord, RunStatus
+from holdfast.store.looking import Attribute, RunFilter
 
-__all__ = ["PAGE", "Attribute", "Created", "Creation", "Entry", "Explanation", "Export", "RunFilter", "Stats"]
+__all__ = [
+    "PAGE",
+    "Attribute",
+    "Created",
+    "Creation",
+    "Entry",
+    "Explanation",
+    "Export",
+    "RunFilter",
+    "Stats",
+    "run_filter",
+]
 
 PAGE = 100  # how many a listing gives unless asked for another number
-
-Attribute = str | int | float | bool
 
 
 class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,51 +60,25 @@ class Created(msgspec.Struct, frozen=True):
     existing: bool
 
 
-class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which runs to list: all that fit everything given.
+def run_filter(given: Mapping[str, Any]) -> RunFilter:
+    """Make a filter from names and values; `status` may be one word.
 
-    Attributes:
-        status: one of these.
-        plugin_id: of this app.
-        entry_id: of this job.
-        queue: of jobs in this queue.
-        idempotency_key: with this key.
-        attributes: with these values of these attributes.
-        created_after: created at this time or later.
-        created_before: created before this time.
+    Raises:
+        InvalidArguments: a filter that there is not, or of another type.
     """
-
-    status: tuple[str, ...] = ()
-    plugin_id: str | None = None
-    entry_id: str | None = None
-    queue: str | None = None
-    idempotency_key: str | None = None
-    attributes: dict[str, Attribute] = {}
-    created_after: float | None = None
-    created_before: float | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> RunFilter:
-        """Make one from names and values; `status` may be one word.
-
-        Raises:
-            InvalidArguments: a filter that there is not, or of another type.
-        """
-        unknown = sorted(set(given) - set(cls.__struct_fields__))
-        if unknown:
-            raise InvalidArguments(
-                "list", f"no filter {', '.join(unknown)}; there are {', '.join(cls.__struct_fields__)}"
-            )
-        status = given.get("status", ())
-        wanted = {**given, "status": (status,) if isinstance(status, str) else tuple(status)}
-        try:
-            made = msgspec.convert(wanted, cls)
-        except msgspec.ValidationError as error:
-            raise InvalidArguments("list", str(error)) from error
-        wrong = sorted(set(made.status) - set(RunStatus))
-        if wrong:
-            raise InvalidArguments("list", f"no status {', '.join(wrong)}; there are {', '.join(RunStatus)}")
-        return made
+    names = RunFilter.__struct_fields__
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise InvalidArguments("list", f"no filter {', '.join(unknown)}; there are {', '.join(names)}")
+    status = given.get("status") or ()
+    try:
+        made = msgspec.convert({**given, "status": (status,) if isinstance(status, str) else tuple(status)}, RunFilter)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise InvalidArguments("list", str(error)) from error
+    wrong = sorted(set(made.status) - set(RunStatus))
+    if wrong:
+        raise InvalidArguments("list", f"no status {', '.join(wrong)}; there are {', '.join(RunStatus)}")
+    return made
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,7 +63,9 @@ async def stats(store: Store) -> Stats:
     """Count runs, queues and workers."""
     now = await store.now()
     alive = [card for card in await store.workers() if now - card.seen_at <= card.lease_seconds]
-    return Stats(now=now, runs={}, queues={}, oldest_due_seconds=None, workers=len(alive))
+    counts = await store.counts()
+    oldest = max(0.0, now - counts.oldest_due) if counts.oldest_due is not None else None
+    return Stats(now=now, runs=counts.runs, queues=counts.queues, oldest_due_seconds=oldest, workers=len(alive))
 
 
 async def _running(store: Store, row: Job) -> RunningJob:

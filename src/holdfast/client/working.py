@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
 from holdfast.engine.worker import Worker
+from holdfast.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
 __all__ = ["AppWorker"]
+
+EVICT_SECONDS = 60.0  # between two looks for runs that are not to be kept
 
 
 class AppWorker:
@@ -38,8 +43,25 @@ class AppWorker:
             queues=self._queues,
             name=self._name,
         )
-        if not self._stopped:
+        if self._stopped:
+            return
+        config = self._app.config
+        evicting = asyncio.create_task(self._evict()) if config.keep_seconds or config.keep_runs else None
+        try:
             await self._worker.run(until_idle=until_idle)
+        finally:
+            if evicting is not None:
+                evicting.cancel()
+                await asyncio.wait([evicting])
+        if evicting is not None and until_idle:
+            await self._app.aevict()
+
+    async def _evict(self) -> None:
+        """Remove, from time to time, what the settings do not keep."""
+        while True:
+            with contextlib.suppress(StoreUnavailable):  # it is tried again
+                await self._app.aevict()
+            await asyncio.sleep(EVICT_SECONDS)
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work, blocking; Ctrl-C stops it in order: jobs are handed back before it is raised."""

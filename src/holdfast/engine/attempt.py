@@ -27,12 +27,14 @@ from typing import Any
 
 from holdfast.authoring.context import Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
+from holdfast.authoring.reporting import reporter
 from holdfast.config import Config
 from holdfast.engine import verdict
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
 from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.outcomes import Outcomes
+from holdfast.engine.products import Products
 from holdfast.engine.replay import Replay
 from holdfast.engine.threads import escaped
 from holdfast.engine.verdict import Written
@@ -82,6 +84,7 @@ class Attempt:
         self.waits = Waits(self)
         self.outcomes = Outcomes(self, effects)
         self.deliveries = Deliveries(self)
+        self.products = Products(self)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._children = Children(self, children)
         self._intent: Written | None = None
@@ -101,13 +104,13 @@ class Attempt:
 
     async def run(self) -> None:
         """Run the code, judge how it ended, record it."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._forced: asyncio.Future[None] = self._loop.create_future()
+        self._forced: asyncio.Future[None] = self.loop.create_future()
         timer = self._deadline_timer()
-        self._main = self._loop.create_task(self._code())
+        self._main = self.loop.create_task(self._code())
         if self.row.cancel is not None:
-            self._loop.call_soon(self.cancel)
+            self.loop.call_soon(self.cancel)
         try:
             await asyncio.wait({self._main, self._forced}, return_when=asyncio.FIRST_COMPLETED)
             ending = self._ending()
@@ -117,11 +120,14 @@ class Attempt:
                 if one is not None:
                     one.cancel()
             self._drop_tasks()
+        if ending is not None and self.products.under_way:
+            ending = await self.products.conclude(ending)
         if ending is not None:
             await self._end(ending)
 
     async def _code(self) -> Any:
         conductor.set(self)
+        reporter.set(self.products)
         await self._begin()
         kwargs = self._function.signature.decode(self._args)
         if not self._function.is_async:
@@ -152,7 +158,7 @@ class Attempt:
             if error is None:
                 return verdict.completed(self._function, self._main.result(), self._failures, self.now(), self._limit)
             if not isinstance(error, (Suspended, asyncio.CancelledError)):
-                return verdict.failed(self._function, error, self._failures, self.now())
+                return self.failure(error)
         if self._why == "deadline":
             if self.row.cancel is not None:
                 return JobEvent.CANCELLED.value, {"reason": self.row.cancel.reason, "deadline": True}
@@ -163,7 +169,10 @@ class Attempt:
             return self._intent
         if self._why == "release":
             return JobEvent.REQUEUED.value, {"reason": "worker_shutdown"}
-        error = RuntimeError("the job's code cancelled itself")
+        return self.failure(RuntimeError("the job's code cancelled itself"))
+
+    def failure(self, error: BaseException) -> Written:
+        """What to write for an error: another try, or the end."""
         return verdict.failed(self._function, error, self._failures, self.now())
 
     async def _end(self, ending: Written) -> None:
@@ -173,7 +182,7 @@ class Attempt:
 
     def _waiter(self) -> asyncio.Future[None]:
         """A future that is done when what was recorded until now is on disk, or refused."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiter: asyncio.Future[None] = self.loop.create_future()
         self._waiters.append((self.recorded_events, waiter))
         return waiter
 
@@ -203,7 +212,7 @@ class Attempt:
         self._why = why
         if self._function.is_async or why != "cancel":
             self._main.cancel()  # a plain function sees it at its next call
-        self._grace = self._loop.call_later(self.config.grace_seconds, self._force)
+        self._grace = self.loop.call_later(self.config.grace_seconds, self._force)
 
     def _force(self) -> None:
         self._over = True
@@ -213,7 +222,7 @@ class Attempt:
     def _deadline_timer(self) -> asyncio.TimerHandle | None:
         if self.row.deadline is None:
             return None
-        return self._loop.call_later(max(0.0, self.row.deadline - self.now()), self._stop, "deadline")
+        return self.loop.call_later(max(0.0, self.row.deadline - self.now()), self._stop, "deadline")
 
     def _drop_tasks(self) -> None:
         self.waits.unwind()
@@ -265,7 +274,7 @@ class Attempt:
         node = self.replay.value_node(kind)
         if self.in_loop():
             return self._value(node, make[kind])
-        return asyncio.run_coroutine_threadsafe(_later(self._value, node, make[kind]), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(_later(self._value, node, make[kind]), self.loop).result()
 
     def _value(self, node: str, make: Callable[[], Any]) -> Any:
         """Code that is being unwound gets a value, too, but it is not recorded: the next attempt is not there yet."""
@@ -285,14 +294,14 @@ class Attempt:
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run something on the engine's loop and block this thread for it."""
         try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
         except CancelledError as error:  # of a thread's future: an Exception, which the code would take for a failure
             raise asyncio.CancelledError from error
 
     async def in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         """Run a plain function in a thread, with this context."""
         context = contextvars.copy_context()
-        return await self._loop.run_in_executor(self.executor, lambda: context.run(function, **kwargs))
+        return await self.loop.run_in_executor(self.executor, lambda: context.run(function, **kwargs))
 
     # What is written
 
@@ -350,7 +359,7 @@ class Attempt:
     def suspend(self, intent: Written) -> None:
         """Let go of the job: unwind its code, then write this."""
         self._intent = intent
-        self._grace = self._loop.call_later(self.config.grace_seconds, self._force)  # should it not unwind
+        self._grace = self.loop.call_later(self.config.grace_seconds, self._force)  # should it not unwind
         self.waits.unwind()
         self._main.cancel()
 

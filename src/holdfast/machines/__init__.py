@@ -7,6 +7,7 @@
 """
 
 from holdfast.errors import InvalidEvent, InvalidRunTransition, InvalidTable, InvalidTransition
+from holdfast.machines.course import RunError
 from holdfast.machines.event import GENESIS, Event, HistoryEvent, canonical, decode, digest, encode, seal
 from holdfast.machines.fold import Fold, Violation, check, derive, fold
 from holdfast.machines.job import JOB, TERMINAL_JOB_STATES, JobEvent, JobState
@@ -22,7 +23,7 @@ from holdfast.machines.ready import (
     WakeSource,
 )
 from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
-from holdfast.machines.runs import RunError, RunProjection, RunRecord, run_paths, runs
+from holdfast.machines.runs import RunProjection, RunRecord, run_paths, runs
 from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Place, Snapshot
 from holdfast.machines.table import Row, Table
 

@@ -9,7 +9,7 @@ nothing; `decide` does.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -20,7 +20,9 @@ from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import decide
 from holdfast.store.changes import WORK
-from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
+from holdfast.store.looking import attribute_text
+from holdfast.store.produced import Produced
+from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 
 __all__ = ["Batch"]
 
@@ -28,7 +30,7 @@ Key = tuple[str, str, str]  # plugin, entry and idempotency key
 Sealed = tuple[Event, bytes]  # an event, and its payload as canonical JSON
 
 
-class Batch(ABC):
+class Batch(Produced):
     """The commands of one batch; made and used inside one transaction, by one thread.
 
     Args:
@@ -59,6 +61,9 @@ class Batch(ABC):
             c.Bury: self._bury,
             c.Purge: self._purge,
             c.KeepEvidence: self._keep,
+            c.Progress: self.report,
+            c.KeepExport: self.export,
+            c.PutBlob: self.put_piece,
             c.Report: lambda command: self.put_card(command.card),
             c.Leave: lambda command: self.drop_card(command.worker),
         }
@@ -173,12 +178,12 @@ class Batch(ABC):
         return self._handlers.get(type(command), self._about_one_job)(command)
 
     def _about_one_job(self, command: Any) -> Any:
-        job = self._one(command.job)
+        job = self.one(command.job)
         inbox, known = partial(self.first_signal, command.job), partial(self.knows_signal, command.job)
         return self._take(decide.decide(command, job, self.now, inbox, known))
 
     def _append(self, command: c.Append) -> Any:
-        job = self._one(command.job)
+        job = self.one(command.job)
 
         def inbox(key: str) -> Signal | None:
             return self.first_signal(command.job, key, command.uses)
@@ -223,8 +228,7 @@ class Batch(ABC):
             if renewed is None:
                 lost.add(name)
                 continue
-            self._jobs[name] = renewed
-            self._changed.add(name)
+            self.put_row(renewed)
             if renewed.cancel is not None:
                 cancel.add(name)
             if renewed.pause:
@@ -255,8 +259,7 @@ class Batch(ABC):
         self.flush()
         names = self._found(self.find_held(command.worker))
         for name in names:
-            self._jobs[name] = decide.buried(self._jobs[name], self.now)
-            self._changed.add(name)
+            self.put_row(decide.buried(self._jobs[name], self.now))
         self.drop_card(command.worker)
         self.change |= WORK if names else 0
         return c.Swept(names)
@@ -272,7 +275,7 @@ class Batch(ABC):
         return c.Swept(names)
 
     def _keep(self, command: c.KeepEvidence) -> bool:
-        self._one(command.evidence.job)
+        self.one(command.evidence.job)
         return self.keep_evidence(command.evidence)
 
     # Rows at hand
@@ -292,6 +295,13 @@ class Batch(ABC):
         self._stored.update(dict.fromkeys(missing))
         for job in self.read_rows(missing):
             self._stored[job.id] = self._jobs[job.id] = job
+        self.bring_up(missing)
+
+    def bring_up(self, names: Iterable[str]) -> None:
+        """Make rows anew that an older release has left behind its stream."""
+        outdated = [name for name in names if name in self._jobs and self._jobs[name].course is OUTDATED]
+        for name, stream in self.read_streams(outdated).items() if outdated else ():
+            self.put_row(rebuilt(self._jobs[name], stream))
 
     def job(self, name: str) -> Job | None:
         """Give a row as it will be; None if there is none."""
@@ -317,7 +327,13 @@ class Batch(ABC):
         names = sorted({*self._offspring[parent], *self._born.get(parent, ())})
         return [name for name in self._found(names) if self._jobs[name].state not in TERMINAL_JOB_STATES]
 
-    def _one(self, name: str) -> Job:
+    def put_row(self, job: Job) -> None:
+        """Have a row written that has changed."""
+        self._jobs[job.id] = job
+        self._changed.add(job.id)
+
+    def one(self, name: str) -> Job:
+        """Give a row that must be there."""
         job = self.job(name)
         if job is None:
             raise UnknownJob(name)
@@ -340,6 +356,8 @@ class Batch(ABC):
             self.keep_signal(signal)
         for signal in decision.used:
             self.use_signal(signal)
+        if decision.past is not None:
+            self.keep_run(job.id, job.run - 1, decision.past)
         self._next += decision.follow
         if decision.orphans is not None:
             self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
@@ -363,3 +381,8 @@ class Batch(ABC):
         self._changed.clear()
         if sealed or new or grown or changed:
             self.write(sealed, new, grown, changed)
+        attributes = [
+            (name, attribute_text(value), job.id) for job in new for name, value in (job.attributes or {}).items()
+        ]
+        if attributes:
+            self.put_attributes(attributes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["ASKED", "EVENTS", "WORK"]
+__all__ = ["ASKED", "EVENTS", "PROGRESS", "WORK"]
 
 EVENTS = 1  # an event was written
 WORK = 2  # a job can be claimed or reclaimed now, or something will come about by time alone
 ASKED = 4  # a job that is held was asked to cancel or to pause
+PROGRESS = 8  # a run has reported something of itself that is no event

@@ -4,10 +4,10 @@ Each command is one decision about one job (`Claim`, `Reclaim`, `Expire`, `Purge
 written for it is written whole or not at all, and its answer stands at its place in the list of answers. A command that
 is refused is refused alone: its answer is the error, and the others of the batch go through.
 
-Who may write what (L3): `Append` and `Renew` carry an attempt and are fenced; everything else is the closed list of
-unfenced writers: submit, signal, the operator's verbs, reclaim, expiry and purge. They look at the row inside the
-transaction, and where the stream has moved they do what is right for where it is now, or nothing. `KeepEvidence`,
-`Report` and `Leave` touch no job at all.
+Who may write what (L3): `Append`, `Renew`, `Progress`, `KeepExport` and `PutBlob` carry an attempt and are fenced;
+everything else is the closed list of unfenced writers: submit, signal, the operator's verbs, reclaim, expiry and purge.
+They look at the row inside the transaction, and where the stream has moved they do what is right for where it is now,
+or nothing. `KeepEvidence`, `Report` and `Leave` touch no job at all.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ __all__ = [
     "Command",
     "Expire",
     "KeepEvidence",
+    "KeepExport",
     "Kept",
     "Leases",
     "Leave",
     "Pause",
+    "Progress",
     "Purge",
+    "PutBlob",
     "Reclaim",
     "Renew",
     "Report",
@@ -68,6 +71,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent: str | None = None
     parent_key: str | None = None
     trace_id: str | None = None
+    attributes: dict[str, Any] | None = None
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -133,6 +137,42 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
     version: int
     state: JobState
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Keep what a run reports of itself, in place of what it reported before (R9). Answer: None, or `StaleAttempt`."""
+
+    job: str
+    attempt: int
+    said: dict[str, Any]
+
+
+class KeepExport(msgspec.Struct, frozen=True, kw_only=True):
+    """Keep something that a run has produced (R10). Answer: its number in the run, or `StaleAttempt`.
+
+    The same key again is the same export: nothing is written, and its number is given. What is not small is in a blob,
+    whose pieces were put before.
+    """
+
+    job: str
+    attempt: int
+    key: str
+    name: str
+    kind: str
+    media_type: str
+    size: int
+    value: Any = None
+    blob: str | None = None
+
+
+class PutBlob(msgspec.Struct, frozen=True):
+    """Keep one piece of a blob; numbers run from 1. Answer: None, or `StaleAttempt`."""
+
+    job: str
+    attempt: int
+    blob: str
+    number: int
+    content: bytes
 
 
 class SendSignal(msgspec.Struct, frozen=True):
@@ -271,6 +311,9 @@ Command = (
     | Expire
     | Bury
     | Purge
+    | Progress
+    | KeepExport
+    | PutBlob
     | KeepEvidence
     | Report
     | Leave

@@ -28,6 +28,7 @@ __all__ = [
     "claim",
     "decide",
     "expire",
+    "fence",
     "moved",
     "reclaim",
     "renew",
@@ -68,6 +69,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         "parent": command.parent,
         "parent_key": command.parent_key,
         "trace_id": command.trace_id,
+        "attributes": command.attributes,
     }
     frozen, plain = freeze({name: value for name, value in said.items() if value is not None})
     event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
@@ -86,6 +88,8 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         fingerprint=command.fingerprint,
         parent=command.parent,
         parent_key=command.parent_key,
+        trace_id=command.trace_id,
+        attributes=command.attributes,
         version=1,
         head=event.hash,
         due_at=max(command.due_at or 0.0, now),
@@ -100,6 +104,16 @@ def claim(job: Job, command: c.Claim, now: float) -> Decision:
     pen.put(JobEvent.RUNNING, {"worker": command.worker}, attempt=job.attempt + 1)
     pen.set(lease=Lease(command.worker, now + command.lease_seconds))
     return pen.end()
+
+
+def fence(job: Job, attempt: int, now: float) -> None:
+    """See that an attempt may write.
+
+    Raises:
+        StaleAttempt: it may not, or no longer.
+    """
+    if not job.held_by(attempt, now):
+        raise StaleAttempt(job.id, attempt, job.attempt)
 
 
 def renew(job: Job, command: c.Renew, attempt: int, now: float) -> Job | None:
@@ -188,8 +202,7 @@ def decide(command: c.Command, job: Job, now: float, inbox: Inbox, known: Callab
 
 def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     """Write under an attempt, if it still holds the job."""
-    if not job.held_by(command.attempt, now):
-        raise StaleAttempt(job.id, command.attempt, job.attempt)
+    fence(job, command.attempt, now)
     moving = next((place for place, (kind, _) in enumerate(command.events) if kind not in GROWING), None)
     grown = _grow(command.events[:moving], command.attempt, job, now)  # what comes before the first that moves the job
     if moving is None and command.events:
@@ -315,6 +328,7 @@ def _retry(command: c.Retry, job: Job, now: float) -> Decision:
     pen = Pen(job, now)
     pen.put(JobEvent.REQUEUED, {"actor": command.actor, "reason": command.reason})
     decision = pen.end()
+    decision.past = job.record()
     decision.answer = decision.job
     return decision
 

@@ -18,19 +18,19 @@ from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import decide
 from holdfast.store.changes import WORK
+from holdfast.store.memory_runs import MemoryRuns
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 
 __all__ = ["MemoryStore"]
 
 
-class MemoryStore:
+class MemoryStore(MemoryRuns):
     """Keeps jobs in this process's memory."""
 
     floor_seconds: float | None = None
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._jobs: dict[str, Job] = {}
+        super().__init__(clock or SystemClock())
         self._events: dict[str, list[Event]] = {}
         self._signals: dict[str, dict[str, Signal]] = {}  # by job, by id; used ones are kept to know repeats
         self._used: set[tuple[str, str]] = set()
@@ -46,13 +46,14 @@ class MemoryStore:
             c.Bury: self._bury,
             c.Purge: self._purge,
             c.KeepEvidence: self._keep,
+            c.Progress: self.report_progress,
+            c.KeepExport: self.keep_export,
+            c.PutBlob: self.put_blob,
             c.Report: self._report,
             c.Leave: self._leave,
         }
-        self._now = 0.0  # the time of the transaction under way
         self._lock = threading.Lock()
         self._notices: list[Callable[[int], None]] = []
-        self._change = 0  # what there is to tell of the transaction under way
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands; see the protocol."""
@@ -177,6 +178,8 @@ class MemoryStore:
         for signal in decision.kept:
             self._signals.setdefault(signal.job, {})[signal.id] = signal
         self._used |= {(signal.job, signal.id) for signal in decision.used}
+        if decision.past is not None:
+            self.keep_run(decision.job.id, decision.job.run - 1, decision.past)
         self._next += decision.follow
         if decision.orphans is not None:
             self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
@@ -284,6 +287,7 @@ class MemoryStore:
             del self._jobs[name], self._events[name]
             self._signals.pop(name, None)
         self._used = {known for known in self._used if known[0] in self._jobs}
+        self.forget_runs()
         self._evidence = {known: one for known, one in self._evidence.items() if one.job in self._jobs}
         return c.Swept(gone)
 

@@ -17,7 +17,7 @@ import msgspec
 import psycopg
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store.moving_out import Luggage
+from holdfast.store.moving_out import ALONG, Luggage
 from holdfast.store.postgres_schema import migrate, number_of, quoted
 from holdfast.store.sql_rows import EVENT_COLUMNS, EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, job_of, job_row
 
@@ -90,6 +90,8 @@ class MovingTarget:
         signals = [(*signal[:-1], bool(signal[-1])) for signal in luggage.signals]
         self._copy("signals", "job, id, key, payload, at, used", signals)  # their place here is the order they come in
         self._copy("evidence", "job, node, attempt, number, result, error, at", luggage.evidence)
+        for table, (columns, _) in ALONG.items():
+            self._copy(table, columns, luggage.along[table])
         self._compare(luggage, signals)
         came = (len(luggage.jobs), len(luggage.events), len(luggage.signals), len(luggage.evidence))
         counts = zip(msgspec.structs.astuple(self._arrived), came, strict=True)
@@ -110,7 +112,10 @@ class MovingTarget:
             self._of(names, "job, node, attempt, number, result::text, error, at", "evidence", "job", "job, at, node"),
         ]
         there: list[list[Any]] = [luggage.jobs, luggage.events, signals, luggage.evidence]
-        if here[:3] != there[:3] or sorted(map(repr, here[3])) != sorted(map(repr, there[3])):
+        for table, (columns, order) in ALONG.items():
+            here.insert(0, self._of(names, columns, table, "job", order))
+            there.insert(0, luggage.along[table])
+        if here[:-1] != there[:-1] or sorted(map(repr, here[-1])) != sorted(map(repr, there[-1])):
             raise StoreUnavailable("what was read back is not what was written: nothing was moved")
 
     def _of(self, names: list[str], columns: str, table: str, key: str, order: str) -> list[tuple[Any, ...]]:

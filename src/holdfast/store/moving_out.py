@@ -22,6 +22,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.machines import JobState
 from holdfast.store import decide
 from holdfast.store.filelock import FileLock
+from holdfast.store.looking import OF_A_JOB
 from holdfast.store.rows import Job
 from holdfast.store.schema import migrate
 from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_COLUMNS, job_of
@@ -32,10 +33,18 @@ __all__ = ["Luggage", "MovedNote", "MovingSource", "moved_note"]
 T = TypeVar("T")
 
 BATCH = 500  # jobs that are read at once
-_TABLES = ("jobs", "events", "signals", "evidence", "workers")
+_TABLES = ("jobs", "events", *OF_A_JOB, "workers")
 _VERBS = ("INSERT", "UPDATE", "DELETE")
 _SIGNAL_COLUMNS = "job, id, key, payload, at, used"
 _EVIDENCE_COLUMNS = "job, node, attempt, number, result, error, at"
+# What else goes along as it is: columns, and the order in which both sides read it.
+ALONG = {
+    "past_runs": ("job, run, status, record", "job, run"),
+    "progress": ("job, run, said, at", "job, run"),
+    "attributes": ("name, value, job", "name, value, job"),
+    "exports": ("job, run, number, key, name, kind, media_type, size, value, blob, at", "job, run, number"),
+    "blobs": ("job, blob, number, content", "job, blob, number"),
+}
 
 
 class MovedNote(msgspec.Struct, frozen=True):
@@ -62,6 +71,7 @@ class Luggage(msgspec.Struct, frozen=True):
     events: list[tuple[Any, ...]]
     signals: list[tuple[Any, ...]]
     evidence: list[tuple[Any, ...]]
+    along: dict[str, list[tuple[Any, ...]]]
 
 
 def moved_note(connection: apsw.Connection) -> MovedNote | None:
@@ -119,6 +129,7 @@ class MovingSource:
                 self._of(names, EVENT_COLUMNS, "events", "job, seq"),
                 self._of(names, _SIGNAL_COLUMNS, "signals", "job, place"),
                 self._of(names, _EVIDENCE_COLUMNS, "evidence", "job, at, node"),
+                {table: self._of(names, columns, table, order) for table, (columns, order) in ALONG.items()},
             )
 
     def leave(self) -> None:

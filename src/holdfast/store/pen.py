@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, Place
+from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, Place, RunRecord
 from holdfast.machines.event import freeze, seal_frozen, vouch
 from holdfast.store import commands as c
 from holdfast.store.changes import ASKED, EVENTS, WORK
-from holdfast.store.rows import Job, Signal, grown, projected, reader_of
+from holdfast.store.rows import Job, Signal, course_after, grown, projected, reader_of
 
 __all__ = ["GROWING", "Decision", "Pen"]
 
@@ -44,6 +44,7 @@ class Decision:
     used: tuple[Signal, ...] = ()
     follow: tuple[c.SendSignal, ...] = ()
     orphans: str | None = None  # the job ended badly: cancel its children that have not ended, for this reason
+    past: RunRecord | None = None  # a run that has ended, and is followed by another
     answer: Any = None
     grew_only: bool = False  # nothing of the row has changed but where its stream ends
     change: int = 0  # what there is to tell; see `holdfast.store.changes`
@@ -58,6 +59,7 @@ class Pen:
         self._now = now
         self._seq = job.version
         self._head = job.head
+        self._course = job.course
         self._behind = False  # whether the row is still to be brought up to the stream
         self._moved = False
 
@@ -66,7 +68,7 @@ class Pen:
         """The row, brought up to everything that was put."""
         if self._behind:
             project = projected if self._moved else grown
-            self.decision.job = project(self.decision.job, self._reader, self.decision.events[-1])
+            self.decision.job = project(self.decision.job, self._reader, self.decision.events[-1], self._course)
             self._behind = False
         return self.decision.job
 
@@ -80,6 +82,8 @@ class Pen:
             vouch(event)
         moves = name not in GROWING
         self._reader.take(event)
+        if moves:
+            self._course = course_after(self._course, self._reader, event)
         self.decision.events.append(event)
         self.decision.payloads.append(frozen)
         self._seq, self._head, self._behind = event.seq, event.hash, True

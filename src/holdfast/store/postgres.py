@@ -34,14 +34,29 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
-from holdfast.machines import Event, JobState
+from holdfast.machines import Event, JobState, RunRecord
+from holdfast.machines.runs import run_name
 from holdfast.store import commands as c
 from holdfast.store.changes import EVENTS, WORK
+from holdfast.store.looking import (
+    Counts,
+    ExportRow,
+    Place,
+    Questions,
+    RunFilter,
+    counts_of,
+    export_of,
+    may_be_past,
+    merged,
+    newest_of,
+    past_of,
+    record_of_newest,
+)
 from holdfast.store.postgres_listener import Listener
 from holdfast.store.postgres_schema import Connection, migrate, quoted, require
 from holdfast.store.postgres_statements import Statements
 from holdfast.store.postgres_transaction import Transaction
-from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
+from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
 
 __all__ = ["PostgresStore"]
@@ -79,6 +94,7 @@ class PostgresStore:
         self._url = url
         self._schema = quoted(schema)
         self._sql = Statements(self._schema)
+        self._ask = Questions("%s", f"{self._schema}.")
         self._notices: list[Callable[[int], None]] = []
         self._write_connection: Connection | None = None
         self._read_connection: Connection | None = None
@@ -115,7 +131,11 @@ class PostgresStore:
     async def get(self, job: str) -> Job | None:
         """Read one job's row."""
         rows = await self._read(f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs WHERE id = %s", (job,))
-        return job_of(rows[0]) if rows else None
+        return await self._brought_up(job_of(rows[0])) if rows else None
+
+    async def _brought_up(self, row: Job) -> Job:
+        """Make a row anew that an older release has left behind its stream."""
+        return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
 
     async def events(self, job: str, after: int = 0) -> list[Event]:
         """Read a job's stream from behind a number."""
@@ -157,7 +177,40 @@ class PostgresStore:
         given = {condition: value for condition, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(given)}" if given else ""
         sql = f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs {where} ORDER BY id DESC LIMIT %s"
-        return [job_of(row) for row in await self._read(sql, (*map(str, given.values()), limit))]
+        return [
+            await self._brought_up(job_of(row)) for row in await self._read(sql, (*map(str, given.values()), limit))
+        ]
+
+    async def record(self, job: str, number: int) -> RunRecord | None:
+        """Read one run's record."""
+        found = await self.records(RunFilter(), 1, (job, number + 1))
+        return found[0] if found and found[0].run_id == run_name(job, number) else None
+
+    async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
+        """List runs, newest first."""
+        rows = [newest_of(row) for row in await self._read(*self._ask.newest_runs(where, before, limit))]
+        found = [record_of_newest(await self._brought_up(job), said, at) for job, said, at in rows]
+        if may_be_past(where):
+            found += [past_of(row) for row in await self._read(*self._ask.past_runs(where, before, limit))]
+        return merged(found, limit)
+
+    async def counts(self) -> Counts:
+        """Count runs and queues."""
+        now = await self.now()
+        queues, oldest = (
+            await self._read(self._ask.count_queues, (now,)),
+            await self._read(self._ask.oldest_due, (now,)),
+        )
+        return counts_of(await self._read(self._ask.count_runs, ()), queues, oldest[0][0])
+
+    async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
+        """List what a run has produced."""
+        return [export_of(row) for row in await self._read(self._ask.exports, (job, number, after, limit))]
+
+    async def blob(self, job: str, blob: str, number: int) -> bytes | None:
+        """Read one piece of a blob."""
+        rows = await self._read(self._ask.blob, (job, blob, number))
+        return bytes(rows[0][0]) if rows else None
 
     async def requests(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""

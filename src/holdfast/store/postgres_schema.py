@@ -8,12 +8,15 @@ was made by a newer one: it is refused and left alone.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store.schema import migrations, quoted, too_new
+from holdfast.store.projecting import project
+from holdfast.store.schema import RUNS, migrations, quoted, too_new
+from holdfast.store.sql_rows import EVENT_READ
 
 __all__ = ["Connection", "migrate", "missing", "number_of", "quoted", "require", "schema_number"]
 
@@ -60,12 +63,19 @@ def migrate(connection: Connection, schema: str) -> list[int]:
                 connection.execute(sql.replace("{schema}", schema))
                 connection.execute(f"INSERT INTO {schema}.migrations (number) VALUES (%s)", (number,))
                 applied.append(number)
+            if RUNS in applied and applied[0] > 1:
+                project(lambda sql, values: _rows(connection, sql, values), "%s", f"{schema}.", EVENT_READ)
     except psycopg.errors.LockNotAvailable as error:
         raise StoreUnavailable(
             f"a migration waited {LOCK_TIMEOUT_MS} ms for a table that others use, and was given up with the rest:"
             " nothing has changed, try again"
         ) from error
     return applied
+
+
+def _rows(connection: Connection, sql: str, values: Sequence[Any]) -> list[Any]:
+    done = connection.execute(sql, values)
+    return list(done.fetchall()) if done.description is not None else []
 
 
 def missing(connection: Connection, schema: str) -> list[tuple[int, str]]:

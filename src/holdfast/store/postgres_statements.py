@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.store.looking import OF_A_JOB
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN
 
 __all__ = ["CHANGING", "Statements"]
@@ -9,7 +10,7 @@ __all__ = ["CHANGING", "Statements"]
 PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
 
 _JOB_TYPES = {
-    **dict.fromkeys(("priority", "max_attempts", "version", "attempt", "attempts", "run"), "bigint"),
+    **dict.fromkeys(("priority", "max_attempts", "version", "attempt", "attempts", "run", "exported"), "bigint"),
     **dict.fromkeys(("started", "pause", "claimable"), "boolean"),
     **dict.fromkeys(("created_at", "deadline", "due_at", "updated_at", "lease_until", "ends_at"), "double precision"),
 }
@@ -24,6 +25,7 @@ class Statements:
         self._reading(schema)
         self._writing(schema)
         self._finding(schema)
+        self._producing(schema)
         self._workers(schema)
 
     def _reading(self, schema: str) -> None:
@@ -88,8 +90,34 @@ class Statements:
             " AND p.state NOT IN ('completed', 'cancelled'))"
             " ORDER BY j.created_at, j.id LIMIT %(limit)s FOR UPDATE OF j SKIP LOCKED"
         )
-        tables = (("events", "job"), ("signals", "job"), ("evidence", "job"), ("jobs", "id"))
+        tables = (*((table, "job") for table in ("events", *OF_A_JOB)), ("jobs", "id"))
         self.remove = [f"DELETE FROM {schema}.{table} WHERE {key} = ANY(%s)" for table, key in tables]
+
+    def _producing(self, schema: str) -> None:
+        self.keep_run = f"INSERT INTO {schema}.past_runs (job, run, status, record) VALUES (%s, %s, %s, %s)"
+        self.carry_exports = (
+            f"INSERT INTO {schema}.exports SELECT job, run + 1, number, key, name, kind, media_type, size, value, blob,"
+            f" at FROM {schema}.exports WHERE job = %s AND run = %s"
+        )
+        self.put_attributes = (
+            f"INSERT INTO {schema}.attributes (name, value, job)"
+            " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[])"
+        )
+        self.progress = (
+            f"INSERT INTO {schema}.progress (job, run, said, at) VALUES (%s, %s, %s, %s)"
+            " ON CONFLICT (job, run) DO UPDATE SET said = excluded.said, at = excluded.at"
+        )
+        self.keep_export = (
+            f"INSERT INTO {schema}.exports (job, run, key, name, kind, media_type, size, value, blob, at, number)"
+            " SELECT x.*, (SELECT coalesce(max(number), 0) + 1"
+            f" FROM {schema}.exports e WHERE e.job = x.job AND e.run = x.run) FROM (SELECT %s::text AS job,"
+            " %s::bigint AS run, %s::text, %s::text, %s::text, %s::text, %s::bigint, %s::text, %s::text,"
+            " %s::double precision) AS x ON CONFLICT (job, run, key) DO NOTHING RETURNING number"
+        )
+        self.known_export = f"SELECT number FROM {schema}.exports WHERE job = %s AND run = %s AND key = %s"
+        self.put_blob = (
+            f"INSERT INTO {schema}.blobs (job, blob, number, content) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+        )
 
     def _workers(self, schema: str) -> None:
         self.keep_evidence = (

@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.machines import Event, JobEvent
+from holdfast.machines import Event, JobEvent, RunRecord
 from holdfast.store import commands as c
 from holdfast.store.batch import Batch, Key, Sealed
+from holdfast.store.looking import export_row
 from holdfast.store.postgres_schema import Connection
 from holdfast.store.postgres_statements import CHANGING, Statements
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
@@ -100,6 +101,7 @@ class Transaction(Batch):
             names.append(job.id)
             if self._stored.get(job.id) is None:
                 self._stored[job.id] = self._jobs[job.id] = job
+        self.bring_up(names)
         return names
 
     def _all(self, sql: str, bindings: Any) -> list[Any]:
@@ -200,6 +202,31 @@ class Transaction(Batch):
         result = _encode(evidence.result).decode()
         found = self._connection.execute(self._sql.keep_evidence, (*said, result, evidence.error, self.now))
         return found.fetchone() is not None
+
+    def keep_run(self, job: str, number: int, record: RunRecord) -> None:
+        """Keep the record of a run that another follows."""
+        said = (job, number, record.status.value, _encode(record).decode())
+        self._connection.execute(self._sql.keep_run, said)
+        self._connection.execute(self._sql.carry_exports, (job, number))
+
+    def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
+        """Have jobs found by their attributes."""
+        self._connection.execute(self._sql.put_attributes, tuple(map(list, zip(*rows, strict=True))))
+
+    def put_progress(self, job: str, number: int, said: bytes) -> None:
+        """Keep what a run reports."""
+        self._connection.execute(self._sql.progress, (job, number, said.decode(), self.now))
+
+    def keep_export(self, command: c.KeepExport, number: int) -> int:
+        """Keep an export, unless it is known."""
+        made = self._all(self._sql.keep_export, export_row(command, number, self.now))
+        known = made or self._all(self._sql.known_export, (command.job, number, command.key))
+        return int(known[0][0])
+
+    def put_blob(self, command: c.PutBlob) -> None:
+        """Keep a piece of a blob."""
+        said = (command.job, command.blob, command.number, command.content)
+        self._connection.execute(self._sql.put_blob, said)
 
     def put_card(self, card: WorkerCard) -> None:
         """List a worker."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from holdfast.machines import Event, JobState
+from holdfast.machines import Event, JobState, RunRecord
 from holdfast.store.commands import Command, Leases
+from holdfast.store.looking import Counts, ExportRow, Place, RunFilter
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 
 __all__ = ["Store"]
@@ -71,6 +72,26 @@ class Store(Protocol):
         limit: int = 100,
     ) -> list[Job]:
         """List jobs by id, newest first, from before the id given: ids grow with time, so this is a cursor."""
+        ...
+
+    async def record(self, job: str, number: int) -> RunRecord | None:
+        """Read the record of one run of a job, with what it has last reported."""
+        ...
+
+    async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
+        """List runs that fit, by job and number, newest first, from before the place given."""
+        ...
+
+    async def counts(self) -> Counts:
+        """Count runs by status, and open jobs by queue."""
+        ...
+
+    async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
+        """List what one run of a job has produced, in order, from behind the number given."""
+        ...
+
+    async def blob(self, job: str, blob: str, number: int) -> bytes | None:
+        """Read one piece of a blob, from 1; None behind the last."""
         ...
 
     async def requests(self, worker: str) -> Leases:

@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, JobState, OpenWait
+from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, JobState, OpenWait, RunRecord
+from holdfast.machines.course import Course, follow
 from holdfast.machines.job import TARGETS
+from holdfast.machines.runs import record_of
 
-__all__ = ["FORGOTTEN_SECONDS", "Evidence", "Job", "Lease", "Signal", "WorkerCard", "rebuilt"]
+__all__ = ["FORGOTTEN_SECONDS", "OUTDATED", "Evidence", "Job", "Lease", "Signal", "WorkerCard", "rebuilt"]
 
 FORGOTTEN_SECONDS = 86_400.0  # a worker not heard of for so long is no longer listed
 
@@ -88,8 +90,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's row.
 
     Fixed at creation: `id`, `plugin`, `entry`, `queue`, `priority`, `created_at`, `deadline`, `max_attempts`,
-    `idempotency_key`, `fingerprint`, `parent`, `parent_key`. Made from the stream: everything else but the lease and
-    `pause`, which are about now and not about what happened.
+    `idempotency_key`, `fingerprint`, `parent`, `parent_key`, `trace_id`, `attributes`. Made from the stream: everything
+    else but the lease, `pause` and `exported`, which are about now and not about what happened.
     """
 
     id: str
@@ -104,6 +106,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: str
     parent: str | None
     parent_key: str | None
+    trace_id: str | None = None
+    attributes: dict[str, Any] | None = None
 
     version: int = 0
     head: str = GENESIS
@@ -116,9 +120,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     wait: OpenWait | None = None
     cancel: CancelRequest | None = None
     updated_at: float = 0.0
+    course: Course = Course()  # of its newest run
 
     lease: Lease | None = None
     pause: bool = False
+    exported: int = 0  # how many exports its newest run has
 
     def held_by(self, attempt: int, now: float) -> bool:
         """Whether this attempt may write now: it is the newest, the job runs, and its lease is live."""
@@ -127,6 +133,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             and self.attempt == attempt
             and self.lease is not None
             and now < self.lease.until
+        )
+
+    def record(self) -> RunRecord:
+        """Give the record of its newest run, as far as events tell of it."""
+        return record_of(
+            self.course,
+            job=self.id,
+            number=self.run,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            plugin_id=self.plugin,
+            entry_id=self.entry,
+            trace_id=self.trace_id,
+            idempotency_key=self.idempotency_key,
+            attributes=self.attributes or {},
         )
 
 
@@ -145,7 +166,17 @@ def reader_of(job: Job) -> Fold:
     return reader
 
 
-def projected(job: Job, reader: Fold, last: Event) -> Job:
+OUTDATED = Course(stage="outdated")  # an older release has moved the job, and knew nothing of its run
+
+
+def course_after(course: Course, reader: Fold, event: Event) -> Course:
+    """Give a run's course after an event that the job's reader has taken; a new one's, where the event opens a run."""
+    if event.type == JobEvent.REQUEUED and course.error is not None:
+        course = Course(opened_at=event.at)
+    return follow(course, reader, event.type, event.payload, event.at)
+
+
+def projected(job: Job, reader: Fold, last: Event, course: Course) -> Job:
     """Bring a row up to where its reader stands, `last` being the newest event."""
     return msgspec.structs.replace(
         job,
@@ -160,12 +191,13 @@ def projected(job: Job, reader: Fold, last: Event) -> Job:
         wait=reader.wait,
         cancel=reader.cancel,
         updated_at=last.at,
+        course=course,
     )
 
 
-def grown(job: Job, reader: Fold, last: Event) -> Job:
+def grown(job: Job, reader: Fold, last: Event, course: Course) -> Job:
     """Bring a row up to its stream where no event has moved the job: only where the stream ends is new."""
-    del reader
+    del reader, course
     return msgspec.structs.replace(job, version=last.seq, head=last.hash, updated_at=last.at)
 
 
@@ -181,7 +213,7 @@ def _due_at(job: Job, reader: Fold, last: Event) -> float:
 
 
 def rebuilt(job: Job, events: Iterable[Event]) -> Job:
-    """Make a job's row anew from its stream. What is about now (lease, pause) is taken over as it stands."""
+    """Make a job's row anew from its stream. What is about now is taken over as it stands."""
     reader = Fold(calls=False)
     made = Job(
         id=job.id,
@@ -196,10 +228,15 @@ def rebuilt(job: Job, events: Iterable[Event]) -> Job:
         fingerprint=job.fingerprint,
         parent=job.parent,
         parent_key=job.parent_key,
+        trace_id=job.trace_id,
+        attributes=job.attributes,
         lease=job.lease,
         pause=job.pause,
+        exported=job.exported,
     )
+    course = Course()
     for event in events:
         reader.push(event)
-        made = projected(made, reader, event)
+        course = course_after(course, reader, event)
+        made = projected(made, reader, event, course)
     return made

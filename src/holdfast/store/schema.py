@@ -13,8 +13,12 @@ from pathlib import Path
 import apsw
 
 from holdfast.errors import StoreUnavailable
+from holdfast.store.projecting import project
+from holdfast.store.sql_rows import EVENT_COLUMNS
 
-__all__ = ["migrate", "migrations", "number_in", "quoted", "too_new"]
+__all__ = ["RUNS", "migrate", "migrations", "number_in", "quoted", "too_new"]
+
+RUNS = 5  # the migration that made runs a part of the rows: rows from before it are made anew
 
 
 def quoted(schema: str) -> str:
@@ -66,7 +70,9 @@ def migrate(connection: apsw.Connection, dialect: str) -> None:
     current: int = connection.pragma("user_version")
     if current > len(steps):
         raise too_new(current, len(steps))
-    for number, sql in steps[current:]:
-        with connection:  # a savepoint: the tables and the number together, or neither
+    with connection:  # a savepoint: the tables, what is in them and the number together, or nothing
+        for number, sql in steps[current:]:
             connection.execute(sql)
             connection.pragma("user_version", number)
+        if 0 < current < RUNS <= len(steps):
+            project(lambda sql, values: connection.execute(sql, values).fetchall(), "?", "", EVENT_COLUMNS)

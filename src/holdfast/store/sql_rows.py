@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, CancelRequest, Event, JobState, OpenWait
-from holdfast.store.rows import Evidence, Job, Lease, Signal, WorkerCard
+from holdfast.machines.course import Course
+from holdfast.store.rows import OUTDATED, Evidence, Job, Lease, Signal, WorkerCard
 
 __all__ = [
     "EVENT_COLUMNS",
@@ -24,11 +25,12 @@ __all__ = [
 
 _JOB_NAMES = [
     *("id", "plugin", "entry", "queue", "priority", "created_at", "deadline", "max_attempts", "idempotency_key"),
-    *("fingerprint", "parent", "parent_key", "version", "head", "state", "attempt", "attempts", "run", "started"),
-    *("due_at", "wait", "cancel", "updated_at", "lease_worker", "lease_until", "pause"),
+    *("fingerprint", "parent", "parent_key", "facts", "version", "head", "state", "attempt"),
+    *("attempts", "run", "started", "due_at", "wait", "cancel", "updated_at", "course", "lease_worker", "lease_until"),
+    *("pause", "exported"),
 ]
 JOB_COLUMNS = ", ".join(_JOB_NAMES)
-JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at"]
+JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at", "status"]
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
 EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 
@@ -36,6 +38,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_wait = msgspec.json.Decoder(OpenWait).decode
 _decode_cancel = msgspec.json.Decoder(CancelRequest).decode
+_decode_course = msgspec.json.Decoder(Course).decode
+_decode_facts = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_card = msgspec.json.Decoder(WorkerCard).decode
 
 
@@ -70,6 +74,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
         job.fingerprint,
         job.parent,
         job.parent_key,
+        _facts(job),
         job.version,
         job.head,
         job.state.value,
@@ -81,11 +86,14 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
         wait,
         cancel,
         job.updated_at,
+        _encode(job.course).decode(),
         worker,
         until,
         job.pause,
+        job.exported,
         claimable,
         _ends_at(job),
+        job.course.status.value,
     )
 
 
@@ -97,6 +105,10 @@ def job_of(row: tuple[Any, ...]) -> Job:
     values["started"] = bool(values["started"])
     values["pause"] = bool(values["pause"])
     values["wait"] = _decode_wait(values["wait"]) if values["wait"] is not None else None
+    values["course"] = _decode_course(values["course"]) if values["course"] else OUTDATED
+    facts = values.pop("facts")
+    if facts is not None:
+        values.update(_decode_facts(facts))
     values["cancel"] = _decode_cancel(values["cancel"]) if values["cancel"] is not None else None
     return Job(**values, lease=Lease(worker, until) if worker is not None else None)
 
@@ -133,6 +145,13 @@ def card_of(row: tuple[Any, ...]) -> WorkerCard:
 def card_row(card: WorkerCard, now: float) -> tuple[Any, ...]:
     """Give the columns of a worker's card."""
     return card.name, _encode(card).decode(), now, now
+
+
+def _facts(job: Job) -> str | None:
+    if job.trace_id is None and job.attributes is None:
+        return None
+    said = {"trace_id": job.trace_id, "attributes": job.attributes}
+    return _encode({name: value for name, value in said.items() if value is not None}).decode()
 
 
 def _ends_at(job: Job) -> float | None:

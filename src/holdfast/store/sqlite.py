@@ -27,11 +27,26 @@ import apsw
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreUnavailable
-from holdfast.machines import Event, JobState
+from holdfast.machines import Event, JobState, RunRecord
+from holdfast.machines.runs import run_name
 from holdfast.store import commands as c
 from holdfast.store.filelock import FileLock
+from holdfast.store.looking import (
+    Counts,
+    ExportRow,
+    Place,
+    Questions,
+    RunFilter,
+    counts_of,
+    export_of,
+    may_be_past,
+    merged,
+    newest_of,
+    past_of,
+    record_of_newest,
+)
 from holdfast.store.moving_out import moved_note
-from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
+from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.schema import migrate
 from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
 from holdfast.store.sqlite_transaction import Transaction
@@ -40,6 +55,7 @@ __all__ = ["SqliteStore"]
 
 T = TypeVar("T")
 
+_ASK = Questions("?")
 ROWS_MAX = 20_000  # rows kept at hand
 
 CURES: list[tuple[type[apsw.Error], str]] = [
@@ -93,7 +109,11 @@ class SqliteStore:
     async def get(self, job: str) -> Job | None:
         """Read one job's row."""
         rows = self._read(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job,))
-        return job_of(rows[0]) if rows else None
+        return await self._brought_up(job_of(rows[0])) if rows else None
+
+    async def _brought_up(self, row: Job) -> Job:
+        """Make a row anew that an older release has left behind its stream."""
+        return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
 
     async def events(self, job: str, after: int = 0) -> list[Event]:
         """Read a job's stream from behind a number."""
@@ -128,7 +148,35 @@ class SqliteStore:
         given = {condition: value for condition, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(given)}" if given else ""
         sql = f"SELECT {JOB_COLUMNS} FROM jobs {where} ORDER BY id DESC LIMIT ?"
-        return [job_of(row) for row in self._read(sql, (*given.values(), limit))]
+        return [await self._brought_up(job_of(row)) for row in self._read(sql, (*given.values(), limit))]
+
+    async def record(self, job: str, number: int) -> RunRecord | None:
+        """Read one run's record."""
+        found = await self.records(RunFilter(), 1, (job, number + 1))
+        return found[0] if found and found[0].run_id == run_name(job, number) else None
+
+    async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
+        """List runs, newest first."""
+        rows = [newest_of(row) for row in self._read(*_ASK.newest_runs(where, before, limit))]
+        found = [record_of_newest(await self._brought_up(job), said, at) for job, said, at in rows]
+        if may_be_past(where):
+            found += [past_of(row) for row in self._read(*_ASK.past_runs(where, before, limit))]
+        return merged(found, limit)
+
+    async def counts(self) -> Counts:
+        """Count runs and queues."""
+        now = self._clock.now()
+        queues, oldest = self._read(_ASK.count_queues, (now,)), self._read(_ASK.oldest_due, (now,))
+        return counts_of(self._read(_ASK.count_runs, ()), queues, oldest[0][0])
+
+    async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
+        """List what a run has produced."""
+        return [export_of(row) for row in self._read(_ASK.exports, (job, number, after, limit))]
+
+    async def blob(self, job: str, blob: str, number: int) -> bytes | None:
+        """Read one piece of a blob."""
+        rows = self._read(_ASK.blob, (job, blob, number))
+        return rows[0][0] if rows else None
 
     async def requests(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""
@@ -142,7 +190,7 @@ class SqliteStore:
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
-        # Left alone, SQLite walks every queued job by `jobs_state`: it does not know how many there are.
+        # Left alone, SQLite may walk every job: it does not know how many there are.
         sql = (
             "SELECT min(at) FROM ("
             " SELECT min(due_at) AS at FROM jobs INDEXED BY jobs_delayed"

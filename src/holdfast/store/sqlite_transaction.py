@@ -8,9 +8,10 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.machines import Event
+from holdfast.machines import Event, RunRecord
 from holdfast.store import commands as c
 from holdfast.store.batch import Batch, Key, Sealed
+from holdfast.store.looking import OF_A_JOB, export_row
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql_rows import (
     EVENT_COLUMNS,
@@ -80,8 +81,22 @@ _FINISHED = (
 )
 _REMOVE = [
     f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))"
-    for table, key in (("events", "job"), ("signals", "job"), ("evidence", "job"), ("jobs", "id"))
+    for table, key in (*((table, "job") for table in ("events", *OF_A_JOB)), ("jobs", "id"))
 ]
+_KEEP_EXPORT = (
+    "INSERT INTO exports (job, run, number, key, name, kind, media_type, size, value, blob, at) VALUES (?1, ?2,"
+    " (SELECT coalesce(max(number), 0) + 1 FROM exports WHERE job = ?1 AND run = ?2), ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+    " ON CONFLICT (job, run, key) DO NOTHING RETURNING number"
+)
+_CARRY_EXPORTS = (
+    "INSERT INTO exports SELECT job, run + 1, number, key, name, kind, media_type, size, value, blob, at"
+    " FROM exports WHERE job = ? AND run = ?"
+)
+_KNOWN_EXPORT = "SELECT number FROM exports WHERE job = ? AND run = ? AND key = ?"
+_PROGRESS = (
+    "INSERT INTO progress (job, run, said, at) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (job, run) DO UPDATE SET said = excluded.said, at = excluded.at"
+)
 
 
 class Transaction(Batch):
@@ -192,6 +207,32 @@ class Transaction(Batch):
     def keep_evidence(self, evidence: Evidence) -> bool:
         """Keep a piece of evidence."""
         return self._connection.execute(_INSERT_EVIDENCE, evidence_row(evidence, self.now)).fetchone() is not None
+
+    def keep_run(self, job: str, number: int, record: RunRecord) -> None:
+        """Keep the record of a run that another follows."""
+        sql = "INSERT INTO past_runs (job, run, status, record) VALUES (?, ?, ?, ?)"
+        self._connection.execute(sql, (job, number, record.status.value, msgspec.json.encode(record).decode()))
+        self._connection.execute(_CARRY_EXPORTS, (job, number))
+
+    def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
+        """Have jobs found by their attributes."""
+        self._connection.executemany("INSERT INTO attributes (name, value, job) VALUES (?, ?, ?)", rows)
+
+    def put_progress(self, job: str, number: int, said: bytes) -> None:
+        """Keep what a run reports."""
+        self._connection.execute(_PROGRESS, (job, number, said.decode(), self.now))
+
+    def keep_export(self, command: c.KeepExport, number: int) -> int:
+        """Keep an export, unless it is known."""
+        made = self._connection.execute(_KEEP_EXPORT, export_row(command, number, self.now)).fetchone()
+        known = made or self._connection.execute(_KNOWN_EXPORT, (command.job, number, command.key)).fetchone()
+        assert known is not None, "it was written just now, or was there"
+        return int(known[0])
+
+    def put_blob(self, command: c.PutBlob) -> None:
+        """Keep a piece of a blob."""
+        sql = "INSERT INTO blobs (job, blob, number, content) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        self._connection.execute(sql, (command.job, command.blob, command.number, command.content))
 
     def put_card(self, card: WorkerCard) -> None:
         """List a worker."""

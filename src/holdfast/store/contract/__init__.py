@@ -9,7 +9,19 @@
 Time is moved by the clock that the store was made with; no clause sleeps. The names say what is promised.
 """
 
-from holdfast.store.contract import claims, families, leases, looking, operators, retention, waits
+from holdfast.store.contract import claims, families, leases, looking, operators, retention, runs, waits
 from holdfast.store.contract.lab import CONTRACT, Clause, Lab
 
-__all__ = ["CONTRACT", "Clause", "Lab", "claims", "families", "leases", "looking", "operators", "retention", "waits"]
+__all__ = [
+    "CONTRACT",
+    "Clause",
+    "Lab",
+    "claims",
+    "families",
+    "leases",
+    "looking",
+    "operators",
+    "retention",
+    "runs",
+    "waits",
+]

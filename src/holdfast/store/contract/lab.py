@@ -85,6 +85,7 @@ class Lab:
         assert rebuilt(row, stream) == row, "the row differs from what its stream makes"
         assert fold(stream).state is row.state
         assert len(runs(stream)) == row.run
+        assert runs(stream)[-1] == row.record(), "the record differs from what the stream makes"
         assert (row.lease is None) == (row.state is not JobState.RUNNING), "a lease and Running go together (L6)"
         return row
 

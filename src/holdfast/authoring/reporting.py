@@ -1,0 +1,235 @@
+"""What a job tells of itself while it runs: how far it is, and what it has produced (SPEC R9, R10).
+
+Both may be called anywhere inside a job, in steps and tools too, from the loop or from a thread, and never wait.
+Outside a job they check what they are given and do nothing, so that a step can be called and tested by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import mimetypes
+import os
+from collections.abc import Awaitable, Generator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.authoring.signature import payload
+from holdfast.errors import InvalidArguments
+
+__all__ = ["Product", "Reporter", "export", "progress", "reporter"]
+
+STAGE_MAX = 128
+MESSAGE_MAX = 512
+NAME_MAX = 255
+METRICS_BYTES_MAX = 16_384
+PIECE_BYTES = 262_144  # of a file that is read, and of a blob that is kept
+KINDS = ("text", "json", "url", "binary")
+_MEDIA = {"text": "text/plain; charset=utf-8", "json": "application/json", "url": "text/uri-list"}
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class Product(msgspec.Struct, frozen=True):
+    """Something to export: a value, or the file that has it; `key` is the same for the same name and content."""
+
+    key: str
+    name: str
+    kind: str
+    media_type: str
+    size: int
+    value: Any = None
+    content: bytes | None = None
+    path: str | None = None
+
+
+class Reporter(Protocol):
+    """Whoever runs the job, and takes its reports."""
+
+    def progress(self, said: dict[str, Any]) -> None:
+        """Keep what is said, in place of what was said before."""
+        ...
+
+    def export(self, product: Product) -> Awaitable[None]:
+        """Keep a product; what can be awaited is done when it is durable."""
+        ...
+
+
+reporter: ContextVar[Reporter | None] = ContextVar("holdfast_reporter", default=None)
+
+
+def progress(
+    value: float | None = None,
+    *,
+    stage: str | None = None,
+    message: str | None = None,
+    step: int | None = None,
+    step_total: int | None = None,
+    eta_seconds: float | None = None,
+    metrics: dict[str, Any] | None = None,
+) -> None:
+    """Say how far the run is. Only the latest counts; what is not given stays as it was. Costs no event.
+
+    Args:
+        value: from 0 to 1.
+        stage: what it does now, in at most 128 characters.
+        message: more about it, in at most 512 characters.
+        step: how many steps are done.
+        step_total: of how many.
+        eta_seconds: how long it will still take.
+        metrics: figures of any kind; 16 KiB of JSON at most.
+
+    Raises:
+        InvalidArguments: something is out of its bounds. Nothing was taken.
+    """
+    said = {
+        "progress": _fraction(value),
+        "stage": _text("stage", stage, STAGE_MAX),
+        "message": _text("message", message, MESSAGE_MAX),
+        "step": _count("step", step),
+        "step_total": _count("step_total", step_total),
+        "eta_seconds": _seconds(eta_seconds),
+        "metrics": _metrics(metrics),
+    }
+    given = {name: one for name, one in said.items() if one is not None}
+    within(given)
+    taker = reporter.get()
+    if taker is not None and given:
+        taker.progress(given)
+
+
+def within(said: dict[str, Any]) -> None:
+    """See that a step is not beyond the last.
+
+    Raises:
+        InvalidArguments: it is.
+    """
+    step, total = said.get("step"), said.get("step_total")
+    if step is not None and total is not None and step > total:
+        raise InvalidArguments("progress", f"step is at most step_total, got {step} of {total}")
+
+
+def export(
+    value: Any, name: str | None = None, *, kind: str | None = None, media_type: str | None = None
+) -> Awaitable[None]:
+    """Hand out something that the run has produced; it is listed with the run, in order, and read from anywhere.
+
+    The same name and content again, as when the code is replayed after a crash, is the same export. It is durable
+    before the run has succeeded; awaiting what this returns waits for it at once, and is not needed.
+
+    Args:
+        value: text; bytes; a `pathlib.Path`, whose file is read; or anything that JSON can hold.
+        name: what to call it; a file's own name, or its kind, if not given.
+        kind: ``text``, ``json``, ``url`` or ``binary``; found from the value if not given.
+        media_type: what the bytes are, if that is not plain from the kind.
+
+    Raises:
+        InvalidArguments: a value that does not fit the kind, or cannot be kept.
+        PayloadTooLarge: more bytes than the settings allow.
+    """
+    product = _product(value, name, kind, media_type)
+    taker = reporter.get()
+    return taker.export(product) if taker is not None else _Nothing()
+
+
+class _Nothing:
+    """What is to be awaited where nobody takes anything."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return iter(())  # type: ignore[return-value]  # - nothing is ever sent into it
+
+
+def _product(value: Any, name: str | None, kind: str | None, media_type: str | None) -> Product:
+    found = kind or _kind_of(value)
+    if found not in KINDS:
+        raise InvalidArguments("export", f"kind is one of {', '.join(KINDS)}, got {kind!r}")
+    called = _text("name", name, NAME_MAX) or (Path(value).name if isinstance(value, os.PathLike) else found)
+    if isinstance(value, os.PathLike):
+        path = os.path.abspath(value)  # noqa: PTH100 - of a path that may be of bytes
+        media = media_type or mimetypes.guess_type(called)[0] or "application/octet-stream"
+        size, hashed = _file(str(path))
+        return Product(_key(called, found, hashed), called, found, media, size, path=str(path))
+    kept = _value(found, value)
+    content = kept if isinstance(kept, bytes) else _encode(kept) if found == "json" else str(kept).encode()
+    media = media_type or _MEDIA.get(found) or "application/octet-stream"
+    hashed = hashlib.sha256(content).hexdigest()
+    inline = None if isinstance(kept, bytes) else kept
+    return Product(_key(called, found, hashed), called, found, media, len(content), inline, content)
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, str):
+        return "text"
+    return "binary" if isinstance(value, (bytes, bytearray, memoryview, os.PathLike)) else "json"
+
+
+def _value(kind: str, value: Any) -> Any:
+    if kind == "binary":
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            raise InvalidArguments("export", f"binary is bytes or a path, got {type(value).__name__}")
+        return bytes(value)
+    if kind in {"text", "url"} and not isinstance(value, str):
+        raise InvalidArguments("export", f"{kind} is text, got {type(value).__name__}")
+    if kind == "url" and not value.startswith(("http://", "https://")):
+        raise InvalidArguments("export", f"a url begins with http:// or https://, got {value[:50]!r}")
+    return payload("export", value)
+
+
+def _file(path: str) -> tuple[int, str]:
+    hashed, size = hashlib.sha256(), 0
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - as above
+            while piece := file.read(PIECE_BYTES):
+                hashed.update(piece)
+                size += len(piece)
+    except OSError as error:
+        raise InvalidArguments("export", f"{path} cannot be read: {error.strerror}") from error
+    return size, hashed.hexdigest()
+
+
+def _key(name: str, kind: str, hashed: str) -> str:
+    return hashlib.sha256(f"{kind}:{hashed}:{name}".encode()).hexdigest()[:40]
+
+
+def _fraction(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise InvalidArguments("progress", f"it is a number from 0 to 1, got {value!r}")
+    return float(value)
+
+
+def _text(what: str, text: Any, most: int) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or len(text) > most:
+        raise InvalidArguments(what, f"it is text of at most {most} characters, got {str(text)[:50]!r}")
+    return str(payload(what, text))
+
+
+def _count(what: str, count: int | None) -> int | None:
+    if count is None:
+        return None
+    if type(count) is not int or not 0 <= count < 2**53:
+        raise InvalidArguments("progress", f"{what} is a whole number, got {count!r}")
+    return count
+
+
+def _seconds(eta: Any) -> float | None:
+    if eta is None:
+        return None
+    if not isinstance(eta, (int, float)) or isinstance(eta, bool) or not math.isfinite(eta) or eta < 0:
+        raise InvalidArguments("progress", f"eta_seconds is a number, not negative, got {eta!r}")
+    return float(eta)
+
+
+def _metrics(metrics: Any) -> dict[str, Any] | None:
+    if metrics is None:
+        return None
+    if not isinstance(metrics, dict):
+        raise InvalidArguments("progress", f"metrics are a dict, got {type(metrics).__name__}")
+    plain: dict[str, Any] = payload("metrics", metrics, METRICS_BYTES_MAX)
+    return plain

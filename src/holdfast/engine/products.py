@@ -1,0 +1,236 @@
+"""What an attempt's code reports and produces, on its way to the store (SPEC R9, R10).
+
+Progress is coalesced: the latest is written, at most every `progress_seconds`, and nobody waits for it. While recorded
+results are still being handed out the code only says again what it said before, and that is not written. Exports are
+written as they come; the end of the attempt waits for them. Both are fenced: a stale attempt's are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from holdfast.authoring.reporting import PIECE_BYTES, Product, within
+from holdfast.engine.verdict import Written
+from holdfast.errors import HoldfastError, InvalidArguments, PayloadTooLarge, StaleAttempt, StoreUnavailable
+from holdfast.machines import JobEvent
+from holdfast.machines.runs import run_name
+from holdfast.store import KeepExport, Progress, PutBlob
+from holdfast.store.blobs import DirectoryBlobs
+
+if TYPE_CHECKING:
+    from holdfast.engine.attempt import Attempt
+
+__all__ = ["Products"]
+
+INLINE_BYTES = 65_536  # larger things are blobs
+
+
+class Products:
+    """The reports and products of one attempt."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._lock = threading.Lock()
+        self._said: dict[str, Any] = {}
+        self._news = False  # whether there is something that was not written yet
+        self._writing: asyncio.Future[Any] | asyncio.TimerHandle | None = None
+        self._written_at = float("-inf")
+        self._count = 0
+        self._keeping: list[asyncio.Task[int]] = []
+        self._turn = asyncio.Lock()
+        self._known: dict[str, int] | None = None  # exports of this run from earlier attempts
+
+    # Progress
+
+    def progress(self, said: dict[str, Any]) -> None:
+        """Take what is said; from any thread."""
+        with self._lock:
+            together = {**self._said, **said}
+            within(together)
+            self._said = together
+        if self._attempt.replay.owed:
+            return
+        if self._attempt.in_loop():
+            self._take()
+        else:
+            self._attempt.loop.call_soon_threadsafe(self._take)
+
+    def _take(self) -> None:
+        self._news = True
+        if self._writing is None and not self._attempt.shut:
+            loop = self._attempt.loop
+            wait = self._written_at + self._attempt.config.progress_seconds - loop.time()
+            if wait > 0:
+                self._writing = loop.call_later(wait, self._write)
+            else:
+                self._write()
+
+    def _write(self) -> None:
+        attempt = self._attempt
+        self._writing = None
+        self._news, self._written_at = False, attempt.loop.time()
+        if attempt.shut:
+            return
+        writing = attempt.journal.enqueue(Progress(attempt.job, attempt.attempt, dict(self._said)))
+        writing.add_done_callback(self._wrote)
+        self._writing = writing
+
+    def _wrote(self, writing: asyncio.Future[Any]) -> None:
+        self._writing = None
+        if not writing.cancelled() and writing.exception() is None and self._news:
+            self._take()
+
+    # Exports
+
+    def export(self, product: Product) -> Awaitable[None]:
+        """Take a product; from any thread."""
+        config = self._attempt.config
+        with self._lock:
+            self._count += 1
+            if self._count > config.exports_max:
+                raise InvalidArguments("export", f"a run has at most {config.exports_max} exports")
+        if product.size > config.export_bytes_max:
+            raise PayloadTooLarge(f"the export {product.name!r}", product.size, config.export_bytes_max)
+        if self._attempt.in_loop():
+            return _until(self._begin(product))
+        begun = asyncio.run_coroutine_threadsafe(_later(self._begin, product), self._attempt.loop)
+        return _until(begun.result())  # a thread: it waits for the loop to have heard of it
+
+    def _begin(self, product: Product) -> asyncio.Task[int]:
+        task = self._attempt.loop.create_task(self._keep(product))
+        self._keeping.append(task)
+        task.add_done_callback(_seen)
+        return task
+
+    async def _keep(self, product: Product) -> int:
+        async with self._turn:  # in the order in which they were handed out
+            return await self._kept(product)
+
+    async def _kept(self, product: Product) -> int:
+        attempt = self._attempt
+        if attempt.row.exported and self._known is None:
+            self._known = await attempt.journal.exports(attempt.job, attempt.row.run)
+        if self._known is not None and product.key in self._known:
+            return self._known[product.key]
+        inline = product.content is not None and product.value is not None and product.size <= INLINE_BYTES
+        blob = None if inline else product.key
+        if blob is not None:
+            await self._put(blob, product)
+        number: int = await attempt.journal.write(
+            KeepExport(
+                job=attempt.job,
+                attempt=attempt.attempt,
+                key=product.key,
+                name=product.name,
+                kind=product.kind,
+                media_type=product.media_type,
+                size=product.size,
+                value=product.value if inline else None,
+                blob=blob,
+            )
+        )
+        return number
+
+    async def _put(self, blob: str, product: Product) -> None:
+        attempt = self._attempt
+        if attempt.config.blobs:
+            await DirectoryBlobs(attempt.config.blobs).put(attempt.job, blob, _pieces(product))
+            return
+        number = 0
+        async for piece in _pieces(product):
+            number += 1
+            await attempt.journal.write(PutBlob(attempt.job, attempt.attempt, blob, number, piece))
+
+    # The end
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the end of the attempt has something to wait for."""
+        return self._news or self._writing is not None or bool(self._keeping or self._attempt.row.exported)
+
+    async def conclude(self, ending: Written) -> Written | None:
+        """Have it all on disk before the attempt's end is, and the end say so; None if it may write no more."""
+        failed: HoldfastError | None = None
+        try:
+            failed = await self._settle()
+        except (StaleAttempt, StoreUnavailable):
+            self._attempt.lose()
+        if self._attempt.lost:
+            return None
+        kind, said = ending
+        if kind != JobEvent.COMPLETED:
+            return ending
+        if failed is not None:
+            return self._attempt.failure(failed)
+        refs = self._refs()
+        return (kind, {**said, "result_refs": refs}) if refs else ending
+
+    async def _settle(self) -> HoldfastError | None:
+        """Have everything written; the first product that could not be kept, if there is one.
+
+        Raises:
+            StaleAttempt: the attempt may no longer write.
+            StoreUnavailable: nobody knows what was written.
+        """
+        while self._news or self._writing is not None:
+            if isinstance(self._writing, asyncio.Future):
+                await asyncio.wait([self._writing])
+                await asyncio.sleep(0)  # whoever waits for its end has heard of it, too
+            else:
+                if self._writing is not None:
+                    self._writing.cancel()
+                self._write()
+        ended = await asyncio.gather(*self._keeping, return_exceptions=True)
+        failed = [one for one in ended if isinstance(one, BaseException)]
+        for one in failed:
+            if isinstance(one, (StaleAttempt, StoreUnavailable)) or not isinstance(one, HoldfastError):
+                raise one
+        return failed[0] if failed and isinstance(failed[0], HoldfastError) else None
+
+    def _refs(self) -> list[str]:
+        """Name what was produced, as the run's result refers to it."""
+        row = self._attempt.row
+        last = max((task.result() for task in self._keeping), default=0)
+        return [f"{run_name(row.id, row.run)}/exports/{n}" for n in range(1, max(last, row.exported) + 1)]
+
+
+async def _later(begin: Callable[[Product], asyncio.Task[int]], product: Product) -> asyncio.Task[int]:
+    return begin(product)
+
+
+class _Durable:
+    """What `export` returns: awaiting it waits for the disk; nobody has to."""
+
+    def __init__(self, task: asyncio.Task[int]) -> None:
+        self._task = task
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from asyncio.shield(self._task).__await__()
+
+
+def _until(task: asyncio.Task[int]) -> Awaitable[None]:
+    return _Durable(task)
+
+
+def _seen(task: asyncio.Task[int]) -> None:
+    if not task.cancelled():
+        task.exception()  # the end of the attempt looks at it
+
+
+async def _pieces(product: Product) -> AsyncIterator[bytes]:
+    """A product's bytes, a piece at a time; a file is read in a thread."""
+    if product.content is not None:
+        for first in range(0, max(len(product.content), 1), PIECE_BYTES):
+            yield product.content[first : first + PIECE_BYTES]
+        return
+    assert product.path is not None, "what has no content is a file"
+    try:
+        file = await asyncio.to_thread(open, product.path, "rb")
+        with file:
+            while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                yield piece
+    except OSError as error:
+        raise InvalidArguments("export", f"{product.path} cannot be read: {error.strerror}") from error

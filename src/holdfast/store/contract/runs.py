@@ -1,0 +1,228 @@
+"""What users see: records of runs, what they report and produce, and how they are found (SPEC section 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import StaleAttempt, UnknownJob
+from holdfast.machines import RunRecord, RunStatus, runs
+from holdfast.store.commands import Cancel, KeepExport, Progress, Purge, PutBlob, Reclaim, Retry
+from holdfast.store.contract.lab import LEASE, Lab, clause
+from holdfast.store.looking import RunFilter
+from holdfast.store.rows import Job
+
+
+async def _names(lab: Lab, limit: int = 100, before: tuple[str, int] | None = None, **where: Any) -> list[str]:
+    return [record.run_id for record in await lab.store.records(RunFilter(**where), limit, before)]
+
+
+async def _record(lab: Lab, job: str = "a", number: int = 1) -> RunRecord:
+    record = await lab.store.record(job, number)
+    assert record is not None
+    return record
+
+
+def _export(held: Job, key: str, **more: Any) -> KeepExport:
+    said = {"name": key, "kind": "text", "media_type": "text/plain", "size": len(key), "value": key, **more}
+    return KeepExport(job=held.id, attempt=held.attempt, key=key, **said)
+
+
+@clause
+async def a_record_is_what_the_stream_makes_of_it_at_every_point(lab: Lab) -> None:
+    await lab.submit(trace_id="t", idempotency_key="k", attributes={"tenant": "acme", "size": 3})
+    assert (await _record(lab)).attributes == {"tenant": "acme", "size": 3}
+    assert (await _record(lab)) == runs(await lab.store.events("a"))[0]
+    (claimed,) = await lab.claim()
+    assert (await _record(lab)).status is RunStatus.RUNNING
+    await lab.append(claimed.job, ("job_waiting", {"correlation_key": "k", "wait_type": "signal", "park": True}))
+    assert (await _record(lab)).stage == "parked"
+    await lab.do(Cancel("a", "enough"))
+    record = await _record(lab)
+    assert (record.status, record.cancel_reason, record.trace_id) == (RunStatus.CANCELED, "enough", "t")
+    assert record == runs(await lab.store.events("a"))[0]
+    assert await lab.store.record("a", 2) is None
+    assert await lab.store.record("b", 1) is None
+
+
+@clause
+async def a_retried_job_has_a_new_run_and_the_old_record_stays(lab: Lab) -> None:
+    held = await lab.running()
+    await lab.do(Progress("a", held.attempt, {"progress": 0.5, "message": "half"}))
+    await lab.append(held, ("job_failed", {"reason": "broken", "code": "E"}))
+    before = await _record(lab)
+    assert (before.status, before.progress, before.message) == (RunStatus.FAILED, 0.5, "half")
+    lab.clock.move(5)
+    await lab.do(Retry("a", "ana", "again"))
+    assert await _record(lab) == before, "a run that has ended never changes (R4, R5)"
+    new = await _record(lab, "a", 2)
+    assert (new.run_id, new.status, new.progress, new.started_at) == ("a.2", RunStatus.QUEUED, None, None)
+    assert new.created_at == before.created_at + 5
+    (claimed,) = await lab.claim()
+    await lab.append(claimed.job, ("job_completed", {"result": 1}))
+    assert await _record(lab) == before
+    assert (await _record(lab, "a", 2)).status is RunStatus.SUCCEEDED
+    assert await _names(lab) == ["a.2", "a"]
+    assert await _names(lab, status=("failed",)) == ["a"]
+    assert await _names(lab, status=("succeeded",)) == ["a.2"]
+    assert await _names(lab, before=("a", 2)) == ["a"]
+    assert await _names(lab, limit=1) == ["a.2"]
+    await lab.job()
+
+
+@clause
+async def runs_are_found_by_what_they_are(lab: Lab) -> None:
+    start = lab.clock.now()
+    for place, name in enumerate("abcd"):
+        lab.clock.move(1)
+        attributes = {"tenant": "acme" if name in "ac" else "other", "size": place}
+        await lab.submit(name, entry="refund" if name == "d" else "checkout", queue=name, attributes=attributes)
+    await lab.submit("e", idempotency_key="order-7")
+    await lab.do(Cancel("b", None))
+    assert await _names(lab) == ["e", "d", "c", "b", "a"]
+    assert await _names(lab, attributes={"tenant": "acme"}) == ["c", "a"]
+    assert await _names(lab, attributes={"tenant": "acme", "size": 2}) == ["c"]
+    assert await _names(lab, attributes={"size": "2"}) == [], "a number is no text"
+    assert await _names(lab, attributes={"tenant": "x' OR 1=1 --"}) == []
+    assert await _names(lab, entry_id="refund") == ["d"]
+    assert await _names(lab, plugin_id="bank") == []
+    assert await _names(lab, queue="c") == ["c"]
+    assert await _names(lab, idempotency_key="order-7") == ["e"]
+    assert await _names(lab, status=("canceled",)) == ["b"]
+    assert await _names(lab, status=("canceled", "queued"), before=("c", 1)) == ["b", "a"]
+    assert await _names(lab, created_after=start + 2, created_before=start + 4) == ["c", "b"]
+
+
+@clause
+async def a_listing_by_cursor_shows_each_run_once(lab: Lab) -> None:
+    for number in range(7):
+        held = await lab.running(f"j{number}")
+        await lab.append(held, ("job_failed", {"reason": "broken"}))
+        if number % 2:
+            await lab.do(Retry(f"j{number}", "ana", "again"))
+            await lab.do(Cancel(f"j{number}", None))
+    found: list[str] = []
+    place: tuple[str, int] | None = None
+    while page := await lab.store.records(RunFilter(), 2, place):
+        found += [record.run_id for record in page]
+        last = page[-1]
+        place = (last.task_id or "", int(last.run_id.partition(".")[2] or 1))
+    expected = [f"j{number}{end}" for number in reversed(range(7)) for end in ([".2", ""] if number % 2 else [""])]
+    assert found == expected
+
+
+@clause
+async def the_latest_progress_of_the_current_attempt_counts(lab: Lab) -> None:
+    await lab.submit()
+    await lab.refused(Progress("a", 1, {"progress": 0.1}), StaleAttempt)
+    (claimed,) = await lab.claim()
+    held = claimed.job
+    version = (await lab.job()).version
+    await lab.do(Progress("a", held.attempt, {"progress": 0.2, "stage": "reading", "metrics": {"rows": 7}}))
+    lab.clock.move(1)
+    await lab.do(Progress("a", held.attempt, {"progress": 0.4, "stage": "writing"}))
+    record = await _record(lab)
+    assert (record.progress, record.stage, record.metrics) == (0.4, "writing", {})
+    assert record.updated_at == lab.clock.now()
+    assert (await lab.job()).version == version, "progress costs no event (R9)"
+    lab.clock.move(LEASE)
+    await lab.refused(Progress("a", held.attempt, {"progress": 0.9}), StaleAttempt)
+    await lab.do(Reclaim())
+    assert (await _record(lab)).stage == "requeued", "where the job is says more than where its code was"
+    (again,) = await lab.claim()
+    await lab.append(again.job, ("job_completed", {"result": None}))
+    ended = await _record(lab)
+    assert (ended.progress, ended.stage) == (1.0, "writing")
+    await lab.refused(Progress("a", again.job.attempt, {"progress": 0.5}), StaleAttempt)
+    assert await _record(lab) == ended
+    (answer,) = await lab.store.commit([Progress("nobody", 1, {})])
+    assert isinstance(answer, UnknownJob)
+
+
+@clause
+async def exports_are_listed_in_order_and_a_repeat_is_none(lab: Lab) -> None:
+    held = await lab.running()
+    assert [await lab.do(_export(held, key)) for key in ("x", "y", "x", "z")] == [1, 2, 1, 3]
+    listed = await lab.store.exports("a", 1, 0, 2)
+    assert [(one.number, one.name, one.value) for one in listed] == [(1, "x", "x"), (2, "y", "y")]
+    assert [one.number for one in await lab.store.exports("a", 1, 2, 10)] == [3]
+    assert await lab.store.exports("a", 2, 0, 10) == []
+    assert (await lab.job()).exported == 3
+    lab.clock.move(LEASE)
+    await lab.refused(_export(held, "w"), StaleAttempt)
+    await lab.refused(PutBlob("a", held.attempt, "b", 1, b"x"), StaleAttempt)
+    assert len(await lab.store.exports("a", 1, 0, 10)) == 3
+
+
+@clause
+async def a_new_run_begins_with_what_the_old_one_exported(lab: Lab) -> None:
+    held = await lab.running()
+    await lab.do(_export(held, "x"))
+    await lab.append(held, ("job_failed", {"reason": "broken"}))
+    await lab.do(Retry("a", "ana", "again"))
+    (claimed,) = await lab.claim()
+    assert [await lab.do(_export(claimed.job, key)) for key in ("x", "y")] == [1, 2]
+    assert [one.key for one in await lab.store.exports("a", 1, 0, 10)] == ["x"]
+    assert [one.key for one in await lab.store.exports("a", 2, 0, 10)] == ["x", "y"]
+
+
+@clause
+async def a_blob_is_read_in_the_pieces_it_was_put(lab: Lab) -> None:
+    held = await lab.running()
+    pieces = [bytes(range(256)) * 40, b"\0" * 10, b""]
+    for number, piece in enumerate(pieces, 1):
+        await lab.do(PutBlob("a", held.attempt, "b1", number, piece))
+    await lab.do(PutBlob("a", held.attempt, "b1", 1, b"another"))
+    await lab.do(_export(held, "x", kind="binary", value=None, blob="b1"))
+    assert [await lab.store.blob("a", "b1", number) for number in (1, 2, 3, 4)] == [*pieces, None]
+    (export,) = await lab.store.exports("a", 1, 0, 10)
+    assert (export.blob, export.value) == ("b1", None)
+
+
+@clause
+async def what_a_purged_run_left_is_gone_with_it(lab: Lab) -> None:
+    held = await lab.running(attributes={"tenant": "acme"})
+    await lab.do(Progress("a", held.attempt, {"progress": 0.2}))
+    await lab.do(_export(held, "x"))
+    await lab.do(PutBlob("a", held.attempt, "b1", 1, b"piece"))
+    await lab.append(held, ("job_failed", {"reason": "broken"}))
+    await lab.do(Retry("a", "ana", "again"))
+    await lab.do(Cancel("a", None))
+    await lab.do(Purge(lab.clock.now()))
+    assert await _names(lab) == []
+    await lab.submit("a")
+    assert await _names(lab, attributes={"tenant": "acme"}) == []
+    assert await _names(lab) == ["a"]
+    record = await _record(lab)
+    assert record == runs(await lab.store.events("a"))[0]
+    assert await lab.store.exports("a", 1, 0, 10) == []
+    assert await lab.store.blob("a", "b1", 1) is None
+
+
+@clause
+async def runs_and_queues_are_counted(lab: Lab) -> None:
+    empty = await lab.store.counts()
+    assert (empty.runs, empty.queues, empty.oldest_due) == ({}, {}, None)
+    start = lab.clock.now()
+    await lab.waiting("a")
+    await lab.running("b")
+    await lab.submit("c", queue="mail")
+    await lab.submit("d", queue="mail", due_at=start + 100)
+    await lab.submit("e")
+    await lab.do(Cancel("e", None))
+    lab.clock.move(5)
+    counts = await lab.store.counts()
+    assert counts.runs == {"running": 2, "queued": 2, "canceled": 1}
+    assert counts.queues == {"default": {"waiting": 1, "running": 1}, "mail": {"queued": 1, "delayed": 1}}
+    assert counts.oldest_due == start
+
+
+@clause
+async def a_record_is_kept_whole_whatever_it_says(lab: Lab) -> None:
+    held = await lab.running(attributes={"ключ": "значение 🙂", "flag": True, "pi": 3.25})
+    said = {"progress": 0.25, "message": '½ "fertig"\n', "step": 1, "step_total": 4, "eta_seconds": 1.5}
+    await lab.do(Progress("a", held.attempt, {**said, "metrics": {"x": [1, None, {"y": "ü"}]}}))
+    record = await _record(lab)
+    assert msgspec.structs.asdict(record).items() >= {**said, "metrics": {"x": [1, None, {"y": "ü"}]}}.items()
+    assert await _names(lab, attributes={"ключ": "значение 🙂", "flag": True, "pi": 3.25}) == ["a"]
