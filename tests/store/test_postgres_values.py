@@ -121,7 +121,7 @@ def test_a_batch_larger_than_one_statement_takes_is_one_transaction_all_the_same
     monkeypatch.setattr(postgres_transaction, "PORTION_BYTES", 5000)
     events, sizes = postgres_transaction._events, []
 
-    def seen(sealed: list[Any]) -> str:
+    def seen(sealed: list[Any]) -> dict[str, Any]:
         sizes.append(sum(len(payload) for _, payload in sealed))
         return events(sealed)
 
@@ -136,6 +136,24 @@ def test_a_batch_larger_than_one_statement_takes_is_one_transaction_all_the_same
     with_store(story)
     assert len(sizes) > 4
     assert sorted(sizes)[-2] <= 5000 < max(sizes) < 10_000, "only what is larger by itself goes alone"
+
+
+def test_names_may_hold_whatever_stands_between_the_values_of_a_statement() -> None:
+    names = [f"{mark}a{mark}" for mark in postgres_transaction.MARKS]
+
+    async def story(store: PostgresStore) -> None:
+        for batch in [[name] for name in names] + [[f"b{name}" for name in names]]:  # alone; and with no mark left
+            assert all(isinstance(answer, Submitted) for answer in await store.commit([submit(name) for name in batch]))
+        kind, said = names[0], {"x": "".join(names)}
+        (claimed,) = (await store.commit([claim()]))[0]
+        await store.commit([Append(claimed.job.id, 1, ((kind, said),))])
+        assert [(event.type, event.payload) for event in await store.events(claimed.job.id, after=2)] == [(kind, said)]
+        rows = await store.jobs(limit=100)
+        assert {row.id for row in rows} == {*names, *(f"b{name}" for name in names)}
+        for row in rows:
+            assert check(await store.events(row.id), head=row.head) == []
+
+    with_store(story)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])

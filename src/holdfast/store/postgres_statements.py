@@ -14,6 +14,7 @@ _JOB_TYPES = {
     **dict.fromkeys(("started", "pause", "claimable"), "boolean"),
     **dict.fromkeys(("created_at", "deadline", "due_at", "updated_at", "lease_until", "ends_at"), "double precision"),
 }
+_EVENT_LISTS = ("jobs", "seqs", "types", "payloads", "attempts")
 CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
 
 
@@ -45,10 +46,12 @@ class Statements:
 
     def _writing(self, schema: str) -> None:
         shape = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in JOB_WRITTEN)
+        listed = ", ".join(f"string_to_array(%({name})s, %(mark)s, '')" for name in _EVENT_LISTS)
         self.insert_events = (
-            f"INSERT INTO {schema}.events SELECT job, seq, type, payload::json, attempt, at, schema,"
-            " decode(prev, 'hex'), decode(hash, 'hex') FROM json_to_recordset(%s) AS x(job text, seq bigint,"
-            " type text, payload text, attempt bigint, at double precision, schema integer, prev text, hash text)"
+            f"INSERT INTO {schema}.events SELECT job, seq::bigint, type, payload::json, attempt::bigint,"
+            " %(at)s::double precision, %(schema)s::integer, substr(%(prevs)b::bytea, (32 * place - 31)::integer, 32),"
+            f" substr(%(hashes)b::bytea, (32 * place - 31)::integer, 32) FROM unnest({listed})"
+            " WITH ORDINALITY AS x(job, seq, type, payload, attempt, place)"
         )
         columns = ", ".join(JOB_WRITTEN)
         self.insert_jobs = (
