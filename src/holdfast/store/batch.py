@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
@@ -51,22 +51,6 @@ class Batch(Produced):
         self._offspring: dict[str, list[str]] = {}  # the stored children of a job, as far as anybody has asked
         self._born: dict[str, list[str]] = {}  # and those that this batch creates
         self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
-        self._handlers: dict[type, Callable[[Any], Any]] = {
-            c.Append: self._append,
-            c.Submit: self._submit,
-            c.Claim: self._claim,
-            c.Renew: self._renew,
-            c.Reclaim: self._reclaim,
-            c.Expire: self._expire,
-            c.Bury: self._bury,
-            c.Purge: self._purge,
-            c.KeepEvidence: self._keep,
-            c.Progress: self.report,
-            c.KeepExport: self.export,
-            c.PutBlob: self.put_piece,
-            c.Report: lambda command: self.put_card(command.card),
-            c.Leave: lambda command: self.drop_card(command.worker),
-        }
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
         """Answer every command, in order, and write everything."""
@@ -175,7 +159,8 @@ class Batch(Produced):
                 self._carry_out(following)
 
     def _carry_out(self, command: c.Command) -> Any:
-        return self._handlers.get(type(command), self._about_one_job)(command)
+        handler = self._handlers.get(type(command))
+        return handler(self, command) if handler is not None else self._about_one_job(command)
 
     def _about_one_job(self, command: Any) -> Any:
         job = self.one(command.job)
@@ -277,6 +262,12 @@ class Batch(Produced):
     def _keep(self, command: c.KeepEvidence) -> bool:
         self.one(command.evidence.job)
         return self.keep_evidence(command.evidence)
+
+    def _report(self, command: c.Report) -> None:
+        self.put_card(command.card)
+
+    def _leave(self, command: c.Leave) -> None:
+        self.drop_card(command.worker)
 
     # Rows at hand
 
@@ -386,3 +377,21 @@ class Batch(Produced):
         ]
         if attributes:
             self.put_attributes(attributes)
+
+    # Of the class, not of each batch: that would refer to itself, and wait with all its rows for the garbage collector.
+    _handlers: ClassVar[Mapping[type, Callable[..., Any]]] = {
+        c.Append: _append,
+        c.Submit: _submit,
+        c.Claim: _claim,
+        c.Renew: _renew,
+        c.Reclaim: _reclaim,
+        c.Expire: _expire,
+        c.Bury: _bury,
+        c.Purge: _purge,
+        c.KeepEvidence: _keep,
+        c.Progress: Produced.report,
+        c.KeepExport: Produced.export,
+        c.PutBlob: Produced.put_piece,
+        c.Report: _report,
+        c.Leave: _leave,
+    }
