@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from holdfast import App, attempt
+from holdfast.authoring.context import conductor
+from holdfast.journal import Journal
+from holdfast.machines import JobState
 from holdfast.store import Bury, Reclaim
 from holdfast.store.sqlite import SqliteStore
 from support.stories import play, quick, until
@@ -123,6 +129,88 @@ def test_a_worker_that_gets_back_a_job_it_has_lost_ends_the_old_attempt_and_keep
 
 async def _is(so: bool) -> bool:
     return so
+
+
+def test_the_end_of_a_job_and_the_claim_of_the_next_are_one_transaction_and_never_hold_two(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[list[str]] = []
+    held: list[int] = []
+    write = Journal._commit
+
+    async def seen(journal: Journal, batch: list[Any]) -> None:
+        batches.append([_kind(entry) for entry in batch])
+        await write(journal, batch)
+        held.append(len(await app.store().jobs(state=JobState.RUNNING)))
+
+    monkeypatch.setattr(Journal, "_commit", seen)
+
+    @app.job
+    async def work() -> None:
+        pass
+
+    async def story() -> None:
+        await app.astart_many("work", [{}] * 10)
+        await app.worker(concurrency=1).arun(until_idle=True)
+        assert [record.status for record in await app.alist()] == ["succeeded"] * 10
+
+    play(story())
+    assert ["end", "Claim"] in batches, "but where the worker has something else to do between two jobs"
+    assert max(held) == 1
+
+
+def _kind(entry: Any) -> str:
+    return type(entry.command).__name__ if hasattr(entry, "command") else "end"
+
+
+def test_a_job_whose_program_ends_under_it_has_not_failed(app: App) -> None:
+    """Whatever runs on the loop is cancelled then: the worker and the job's code in one go, and in any order."""
+    begun = asyncio.Event()
+
+    @app.job
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def story() -> str:
+        handle = await app.astart(work)
+        working = asyncio.create_task(app.worker().arun())
+        await begun.wait()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # and whatever they still begin
+            await asyncio.wait(others)
+        assert working.cancelled()
+        return handle.id
+
+    name = play(story())
+    row = play(app.store().get(name))
+    assert row is not None
+    assert row.state is JobState.RUNNING, "until its lease runs out"
+
+
+def test_a_job_that_has_ended_leaves_nothing_for_the_garbage_collector(app: App) -> None:
+    attempts: list[weakref.ref[object]] = []
+
+    @app.step
+    async def one() -> None:
+        pass
+
+    @app.job
+    async def work() -> None:
+        attempts.append(weakref.ref(cast(object, conductor.get())))
+        await one()
+
+    async def story() -> None:
+        await app.astart(work)
+        gc.disable()
+        try:
+            await app.worker().arun(until_idle=True)
+            assert [made() for made in attempts] == [None]
+        finally:
+            gc.enable()
+
+    play(story())
 
 
 def test_a_worker_that_was_stopped_before_it_began_does_not_begin(tmp_path: Path) -> None:

@@ -16,13 +16,11 @@ An attempt ends in exactly one of these ways, and writes at most one event for i
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import random
-import threading
 import uuid
-from collections import deque
-from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Executor
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import cached_property
 from typing import Any
 
 from holdfast.authoring.context import Suspended, conductor
@@ -30,11 +28,14 @@ from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.reporting import reporter
 from holdfast.config import Config
 from holdfast.engine import verdict
+from holdfast.engine.bridge import Bridge, later
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
 from holdfast.engine.deliveries import Deliveries
+from holdfast.engine.host import Host
+from holdfast.engine.ledger import Ledger
 from holdfast.engine.outcomes import Outcomes
-from holdfast.engine.products import Products
+from holdfast.engine.products import Producer
 from holdfast.engine.replay import Replay
 from holdfast.engine.threads import escaped
 from holdfast.engine.verdict import Written
@@ -42,18 +43,17 @@ from holdfast.engine.waits import Waits
 from holdfast.errors import StaleAttempt, StoreUnavailable, WaitTimeout
 from holdfast.journal import Journal
 from holdfast.machines import HistoryEvent, JobEvent
-from holdfast.machines.event import freeze_plain
-from holdfast.store import Claimed, Command
+from holdfast.store import Claimed
 from holdfast.store.effects import EffectStore
 
 __all__ = ["Attempt"]
 
 EFFECTS_PAUSE_SECONDS = 1.0  # until a job is tried again whose effect store was away
-UNDER_WAY_MAX = 512  # events that may be under way before the code has to wait for the disk
 UNWINDING_SECONDS = 0.01  # code that catches its end and asks again and again gets slow answers, and starves nobody
+_PARTS = {"_calls", "_children", "waits", "outcomes", "deliveries", "products"}
 
 
-class Attempt:
+class Attempt(Ledger, Bridge, Producer):
     """Runs one claimed job; the `Conductor` that its code talks to."""
 
     def __init__(
@@ -68,8 +68,7 @@ class Attempt:
         children: Submission,
         effects: EffectStore | None = None,
     ) -> None:
-        self.job = claimed.job.id
-        self.attempt = claimed.job.attempt
+        super().__init__(claimed.job.id, claimed.job.attempt, journal)
         self.row = claimed.job
         self.replay = Replay(claimed.events)
         self.config = config
@@ -78,64 +77,115 @@ class Attempt:
         self._failures = self.replay.failures + 1  # should this attempt fail
         self._args: dict[str, Any] = claimed.events[0].payload.get("args") or {}
         self._function = function
-        self.journal = journal
         self.executor = executor
-        self._calls = Calls(self)
-        self.waits = Waits(self)
-        self.outcomes = Outcomes(self, effects)
-        self.deliveries = Deliveries(self)
-        self.products = Products(self)
+        self._effects = effects
+        self._submission = children
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._children = Children(self, children)
         self._intent: Written | None = None
         self._over = False
-        self.lost = False  # whether its lease is
-        self.shut = False  # whether it may write no more: it is lost, or its end is written
         self._why: str | None = None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
         self.pausing = claimed.job.pause  # whether it is to stop at the next call (J13)
-        self.gathered: list[tuple[str, bytes]] = []  # events that the next batch takes along
-        self.uses: list[str] = []  # signals that are used up with them
-        self.recorded_events = 0  # in all, on disk or not
-        self._durable_events = 0  # of them, on disk
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # for so many to be on disk
+        self._timer: asyncio.TimerHandle | None = None  # for its run's deadline
         self._grace: asyncio.TimerHandle | None = None
+        self._concluded = False  # whether its end was judged
+        self._finished = False  # and written, if it may be
+        self._settled = False
+
+    # Its parts, each made when it is first needed: many jobs need few of them
+
+    @cached_property
+    def _calls(self) -> Calls:
+        return Calls(self)
+
+    @cached_property
+    def _children(self) -> Children:
+        return Children(self, self._submission)
+
+    @cached_property
+    def waits(self) -> Waits:
+        """Where its code waits."""
+        return Waits(self)
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """Where the outcomes of its calls go."""
+        return Outcomes(self, self._effects)
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        """What ends its waits while it goes on."""
+        return Deliveries(self)
 
     # The life of an attempt
 
-    async def run(self) -> None:
-        """Run the code, judge how it ended, record it."""
-        self.loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._forced: asyncio.Future[None] = self.loop.create_future()
-        timer = self._deadline_timer()
+    def start(self, host: Host) -> None:
+        """Begin to run the code. What follows comes by callbacks: a job costs one task, its code's."""
+        self._host = host
+        self.cross()
+        self._timer = self._deadline_timer()
         self._main = self.loop.create_task(self._code())
+        self._main.add_done_callback(self._conclude)
         if self.row.cancel is not None:
             self.loop.call_soon(self.cancel)
+
+    def _conclude(self, *_: object) -> None:
+        """The code has ended, or is not waited for any longer: judge how, record it, give the slot back."""
+        if self._concluded:
+            return
+        self._concluded = True
+        ending = self._ending()
+        self._over = True
+        for timer in (self._timer, self._grace):
+            if timer is not None:
+                timer.cancel()
+        self._drop_tasks()
+        if ending is not None and (self.row.exported or "products" in vars(self)) and self.products.under_way:
+            self._producing = self.loop.create_task(self._produce(ending))
+        else:
+            self._finish(ending)
+
+    async def _produce(self, ending: Written) -> None:
+        """Have what the code has produced on disk before its end is."""
         try:
-            await asyncio.wait({self._main, self._forced}, return_when=asyncio.FIRST_COMPLETED)
-            ending = self._ending()
-        finally:
-            self._over = True
-            for one in (timer, self._grace):
-                if one is not None:
-                    one.cancel()
-            self._drop_tasks()
-        if ending is not None and self.products.under_way:
-            ending = await self.products.conclude(ending)
-        if ending is not None:
-            await self._end(ending)
+            self._finish(await self.products.conclude(ending))
+        except Exception:  # noqa: BLE001 - whatever it is: the job is taken again from what the store has
+            self._finish(None)
+
+    def _finish(self, ending: Written | None) -> None:
+        try:
+            if ending is not None:
+                self.record(ending)
+        except Exception:  # noqa: BLE001 - it cannot be recorded: the job is taken again from what the store has
+            ending = None
+        self.shut = True  # what is left of the code may not write behind the end, which would be refused with it
+        self._finished = True
+        self._host.freed(self)
+        if ending is None:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._settled:
+            return
+        self._settled = True
+        if not self.lost:  # nothing is under way: its parts, which refer to it, are let go, and all is freed at once
+            for part in _PARTS & vars(self).keys():
+                del vars(self)[part]
+        self._host.settled(self)
 
     async def _code(self) -> Any:
-        conductor.set(self)
-        reporter.set(self.products)
-        await self._begin()
-        kwargs = self._function.signature.decode(self._args)
-        if not self._function.is_async:
-            return await self.in_thread(self._function.function, kwargs)
+        conducted, reported = conductor.set(self), reporter.set(self)
         try:
+            if self._effects is not None:
+                await self._begin()
+            kwargs = self._function.signature.decode(self._args)
+            if not self._function.is_async:
+                return await self.in_thread(self._function.function, kwargs)
             return await self._function.function(**kwargs)
         except SystemExit as error:
             raise escaped(error) from error
+        finally:
+            conductor.reset(conducted)  # the task keeps its context, and is kept here
+            reporter.reset(reported)
 
     async def _begin(self) -> None:
         """See what earlier attempts have left in the effect store; without that nothing may be called."""
@@ -159,6 +209,10 @@ class Attempt:
                 return verdict.completed(self._function, self._main.result(), self._failures, self.now(), self._limit)
             if not isinstance(error, (Suspended, asyncio.CancelledError)):
                 return self.failure(error)
+        return self._interrupted()
+
+    def _interrupted(self) -> Written | None:
+        """What to write for code that did not come to an end of its own."""
         if self._why == "deadline":
             if self.row.cancel is not None:
                 return JobEvent.CANCELLED.value, {"reason": self.row.cancel.reason, "deadline": True}
@@ -169,22 +223,13 @@ class Attempt:
             return self._intent
         if self._why == "release":
             return JobEvent.REQUEUED.value, {"reason": "worker_shutdown"}
+        if self._host.abandoned():
+            return None  # nobody knows how it would have ended
         return self.failure(RuntimeError("the job's code cancelled itself"))
 
     def failure(self, error: BaseException) -> Written:
         """What to write for an error: another try, or the end."""
         return verdict.failed(self._function, error, self._failures, self.now())
-
-    async def _end(self, ending: Written) -> None:
-        self.record(ending)
-        self.shut = True  # what is left of the code may not write behind the end, which would be refused with it
-        await self._waiter()
-
-    def _waiter(self) -> asyncio.Future[None]:
-        """A future that is done when what was recorded until now is on disk, or refused."""
-        waiter: asyncio.Future[None] = self.loop.create_future()
-        self._waiters.append((self.recorded_events, waiter))
-        return waiter
 
     # Ending it from outside
 
@@ -216,8 +261,7 @@ class Attempt:
 
     def _force(self) -> None:
         self._over = True
-        if not self._forced.done():
-            self._forced.set_result(None)
+        self.loop.call_soon(self._conclude)
 
     def _deadline_timer(self) -> asyncio.TimerHandle | None:
         if self.row.deadline is None:
@@ -225,7 +269,8 @@ class Attempt:
         return self.loop.call_later(max(0.0, self.row.deadline - self.now()), self._stop, "deadline")
 
     def _drop_tasks(self) -> None:
-        self.waits.unwind()
+        if "waits" in vars(self):
+            self.waits.unwind()
         for task in [*self._tasks, self._main]:
             if not task.done():
                 task.cancel()
@@ -274,7 +319,7 @@ class Attempt:
         node = self.replay.value_node(kind)
         if self.in_loop():
             return self._value(node, make[kind])
-        return asyncio.run_coroutine_threadsafe(_later(self._value, node, make[kind]), self.loop).result()
+        return self.from_thread(later(self._value, node, make[kind]))
 
     def _value(self, node: str, make: Callable[[], Any]) -> Any:
         """Code that is being unwound gets a value, too, but it is not recorded: the next attempt is not there yet."""
@@ -287,61 +332,15 @@ class Attempt:
         if self._why is not None:
             raise asyncio.CancelledError
 
-    def in_loop(self) -> bool:
-        """Whether the caller runs on the engine's loop."""
-        return threading.get_ident() == self._thread
-
-    def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run something on the engine's loop and block this thread for it."""
-        try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
-        except CancelledError as error:  # of a thread's future: an Exception, which the code would take for a failure
-            raise asyncio.CancelledError from error
-
-    async def in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-        """Run a plain function in a thread, with this context."""
-        context = contextvars.copy_context()
-        return await self.loop.run_in_executor(self.executor, lambda: context.run(function, **kwargs))
-
     # What is written
 
-    def record(self, *events: Written) -> None:
-        """Write events with the next batch; the code runs on."""
-        if self.shut:
-            raise Suspended
-        self.journal.append(self, [(kind, freeze_plain(payload)) for kind, payload in events])
-        self.recorded_events += len(events)
-
     def written(self, count: int, error: Exception | None) -> None:
-        """So many more of its events are on disk, or were refused."""
-        self._durable_events += count
-        if self.outcomes.unconfirmed:
-            self.outcomes.written(self._durable_events, error)
-        if error is not None and not self.lost:
-            self.lose()  # refused, or nobody knows: another attempt goes on from what the store has
-        while self._waiters and (self.lost or self._waiters[0][0] <= self._durable_events):
-            waiter = self._waiters.popleft()[1]
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def write(self, command: Command) -> Any:
-        """Carry out a command for the code; that the store is away ends the attempt, and is no failure of the code."""
-        try:
-            return await self.journal.write(command)
-        except StoreUnavailable as error:
-            self.lose()
-            raise Suspended from error
-
-    async def durable(self) -> None:
-        """Wait until everything recorded is on disk, and the attempt still holds its job (L4)."""
-        if self._durable_events < self.recorded_events and not self.lost:
-            await self._waiter()
-        self.check_cancelled()
-
-    async def keep_up(self) -> None:
-        """Wait for the disk if the code is far ahead of it."""
-        if self.recorded_events - self._durable_events > UNDER_WAY_MAX:
-            await self.durable()
+        """So many more of its events are on disk, or were refused; when its end is, that was all."""
+        if "outcomes" in vars(self) and self.outcomes.unconfirmed:
+            self.outcomes.written(self.durable_events + count, error)
+        super().written(count, error)
+        if self._finished and (self.lost or self.durable_events == self.recorded_events):
+            self._settle()
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
         """Give a value that was recorded, or make it and record it."""
@@ -391,7 +390,3 @@ class Attempt:
     def has_branches(self) -> bool:
         """Whether others than the caller may still ask for something."""
         return bool(self._tasks) or self.waits.busy > 1
-
-
-async def _later(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)

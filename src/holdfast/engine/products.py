@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Generator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.authoring.reporting import PIECE_BYTES, Product, within
+from holdfast.engine.bridge import later
 from holdfast.engine.verdict import Written
 from holdfast.errors import HoldfastError, InvalidArguments, PayloadTooLarge, StaleAttempt, StoreUnavailable
 from holdfast.machines import JobEvent
@@ -23,7 +25,7 @@ from holdfast.store.blobs import DirectoryBlobs
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Products"]
+__all__ = ["Producer", "Products"]
 
 INLINE_BYTES = 65_536  # larger things are blobs
 
@@ -96,8 +98,7 @@ class Products:
             raise PayloadTooLarge(f"the export {product.name!r}", product.size, config.export_bytes_max)
         if self._attempt.in_loop():
             return _until(self._begin(product))
-        begun = asyncio.run_coroutine_threadsafe(_later(self._begin, product), self._attempt.loop)
-        return _until(begun.result())  # a thread: it waits for the loop to have heard of it
+        return _until(self._attempt.from_thread(later(self._begin, product)))  # it waits until the loop has heard of it
 
     def _begin(self, product: Product) -> asyncio.Task[int]:
         task = self._attempt.loop.create_task(self._keep(product))
@@ -197,8 +198,21 @@ class Products:
         return [f"{run_name(row.id, row.run)}/exports/{n}" for n in range(1, max(last, row.exported) + 1)]
 
 
-async def _later(begin: Callable[[Product], asyncio.Task[int]], product: Product) -> asyncio.Task[int]:
-    return begin(product)
+class Producer:
+    """An attempt, as its code reports to it."""
+
+    @cached_property
+    def products(self) -> Products:
+        """What its code reports and produces; made when it first does."""
+        return Products(cast("Attempt", self))
+
+    def progress(self, said: dict[str, Any]) -> None:
+        """Take what the code says of itself."""
+        self.products.progress(said)
+
+    def export(self, product: Product) -> Awaitable[None]:
+        """Take what the code has produced."""
+        return self.products.export(product)
 
 
 class _Durable:

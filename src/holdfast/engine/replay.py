@@ -12,7 +12,7 @@ hash's place.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any
@@ -50,13 +50,13 @@ class Replay:
         self._outcomes: dict[str, Success | Failure] = {}
         self._names: dict[str, str] = {}
         self._owed: defaultdict[str, dict[str, None]] = defaultdict(dict)  # name → its nodes, in order
-        self._seen: Counter[str] = Counter()
+        self._seen: defaultdict[str, int] = defaultdict(int)
         self.in_doubt: dict[str, int] = {}  # node of a tool → attempt that started it
         self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
         self.completed_waits: dict[str, dict[str, Any]] = {}
         self.values: dict[str, Any] = {}
-        self.tries: Counter[str] = Counter()
-        self.failed_tries: Counter[str] = Counter()
+        self.tries: defaultdict[str, int] = defaultdict(int)
+        self.failed_tries: defaultdict[str, int] = defaultdict(int)
         self.retry_at: dict[str, float] = {}  # node whose next try is not due before this time
         self.failures = 0  # of the job's own code, in this run
         self._ended_by: list[str] = []  # nodes whose failure ended the last run
@@ -115,7 +115,7 @@ class Replay:
         for node in self._ended_by:
             self.take(node)
             self.completed_waits.pop(node, None)
-            del self.failed_tries[node]
+            self.failed_tries.pop(node, None)
             self.retry_at.pop(node, None)
         self._ended_by = []
 

@@ -73,7 +73,7 @@ class Worker:
         name: str | None = None,
     ) -> None:
         self.name = name or new_id()
-        self.running: dict[str, Attempt] = {}
+        self.running: dict[str, Attempt] = {}  # until their ends are on disk
         self._store = store
         self._entries = entries
         self._config = config
@@ -81,8 +81,10 @@ class Worker:
         self._effects = effects
         self._slots = concurrency or config.concurrency
         self._queues = queues
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy = 0  # slots in use: attempts whose code has not ended
+        self._unsettled: set[Attempt] = set()  # those that are running, and those that others have taken the place of
         self._stopping = False
+        self._gone = False
         self._drained = False
         self._news = WORK | ASKED  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
@@ -103,6 +105,7 @@ class Worker:
     async def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped; or, with `until_idle`, until nothing runs, nothing can be claimed and nothing is due."""
         self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
         self._threads = Threads(2 * self._slots + 4)  # a plain job in every slot, and the plain call it is in
@@ -117,6 +120,7 @@ class Worker:
             with contextlib.suppress(StoreUnavailable):
                 await self._store.commit([Leave(self.name)])
         finally:
+            self._gone = True
             heartbeat.stop()
             unsubscribe()
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -191,11 +195,14 @@ class Worker:
             self._drained = False
         if news & WORK or not self._drained:
             await self._claim()
-        return full or (not self._drained and len(self.running) < self._slots)
+        return full or (not self._drained and self._busy < self._slots)
 
     async def _claim(self) -> None:
-        """Take as many jobs as there are slots; `_drained` if that was all there was."""
-        limit = min(self._slots - len(self.running), CLAIM_MAX)
+        """Take as many jobs as there are slots; `_drained` if that was all there was.
+
+        A slot is free when its job's code has ended. The end is written first, in this transaction or an earlier one.
+        """
+        limit = min(self._slots - self._busy, CLAIM_MAX)
         self._drained = False
         if limit <= 0:
             return
@@ -206,9 +213,11 @@ class Worker:
             limit=limit,
             lease_seconds=self._config.lease_seconds,
         )
-        (claimed,) = await self._write(claim)
+        claimed: list[Claimed] = await self._journal.write(claim)
+        if claimed:  # they tell the store's time, too
+            self._asked, self._asked_at = claimed[0].job.updated_at, self._loop.time()
+            self._ahead = self._asked - time.time()
         for one in claimed:
-            self._ahead = one.job.updated_at - time.time()
             self._start(one)
         self._drained = len(claimed) < limit
 
@@ -234,23 +243,30 @@ class Worker:
         if claimed.job.id in self.running:
             self.running[claimed.job.id].lose()  # its lease ran out before we noticed, and the job came back to us
         self.running[claimed.job.id] = attempt
-        task = self._loop.create_task(self._run(attempt))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._unsettled.add(attempt)
+        self._busy += 1
+        attempt.start(self)
+
+    def freed(self, attempt: Attempt) -> None:
+        """An attempt's code runs no more: its slot is free."""
+        del attempt
+        self._busy -= 1
+        self._wake.set()
+
+    def settled(self, attempt: Attempt) -> None:
+        """An attempt does nothing more."""
+        self._unsettled.discard(attempt)
+        if self.running.get(attempt.job) is attempt:  # else a later one has taken its place
+            del self.running[attempt.job]
+        self._wake.set()
+
+    def abandoned(self) -> bool:
+        """Whether this worker was cancelled instead of being stopped."""
+        return self._gone or (self._task is not None and self._task.cancelling() > 0)
 
     def _now(self) -> float:
         """The store's time, as near as this host can tell: due times and deadlines are compared with the store's."""
         return time.time() + self._ahead
-
-    async def _run(self, attempt: Attempt) -> None:
-        try:
-            await attempt.run()
-        except Exception:  # noqa: BLE001, S110 - refused or unknown: the job is taken again from what the store has
-            pass
-        finally:
-            if self.running[attempt.job] is attempt:  # else a later one has taken its place
-                del self.running[attempt.job]
-            self._wake.set()
 
     def _until(self, now: float) -> float:
         floor = min(self._config.lease_seconds / 3, self._store.floor_seconds or float("inf"))
@@ -272,13 +288,18 @@ class Worker:
 
     async def _hand_back(self) -> None:
         """Let what runs go on for a while, then give it back to the queue (L6)."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._config.shutdown_seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.shutdown_seconds):
+                await self._all_settled()
         for attempt in list(self.running.values()):
             attempt.release()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._all_settled()
         await self._journal.settle()
+
+    async def _all_settled(self) -> None:
+        while self._unsettled:
+            self._wake.clear()
+            await self._wake.wait()
 
     # Leases
 
