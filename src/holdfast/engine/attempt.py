@@ -130,6 +130,8 @@ class Attempt(Ledger, Bridge, Producer):
 
     def _conclude(self, *_: object) -> None:
         """The code has ended, or is not waited for any longer: judge how, record it, give the slot back."""
+        if self._main.done() and not self._main.cancelled():
+            self._main.exception()  # seen: that code was unwound with its attempt is no news for anybody
         if self._concluded:
             return
         self._concluded = True
