@@ -23,7 +23,7 @@ from holdfast import App, NotInDoubt, StoreUnavailable
 from holdfast.machines import TERMINAL_RUN_STATUSES
 from support.postgres import Server, fresh_schema, server
 from support.scripts import load
-from support.stories import play, quick
+from support.stories import play, quick, until
 
 TARGET = Path(__file__).with_name("killed_shop.py")
 RESULTS = {"charge": "receipt", "mail": "sent"}
@@ -48,6 +48,10 @@ class Shop:
             subprocess.Popen([sys.executable, "-m", "holdfast", "worker", str(TARGET)], env=environment)
             for _ in range(2)
         ]
+
+    async def is_open(self) -> bool:
+        """Whether both workers are there: one that finds no server when it starts says so and ends."""
+        return len(await self.app.aworkers()) == len(self.workers)
 
     async def serve(self, closing: asyncio.Event) -> None:
         """Start order after order until the shop closes; go on until all have ended."""
@@ -108,6 +112,7 @@ async def insist(work: Callable[[], Awaitable[Any]]) -> Any:
 async def ordeal(url: str, folder: Path, harms: list[Harm]) -> Shop:
     """Do harm after harm; before each, something was started and something was ended since the last."""
     shop = Shop(url, folder)
+    await until(shop.is_open)
     closing = asyncio.Event()
     serving = asyncio.create_task(shop.serve(closing))
     try:
@@ -151,7 +156,10 @@ def test_connections_that_are_ended_under_load_lose_nothing(kind: str, tmp_path:
         async with await psycopg.AsyncConnection.connect(server().url, autocommit=True) as connection:
             while not found:  # they may be about to come back
                 found = await (await connection.execute(sql, (name,))).fetchall()
-        ended.extend(pid for (pid,) in found)
+            ended.extend(pid for (pid,) in found)
+            going = "SELECT 1 FROM pg_stat_activity WHERE pid = ANY(%s)"
+            while await (await connection.execute(going, (ended,))).fetchall():  # told to end, and about to
+                pass
 
     play(ordeal(url, tmp_path, [harm] * 15))
     assert len(ended) >= 15
