@@ -7,6 +7,7 @@ nothing itself. So every backend means the same by every verb, and the meaning c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -39,7 +40,7 @@ PAUSE_KEY = "holdfast:pause"  # correlation key of the wait that a pause is
 DOUBT = "holdfast:doubt:"  # and, with the node behind it, of the wait for an operator's answer
 
 ID_LENGTH = 36  # of the names that `holdfast.ids` makes
-_CREATED = JobEvent.CREATED.value
+_CREATED, _RUNNING = JobEvent.CREATED.value, JobEvent.RUNNING.value
 
 Inbox = Callable[[str], Signal | None]  # the oldest unused signal of this job with this key
 
@@ -101,7 +102,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
 def claim(job: Job, command: c.Claim, now: float) -> Decision:
     """Take one claimable job: job_running under the next attempt, and the lease."""
     pen = Pen(job, now)
-    pen.put(JobEvent.RUNNING, {"worker": command.worker}, attempt=job.attempt + 1)
+    pen.put(_RUNNING, _taken_by(command.worker), attempt=job.attempt + 1)
     pen.set(lease=Lease(command.worker, now + command.lease_seconds))
     return pen.end()
 
@@ -114,6 +115,12 @@ def fence(job: Job, attempt: int, now: float) -> None:
     """
     if not job.held_by(attempt, now):
         raise StaleAttempt(job.id, attempt, job.attempt)
+
+
+@lru_cache(maxsize=64)
+def _taken_by(worker: str) -> bytes:
+    """What a claim says: the same of every job that it takes."""
+    return freeze({"worker": worker})[0]
 
 
 def renew(job: Job, command: c.Renew, attempt: int, now: float) -> Job | None:
@@ -204,11 +211,12 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     """Write under an attempt, if it still holds the job."""
     fence(job, command.attempt, now)
     moving = next((place for place, (kind, _) in enumerate(command.events) if kind not in GROWING), None)
-    grown = _grow(command.events[:moving], command.attempt, job, now)  # what comes before the first that moves the job
     if moving is None and command.events:
+        grown = _grow(command.events, command.attempt, job, now)
         grown.used = _used(command, now)
         return grown
-    pen = Pen(grown.job if moving else job, now)
+    before = _grow(command.events[:moving], command.attempt, job, now) if moving else None
+    pen = Pen(before.job if before is not None else job, now)
     for kind, payload in command.events[moving:]:
         pen.put(kind, payload, attempt=command.attempt)
     pen.decision.used = _used(command, now)
@@ -217,7 +225,8 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     else:
         _look_into_the_inbox(pen, inbox)
     decision = pen.end()
-    decision.events[:0], decision.payloads[:0] = grown.events, grown.payloads
+    if before is not None:
+        decision.events[:0], decision.payloads[:0] = before.events, before.payloads
     decision.answer = c.Appended(decision.job.version, decision.job.state)
     return decision
 

@@ -116,7 +116,8 @@ class Pen:
         if job.state is not JobState.RUNNING and job.lease is not None:
             self.set(lease=None)
         if job.state in TERMINAL_JOB_STATES and self.decision.events:
-            self.set(pause=False)
+            if job.pause:
+                self.set(pause=False)
             self._tell_the_parent(self.decision.events[-1])
             if job.state is not JobState.COMPLETED:
                 self.decision.orphans = f"its parent {job.id} has ended: {job.state}"

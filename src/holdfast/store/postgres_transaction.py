@@ -29,6 +29,7 @@ __all__ = ["Transaction"]
 
 PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
 MARKS = [chr(number) for number in range(30, 0, -1)]  # what may stand between values that are sent as one text
+_WAITING, _ENDS_BADLY = JobEvent.WAITING.value, frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 _encode = msgspec.json.Encoder().encode
 
 
@@ -267,11 +268,11 @@ class Transaction(Batch):
 
 
 def _fails(command: c.Append) -> bool:
-    return any(kind in {JobEvent.FAILED, JobEvent.CANCELLED} for kind, _ in command.events)
+    return any(kind in _ENDS_BADLY for kind, _ in command.events)
 
 
 def _waits(command: c.Append) -> bool:
-    return any(kind == JobEvent.WAITING for kind, _ in command.events)
+    return any(kind == _WAITING for kind, _ in command.events)
 
 
 def _portions(sealed: list[Sealed]) -> Iterator[list[Sealed]]:

@@ -34,6 +34,8 @@ JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at", "status"]
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
 EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 
+_FIXED = _JOB_NAMES.index("version")  # columns that never change come first
+_STATES = {state.value: state for state in JobState}
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_wait = msgspec.json.Decoder(OpenWait).decode
@@ -99,18 +101,40 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
 
 def job_of(row: tuple[Any, ...]) -> Job:
     """Read a job back."""
-    values = dict(zip(_JOB_NAMES, row, strict=True))
-    worker, until = values.pop("lease_worker"), values.pop("lease_until")
-    values["state"] = JobState(values["state"])
-    values["started"] = bool(values["started"])
-    values["pause"] = bool(values["pause"])
-    values["wait"] = _decode_wait(values["wait"]) if values["wait"] is not None else None
-    values["course"] = _decode_course(values["course"]) if values["course"] else OUTDATED
-    facts = values.pop("facts")
-    if facts is not None:
-        values.update(_decode_facts(facts))
-    values["cancel"] = _decode_cancel(values["cancel"]) if values["cancel"] is not None else None
-    return Job(**values, lease=Lease(worker, until) if worker is not None else None)
+    fixed, (version, head, state, attempt, attempts, run, started, due_at, *now) = row[:_FIXED], row[_FIXED:]
+    wait, cancel, updated_at, course, worker, until, pause, exported = now
+    name, plugin, entry, queue, priority, created_at, deadline, max_attempts, key, fingerprint, *family = fixed
+    parent, parent_key, facts = family
+    return Job(
+        id=name,
+        plugin=plugin,
+        entry=entry,
+        queue=queue,
+        priority=priority,
+        created_at=created_at,
+        deadline=deadline,
+        max_attempts=max_attempts,
+        idempotency_key=key,
+        fingerprint=fingerprint,
+        parent=parent,
+        parent_key=parent_key,
+        **(_decode_facts(facts) if facts is not None else {}),
+        version=version,
+        head=head,
+        state=_STATES[state],
+        attempt=attempt,
+        attempts=attempts,
+        run=run,
+        started=bool(started),
+        due_at=due_at,
+        wait=_decode_wait(wait) if wait is not None else None,
+        cancel=_decode_cancel(cancel) if cancel is not None else None,
+        updated_at=updated_at,
+        course=_decode_course(course) if course else OUTDATED,
+        lease=Lease(worker, until) if worker is not None else None,
+        pause=bool(pause),
+        exported=exported,
+    )
 
 
 def signal_of(row: tuple[Any, ...]) -> Signal:
