@@ -61,9 +61,11 @@ class Calls:
             await attempt.waits.pause()
         outcome = self._caught_up(call, node, plain)
         while outcome is None:
-            outcome = await self._settle(call, node, plain)
+            if node in attempt.replay.in_doubt:
+                outcome = await self._settle(call, node, plain)
             if outcome is None:
-                await self._due(node)
+                if node in attempt.replay.retry_at:
+                    await self._due(node)
                 outcome = await self._try(call, node, plain)
         return call.signature.decode_result(outcome.result)
 
@@ -103,7 +105,7 @@ class Calls:
     async def _due(self, node: str) -> None:
         """Wait until a failed call may be tried again: here, or, if that is long, in the store."""
         attempt = self._attempt
-        delay = attempt.replay.retry_at.get(node, 0.0) - attempt.now()
+        delay = attempt.replay.retry_at[node] - attempt.now()
         if delay > attempt.config.inline_retry_seconds:
             await attempt.waits.retry_later(node, attempt.now() + delay)
         if delay > 0:
@@ -224,8 +226,6 @@ class Calls:
     async def _settle(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
         """Settle a tool in doubt: Success if it has acted, None if it may be called (E5)."""
         attempt = self._attempt
-        if node not in attempt.replay.in_doubt:
-            return None
         answer = attempt.replay.answers.pop(node, None)
         if answer is None or not self._fits(call, answer):
             answer = await self._ask_policy(call, node, plain)
