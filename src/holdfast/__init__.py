@@ -21,6 +21,7 @@ from holdfast.errors import (
     InvalidWake,
     MissingWake,
     NonDeterminism,
+    NotAllowed,
     NotInDoubt,
     NotInsideJob,
     PayloadTooLarge,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     )
     from holdfast.client.app import App
     from holdfast.client.handle import RunHandle
+    from holdfast.client.remote import connect
     from holdfast.config import Config
 
 __all__ = [
@@ -76,6 +78,7 @@ __all__ = [
     "InvalidWake",
     "MissingWake",
     "NonDeterminism",
+    "NotAllowed",
     "NotDone",
     "NotInDoubt",
     "NotInsideJob",
@@ -97,6 +100,7 @@ __all__ = [
     "__version__",
     "attempt",
     "check_cancelled",
+    "connect",
     "external_key",
     "gather",
     "map",
@@ -118,6 +122,7 @@ _LATER = {
     "RunHandle": "holdfast.client.handle",
     "attempt": "holdfast.authoring.inside",
     "check_cancelled": "holdfast.authoring.inside",
+    "connect": "holdfast.client.remote",
     "external_key": "holdfast.authoring.inside",
     "gather": "holdfast.authoring.inside",
     "map": "holdfast.authoring.inside",

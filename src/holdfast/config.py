@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import InvalidSetting
 
-__all__ = ["Config"]
+__all__ = ["Config", "token"]
 
 PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half of what one event may hold: a value and all that is said beside it fit
 
@@ -80,3 +80,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 except msgspec.ValidationError as error:
                     raise InvalidSetting(name, env[name], str(error)) from error
         return cls(**{**values, **(given or {})})
+
+
+def token(environment: Mapping[str, str] | None = None) -> str | None:
+    """Give the token for a server, ``HOLDFAST_TOKEN``; no field of the settings, so that none prints it."""
+    return (os.environ if environment is None else environment).get("HOLDFAST_TOKEN") or None
