@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"machines", "store", "journal", "authoring", "config", "ids", "errors"},
     "client": {"machines", "store", "journal", "authoring", "engine", "config", "durations", "ids", "errors"},
     "testing": {"machines", "ready", "errors"},
-    "surfaces": {"machines", "ready", "errors", "holdfast", "client", "config", "ids", "store"},
+    "surfaces": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store"},
     "__main__": {"surfaces"},
     "holdfast": {"errors"},  # the package's own list of public names
 }

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Config
 from holdfast.surfaces.cli import main
-from support.scripts import ROOT
+from support.scripts import ROOT, load
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tests").glob("*.md")])
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -68,10 +68,17 @@ def test_a_page_names_no_machine_and_no_package_host(page: Path) -> None:
     assert not re.search(r"/(?:root|home|work|opt)/|pypi\.|pythonhosted|npmjs", page.read_text())
 
 
+def test_the_generated_pages_are_what_the_code_makes_of_them() -> None:
+    made = load(ROOT / "tools" / "write_docs.py").PAGES
+    for page, write in made.items():
+        assert (ROOT / "docs" / page).read_text() == write(), f"docs/{page} is stale: run `make docs`"
+
+
 def test_every_command_and_option_is_on_the_page_of_the_command_line() -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     for name, command in main.commands.items():
         assert f"## holdfast {name}" in page
+        assert (command.epilog or "").startswith("Example: holdfast "), name
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden:
                 assert f"`{parameter.opts[0]}`" in page, parameter.opts[0]

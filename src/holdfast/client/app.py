@@ -20,7 +20,7 @@ from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
 from holdfast.client import enlisting
 from holdfast.client.entries import described
-from holdfast.client.explain import explain
+from holdfast.client.explain import explain, look
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
 from holdfast.client.retention import ENDED, purge
@@ -187,9 +187,12 @@ class App(Registry, Client):
 
     async def aexplain(self, run_id: str) -> Explanation:
         """Say where a run is; see `Client.aexplain`."""
-        row = await self._row(job_of_run(run_id)[0])
-        late = await self._store().evidence(row.id)
-        said = explain(row, await self._store().now(), self.entries or None, late)
+        job, number = job_of_run(run_id)
+        row = await self._row(job)
+        now, late = await self._store().now(), await self._store().evidence(row.id)
+        said = explain(row, now, self.entries or None, late, await look(self._store(), row, now))
+        if number < row.run:
+            said = f"This run has ended; its job was retried, and its newest run is {row.id}.{row.run}. {said}"
         return Explanation(run_id, row.id, row.state, said)
 
     async def aentries(self) -> builtins.list[Entry]:
