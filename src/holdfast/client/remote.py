@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -18,8 +18,9 @@ import msgspec
 
 from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle
+from holdfast.client.remote_job import RemoteJob
 from holdfast.client.verbs import Client
-from holdfast.client.views import PAGE, Attribute, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
+from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.wire import Wire, at_run
 from holdfast.client.workers import WorkerStatus
 from holdfast.config import token as token_of_environment
@@ -29,7 +30,7 @@ from holdfast.ids import new_id
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 from holdfast.store import Evidence
 
-__all__ = ["RemoteClient", "RemoteJob", "connect"]
+__all__ = ["RemoteClient", "connect"]
 
 T = TypeVar("T")
 
@@ -38,7 +39,6 @@ AT_ONCE = 16  # requests of one `start_many`
 LONG_SECONDS = 600.0  # for what looks at everything
 AUTO = "auto:"
 CREATED_STATUS = 201
-_OPTIONS = frozenset({"attributes", "deadline", "delay", "key", "priority", "queue"})
 
 
 def connect(url: str, *, token: str | None = None, timeout: Duration = 30.0) -> RemoteClient:
@@ -76,33 +76,6 @@ class _Removed(msgspec.Struct):
     removed: int
 
 
-class RemoteJob:
-    """A job on a server, by name, with the options for the runs started from it."""
-
-    def __init__(self, client: RemoteClient, name: str, chosen: Mapping[str, Any] | None = None) -> None:
-        self.name = name
-        self.chosen = dict(chosen or {})
-        self._client = client
-
-    def options(self, **chosen: Any) -> RemoteJob:
-        """Choose ``key``, ``priority``, ``queue``, ``deadline``, ``delay`` and ``attributes``, as for an app's job."""
-        unknown = sorted(set(chosen) - _OPTIONS)
-        if unknown:
-            raise TypeError(f"unknown options {', '.join(unknown)}; there are {', '.join(sorted(_OPTIONS))}")
-        return RemoteJob(self._client, self.name, chosen)
-
-    def start(self, **arguments: Any) -> RunHandle:
-        """Start a run of this job and return its handle."""
-        return self._client.start(self, **arguments)
-
-    async def astart(self, **arguments: Any) -> RunHandle:
-        """Start a run of this job and return its handle."""
-        return await self._client.astart(self, **arguments)
-
-    def __repr__(self) -> str:
-        return f"<job {self.name} at {self._client.url}>"
-
-
 class RemoteClient(Client):
     """Runs on a server: every verb of `Client`, and starting by name."""
 
@@ -121,14 +94,14 @@ class RemoteClient(Client):
         """Start a run, durably: when this returns, the job will not be lost."""
         chosen = self.entry(job)
         plugin, name = await self._names(chosen.name)
-        created = await self.acreate(_creation(plugin, name, arguments, chosen.chosen))
+        created = await self.acreate(chosen.creation(plugin, name, arguments))
         return RunHandle(self, created.record.run_id)
 
     async def astart_many(self, job: RemoteJob | str, arguments: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
         """Start many runs of one job, several at a time; the list of their ids, in order."""
         chosen = self.entry(job)
         plugin, name = await self._names(chosen.name)
-        creations = [_creation(plugin, name, dict(one), chosen.chosen) for one in arguments]
+        creations = [chosen.creation(plugin, name, dict(one)) for one in arguments]
         door = asyncio.Semaphore(AT_ONCE)
 
         async def one(creation: Creation) -> str:
@@ -182,7 +155,7 @@ class RemoteClient(Client):
 
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
         """List runs; see `Client.apage`."""
-        found = await self._items("/runs", RunRecord, _query(where), limit, before)
+        found = await self._pages("/runs", RunRecord, limit, before, query=_query(where))
         return [_shown(record) for record in found]
 
     async def aoutcome(self, run_id: str) -> Any:
@@ -191,11 +164,11 @@ class RemoteClient(Client):
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Read what happened; see `Client.aevents`."""
-        return await self._items(at_run(run_id, "events"), Event, [], limit, _number(after), run_id)
+        return await self._pages(at_run(run_id, "events"), Event, limit, _number(after), about=run_id)
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         """List what a run has produced; see `Client.aexports`."""
-        return await self._items(at_run(run_id, "exports"), Export, [], limit, _number(after), run_id)
+        return await self._pages(at_run(run_id, "exports"), Export, limit, _number(after), about=run_id)
 
     def acontent(self, run_id: str, number: int) -> AsyncIterator[bytes]:
         """Read one export's bytes; see `Client.acontent`."""
@@ -204,7 +177,7 @@ class RemoteClient(Client):
     async def awatch(self, run_id: str) -> AsyncIterator[RunRecord]:
         """Give a run's record now and at each change; see `Client.awatch`."""
         last: RunRecord | None = None
-        async with aclosing(self._wire.follow(at_run(run_id, "stream"), run_id)) as sent:
+        async with aclosing(self._wire.follow(at_run(run_id, "stream") + "?events=no", run_id)) as sent:
             async for one in sent:
                 if one.kind != "run":
                     continue
@@ -217,7 +190,7 @@ class RemoteClient(Client):
 
     async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
         """List what came too late; see `Client.aevidence`."""
-        return await self._items(at_run(run_id, "evidence"), Evidence, [], None, None, run_id)
+        return await self._items(at_run(run_id, "evidence"), Evidence, about=run_id)
 
     async def aexplain(self, run_id: str) -> Explanation:
         """Say where a run is; see `Client.aexplain`."""
@@ -225,11 +198,11 @@ class RemoteClient(Client):
 
     async def aworkers(self) -> builtins.list[WorkerStatus]:
         """List who works; see `Client.aworkers`."""
-        return await self._items("/workers", WorkerStatus, [], None, None)
+        return await self._items("/workers", WorkerStatus)
 
     async def aentries(self) -> builtins.list[Entry]:
         """List the jobs that the server can start."""
-        return await self._items("/entries", Entry, [], None, None)
+        return await self._items("/entries", Entry)
 
     async def astats(self) -> Stats:
         """Count; see `Client.astats`."""
@@ -332,42 +305,34 @@ class RemoteClient(Client):
     async def _get(self, path: str, kind: type[T], about: str) -> T:
         return (await self._wire.ask("GET", path, kind, about=about))[1]
 
-    async def _items(
+    async def _items(self, path: str, kind: type[T], about: str = "") -> builtins.list[T]:
+        return (await self._page(path, kind, (), about)).items
+
+    async def _pages(
         self,
         path: str,
         kind: type[T],
-        query: builtins.list[tuple[str, str]],
         limit: int | None,
         cursor: str | None,
+        *,
+        query: builtins.list[tuple[str, str]] | None = None,
         about: str = "",
     ) -> builtins.list[T]:
         """Read a listing, page by page, as far as asked for."""
         found: builtins.list[T] = []
         while limit is None or len(found) < limit:
             size = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(found))
-            asked = [*query, ("limit", str(size)), *([("cursor", cursor)] if cursor is not None else [])]
-            _, page = await self._wire.ask("GET", path, _Page[kind], query=asked, about=about)  # type: ignore[valid-type]  # - a type by its value, which msgspec reads
+            asked = [*(query or []), ("limit", str(size)), *([("cursor", cursor)] if cursor is not None else [])]
+            page = await self._page(path, kind, asked, about)
             found += page.items
             if page.next is None or page.next == cursor:
                 break
             cursor = page.next
         return found
 
-
-def _creation(plugin: str, name: str, arguments: dict[str, Any], chosen: Mapping[str, Any]) -> Creation:
-    deadline, delay = chosen.get("deadline"), chosen.get("delay")
-    attributes: dict[str, Attribute] = dict(chosen.get("attributes") or {})
-    return Creation(
-        plugin_id=plugin,
-        entry_id=name,
-        args=kept(name, arguments),
-        idempotency_key=chosen.get("key"),
-        deadline=seconds(deadline) if deadline is not None else None,
-        priority=chosen.get("priority", 0),
-        delay=seconds(delay) if delay is not None else None,
-        queue=chosen.get("queue"),
-        attributes=attributes,
-    )
+    async def _page(self, path: str, kind: type[T], query: Sequence[tuple[str, str]], about: str) -> _Page[T]:
+        made: type[_Page[T]] = _Page[kind]  # type: ignore[valid-type]  # - a type by its value, which msgspec reads
+        return (await self._wire.ask("GET", path, made, query=query, about=about))[1]
 
 
 def _shown(record: RunRecord) -> RunRecord:

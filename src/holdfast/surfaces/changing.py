@@ -7,18 +7,18 @@ no record everywhere.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from holdfast.client.verbs import Client
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 
-__all__ = ["changes"]
+__all__ = ["follow"]
 
 LOOK_SECONDS = 1.0  # how often events are asked for though the record has not changed
 
 
-async def changes(asked: Client, run_id: str) -> AsyncIterator[tuple[RunRecord, list[Event]]]:
-    """Give a run's record and what has happened since, at each change, until it has ended."""
+async def follow(asked: Client, run_id: str, tell: Callable[[RunRecord, list[Event]], None]) -> RunRecord:
+    """Tell of a run's record and what has happened since, at each change, until it has ended; its last record."""
     records = asked.awatch(run_id)
     record = await anext(records)
     coming: asyncio.Future[RunRecord | None] | None = None
@@ -29,9 +29,9 @@ async def changes(asked: Client, run_id: str) -> AsyncIterator[tuple[RunRecord, 
             seen = news[-1].seq if news else seen
             mine = [one for one in news if one.at >= record.created_at and one.at <= (record.finished_at or one.at)]
             if mine or changed:
-                yield record, mine
+                tell(record, mine)
             if record.status in TERMINAL_RUN_STATUSES:
-                return
+                return record
             coming = coming or asyncio.ensure_future(_next(records))
             await asyncio.wait({coming}, timeout=LOOK_SECONDS)
             changed = coming.done()

@@ -7,6 +7,7 @@ one JSON document a line. Ctrl-C leaves the run alone and exits with 130.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,13 +35,9 @@ __all__ = ["COMMANDS", "follow_run"]
 
 def follow_run(asked: Client, run_id: str, *, as_json: bool) -> int:
     """Show a run until it has ended; the exit code for how it did."""
+    show = _as_json if as_json else _live if on_terminal() else _as_lines
     try:
-        if as_json:
-            record = asked.block(_as_lines_of_json(asked, run_id))
-        elif on_terminal():
-            record = asked.block(_live(asked, run_id))
-        else:
-            record = asked.block(_as_lines(asked, run_id))
+        record = show(asked, run_id)
     except KeyboardInterrupt:
         click.echo(f"the run goes on: holdfast follow {run_id}", err=True)
         raise
@@ -49,30 +46,52 @@ def follow_run(asked: Client, run_id: str, *, as_json: bool) -> int:
     return as_exit_code(record.status)
 
 
-async def _as_lines_of_json(asked: Client, run_id: str) -> RunRecord:
-    from holdfast.surfaces.changing import changes  # noqa: PLC0415 - see the promise of `cli`
+def _followed(asked: Client, run_id: str, tell: Callable[[RunRecord, list[Event]], None]) -> RunRecord:
+    from holdfast.surfaces.changing import follow as watched  # noqa: PLC0415 - see the promise of `cli`
 
-    async for record, news in changes(asked, run_id):
+    return asked.block(watched(asked, run_id, tell))
+
+
+def _as_json(asked: Client, run_id: str) -> RunRecord:
+    def tell(record: RunRecord, news: list[Event]) -> None:
         for event in news:
             click.echo(json.dumps({"event": plain(event)}, ensure_ascii=False))
         click.echo(json.dumps({"run": plain(record)}, ensure_ascii=False))
-    return record
+
+    return _followed(asked, run_id, tell)
 
 
-async def _as_lines(asked: Client, run_id: str) -> RunRecord:
-    from holdfast.surfaces.changing import changes  # noqa: PLC0415 - see the promise of `cli`
-
+def _as_lines(asked: Client, run_id: str) -> RunRecord:
     story = Story()
-    click.echo(f"run {run_id}")
-    shown: tuple[Any, ...] = ()
-    async for record, news in changes(asked, run_id):
+    shown: list[tuple[Any, ...]] = [()]
+
+    def tell(record: RunRecord, news: list[Event]) -> None:
         for line in filter(None, map(story.tell, news)):
             click.echo(_line(line))
         reported = (record.progress, record.message)
-        if any(reported) and reported != shown and record.finished_at is None:
+        if any(reported) and reported != shown[-1] and record.finished_at is None:
             click.echo(f"{'':>12}{_reported(record)}")
-            shown = reported
+            shown.append(reported)
+
+    click.echo(f"run {run_id}")
+    record = _followed(asked, run_id, tell)
     click.echo(_ended(record))
+    return record
+
+
+def _live(asked: Client, run_id: str) -> RunRecord:
+    from holdfast.surfaces.screen import Screen  # noqa: PLC0415 - see the module's promise
+
+    story = Story()
+    with Screen(run_id) as screen:
+
+        def tell(record: RunRecord, news: list[Event]) -> None:
+            for line in filter(None, map(story.tell, news)):
+                screen.say(line)
+            screen.show(record, story.open)
+
+        record = _followed(asked, run_id, tell)
+    screen.end(_ended(record), str(record.status))
     return record
 
 
@@ -90,20 +109,6 @@ def _ended(record: RunRecord) -> str:
     took = f" in {lasted(record.finished_at - record.created_at)}" if record.finished_at is not None else ""
     reason = f": {record.error.message}" if record.error is not None else ""
     return f"{record.status}{took}{reason}"
-
-
-async def _live(asked: Client, run_id: str) -> RunRecord:
-    from holdfast.surfaces.changing import changes  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.surfaces.screen import Screen  # noqa: PLC0415 - see the module's promise
-
-    story = Story()
-    with Screen(run_id) as screen:
-        async for record, news in changes(asked, run_id):
-            for line in filter(None, map(story.tell, news)):
-                screen.say(line)
-            screen.show(record, story.open)
-    screen.end(_ended(record), str(record.status))
-    return record
 
 
 @click.command(epilog="Example: holdfast follow 3f2a")
@@ -136,17 +141,16 @@ def events(run: str, where: Where, following: bool, after: int, as_json: bool) -
         show_result(found, as_json=as_json, text=lambda: "\n".join(_event(one, since) for one in found))
         return
 
-    async def stay() -> None:
-        from holdfast.surfaces.changing import changes  # noqa: PLC0415 - see the promise of `cli`
+    first: list[float] = []
 
-        first: float | None = None
-        async for _, news in changes(asked, run_id):
-            for one in news:
-                first = one.at if first is None else first
-                if one.seq > after:
-                    click.echo(json.dumps(plain(one), ensure_ascii=False) if as_json else _event(one, first))
+    def tell(record: RunRecord, news: list[Event]) -> None:
+        del record
+        for one in news:
+            first[:] = first or [one.at]
+            if one.seq > after:
+                click.echo(json.dumps(plain(one), ensure_ascii=False) if as_json else _event(one, first[0]))
 
-    asked.block(stay())
+    _followed(asked, run_id, tell)
 
 
 def _event(one: Event, first: float) -> str:
