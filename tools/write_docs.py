@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 from holdfast.machines import JOB, READY, RUN, Table
+from http_page import http_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -52,4 +56,5 @@ def _part(title: str, table: Table[Any, Any], text: str) -> str:
 
 if __name__ == "__main__":
     (DOCS / "states.md").write_text(states_page())
-    print("wrote docs/states.md")
+    (DOCS / "http.md").write_text(http_page())
+    print("wrote docs/states.md, docs/http.md")
