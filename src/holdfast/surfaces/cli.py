@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast import HoldfastError, __version__, errors
-from holdfast.surfaces import keeping, watching
+from holdfast.surfaces import keeping, serving, watching
 from holdfast.surfaces.common import client, full_id, json_option, plain, show_result, url_option, value_of
 
 if TYPE_CHECKING:
@@ -293,5 +293,5 @@ def machines(machine: str | None, form: str) -> None:
     click.echo("\n\n".join(getattr(table, draw)() for table in chosen))
 
 
-for command in (*watching.COMMANDS, *keeping.COMMANDS):
+for command in (*watching.COMMANDS, *keeping.COMMANDS, *serving.COMMANDS):
     main.add_command(command)
