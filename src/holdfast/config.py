@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import InvalidSetting
 
-__all__ = ["Config", "token"]
+__all__ = ["Config"]
 
 PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half of what one event may hold: a value and all that is said beside it fit
 
@@ -36,6 +36,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         idle_seconds: a worker that runs until it is idle still waits for what is due within this time.
         max_attempts: crashes after which a job is given up as poison.
         payload_bytes_max: arguments, results and signals with more bytes of JSON than this are refused.
+        tokens: the file that tokens for the HTTP API are kept in.
+        token: one token with every right, for where a file is unhandy; never shown.
     """
 
     url: str = "sqlite:///holdfast.db"
@@ -51,6 +53,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: float = 10.0
     max_attempts: int = 5
     payload_bytes_max: int = 1_048_576
+    tokens: str = "holdfast-tokens.json"
+    token: str = ""
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown["token"] = "…" if self.token else ""
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -80,8 +89,3 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 except msgspec.ValidationError as error:
                     raise InvalidSetting(name, env[name], str(error)) from error
         return cls(**{**values, **(given or {})})
-
-
-def token(environment: Mapping[str, str] | None = None) -> str | None:
-    """Give the token for a server, ``HOLDFAST_TOKEN``; no field of the settings, so that none prints it."""
-    return (os.environ if environment is None else environment).get("HOLDFAST_TOKEN") or None

@@ -31,7 +31,7 @@ from holdfast.client.workers import WorkerStatus, stats, workers
 from holdfast.client.working import AppWorker
 from holdfast.config import Config
 from holdfast.durations import Duration
-from holdfast.errors import UnknownEntry, UnknownJob
+from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, JobEvent, RunRecord, Violation, check, runs
@@ -97,7 +97,11 @@ class App(Registry, Client):
             "delay": creation.delay or 0,
         }
         plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
-        submit = self.submission(function.options(**wanted), new_id(), plain, await self._store().now())
+        try:
+            chosen = function.options(**wanted)
+        except ValueError as error:  # a duration that is none
+            raise InvalidArguments(function.name, str(error)) from error
+        submit = self.submission(chosen, new_id(), plain, await self._store().now())
         submitted = await self._journal().write(submit)
         return Created(await self.aget(submitted.job), submitted.existing)
 

@@ -23,7 +23,7 @@ from holdfast.client.verbs import Client
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.wire import Wire, at_run
 from holdfast.client.workers import WorkerStatus
-from holdfast.config import token as token_of_environment
+from holdfast.config import Config
 from holdfast.durations import Duration, seconds
 from holdfast.errors import InvalidArguments, UnknownEntry
 from holdfast.ids import new_id
@@ -52,7 +52,7 @@ def connect(url: str, *, token: str | None = None, timeout: Duration = 30.0) -> 
     Raises:
         InvalidSetting: no address of a server.
     """
-    return RemoteClient(url, token if token is not None else token_of_environment(), seconds(timeout))
+    return RemoteClient(url, token if token is not None else Config.read().token or None, seconds(timeout))
 
 
 class _Page(msgspec.Struct, Generic[T]):
