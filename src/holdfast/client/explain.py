@@ -100,13 +100,19 @@ def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequenc
         return [f"But {count} alive, and will take it with the next free slot."]
     if having:
         return [f"No live worker that has it serves the queue {job.queue!r}.", *waits]
-    return ["No worker that has this job is alive." if alive else "No worker is alive.", *waits]
+    nobody = (
+        "No worker that has this job is alive." if alive else "No worker is alive: start one with `holdfast worker`."
+    )
+    return [nobody, *waits]
 
 
 def _where(job: Job, now: float, around: Around) -> str:
     match job.state:
         case JobState.QUEUED if job.due_at > now and job.started:
-            return f"It is tried again {_time(job.due_at, now)}{_because(around.last)}; {_attempts(job)}."
+            node = (around.last.payload.get("node") if around.last is not None else None) or None
+            what = f"It tries {node} again" if node is not None else "It is tried again"
+            why = _because(around.last) if node is None else ""
+            return f"{what} {_time(job.due_at, now)}{why}; {_attempts(job)}."
         case JobState.QUEUED if job.due_at > now:
             return f"It is queued and due {_time(job.due_at, now)}; {_attempts(job)}."
         case JobState.QUEUED:

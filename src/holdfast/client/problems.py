@@ -61,6 +61,7 @@ _MADE: dict[str, Callable[[Fields], Exception]] = {
     "invalid_run_transition": lambda said: _refused(errors.InvalidRunTransition, said),
     "invalid_event": lambda said: errors.InvalidEvent(said["message"]),
     "not_found": lambda said: errors.UnknownJob(said["asked"]),
+    "invalid_path": lambda said: errors.UnknownJob(said["asked"]),  # an id that could mean another path
 }
 _BY_STATUS = {404: "not_found", 413: "payload_too_large", 422: "invalid_arguments", 400: "invalid_arguments"}
 
