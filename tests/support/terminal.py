@@ -18,6 +18,7 @@ from pathlib import Path
 
 # The child takes the terminal for its own, so that Ctrl-C typed there reaches it as it would a user's program.
 _ATTACH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+_OURS = frozenset({"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"})  # what the terminal of the tests says of itself
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -29,8 +30,8 @@ class Terminal:
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        dropped = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}
-        chosen = {**{name: text for name, text in os.environ.items() if name not in dropped}, **environment}
+        usual = {name: text for name, text in os.environ.items() if name not in _OURS}
+        chosen = {**usual, **{name: text for name, text in environment.items() if os.environ.get(name) != text}}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _ATTACH, *command],
             cwd=cwd, env={"TERM": "xterm-256color", **chosen}, stdin=slave, stdout=slave, stderr=slave,
@@ -39,11 +40,12 @@ class Terminal:
         os.close(slave)
         self.output = ""
 
-    def until(self, text: str, seconds: float = 30) -> None:
-        """Read until this was shown."""
+    def until(self, *texts: str, seconds: float = 30) -> None:
+        """Read until these were shown, each behind the one before."""
+        wanted = re.compile(".*?".join(map(re.escape, texts)), re.DOTALL)
         end = time.monotonic() + seconds
-        while text not in self.shown:
-            assert self._read(end), f"never shown: {text!r}\n{self.output}"
+        while not wanted.search(self.shown):
+            assert self._read(end), f"never shown: {texts}\n{self.output}"
 
     def type(self, text: str) -> None:
         """Type this."""

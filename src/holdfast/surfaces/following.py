@@ -88,7 +88,7 @@ def _live(asked: Client, run_id: str) -> RunRecord:
         def tell(record: RunRecord, news: list[Event]) -> None:
             for line in filter(None, map(story.tell, news)):
                 screen.say(line)
-            screen.show(record, story.open)
+            screen.show(record, {node: story.called(node) for node in story.open})
 
         record = _followed(asked, run_id, tell)
     screen.end(_ended(record), str(record.status))

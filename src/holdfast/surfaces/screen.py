@@ -6,18 +6,17 @@ terminals that have none.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.spinner import Spinner
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from holdfast.surfaces.tables import STYLES, lasted
+from holdfast.surfaces.tables import STYLES
+from holdfast.surfaces.telling import BEGAN
 
 if TYPE_CHECKING:
     from holdfast.machines import RunRecord
@@ -42,7 +41,10 @@ class Screen:
             console=self._console,
         )
         self._task = self._bar.add_task("queued", total=None)
-        self._spinners: dict[str, Spinner] = {}
+        self._steps = Progress(
+            SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(), console=self._console
+        )
+        self._under_way: dict[str, TaskID] = {}
         self._live = Live(self._bar, console=self._console, transient=True, refresh_per_second=10)
         self._console.print(Text.assemble("run ", (run_id, "bold")), soft_wrap=True)
 
@@ -57,17 +59,17 @@ class Screen:
 
     def say(self, line: Line) -> None:
         """Print what has happened, above; what has only begun is shown below."""
-        if not line.text.endswith(" began"):
+        if line.mark != BEGAN:
             self._console.print(Text(f"{line.seconds:>8.2f}s {line.mark} {line.text}", style=line.style))
 
-    def show(self, record: RunRecord, under_way: Mapping[str, float]) -> None:
-        """Draw what is under way, and how far the run is."""
-        now = time.time()
+    def show(self, record: RunRecord, under_way: Mapping[str, str]) -> None:
+        """Draw what is under way, by node and as the code calls it, and how far the run is."""
         shown = dict(list(under_way.items())[:SHOWN_MAX])
-        for node, since in shown.items():
-            if node not in self._spinners:
-                self._spinners[node] = Spinner("dots", Text(f"{node}  since {lasted(max(0.0, now - since))}"))
-        self._spinners = {node: spinner for node, spinner in self._spinners.items() if node in shown}
+        for node in [node for node in self._under_way if node not in shown]:
+            self._steps.remove_task(self._under_way.pop(node))
+        for node, text in shown.items():
+            if node not in self._under_way:
+                self._under_way[node] = self._steps.add_task(text, total=None)
         more = len(under_way) - len(shown)
         rest = [Text(f"  and {more} more", style="dim")] if more else []
         self._bar.update(
@@ -76,7 +78,7 @@ class Screen:
             total=1.0 if record.progress is not None else None,
             completed=record.progress or 0.0,
         )
-        self._live.update(Group(*self._spinners.values(), *rest, self._bar))
+        self._live.update(Group(*([self._steps] if shown else []), *rest, self._bar))
 
     def end(self, text: str, status: str) -> None:
         """Say how it has ended."""

@@ -14,7 +14,9 @@ from holdfast.surfaces.tables import ago, lasted
 if TYPE_CHECKING:
     from holdfast.machines import Event
 
-__all__ = ["Line", "Story"]
+__all__ = ["BEGAN", "Line", "Story"]
+
+BEGAN = "…"  # the mark of what has only begun
 
 RESULT_CHARACTERS = 60
 
@@ -39,6 +41,11 @@ class Story:
         self.open: dict[str, float] = {}  # steps that have begun, with when
         self._first: float | None = None
         self._results: dict[str, Any] = {}
+        self._called: dict[str, str] = {}
+
+    def called(self, node: str) -> str:
+        """Give a step as its code calls it."""
+        return self._called.get(node, node)
 
     def tell(self, event: Event) -> Line | None:
         """Tell an event; None for what only the engine cares about."""
@@ -57,8 +64,9 @@ class Story:
         match event.type:
             case "node_started" | "tool_invocation_started":
                 self.open[node] = event.at
+                self._called[node] = f"{said.get('name')}({_arguments(said)})"
                 again = f", try {said['try']}" if (said.get("try") or 1) > 1 else ""
-                return "…", f"{node} began{again}", "dim"
+                return BEGAN, f"{self._called[node]} began{again}", "dim"
             case "command_committed" | "tool_invocation_finished":
                 self._results[node] = said.get("result")
                 return None
@@ -73,22 +81,22 @@ class Story:
         took = f" in {lasted(event.at - begun)}" if begun is not None else ""
         if said.get("result_type") == "success":
             result = self._results.pop(node, None)
-            return "✓", f"{node}{took}" + (f" → {_short(result)}" if result is not None else ""), "green"
+            return "✓", f"{self.called(node)}{took}" + (f" → {_short(result)}" if result is not None else ""), "green"
         due = said.get("retry_at")
         later = f"; again {ago(due, event.at)}" if due is not None else ""
-        return "✗", f"{node} failed{took}: {said.get('kind')}: {said.get('reason')}{later}", "red"
+        return "✗", f"{self.called(node)} failed{took}: {said.get('kind')}: {said.get('reason')}{later}", "red"
 
 
 def _created(event: Event, said: dict[str, Any]) -> Told:
     del event
-    args = ", ".join(f"{name}={_short(value)}" for name, value in (said.get("args") or {}).items())
-    return "·", f"{said.get('plugin')}.{said.get('entry')}({args})", "dim"
+    return "·", f"{said.get('plugin')}.{said.get('entry')}({_arguments(said)})", "dim"
 
 
 def _requeued(event: Event, said: dict[str, Any]) -> Told:
     due = said.get("not_before")
     later = f", again {ago(due, event.at)}" if due is not None else ""
-    return "↻", f"queued again: {said.get('reason')}{later}", "yellow"
+    reason = _REASONS.get(str(said.get("reason")), said.get("reason"))
+    return "↻", f"queued again: {reason}{later}", "yellow"
 
 
 def _ended(mark: str, text: str, style: str) -> Teller:
@@ -100,6 +108,13 @@ def _ended(mark: str, text: str, style: str) -> Teller:
     return told
 
 
+_REASONS = {
+    "lease_expired": "its worker is gone",
+    "worker_shutdown": "its worker stops",
+    "retry": "it failed, and is tried again",
+    "step_retry": "a step failed, and is tried again",
+    "moved": "it was moved to another store",
+}
 _UNWINDS = frozenset({"job_waiting", "job_requeued", "job_completed", "job_failed", "job_cancelled"})
 _OUTCOMES = {"signal": "came", "expired": "did not come in time"}
 _MOVES: dict[str, Teller] = {
@@ -133,6 +148,13 @@ def _key(said: dict[str, Any]) -> str:
     return (names.get(kind) or f"the retry of {node}") if key.startswith("holdfast:") else f"the signal {key!r}"
 
 
+def _arguments(said: dict[str, Any]) -> str:
+    return _cut(", ".join(f"{name}={_short(value)}" for name, value in (said.get("args") or {}).items()))
+
+
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    return _cut(json.dumps(value, ensure_ascii=False))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= RESULT_CHARACTERS else f"{text[: RESULT_CHARACTERS - 1]}…"
