@@ -10,7 +10,7 @@ import asyncio
 import builtins
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,7 +28,6 @@ from holdfast.client.verbs import Client
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.watching import watch
 from holdfast.client.workers import WorkerStatus, stats, workers
-from holdfast.client.working import AppWorker
 from holdfast.config import Config
 from holdfast.durations import Duration
 from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
@@ -38,7 +37,10 @@ from holdfast.machines import Event, JobEvent, RunRecord, Violation, check, runs
 from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit, rebuilt
 from holdfast.store.effects import EffectStore
 
-__all__ = ["App", "AppWorker"]
+if TYPE_CHECKING:
+    from holdfast.client.working import AppWorker
+
+__all__ = ["App"]
 
 
 class App(Registry, Client):
@@ -321,6 +323,8 @@ class App(Registry, Client):
 
         A name is given by a supervisor, which tells the store when the worker's process has died. It must be a new one.
         """
+        from holdfast.client.working import AppWorker  # noqa: PLC0415 - a program that only asks needs no engine
+
         return AppWorker(self, concurrency, frozenset(queues) if queues else None, name)
 
     # Machinery

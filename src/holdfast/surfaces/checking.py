@@ -10,7 +10,16 @@ import click
 
 from holdfast import __version__
 from holdfast.surfaces import completing
-from holdfast.surfaces.common import Where, client, full_id, json_option, local_app, show_result, where_options
+from holdfast.surfaces.common import (
+    Where,
+    client,
+    full_id,
+    json_option,
+    local_app,
+    run_argument,
+    show_result,
+    where_options,
+)
 
 if TYPE_CHECKING:
     from holdfast.machines import Table
@@ -34,6 +43,30 @@ def verify(run: str | None, where: Where, as_json: bool) -> None:  # noqa: FBT00
         text=lambda: "\n".join(lines) if lines else f"{checked} is legal and unbroken",
     )
     sys.exit(1 if found else 0)
+
+
+@click.command(epilog="Example: holdfast replay 3f2a shop.py")
+@run_argument
+@click.argument("target")
+@where_options
+@json_option
+def replay(run: str, target: str, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """Run the history of RUN through the code in TARGET as it is now, calling nothing: do the two still fit?
+
+    Steps, tools, waits and children are answered from the history. Exit code 1 if the engine would refuse this code, or
+    if the run has ended and would end otherwise now.
+    """
+    from holdfast.client.rehearsing import rehearse  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
+
+    asked, app = client(where), load(target)
+    found = app.block(rehearse(app, asked.events(full_id(asked, run))))
+    lines = [f"it does not fit: {reason}" for reason in found.reasons] or ["it fits"]
+    lines.append(f"{found.answered} recorded answers were asked for")
+    lines += [f"recorded and no longer asked for: {', '.join(found.unasked)}"] if found.unasked else []
+    lines += [f"it would go on with {', '.join(found.beyond)}"] if found.beyond and found.fits else []
+    show_result(found, as_json=as_json, text=lambda: "\n".join(lines))
+    sys.exit(0 if found.fits else 1)
 
 
 @click.command(epilog="Example: holdfast doctor --json")
@@ -102,4 +135,4 @@ def machines(machine: str | None, form: str) -> None:
     click.echo("\n\n".join(getattr(table, draw)() for table in chosen))
 
 
-COMMANDS = (verify, doctor, machines, demo)
+COMMANDS = (verify, replay, doctor, machines, demo)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -101,6 +99,8 @@ def pairs(given: tuple[str, ...], what: str) -> list[tuple[str, str]]:
 
 def _time(text: str | None, option: str) -> float | None:
     """Read a time: so long ago, or a date, in UTC unless it says otherwise."""
+    from datetime import UTC, datetime  # noqa: PLC0415 - see the promise of `cli`
+
     from holdfast.durations import seconds  # noqa: PLC0415 - see the promise of `cli`
 
     if text is None:
@@ -141,6 +141,8 @@ def show(run: str, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a fla
 
 
 def _stamp(at: float) -> str:
+    from datetime import UTC, datetime  # noqa: PLC0415 - see the promise of `cli`
+
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -209,6 +211,8 @@ def _value(one: Any) -> str:
 
 def _save(pieces: Any, file: str) -> None:
     """Write bytes to a file, whole or not at all."""
+    from pathlib import Path  # noqa: PLC0415 - see the promise of `cli`
+
     if file == "-":
         for piece in pieces:
             sys.stdout.buffer.write(piece)
