@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ import httpx
 
 from holdfast import App, wait_for
 from holdfast.server import asgi
+from holdfast.surfaces.http import listening
+from holdfast.surfaces.http.service import Service
 from support.stories import quick
 
 JSON = {"Content-Type": "application/json"}
@@ -58,6 +61,21 @@ def served(target: Path | str, url: str, *options: str, **environment: str) -> I
         process.send_signal(signal.SIGTERM)
         process.wait(30)
         process.stderr.close()
+
+
+@contextmanager
+def serving(service: Service, parser: str = "auto") -> Iterator[str]:
+    """Serve an application from a thread of this process; where."""
+    socket = listening.listen("127.0.0.1", 0)
+    server = listening.server(service, parser)
+    thread = threading.Thread(target=lambda: server.run(sockets=[socket]))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        socket.close()
 
 
 def jobs(app: App) -> App:

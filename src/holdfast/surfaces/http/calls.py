@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
@@ -18,14 +19,18 @@ from holdfast.surfaces.http.security import Principal
 if TYPE_CHECKING:
     from holdfast.surfaces.http.service import Service
 
-__all__ = ["Call", "Query"]
+__all__ = ["REPEAT_MAX", "TEXT_MAX", "Call", "Query"]
 
 T = TypeVar("T")
 
 QUERY_FIELDS_MAX = 64
+REPEAT_MAX = 16  # how often one name may be given
 TEXT_MAX = 1000  # characters of one value of a query
 _RUN = re.compile(r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}\Z")
-_FORMS = {"integer": re.compile(r"\d{1,15}\Z"), "number": re.compile(r"-?\d{1,15}(\.\d{1,15})?\Z")}
+_FORMS = {
+    "integer": re.compile(r"\d{1,15}\Z", re.ASCII),
+    "number": re.compile(r"-?\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?\Z", re.ASCII),
+}
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -39,6 +44,7 @@ class Query(msgspec.Struct, frozen=True):
         most: the largest.
         repeat: whether it may be given more than once.
         words: what it may be, if that is a closed list.
+        pattern: what text looks like; any without NUL unless said.
     """
 
     name: str
@@ -48,6 +54,7 @@ class Query(msgspec.Struct, frozen=True):
     most: int | None = None
     repeat: bool = False
     words: tuple[str, ...] = ()
+    pattern: str = r"^[^\x00]*$"
 
 
 class Call:
@@ -120,12 +127,14 @@ class Call:
         if not self.connection["query_string"]:
             return found
         for name, text in self._pairs():
-            one = next((each for each in allowed if each.name == name or _begins(each, name)), None)
+            one = next((each for each in allowed if _means(each, name)), None)
             if one is None:
                 names = ", ".join(each.name for each in allowed) or "none"
                 raise InvalidArguments("query", f"there is no {name[:50]!r}; there are: {names}")
             if one.repeat and not _begins(one, name):
                 found.setdefault(name, []).append(_value(one, text))
+                if len(found[name]) > REPEAT_MAX:
+                    raise InvalidArguments("query", f"{name} is given more than {REPEAT_MAX} times")
             elif name in found:
                 raise InvalidArguments("query", f"{name} is given more than once")
             else:
@@ -144,6 +153,10 @@ class Call:
         return pairs
 
 
+def _means(query: Query, name: str) -> bool:
+    return _begins(query, name) or (query.name == name and not name.endswith("."))
+
+
 def _begins(query: Query, name: str) -> bool:
     return query.name.endswith(".") and name.startswith(query.name) and len(name) > len(query.name)
 
@@ -153,7 +166,7 @@ def _value(query: Query, text: str) -> Any:
         raise InvalidArguments(query.name, f"it is one of {', '.join(query.words)}, got {text[:50]!r}")
     if query.kind not in _FORMS:
         return text
-    if not _FORMS[query.kind].match(text) or not text.isascii():
+    if not _FORMS[query.kind].match(text) or not math.isfinite(float(text)):
         raise InvalidArguments(query.name, f"it is a plain {query.kind}, got {text[:50]!r}")
     value = int(text) if query.kind == "integer" else float(text)
     if (query.least is not None and value < query.least) or (query.most is not None and value > query.most):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+import threading
 from asyncio import TimerHandle, Transport
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,7 @@ import uvicorn
 from holdfast.surfaces.http.service import Service
 from holdfast.surfaces.http.streams import ABORT
 
-__all__ = ["HEAD_BYTES", "listen", "serve"]
+__all__ = ["HEAD_BYTES", "bounded", "listen", "serve", "server"]
 
 HEAD_BYTES = 32 * 1024  # of a request's first line and headers, as they come
 HEAD_SECONDS = 10.0  # how long they may take
@@ -30,15 +31,11 @@ STALLED_MS = 60_000  # after which the kernel gives up a peer that acknowledges 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
-_Parser: Any
-try:
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _Parser
-except ImportError:  # pragma: no cover - the tests have both, and look at this one by its name
-    from uvicorn.protocols.http.h11_impl import H11Protocol as _Parser
+_Any: Any = object  # what stands beside it: one of uvicorn's two protocols
 
 
-class Bounded(_Parser):  # type: ignore[misc]  # - which of the two it is, is known when it runs
-    """One connection: uvicorn's own, and the bounds of a head around it."""
+class _Bounds(_Any):  # type: ignore[misc]  # - which of the two it is, is known when it runs
+    """The bounds of a request's head, around a connection of uvicorn's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,13 +61,15 @@ class Bounded(_Parser):  # type: ignore[misc]  # - which of the two it is, is kn
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if not self._reading_head():
-            self._end()
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering and not self._reading_head():
+            self._end()  # a body is read by who answers, and has its own bounds
             return
-        self._begin()
+        self._begin()  # a head, or what is nothing at all
         self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES:
-            self.transport.write(_TOO_LARGE)
+            if self._in_head:
+                self.transport.write(_TOO_LARGE)
             self.transport.close()
 
     def on_message_begin(self) -> None:  # httptools
@@ -86,7 +85,8 @@ class Bounded(_Parser):  # type: ignore[misc]  # - which of the two it is, is kn
             return self._in_head
         import h11  # noqa: PLC0415 - it is there, for this is its protocol
 
-        return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        self._in_head = self.conn.their_state is h11.IDLE
+        return self._in_head
 
     def _begin(self) -> None:
         if self._head_timer is None:
@@ -97,6 +97,18 @@ class Bounded(_Parser):  # type: ignore[misc]  # - which of the two it is, is kn
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def bounded(name: str = "auto") -> type[Any]:
+    """Give uvicorn's protocol of this name, with bounds; by default httptools, if it is installed, else h11."""
+    if name != "h11":
+        with contextlib.suppress(ImportError):
+            from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415 - if it is there
+
+            return type("Bounded", (_Bounds, HttpToolsProtocol), {})
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415 - one of the two
+
+    return type("Bounded", (_Bounds, H11Protocol), {})
 
 
 class _Server(uvicorn.Server):
@@ -113,6 +125,9 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield  # whoever serves in a thread of his own stops it by himself
+            return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -142,10 +157,10 @@ def listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def server(service: Service) -> uvicorn.Server:
+def server(service: Service, parser: str = "auto") -> uvicorn.Server:
     """Make the server."""
     config = uvicorn.Config(
-        service, http=Bounded, ws="none", lifespan="off", proxy_headers=False, server_header=False,
+        service, http=bounded(parser), ws="none", lifespan="off", proxy_headers=False, server_header=False,
         access_log=False, log_level="warning", log_config=None, h11_max_incomplete_event_size=HEAD_BYTES,
         limit_concurrency=CONNECTIONS, timeout_keep_alive=15, timeout_graceful_shutdown=5,
     )  # fmt: skip

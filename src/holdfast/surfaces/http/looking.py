@@ -21,23 +21,25 @@ PAGE_MAX = 1000
 PAGE_BYTES = 8 * 1024 * 1024  # a page of events ends here, however few they are
 CHUNK = 100  # events read at once
 
+NUMBER_MAX = 10**15 - 1  # more than any stream has
+TIME_MAX = 10**12  # seconds: far beyond any date
+CURSOR = r"^[A-Za-z0-9_~:@.-]{1,255}$"
 LIMIT = Query("limit", "integer", f"How many; {PAGE} unless said.", 1, PAGE_MAX)
-NUMBER_CURSOR = Query("cursor", "integer", "`next` of the page before.", 0)
+NUMBER_CURSOR = Query("cursor", "integer", "`next` of the page before.", 0, NUMBER_MAX)
 RUN_FILTERS = (
     Query("status", "string", "Only runs with this status.", repeat=True, words=tuple(RunStatus)),
     Query("plugin_id", "string", "Only runs of this app."),
     Query("entry_id", "string", "Only runs of this job."),
     Query("queue", "string", "Only runs in this queue."),
     Query("idempotency_key", "string", "Only runs with this key."),
-    Query("created_after", "number", "Only runs created at this time or later."),
-    Query("created_before", "number", "Only runs created before this time."),
+    Query("created_after", "number", "Only runs created at this time or later.", -TIME_MAX, TIME_MAX),
+    Query("created_before", "number", "Only runs created before this time.", -TIME_MAX, TIME_MAX),
     Query("attr.", "string", "`attr.NAME=VALUE`: only runs whose attribute NAME has this value.", repeat=True),
     LIMIT,
-    Query("cursor", "string", "`next` of the page before."),
+    Query("cursor", "string", "`next` of the page before.", pattern=CURSOR),
 )
 PAGED = (LIMIT, NUMBER_CURSOR)
 
-_CURSOR = re.compile(r"[A-Za-z0-9_~:@.-]{1,255}\Z")
 _PLAIN_MEDIA = {"application/json": b"application/json", "text/plain": b"text/plain; charset=utf-8"}
 _TABLES: dict[str, Any] = {"job": JOB, "run": RUN, "ready": READY}
 
@@ -59,7 +61,7 @@ async def list_runs(call: Call) -> Answer:
     """List runs."""
     asked = call.query(RUN_FILTERS)
     limit, cursor = asked.pop("limit", PAGE), asked.pop("cursor", None)
-    if cursor is not None and not _CURSOR.match(cursor):
+    if cursor is not None and not re.fullmatch(CURSOR, cursor):
         raise InvalidArguments("cursor", "this is none that was given out")
     attributes = {name[5:]: _attribute(asked.pop(name)) for name in [*asked] if name.startswith("attr.")}
     if "status" in asked:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.surfaces.http.answers import Answer, json
-from holdfast.surfaces.http.calls import Call, Query
+from holdfast.surfaces.http.calls import REPEAT_MAX, TEXT_MAX, Call, Query
 from holdfast.surfaces.http.operations import Many, Operation, Text
 from holdfast.surfaces.http.problems import ProblemBody
 
@@ -19,6 +19,15 @@ _PARAMETERS = {
     "id": {"type": "string", "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}$", "description": "A run's id."},
     "number": {"type": "integer", "minimum": 1, "maximum": 999_999_999, "description": "The export's number."},
     "machine": {"type": "string", "enum": ["job", "run", "ready"], "description": "Which machine."},
+}
+_MESSAGE = {  # of a stream; the data is a RunRecord, or an Event, as JSON
+    "type": "object",
+    "required": ["event", "id", "data"],
+    "properties": {
+        "event": {"type": "string", "enum": ["run", "event"]},
+        "id": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
 }
 
 
@@ -106,19 +115,20 @@ def _described(one: Operation, known: dict[str, Any]) -> dict[str, Any]:
 def _parameter(query: Query) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": query.kind}
     if query.kind == "string":
-        schema |= {"enum": list(query.words)} if query.words else {"maxLength": 1000}
+        schema |= {"enum": list(query.words)} if query.words else {"maxLength": TEXT_MAX, "pattern": query.pattern}
     if query.least is not None:
         schema["minimum"] = query.least
     if query.most is not None:
         schema["maximum"] = query.most
     if query.repeat:
-        schema = {"type": "array", "items": schema, "maxItems": 16}
+        schema = {"type": "array", "items": schema, "maxItems": REPEAT_MAX}
     return {"name": query.name, "in": "query", "description": query.description, "schema": schema}
 
 
 def _response(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kind, Text):
-        return {"description": "As it is.", "content": {kind.media_type: {"schema": {"type": "string"}}}}
+        schema = _MESSAGE if kind.media_type == "text/event-stream" else {"type": "string"}
+        return {"description": "As it is.", "content": {kind.media_type: {"schema": schema}}}
     schema = known[repr(kind.item if isinstance(kind, Many) else kind)]
     if isinstance(kind, Many):
         schema = {

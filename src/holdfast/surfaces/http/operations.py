@@ -81,5 +81,8 @@ class Operation(Route):
                 405, "method_not_allowed", f"this path takes {allow}", "see /openapi.json",
                 headers=[(b"allow", allow.encode())],
             )  # fmt: skip
-        answer = await self.handler(Call(service, scope, receive, principal))
+        call = Call(service, scope, receive, principal)
+        if not self.query:
+            call.query(())  # a query that means nothing here is a mistake
+        answer = await self.handler(call)
         await answer.send(send)

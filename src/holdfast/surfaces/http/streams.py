@@ -26,7 +26,13 @@ ALIVE = b": alive\n\n"
 ABORT = "holdfast.abort"  # an extension of our own server: end a connection that takes nothing
 
 RUN_STREAM = (
-    Query("after", "integer", "Events from behind this number; all unless said. A Last-Event-ID comes first.", 0),
+    Query(
+        "after",
+        "integer",
+        "Events from behind this number; all unless said. A Last-Event-ID comes first.",
+        0,
+        10**15 - 1,
+    ),
     Query("events", "string", "Whether the job's events are sent too; they are, unless `no`.", words=("yes", "no")),
 )
 _ID = re.compile(r"[er](\d{1,15})\Z", re.ASCII)
@@ -178,6 +184,5 @@ async def stream_run(call: Call) -> Answer:
 
 async def stream_runs(call: Call) -> Answer:
     """Stream the changes of all runs."""
-    call.query(())
     seat = call.service.hub.enter()
     return EventStream(call, seat, call.service.hub.all(call.header(b"last-event-id"), seat))
