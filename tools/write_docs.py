@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cli_page import cli_page
 from holdfast.machines import JOB, READY, RUN, Table
+from http_page import http_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -50,6 +55,9 @@ def _part(title: str, table: Table[Any, Any], text: str) -> str:
     return f"## {title}\n\n{text}\n{table.markdown()}\n\n```mermaid\n{table.mermaid()}\n```\n"
 
 
+PAGES = {"cli.md": cli_page, "http.md": http_page, "states.md": states_page}
+
 if __name__ == "__main__":
-    (DOCS / "states.md").write_text(states_page())
-    print("wrote docs/states.md")
+    for page, write in PAGES.items():
+        (DOCS / page).write_text(write())
+        print(f"wrote docs/{page}")

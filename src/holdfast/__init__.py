@@ -21,6 +21,7 @@ from holdfast.errors import (
     InvalidWake,
     MissingWake,
     NonDeterminism,
+    NotAllowed,
     NotInDoubt,
     NotInsideJob,
     PayloadTooLarge,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.authoring.reporting import export, progress
     from holdfast.client.app import App
     from holdfast.client.handle import RunHandle
+    from holdfast.client.remote import connect
     from holdfast.config import Config
 
 __all__ = [
@@ -77,6 +79,7 @@ __all__ = [
     "InvalidWake",
     "MissingWake",
     "NonDeterminism",
+    "NotAllowed",
     "NotDone",
     "NotInDoubt",
     "NotInsideJob",
@@ -98,6 +101,7 @@ __all__ = [
     "__version__",
     "attempt",
     "check_cancelled",
+    "connect",
     "export",
     "external_key",
     "gather",
@@ -122,6 +126,7 @@ _LATER = {
     "attempt": "holdfast.authoring.inside",
     "check_cancelled": "holdfast.authoring.inside",
     "export": "holdfast.authoring.reporting",
+    "connect": "holdfast.client.remote",
     "external_key": "holdfast.authoring.inside",
     "gather": "holdfast.authoring.inside",
     "map": "holdfast.authoring.inside",

@@ -42,6 +42,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         exports_max: how many exports a run may have.
         keep_seconds: runs that ended longer ago are removed by workers; 0 keeps them for ever.
         keep_runs: how many ended runs workers leave at most, the newest; 0 is any number.
+        tokens: the file that tokens for the HTTP API are kept in.
+        token: one token with every right, for where a file is unhandy; never shown.
     """
 
     url: str = "sqlite:///holdfast.db"
@@ -63,6 +65,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     exports_max: int = 10_000
     keep_seconds: float = 0.0
     keep_runs: int = 0
+    tokens: str = "holdfast-tokens.json"
+    token: str = ""
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown["token"] = "…" if self.token else ""
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""

@@ -16,6 +16,7 @@
     │   ├── UnknownJob (LookupError)              no job has this id
     │   ├── EffectConflict (ValueError)           a call has an effect already, and it is a different one
     │   ├── NotInDoubt (RuntimeError)             there is no open question about this tool
+    │   ├── NotAllowed (PermissionError)          the server does not know the token, or it may not do this
     │   └── NotInsideJob (RuntimeError)           asked for outside a job
     │
     ├── TransitionRefused (RuntimeError)          a state machine said no; nothing was changed
@@ -62,6 +63,7 @@ __all__ = [
     "InvalidWake",
     "MissingWake",
     "NonDeterminism",
+    "NotAllowed",
     "NotInDoubt",
     "NotInsideJob",
     "PayloadTooLarge",
@@ -230,31 +232,30 @@ class IdempotencyConflict(HoldfastError, ValueError):
         return f"the key {self.key!r} belongs to job {self.job}, which was started with something else"
 
 
-class EffectConflict(HoldfastError, ValueError):
-    """A call has an effect already, and this is a different one; the first stands (E7).
-
-    Attributes:
-        job: the job.
-        node: the call.
-    """
+class _OfCall(HoldfastError):
+    """Something about the call `node` of the job `job`."""
 
     def __init__(self, job: str, node: str) -> None:
         self.job, self.node = job, node
         super().__init__(job, node)
+
+
+class EffectConflict(_OfCall, ValueError):
+    """A call has an effect already, and this is a different one; the first stands (E7)."""
 
     def __str__(self) -> str:
         return f"{self.node} of job {self.job} has an effect already, and this is a different one: the first stands"
 
 
-class NotInDoubt(HoldfastError, RuntimeError):
+class NotInDoubt(_OfCall, RuntimeError):
     """The job does not wait for an answer about this tool; look at its events for what it waits for."""
-
-    def __init__(self, job: str, node: str) -> None:
-        self.job, self.node = job, node
-        super().__init__(job, node)
 
     def __str__(self) -> str:
         return f"job {self.job} does not ask about {self.node!r}: there is nothing to resolve"
+
+
+class NotAllowed(HoldfastError, PermissionError):
+    """A server knows no such token, or the token may not do this: ask for one with the scope that the message names."""
 
 
 class UnknownJob(HoldfastError, LookupError):

@@ -30,8 +30,8 @@ from holdfast import (
     UnknownEntry,
     wait_for,
 )
-from holdfast.client.app import AppWorker
 from holdfast.client.explain import explain
+from holdfast.client.working import AppWorker
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Append, Command, Store, schema
 from holdfast.store.sqlite import SqliteStore

@@ -82,4 +82,12 @@ def test_start_up_imports_nothing_that_is_not_used() -> None:
     command = [sys.executable, "-I", "-c", code]  # -I: nothing of the test run's own environment
     loaded = subprocess.run(command, env={}, capture_output=True, text=True, check=True, timeout=60)
     heavy = {"asyncio", "msgspec", "holdfast.machines", "holdfast.ready", "psycopg", "starlette", "rich", "sqlite3"}
-    assert not heavy & set(loaded.stdout.split())
+    assert not (heavy | {"httpx", "uvicorn"}) & set(loaded.stdout.split())
+
+
+def test_a_listing_imports_neither_the_engine_nor_what_terminals_and_servers_need(tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "holdfast", "runs", "--url", f"sqlite:///{tmp_path}/jobs.db"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+    assert "holdfast.store.sqlite" in loaded
+    assert not {"rich", "httpx", "starlette", "uvicorn", "psycopg", "holdfast.engine.worker"} & loaded

@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"machines", "store", "journal", "authoring", "config", "ids", "errors"},
     "client": {"machines", "store", "journal", "authoring", "engine", "config", "durations", "ids", "errors"},
     "testing": {"machines", "ready", "errors"},
-    "surfaces": {"machines", "ready", "errors", "holdfast", "client", "config", "ids", "store"},
+    "surfaces": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store"},
+    "server": {"client", "surfaces"},
     "__main__": {"surfaces"},
     "holdfast": {"errors"},  # the package's own list of public names
 }
@@ -113,7 +114,8 @@ def test_files_fit_a_sitting_and_functions_a_screen(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["holdfast", "holdfast.errors", "holdfast.machines", "holdfast.ready", "holdfast.testing"]
+    "name",
+    ["holdfast", "holdfast.errors", "holdfast.machines", "holdfast.ready", "holdfast.server", "holdfast.testing"],
 )
 def test_the_public_names_exist_and_are_listed_once(name: str) -> None:
     module = __import__(name, fromlist=["__all__"])

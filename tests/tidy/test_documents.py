@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import click
@@ -12,9 +14,11 @@ import pytest
 
 from holdfast import Config
 from holdfast.surfaces.cli import main
-from support.scripts import ROOT
+from support.scripts import ROOT, load
+from support.web import served
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tests").glob("*.md")])
+SERVER = "http://127.0.0.1:4653"  # where pages have one; there is one for each test that needs it
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -22,13 +26,29 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
+@contextmanager
+def a_shop(folder: Path) -> Iterator[str]:
+    """The example shop, served and worked on; where."""
+    target, url = ROOT / "examples" / "shop.py", f"sqlite:///{folder / 'served.db'}"
+    command = [sys.executable, "-m", "holdfast", "worker", str(target), "--url", url]
+    with served(target, url) as running:
+        worker = subprocess.Popen(command, cwd=folder)
+        try:
+            yield running.url
+        finally:
+            worker.terminate()
+            worker.wait(30)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     """All blocks of a page together, in a process of their own; comments after ``#>`` are the expected output."""
     code = "\n".join(blocks(page, "python"))
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
+    with a_shop(tmp_path) if SERVER in code else nullcontext(SERVER) as server:
+        ran = subprocess.run(
+            [sys.executable, "-c", code.replace(SERVER, server)],
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == re.findall(r"#> (.*)$", code, re.MULTILINE)
 
@@ -68,10 +88,17 @@ def test_a_page_names_no_machine_and_no_package_host(page: Path) -> None:
     assert not re.search(r"/(?:root|home|work|opt)/|pypi\.|pythonhosted|npmjs", page.read_text())
 
 
+def test_the_generated_pages_are_what_the_code_makes_of_them() -> None:
+    made = load(ROOT / "tools" / "write_docs.py").PAGES
+    for page, write in made.items():
+        assert (ROOT / "docs" / page).read_text() == write(), f"docs/{page} is stale: run `make docs`"
+
+
 def test_every_command_and_option_is_on_the_page_of_the_command_line() -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     for name, command in main.commands.items():
         assert f"## holdfast {name}" in page
+        assert (command.epilog or "").startswith("Example: holdfast "), name
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden:
                 assert f"`{parameter.opts[0]}`" in page, parameter.opts[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import assert_type
 
+import holdfast
+from holdfast.client.remote import RemoteClient
 from holdfast.machines import (
     JOB,
     READY,
@@ -44,6 +46,11 @@ assert_type(check([first]), list[Violation])
 assert_type(fold([first]), Snapshot)
 assert_type(runs([first]), list[RunRecord])
 assert_type(run_paths([first]), list[list[RunStatus]])
+
+server = holdfast.connect("http://127.0.0.1:4653")
+assert_type(server, RemoteClient)
+assert_type(server.start("shop.checkout", sku="A1"), holdfast.RunHandle)
+assert_type(server.get("run"), RunRecord)
 
 monitor = ReadyMonitor()
 with monitor.begin() as poll:

@@ -10,7 +10,7 @@ import asyncio
 import builtins
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,7 +20,7 @@ from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
 from holdfast.client import enlisting
 from holdfast.client.entries import described
-from holdfast.client.explain import explain
+from holdfast.client.explain import explain, look
 from holdfast.client.exporting import content, exported
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
@@ -29,10 +29,9 @@ from holdfast.client.verbs import Client
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.watching import watch
 from holdfast.client.workers import WorkerStatus, stats, workers
-from holdfast.client.working import AppWorker
 from holdfast.config import Config
 from holdfast.durations import Duration
-from holdfast.errors import UnknownEntry, UnknownJob
+from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, RunRecord, RunStatus, Violation, check, runs
@@ -41,7 +40,10 @@ from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
 from holdfast.store.looking import as_projected
 
-__all__ = ["App", "AppWorker"]
+if TYPE_CHECKING:
+    from holdfast.client.working import AppWorker
+
+__all__ = ["App"]
 
 
 class App(Registry, Client):
@@ -101,7 +103,11 @@ class App(Registry, Client):
             "attributes": creation.attributes,
         }
         plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
-        submit = self.submission(function.options(**wanted), new_id(), plain, await self._store().now())
+        try:
+            chosen = function.options(**wanted)
+        except ValueError as error:  # a duration that is none
+            raise InvalidArguments(function.name, str(error)) from error
+        submit = self.submission(chosen, new_id(), plain, await self._store().now())
         submitted = await self._journal().write(submit)
         return Created(await self.aget(submitted.job), submitted.existing)
 
@@ -191,9 +197,12 @@ class App(Registry, Client):
 
     async def aexplain(self, run_id: str) -> Explanation:
         """Say where a run is; see `Client.aexplain`."""
-        row = await self._row(job_of_run(run_id)[0])
-        late = await self._store().evidence(row.id)
-        said = explain(row, await self._store().now(), self.entries or None, late)
+        job, number = job_of_run(run_id)
+        row = await self._row(job)
+        now, late = await self._store().now(), await self._store().evidence(row.id)
+        said = explain(row, now, self.entries or None, late, await look(self._store(), row, now))
+        if number < row.run:
+            said = f"This run has ended; its job was retried, and its newest run is {row.id}.{row.run}. {said}"
         return Explanation(run_id, row.id, row.state, said)
 
     async def aentries(self) -> builtins.list[Entry]:
@@ -332,6 +341,8 @@ class App(Registry, Client):
 
         A name is given by a supervisor, which tells the store when the worker's process has died. It must be a new one.
         """
+        from holdfast.client.working import AppWorker  # noqa: PLC0415 - a program that only asks needs no engine
+
         return AppWorker(self, concurrency, frozenset(queues) if queues else None, name)
 
     # Machinery

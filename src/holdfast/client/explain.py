@@ -1,15 +1,56 @@
-"""Why is it not running, who holds it, what will wake it and when: one job in plain words."""
+"""Why is it not running, who holds it, what will wake it and when: one job in plain words.
+
+`explain` is pure. `look` gathers what it needs beside the row: the workers that were heard of lately, the job's last
+event, the names of the children that it waits for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
 
-from holdfast.machines import JobState
-from holdfast.store import Evidence, Job
+import msgspec
+
+from holdfast.machines import Event, HistoryEvent, JobEvent, JobState
+from holdfast.store import Evidence, Job, Store, WorkerCard
 from holdfast.store.decide import DOUBT, PAUSE_KEY
 
-__all__ = ["explain"]
+__all__ = ["Around", "explain", "look"]
+
+CHILD = "holdfast:child:"
+RETRY = "holdfast:retry:"
+TIMERS = ("holdfast:timer:", RETRY)
+
+
+class Around(msgspec.Struct, frozen=True):
+    """What is known beside a job's row.
+
+    Attributes:
+        alive: the workers that were heard of lately; None if nobody looked.
+        last: the job's newest event.
+        children: by the key of a wait for a child, the child.
+    """
+
+    alive: Sequence[WorkerCard] | None = None
+    last: Event | None = None
+    children: Mapping[str, str] = {}
+
+
+async def look(store: Store, job: Job, now: float) -> Around:
+    """Gather what explains a job."""
+    alive = [card for card in await store.workers() if now - card.seen_at <= card.lease_seconds]
+    waits = [place.correlation_key or "" for place in job.wait.places()] if job.wait is not None else []
+    keys = [key for key in waits if key.startswith(CHILD)]
+    stream = await store.events(job.id, 0 if keys else max(0, job.version - 1))
+    values = {one.payload.get("node"): one.payload for one in stream if one.type == HistoryEvent.VALUE_RECORDED}
+    run = f".{job.run}" if job.run > 1 else ""  # a new run has children of its own
+    children: dict[str, str] = {}
+    for key in keys:
+        node = key.removeprefix(CHILD).removesuffix(run)
+        child = values.get(f"{node}:id{run}", {}).get("value")
+        if isinstance(child, str):
+            children[key] = child
+    return Around(alive, stream[-1] if stream else None, children)
 
 
 def explain(
@@ -17,6 +58,7 @@ def explain(
     now: float,
     entries: Container[tuple[str, str]] | None = None,
     evidence: Sequence[Evidence] = (),
+    around: Around | None = None,
 ) -> str:
     """Say where a job is and what it waits for.
 
@@ -25,14 +67,17 @@ def explain(
         now: the store's time.
         entries: what the asker's app can run, if it has one; None if that is not known.
         evidence: what its calls reported when it was too late.
+        around: what else is known.
     """
-    said = [_where(job, now), *(_late(one) for one in evidence)]
-    if job.state is JobState.QUEUED and job.due_at <= now and entries is None:
-        said.append(f"It waits for a worker that has the job {job.plugin}.{job.entry}.")
-    if job.state is JobState.QUEUED and entries is not None and (job.plugin, job.entry) not in entries:
+    around = around or Around()
+    said = [_where(job, now, around), *(_late(one) for one in evidence)]
+    if job.state is JobState.QUEUED and job.due_at <= now:
+        said += _takers(job, entries, around.alive)
+    elif job.state is JobState.QUEUED and entries is not None and (job.plugin, job.entry) not in entries:
         said.append(f"This app has no job {job.plugin}.{job.entry}: it waits for a worker that has.")
-    if job.cancel is not None and job.state is JobState.RUNNING:
-        said.append("It was asked to cancel and may still clean up.")
+    if job.cancel is not None and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.WAITING}:
+        why = f" ({job.cancel.reason})" if job.cancel.reason else ""
+        said.append(f"It was asked to cancel{why} and may still clean up.")
     if job.pause:
         said.append("It will pause at its next step.")
     if job.deadline is not None and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.WAITING}:
@@ -40,8 +85,34 @@ def explain(
     return " ".join(said)
 
 
-def _where(job: Job, now: float) -> str:
+def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequence[WorkerCard] | None) -> list[str]:
+    """Say who could take a job that is due, or that nobody can."""
+    name = f"{job.plugin}.{job.entry}"
+    waits = [f"It waits for a worker that has the job {name}."] if entries is None else []
+    if entries is not None and (job.plugin, job.entry) not in entries:
+        waits = [f"This app has no job {name}: it waits for a worker that has."]
+    if alive is None:
+        return waits
+    having = [card for card in alive if name in card.entries]
+    serving = [card for card in having if card.queues is None or job.queue in card.queues]
+    if serving:
+        count = "a worker that has it is" if len(serving) == 1 else f"{len(serving)} workers that have it are"
+        return [f"But {count} alive, and will take it with the next free slot."]
+    if having:
+        return [f"No live worker that has it serves the queue {job.queue!r}.", *waits]
+    nobody = (
+        "No worker that has this job is alive." if alive else "No worker is alive: start one with `holdfast worker`."
+    )
+    return [nobody, *waits]
+
+
+def _where(job: Job, now: float, around: Around) -> str:
     match job.state:
+        case JobState.QUEUED if job.due_at > now and job.started:
+            node = (around.last.payload.get("node") if around.last is not None else None) or None
+            what = f"It tries {node} again" if node is not None else "It is tried again"
+            why = _because(around.last) if node is None else ""
+            return f"{what} {_time(job.due_at, now)}{why}; {_attempts(job)}."
         case JobState.QUEUED if job.due_at > now:
             return f"It is queued and due {_time(job.due_at, now)}; {_attempts(job)}."
         case JobState.QUEUED:
@@ -52,14 +123,23 @@ def _where(job: Job, now: float) -> str:
             holder = job.lease.worker if job.lease is not None else "nobody"
             return f"It runs: worker {holder} holds it, attempt {job.attempt}."
         case JobState.WAITING:
-            return _waits(job, now)
+            return _waits(job, now, around)
         case JobState.FAILED:
-            return "It has failed and is given up; an operator may retry it."
+            return f"It has failed{_because(around.last)} and is given up; an operator may retry it."
         case state:
             return f"It has ended: {state}."
 
 
-def _waits(job: Job, now: float) -> str:
+def _because(last: Event | None) -> str:
+    """Say why a job is tried again or was given up, by its last event."""
+    if last is None or last.type not in {JobEvent.REQUEUED, JobEvent.FAILED}:
+        return ""
+    error = last.payload.get("error") or {}
+    reason = error.get("message") or last.payload.get("message") or last.payload.get("reason")
+    return f" ({reason})" if reason else ""
+
+
+def _waits(job: Job, now: float, around: Around) -> str:
     wait = job.wait
     assert wait is not None, "a job that waits has a wait"
     places = [place.correlation_key or "" for place in wait.places()]
@@ -70,11 +150,18 @@ def _waits(job: Job, now: float) -> str:
     until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", for ever"
     if signals:
         said.append(f"It waits for the signal {' or '.join(signals)}{until}.")
-    if any(key.startswith("holdfast:child:") for key in places):
-        said.append("It waits for a job that it has started.")
-    if places[0].startswith(("holdfast:timer:", "holdfast:retry:")):
+    said += [_child(key, around) for key in places if key.startswith(CHILD)]
+    if places[0].startswith(RETRY):
+        said.append(f"It tries {places[0].removeprefix(RETRY)} again {_time(wait.deadline or now, now)}.")
+    elif places[0].startswith(TIMERS):
         said.append(f"It sleeps until {_time(wait.deadline or now, now)}.")
     return " ".join(said)
+
+
+def _child(key: str, around: Around) -> str:
+    name = key.removeprefix(CHILD).removeprefix("job.").partition(":")[0]
+    child = f", run {around.children[key]}" if key in around.children else ""
+    return f"It waits for a job that it has started: {name}{child}."
 
 
 def _question(key: str) -> str:

@@ -26,7 +26,7 @@ from holdfast.store.decide import DOUBT
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "handed_out"]
 
 
 NODE_STARTED, NODE_FINISHED = HistoryEvent.NODE_STARTED.value, HistoryEvent.NODE_FINISHED.value
@@ -54,7 +54,7 @@ class Calls:
         if recorded is not None:
             self._delivered.set()
             self._delivered = asyncio.Event()
-            return _handed_out(call, node, recorded)
+            return handed_out(call, node, recorded)
         if attempt.replay.owed:
             await self._frontier(call.name, node)
         if attempt.pausing:
@@ -271,7 +271,8 @@ class Calls:
         raise AssertionError("an operator's answer comes with another attempt")
 
 
-def _handed_out(call: Call[..., Any], node: str, recorded: Success | Failure) -> Any:
+def handed_out(call: Call[..., Any], node: str, recorded: Success | Failure) -> Any:
+    """Give a recorded result, or raise a recorded failure, as the call would have."""
     if isinstance(recorded, Success):
         return call.signature.decode_result(recorded.result)
     if recorded.kind == "InDoubt":

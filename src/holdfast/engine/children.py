@@ -21,7 +21,7 @@ from holdfast.store import Submit
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Children", "Submission"]
+__all__ = ["Children", "Submission", "outcome_of"]
 
 Submission = Callable[[JobFunction[..., Any], str, dict[str, Any], float], Submit]
 
@@ -48,9 +48,14 @@ class Children:
             if made.job != name:  # its end would be told to somebody else, and never to us
                 reason = f"the key {job.chosen.key!r} belongs to job {made.job}, which this call has not started"
                 raise StepFailed(job.name, "IdempotencyConflict", reason)
-        told = (await attempt.waits.blocked_on(node, key, "child")).get("payload") or {}
-        if told.get("state") == "completed":
-            return job.signature.decode_result(told.get("result"))
-        error = told.get("error") or {}
-        reason = error.get("message") or told.get("reason") or str(told.get("state"))
-        raise StepFailed(job.name, error.get("code") or f"child {told.get('state')}", reason, node)
+        return outcome_of(job, node, await attempt.waits.blocked_on(node, key, "child"))
+
+
+def outcome_of(job: JobFunction[..., Any], node: str, completed: dict[str, Any]) -> Any:
+    """Give a child's result, by the wait that its end has completed, or raise how it failed."""
+    told = completed.get("payload") or {}
+    if told.get("state") == "completed":
+        return job.signature.decode_result(told.get("result"))
+    error = told.get("error") or {}
+    reason = error.get("message") or told.get("reason") or str(told.get("state"))
+    raise StepFailed(job.name, error.get("code") or f"child {told.get('state')}", reason, node)

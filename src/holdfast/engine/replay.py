@@ -98,6 +98,10 @@ class Replay:
         """List the nodes of this name with such an outcome; every new call asks, so it looks at no others."""
         return list(self._owed[name])
 
+    def unasked(self) -> list[str]:
+        """List every node with such an outcome."""
+        return list(self._outcomes)
+
     def _read(self, event: Event) -> None:
         if event.type in HistoryEvent.__members__.values():
             self._read_call(event, event.payload, event.payload.get("node") or "")

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from holdfast.surfaces.common import client, json_option, show_result, url_option
+from holdfast.surfaces.common import Where, client, json_option, local_app, show_result, url_option, where_options
 
 __all__ = ["COMMANDS"]
 
@@ -19,7 +19,7 @@ def migrate(url: str | None, check: bool, as_json: bool) -> None:  # noqa: FBT00
     """Bring the store's schema up to this release: numbered migrations, forward only, one process at a time."""
     from holdfast.client.migrating import migrate as bring_up  # noqa: PLC0415 - see the promise of `cli`
 
-    app = client(url)
+    app = local_app(url)
     found = app.block(bring_up(app.url, check=check))
 
     def text() -> str:
@@ -33,7 +33,7 @@ def migrate(url: str | None, check: bool, as_json: bool) -> None:  # noqa: FBT00
 
 
 @click.command(epilog="Example: holdfast purge --older-than 30d --status succeeded")
-@url_option
+@where_options
 @click.option("--older-than", required=True, help="How long ago a run must have ended: 30d, 12h, 1w.")
 @click.option("--limit", type=click.IntRange(1), help="Remove so many at most.  [default: all]")
 @click.option(
@@ -44,10 +44,16 @@ def migrate(url: str | None, check: bool, as_json: bool) -> None:  # noqa: FBT00
     help="Only runs that ended so; may be given again.  [default: all]",
 )
 @json_option
-def purge(url: str | None, older_than: str, limit: int | None, statuses: tuple[str, ...], as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def purge(
+    where: Where,
+    older_than: str,
+    limit: int | None,
+    statuses: tuple[str, ...],
+    as_json: bool,  # noqa: FBT001 - a flag of the command line
+) -> None:
     """Remove runs that ended long ago, oldest first, with everything that is kept of them; never one that goes on."""
     chosen = {"statuses": statuses} if statuses else {}
-    removed = client(url).purge(older_than=older_than, limit=limit, **chosen)
+    removed = client(where).purge(older_than=older_than, limit=limit, **chosen)
     show_result({"removed": removed}, as_json=as_json, text=lambda: f"removed {removed}")
 
 

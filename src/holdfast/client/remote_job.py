@@ -1,0 +1,61 @@
+"""A job on a server: a name, and the options for the runs that are started from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast.authoring.signature import payload as kept
+from holdfast.client.handle import RunHandle
+from holdfast.client.views import Creation
+from holdfast.durations import seconds
+
+if TYPE_CHECKING:
+    from holdfast.client.remote import RemoteClient
+
+__all__ = ["RemoteJob"]
+
+_OPTIONS = frozenset({"attributes", "deadline", "delay", "key", "priority", "queue"})
+
+
+class RemoteJob:
+    """A job on a server, by name, with the options for the runs started from it."""
+
+    def __init__(self, client: RemoteClient, name: str, chosen: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.chosen = dict(chosen or {})
+        self._client = client
+
+    def options(self, **chosen: Any) -> RemoteJob:
+        """Choose ``key``, ``priority``, ``queue``, ``deadline``, ``delay`` and ``attributes``, as for an app's job."""
+        unknown = sorted(set(chosen) - _OPTIONS)
+        if unknown:
+            raise TypeError(f"unknown options {', '.join(unknown)}; there are {', '.join(sorted(_OPTIONS))}")
+        return RemoteJob(self._client, self.name, chosen)
+
+    def start(self, **arguments: Any) -> RunHandle:
+        """Start a run of this job and return its handle."""
+        return self._client.start(self, **arguments)
+
+    async def astart(self, **arguments: Any) -> RunHandle:
+        """Start a run of this job and return its handle."""
+        return await self._client.astart(self, **arguments)
+
+    def __repr__(self) -> str:
+        return f"<job {self.name} at {self._client.url}>"
+
+    def creation(self, plugin: str, name: str, arguments: dict[str, Any]) -> Creation:
+        """Put together what a server is asked for."""
+        chosen = self.chosen
+        deadline, delay = chosen.get("deadline"), chosen.get("delay")
+        return Creation(
+            plugin_id=plugin,
+            entry_id=name,
+            args=kept(name, arguments),
+            idempotency_key=chosen.get("key"),
+            deadline=seconds(deadline) if deadline is not None else None,
+            priority=chosen.get("priority", 0),
+            delay=seconds(delay) if delay is not None else None,
+            queue=chosen.get("queue"),
+            attributes=dict(chosen.get("attributes") or {}),
+        )

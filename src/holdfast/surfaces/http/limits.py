@@ -1,0 +1,138 @@
+"""How large a request may be: looked at before anything is parsed, and counted while it comes.
+
+A body that is too large is not kept: what comes after the limit is read and forgotten, up to a bound, so that the
+client hears the answer; then the connection is closed. JSON is looked over as bytes (how deep, how many names, how
+long its numbers are) before a single value is made of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import msgspec
+
+from holdfast.surfaces.http.answers import Receive, Scope
+from holdfast.surfaces.http.problems import Problem
+
+__all__ = ["Limits", "check_json", "check_request", "read_body"]
+
+CLOSE = [(b"connection", b"close")]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request may have.
+
+    Attributes:
+        body_bytes: bytes of a body.
+        header_bytes: bytes of all headers, names and values.
+        query_bytes: bytes of a query.
+        path_bytes: bytes of a path.
+        json_depth: how deep JSON may nest.
+        json_names: how many names and containers a JSON document may have.
+        json_digits: digits of one number.
+        body_seconds: how long a body may take to come.
+        drain_bytes: how much of a refused body is read and forgotten before the connection is closed.
+        stream_seconds: how long one stream lasts; its client comes back with Last-Event-ID.
+        stream_stall_seconds: how long a client may leave what was sent to it unread.
+        heartbeat_seconds: how often a silent stream says that it is alive.
+        streams: how many streams at once.
+    """
+
+    body_bytes: int = 2 * 1024 * 1024
+    header_bytes: int = 16 * 1024
+    query_bytes: int = 8 * 1024
+    path_bytes: int = 2 * 1024
+    json_depth: int = 64
+    json_names: int = 100_000
+    json_digits: int = 400
+    body_seconds: float = 15.0
+    drain_bytes: int = 64 * 1024 * 1024
+    stream_seconds: float = 3600.0
+    stream_stall_seconds: float = 20.0
+    heartbeat_seconds: float = 15.0
+    streams: int = 2000
+
+
+def check_request(scope: Scope, limits: Limits) -> None:
+    """Refuse a request whose head is too large."""
+    if len(scope["query_string"]) > limits.query_bytes:
+        raise Problem(414, "query_too_long", f"the query has over {limits.query_bytes} bytes", "use fewer filters")
+    if len(scope.get("raw_path") or scope["path"]) > limits.path_bytes:
+        raise Problem(414, "path_too_long", f"the path has over {limits.path_bytes} bytes", "no route is so long")
+    size = 0
+    for name, value in scope["headers"]:
+        size += len(name) + len(value)
+    if size > limits.header_bytes:
+        raise Problem(
+            431, "headers_too_large", f"the headers have over {limits.header_bytes} bytes", "send fewer or shorter ones"
+        )
+
+
+async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
+    """Read a body, counting."""
+    said = next((value for name, value in scope["headers"] if name == b"content-length"), None)
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            if said is not None and (not said.isdigit() or int(said[:20]) > limits.body_bytes):
+                await _forget(receive, limits)
+            message = await receive()
+            body: bytes = message.get("body", b"")
+            if not message.get("more_body") and len(body) <= limits.body_bytes:
+                return body  # the everyday one: all of it at once
+            return await _gather(body, message, receive, limits)
+    except TimeoutError:
+        raise Problem(
+            408, "request_timeout", f"the body took over {limits.body_seconds:g} s", "send it again", headers=CLOSE
+        ) from None
+
+
+async def _gather(body: bytes, message: Any, receive: Receive, limits: Limits) -> bytes:
+    parts, size = [body], len(body)
+    while message.get("more_body") and size <= limits.body_bytes:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+    if size > limits.body_bytes:
+        parts.clear()
+        await _forget(receive, limits, ended=not message.get("more_body"))
+    return b"".join(parts)
+
+
+async def _forget(receive: Receive, limits: Limits, *, ended: bool = False) -> None:
+    """Read a body that is too large to its end, keeping nothing, and refuse it."""
+    size = 0
+    while not ended and size <= limits.drain_bytes:
+        message = await receive()
+        size += len(message.get("body", b""))
+        ended = not message.get("more_body")
+    raise Problem(
+        413, "body_too_large", f"the body has over {limits.body_bytes} bytes",
+        "keep the data elsewhere and pass a reference to it", headers=() if ended else CLOSE,
+    )  # fmt: skip
+
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)  # possessive: never goes back, so never takes long
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def check_json(body: bytes, limits: Limits) -> None:
+    """Refuse JSON that is too deep, has too many names, or numbers that are too long; without reading it."""
+    opened = body.count(b"[") + body.count(b"{")
+    many = opened > limits.json_depth or body.count(b":") > limits.json_names
+    long = re.search(rb"[0-9.]{%d}" % (limits.json_digits + 1), body)
+    if not many and long is None:
+        return  # whatever is inside its strings, it is not too much
+    bare = _STRING.sub(b"", body)
+    if bare.count(b":") + bare.count(b"[") + bare.count(b"{") > limits.json_names:
+        raise Problem(413, "json_too_large", f"over {limits.json_names} names and containers", "send less at once")
+    if re.search(rb"[0-9.]{%d}" % (limits.json_digits + 1), bare):
+        raise Problem(
+            422, "number_too_long", f"a number has over {limits.json_digits} digits", "send it as text instead"
+        )
+    depth = 0
+    for bracket in bare.translate(None, _NOT_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > limits.json_depth:
+            raise Problem(422, "json_too_deep", f"it nests deeper than {limits.json_depth} levels", "make it flatter")

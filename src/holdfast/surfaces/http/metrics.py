@@ -1,0 +1,67 @@
+"""What a monitor reads: Prometheus text, written by hand, for it is a few lines. Names begin with ``holdfast_``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from holdfast.client.views import Stats
+
+__all__ = ["Metrics"]
+
+Samples = Iterable[tuple[dict[str, str], float]]
+
+
+class Metrics:
+    """Counts requests, and tells them with what the store says."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+
+    def count(self, route: str, method: str, status: int) -> None:
+        """Count a request, by its route and not by its path: there are few routes."""
+        self._requests[route, method if method in _METHODS else "other", status] += 1
+
+    def text(self, stats: Stats | None, ready: str, streams: int, dropped: int) -> str:
+        """Write everything down; without the store's figures if it is away."""
+        parts = [
+            _family(
+                "http_requests_total", "counter", "Requests answered.",
+                [({"route": route, "method": method, "code": str(code)}, number)
+                 for (route, method, code), number in sorted(self._requests.items())],
+            ),
+            _family("http_streams", "gauge", "Streams that are open.", [({}, streams)]),
+            _family("http_streams_dropped_total", "counter", "Streams whose client did not read.", [({}, dropped)]),
+            _family("ready_state", "gauge", "1 for the state that this process is in.", [({"state": ready}, 1)]),
+            _family("store_up", "gauge", "Whether the store answers.", [({}, int(stats is not None))]),
+        ]  # fmt: skip
+        if stats is not None:
+            queues = [
+                ({"queue": queue, "kind": kind}, number)
+                for queue, kinds in sorted(stats.queues.items())
+                for kind, number in sorted(kinds.items())
+            ]
+            parts += [
+                _family("runs", "gauge", "Newest runs of all jobs, by status.",
+                        [({"status": status}, number) for status, number in sorted(stats.runs.items())]),
+                _family("queue_jobs", "gauge", "Jobs in each queue.", queues),
+                _family("oldest_due_seconds", "gauge", "For how long the job that waits longest has been due.",
+                        [({}, stats.oldest_due_seconds or 0.0)]),
+                _family("workers", "gauge", "Workers that were heard of lately.", [({}, stats.workers)]),
+            ]  # fmt: skip
+        return "".join(parts)
+
+
+_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"}
+
+
+def _family(name: str, kind: str, text: str, samples: Samples) -> str:
+    lines = [f"# HELP holdfast_{name} {text}", f"# TYPE holdfast_{name} {kind}"]
+    for labels, value in samples:
+        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"holdfast_{name}{{{inside}}} {value}" if inside else f"holdfast_{name} {value}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,144 @@
+"""The route table: everything that can be asked for, with the scope that it needs. What is not here does not exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
+from holdfast.client.workers import WorkerStatus
+from holdfast.machines import Event, RunRecord
+from holdfast.store import Evidence
+from holdfast.surfaces.http import looking, probes, steering, streams
+from holdfast.surfaces.http.openapi import Machine, get_openapi
+from holdfast.surfaces.http.operations import PUBLIC, Many, Operation, Text
+from holdfast.surfaces.http.tokens import Scope
+
+__all__ = ["routes"]
+
+API = "/api/v1"
+READ, SUBMIT, OPERATE, ADMIN = Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN
+STREAM = Text("text/event-stream")
+
+
+def routes() -> list[Operation]:
+    """Make the table; the routes that are asked for most come first."""
+    made = [*_runs(), *_one_run(), *_around(), *_outside()]
+    by_path: dict[str, list[str]] = {}
+    for one in made:
+        one.allow = by_path.setdefault(one.path, [])
+        one.allow.append(one.method)
+    return made
+
+
+def _runs() -> list[Operation]:
+    run = f"{API}/runs/{{id}}"
+    return [
+        Operation(
+            "POST", f"{API}/runs", SUBMIT, steering.create_run, "Create a run, durably.",
+            {201: RunRecord, 200: RunRecord}, takes=Creation,
+        ),
+        Operation("GET", run, READ, looking.get_run, "A run's record.", {200: RunRecord}),
+        Operation(
+            "GET", f"{API}/runs", READ, looking.list_runs, "Runs, newest first.", {200: Many(RunRecord)},
+            query=looking.RUN_FILTERS,
+        ),
+        Operation(
+            "GET", f"{run}/result", READ, looking.get_result, "What a run returned; 202 while it has not ended.",
+            {200: looking.Result, 202: looking.Result},
+        ),
+        Operation(
+            "GET", f"{run}/explain", READ, looking.explain_run, "Where a run is, and what will wake it.",
+            {200: Explanation},
+        ),
+        Operation(
+            "GET", f"{run}/events", READ, looking.list_events, "What happened to the run's job, oldest first.",
+            {200: Many(Event)}, query=looking.PAGED,
+        ),
+        Operation(
+            "GET", f"{run}/evidence", READ, looking.list_evidence, "What calls reported when it was too late.",
+            {200: Many(Evidence)},
+        ),
+        Operation(
+            "GET", f"{run}/exports", READ, looking.list_exports, "What the run has produced.",
+            {200: Many(Export)}, query=looking.PAGED,
+        ),
+        Operation(
+            "GET", f"{run}/exports/{{number}}/content", READ, looking.get_content, "One export's bytes, as a file.",
+            {200: Text("application/octet-stream")},
+        ),
+        Operation(
+            "GET", f"{run}/stream", READ, streams.stream_run,
+            "The run's record at each change (`run`) and its events (`event`), until it has ended.",
+            {200: STREAM}, query=streams.RUN_STREAM,
+        ),
+    ]  # fmt: skip
+
+
+def _one_run() -> list[Operation]:
+    run = f"{API}/runs/{{id}}"
+    record: dict[int, Any] = {200: RunRecord}
+    return [
+        Operation(
+            "POST", f"{run}/cancel", OPERATE, steering.cancel_run, "Ask a run to cancel.", record,
+            takes=steering.Cancel, optional=True,
+        ),
+        Operation(
+            "POST", f"{run}/retry", OPERATE, steering.retry_run, "Reopen a failed job as a new run.", {201: RunRecord},
+            takes=steering.Retry,
+        ),
+        Operation(
+            "POST", f"{run}/pause", OPERATE, steering.pause_run, "Pause a run at its next step.", record,
+            takes=steering.Pause, optional=True,
+        ),
+        Operation(
+            "POST", f"{run}/resume", OPERATE, steering.resume_run, "Let a paused run go on.", record,
+            takes=steering.Pause, optional=True,
+        ),
+        Operation(
+            "POST", f"{run}/signal", SUBMIT, steering.signal_run, "Send a signal.", {200: steering.Outcome},
+            takes=steering.Signal,
+        ),
+        Operation(
+            "POST", f"{run}/resolve", OPERATE, steering.resolve_run, "Answer for a tool in doubt.", record,
+            takes=steering.Resolve,
+        ),
+    ]  # fmt: skip
+
+
+def _around() -> list[Operation]:
+    return [
+        Operation("GET", f"{API}/stream", READ, streams.stream_runs, "The changes of all runs.", {200: STREAM}),
+        Operation(
+            "GET", f"{API}/workers", READ, looking.list_workers, "Who works, and on what.", {200: Many(WorkerStatus)}
+        ),
+        Operation("GET", f"{API}/entries", READ, looking.list_entries, "Jobs that can be started.", {200: Many(Entry)}),
+        Operation("GET", f"{API}/stats", READ, looking.get_stats, "The store in numbers.", {200: Stats}),
+        Operation(
+            "GET", f"{API}/machines", READ, looking.list_machines, "The three state machines.", {200: Many(Machine)}
+        ),
+        Operation(
+            "GET", f"{API}/machines/{{machine}}", READ, looking.get_machine, "One state machine.", {200: Machine}
+        ),
+        Operation("GET", f"{API}/gates", READ, looking.list_nothing, "Gates; none yet.", {200: Many(Any)}),
+        Operation("GET", f"{API}/schedules", READ, looking.list_nothing, "Schedules; none yet.", {200: Many(Any)}),
+        Operation(
+            "POST", f"{API}/verify", OPERATE, steering.verify, "Check histories: rules, hash chain, projections.",
+            {200: steering.Verified}, takes=steering.Verify, optional=True,
+        ),
+        Operation(
+            "POST", f"{API}/purge", ADMIN, steering.purge, "Remove runs that ended long ago, for good.",
+            {200: steering.Purged}, takes=steering.Purge,
+        ),
+    ]  # fmt: skip
+
+
+def _outside() -> list[Operation]:
+    return [
+        Operation("GET", "/healthz", PUBLIC, probes.healthz, "Whether the process answers.", {200: probes.Health}),
+        Operation(
+            "GET", "/readyz", PUBLIC, probes.readyz, "Whether more work may be sent here.",
+            {200: probes.ReadyAnswer, 503: probes.ReadyAnswer},
+        ),
+        Operation("GET", "/metrics", READ, probes.metrics, "Figures for Prometheus.", {200: Text("text/plain")}),
+        Operation("GET", "/openapi.json", READ, get_openapi, "This API, described.", {200: dict[str, Any]}),
+    ]  # fmt: skip

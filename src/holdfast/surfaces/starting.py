@@ -1,0 +1,159 @@
+"""Commands that make things happen: start runs, and work on them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast import errors
+from holdfast.surfaces import completing
+from holdfast.surfaces.common import Where, client, json_option, plain, show_result, url_option, value_of, where_options
+from holdfast.surfaces.following import follow_run
+from holdfast.surfaces.watching import pairs
+
+if TYPE_CHECKING:
+    from holdfast.client.verbs import Client
+
+__all__ = ["COMMANDS"]
+
+FOR_EVER = 1e9
+
+
+@click.command(epilog="Example: holdfast worker shop.py --processes 4")
+@click.argument("target")
+@url_option
+@click.option("--concurrency", type=click.IntRange(1), help="Jobs at once.  [default: 100]")
+@click.option("--queue", "queues", multiple=True, help="Serve only this queue; may be given again.")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
+@click.option("--until-idle", is_flag=True, help="Stop when there is nothing left to do.")
+@click.option("--name", hidden=True)
+def worker(
+    target: str,
+    url: str | None,
+    concurrency: int | None,
+    queues: tuple[str, ...],
+    processes: int,
+    until_idle: bool,  # noqa: FBT001 - a flag of the command line
+    name: str | None,
+) -> None:
+    """Run jobs of the App in TARGET, a file or a module, until stopped.
+
+    SIGTERM and Ctrl-C stop it in order. Several processes have a supervisor that replaces the dead.
+    """
+    import signal  # noqa: PLC0415 - see the promise of `cli`
+
+    from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
+
+    app = load(target, url)
+    if processes > 1:
+        from holdfast.surfaces.supervisor import supervise  # noqa: PLC0415 - see the promise of `cli`
+
+        chosen = [target, "--url", app.url, *(part for queue in queues for part in ("--queue", queue))]
+        supervise(
+            app,
+            [*chosen, *(["--concurrency", str(concurrency)] if concurrency else [])],
+            processes,
+            until_idle=until_idle,
+        )
+        return
+    running = app.worker(concurrency=concurrency, queues=queues, name=name)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: running.stop())
+    running.run(until_idle=until_idle)
+
+
+@click.command(epilog="Example: holdfast start shop.py checkout sku=A1 card=4242 --follow")
+@click.argument("target")
+@click.argument("entry", shell_complete=completing.entries)
+@click.argument("arguments", nargs=-1)
+@where_options
+@click.option("--key", help="Idempotency key: the same key and arguments give the same run.")
+@click.option("--deadline", help="How long the run may take: 90s, 2h; 0 is no limit.")
+@click.option("--priority", type=int, default=0, help="Higher first.")
+@click.option("--delay", help="How long to wait before it may start: 10m.")
+@click.option("--queue", help="The queue, if not the job's own.")
+@click.option("--attr", "attributes", multiple=True, help="What to find it by, name=value; may be given again.")
+@click.option(
+    "--wait", type=float, is_flag=False, flag_value=FOR_EVER, help="Wait for the result, so many seconds at most."
+)
+@click.option("-f", "--follow", is_flag=True, help="Show it live until it has ended, then its result.")
+@json_option
+def start(
+    target: str,
+    entry: str,
+    arguments: tuple[str, ...],
+    where: Where,
+    wait: float | None,
+    follow: bool,  # noqa: FBT001 - a flag of the command line
+    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    **options: Any,
+) -> None:
+    """Start a run of the job ENTRY of TARGET, with ARGUMENTS as name=value, and print its id.
+
+    TARGET is a file or a module with an App in it; with --server, the name of an app there. Values are read as the
+    job's type hints say.
+    """
+    from holdfast.client.handle import RunHandle  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.client.views import Creation  # noqa: PLC0415 - see the promise of `cli`
+
+    asked, plugin, values = _prepared(target, entry, pairs(arguments, "arguments"), where)
+    creation = Creation(
+        plugin_id=plugin,
+        entry_id=entry,
+        args=values,
+        idempotency_key=options["key"],
+        deadline=_duration(options["deadline"], "--deadline"),
+        priority=options["priority"],
+        delay=_duration(options["delay"], "--delay"),
+        queue=options["queue"],
+        attributes={name: value_of(text) for name, text in pairs(options["attributes"], "attributes")},
+    )
+    run_id = asked.create(creation).record.run_id
+    if follow:
+        click.get_current_context().exit(follow_run(asked, run_id, as_json=as_json))
+    if wait is None:
+        show_result({"run_id": run_id}, as_json=as_json, text=lambda: run_id)
+        return
+    try:
+        result = RunHandle(asked, run_id).result(timeout=wait)
+    except (errors.RunFailed, errors.RunCanceled, errors.RunTimedOut) as error:
+        click.echo(f"holdfast: {error}", err=True)
+        click.get_current_context().exit(1)
+    show_result({"run_id": run_id, "result": result}, as_json=as_json, text=lambda: json.dumps(plain(result)))
+
+
+def _prepared(
+    target: str, entry: str, given: list[tuple[str, str]], where: Where
+) -> tuple[Client, str, dict[str, Any]]:
+    """Give whom to ask, the app's name, and the arguments read as its job wants them."""
+    if where.server is None:
+        from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
+
+        app = load(target, where.url)
+        job = app.entry(entry)
+        return app, job.plugin, {name: job.signature.from_text(name, text) for name, text in given}
+    asked = client(where)
+    found = [one for one in asked.block(asked.aentries()) if (one.plugin_id, one.entry_id) == (target, entry)]
+    hints = found[0].parameters.get("properties", {}) if found else {}
+    return asked, target, {name: _read(text, hints.get(name, {})) for name, text in given}
+
+
+def _read(text: str, hint: dict[str, Any]) -> Any:
+    """Read an argument: text where text is wanted, else JSON if it is some."""
+    return text if hint.get("type") == "string" else value_of(text)
+
+
+def _duration(text: str | None, option: str) -> float | None:
+    from holdfast.durations import seconds  # noqa: PLC0415 - see the promise of `cli`
+
+    if text is None:
+        return None
+    try:
+        return float(text) if text.replace(".", "", 1).isdecimal() else seconds(text)
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from error
+
+
+COMMANDS = (worker, start)

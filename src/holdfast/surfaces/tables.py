@@ -1,0 +1,89 @@
+"""Lists for people: a table with colours on a terminal, the same columns as plain aligned text anywhere else.
+
+rich is imported on a terminal only. It honours NO_COLOR. Ids are never cut: they are there to be copied.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+__all__ = ["STYLES", "ago", "bar", "lasted", "on_terminal", "show_table"]
+
+# How a status, or a worker's being there, looks on a terminal.
+STYLES = {
+    "queued": "cyan",
+    "running": "blue",
+    "succeeded": "green",
+    "failed": "red",
+    "timeout": "red",
+    "canceled": "yellow",
+    "cancel_requested": "yellow",
+    "alive": "green",
+    "lost": "red",
+}
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+GAP = 2  # between columns
+MILLISECONDS_BELOW = 10.0  # shorter than this is told with a fraction
+
+
+def on_terminal() -> bool:
+    """Whether somebody reads along."""
+    return sys.stdout.isatty()
+
+
+def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, spare: Sequence[str] = ()) -> None:
+    """Print rows under their heads; the columns named as spare are left out on a terminal that is too narrow."""
+    if not rows:
+        click.echo(empty)
+    elif on_terminal():
+        _rich(heads, rows, spare)
+    else:
+        widths = [max(len(row[place]) for row in [heads, *rows]) for place in range(len(heads))]
+        for row in [heads, *rows]:
+            click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _rich(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - see the module's promise
+    from rich.table import Table  # noqa: PLC0415 - see the module's promise
+    from rich.text import Text  # noqa: PLC0415 - see the module's promise
+
+    console = Console(highlight=False)
+    widths = {head: max(len(row[place]) for row in [heads, *rows]) for place, head in enumerate(heads)}
+    left = list(heads)
+    for head in reversed(spare):
+        if sum(widths[one] + GAP for one in left) > console.width + GAP:
+            left.remove(head)
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="bold", pad_edge=False)
+    for head in left:
+        fixed = head is not left[-1]  # only the last one is broken into lines
+        table.add_column(head, no_wrap=fixed, min_width=widths[head] if fixed else None, overflow="fold")
+    for row in rows:
+        cells = [cell for head, cell in zip(heads, row, strict=True) if head in left]
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in cells))
+    console.print(table)
+
+
+def ago(at: float | None, now: float | None = None) -> str:
+    """Say how long ago something was, or in how long it will be."""
+    if at is None:
+        return ""
+    distance = (time.time() if now is None else now) - at
+    return f"in {lasted(-distance)}" if distance < 0 else f"{lasted(distance)} ago"
+
+
+def lasted(duration: float) -> str:
+    """Say how long something took."""
+    if duration < MILLISECONDS_BELOW:
+        return f"{duration:.2g} s" if duration >= 0.1 else f"{duration * 1000:.0f} ms"  # noqa: PLR2004 - a tenth
+    size, unit = next((size, unit) for size, unit in _UNITS if duration >= size)
+    return f"{duration / size:.0f} {unit}"
+
+
+def bar(progress: float | None) -> str:
+    """Give a progress in per cent."""
+    return "" if progress is None else f"{progress:.0%}"

@@ -1,0 +1,114 @@
+"""The HTTP API for tests: called in-process, or served by a real process of its own on a free port."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from holdfast import App, wait_for
+from holdfast.server import asgi
+from holdfast.surfaces.http import listening
+from holdfast.surfaces.http.service import Service
+from support.stories import quick
+
+JSON = {"Content-Type": "application/json"}
+
+
+def near(app: App, **options: Any) -> httpx.AsyncClient:
+    """A client that calls the application in this process."""
+    peer = options.pop("peer", ("127.0.0.1", 50000))
+    base = options.pop("base", "http://localhost")
+    transport = httpx.ASGITransport(asgi(app, **options), client=peer, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url=base)
+
+
+class Served:
+    """A server in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self.process, self.url = process, url
+        self.port = int(url.rpartition(":")[2])
+
+    def resident_bytes(self) -> int:
+        """How much memory it holds now."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def served(target: Path | str, url: str, *options: str, **environment: str) -> Iterator[Served]:
+    """Serve a target; its first line says where."""
+    usual = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "HOLDFAST"))}
+    command = [sys.executable, "-m", "holdfast", "serve", str(target), "--url", url, "--port", "0", *options]
+    process = subprocess.Popen(command, env={**usual, **environment}, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        first = process.stderr.readline()
+        found = re.search(r"http://\S+", first)
+        assert found, first + process.stderr.read()
+        yield Served(process, found[0])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        process.stderr.close()
+
+
+@contextmanager
+def serving(service: Service, parser: str = "auto") -> Iterator[str]:
+    """Serve an application from a thread of this process; where."""
+    socket = listening.listen("127.0.0.1", 0)
+    server = listening.server(service, parser)
+    thread = threading.Thread(target=lambda: server.run(sockets=[socket]))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        socket.close()
+
+
+def jobs(app: App) -> App:
+    """Declare the jobs."""
+
+    @app.job
+    async def greet(name: str) -> str:
+        """Greet somebody."""
+        return f"hello {name}"
+
+    @app.job
+    async def ask(question: str = "?") -> str:
+        """Wait for an answer."""
+        return f"{question} {await wait_for('answer')}"
+
+    @app.job
+    async def fail() -> None:
+        """Fail."""
+        raise ValueError("no")
+
+    return app
+
+
+def shop(url: str, **settings: Any) -> App:
+    """Give an app with these jobs."""
+    return jobs(App("shop", config=quick(url, **settings)))
+
+
+@contextmanager
+def small_shop(folder: Path) -> Iterator[App]:
+    """Give the same on SQLite, for what is not about the store."""
+    made = shop(f"sqlite:///{folder / 'jobs.db'}", tokens=str(folder / "tokens.json"))
+    try:
+        yield made
+    finally:
+        made.close()

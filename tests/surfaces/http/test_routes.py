@@ -1,0 +1,280 @@
+"""Every route, on both databases: what is asked for happens, and is answered as the contract says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from holdfast import App
+from holdfast.machines import JOB, READY, RUN, RunRecord
+from support.postgres import fresh_url
+from support.stories import drain, play
+from support.web import near, shop, small_shop
+
+GREET = {"plugin_id": "shop", "entry_id": "greet", "args": {"name": "Ada"}}
+NOBODY = "01890000-0000-7000-8000-000000000000"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    made = shop(fresh_url() if request.param == "postgres" else f"sqlite:///{tmp_path / 'jobs.db'}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[App]:
+    with small_shop(tmp_path) as made:
+        yield made
+
+
+async def create(client: httpx.AsyncClient, entry: str = "greet", **more: Any) -> dict[str, Any]:
+    args = {"name": "Ada"} if entry == "greet" else {}
+    made = await client.post("/api/v1/runs", json={"plugin_id": "shop", "entry_id": entry, "args": args, **more})
+    assert made.status_code == 201, made.text
+    record: dict[str, Any] = made.json()
+    return record
+
+
+def test_a_run_is_created_read_and_ends(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            made = await client.post("/api/v1/runs", json=GREET)
+            assert made.status_code == 201
+            run = made.json()
+            assert made.headers["location"] == f"/api/v1/runs/{run['run_id']}"
+            assert msgspec.convert(run, RunRecord) == await app.aget(run["run_id"])
+            pending = await client.get(f"/api/v1/runs/{run['run_id']}/result")
+            assert (pending.status_code, pending.json()["result"]) == (202, None)
+            await drain(app)
+            read = (await client.get(made.headers["location"])).json()
+            assert (read["status"], read["progress"]) == ("succeeded", 1.0)
+            result = await client.get(f"/api/v1/runs/{run['run_id']}/result")
+            assert (result.status_code, result.json()) == (
+                200,
+                {"run_id": run["run_id"], "status": "succeeded", "result": "hello Ada"},
+            )
+            explained = (await client.get(f"/api/v1/runs/{run['run_id']}/explain")).json()
+            assert explained["explanation"] == "It has ended: completed."
+
+    play(story())
+
+
+def test_a_key_gives_the_same_run_with_200_and_other_arguments_409(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            first = await client.post("/api/v1/runs", json={**GREET, "idempotency_key": "k"})
+            again = await client.post("/api/v1/runs", json={**GREET, "idempotency_key": "k"})
+            assert (first.status_code, again.status_code) == (201, 200)
+            assert first.json()["run_id"] == again.json()["run_id"]
+            other = {**GREET, "args": {"name": "Bob"}, "idempotency_key": "k"}
+            refused = await client.post("/api/v1/runs", json=other)
+            assert (refused.status_code, refused.json()["code"]) == (409, "idempotency_conflict")
+
+    play(story())
+
+
+def test_a_refused_transition_is_409_with_machine_current_and_target(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            run = (await create(client))["run_id"]
+            refused = await client.post(f"/api/v1/runs/{run}/retry", json={"reason": "again"})
+            assert refused.status_code == 409
+            assert refused.headers["content-type"] == "application/problem+json"
+            said = refused.json()
+            assert (said["code"], said["machine"], said["current"]) == ("invalid_transition", "Job", "queued")
+            assert said["target"]
+            assert said["hint"]
+
+    play(story())
+
+
+def test_a_run_is_paused_resumed_cancelled_and_a_failed_one_retried(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            run = (await create(client))["run_id"]
+            paused = await client.post(f"/api/v1/runs/{run}/pause")
+            assert (paused.status_code, paused.json()["stage"]) == (200, "paused")
+            assert (await client.post(f"/api/v1/runs/{run}/resume", json={"actor": "ana"})).json()["stage"] == "queued"
+            ended = (await client.post(f"/api/v1/runs/{run}/cancel", json={"reason": "enough"})).json()
+            assert (ended["status"], ended["cancel_reason"]) == ("canceled", "enough")
+            failed = (await create(client, "fail"))["run_id"]
+            await drain(app)
+            again = await client.post(f"/api/v1/runs/{failed}/retry", json={"reason": "mended"})
+            assert (again.status_code, again.json()["run_id"]) == (201, f"{failed}.2")
+            assert again.headers["location"] == f"/api/v1/runs/{failed}.2"
+            events = (await client.get(f"/api/v1/runs/{failed}/events")).json()["items"]
+            assert events[-1]["payload"]["actor"] == "http", "who has done it is recorded"
+            assert (await client.get(f"/api/v1/runs/{failed}.3")).status_code == 404
+
+    play(story())
+
+
+def test_a_signal_is_delivered_and_a_repeat_is_harmless(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            run = (await create(client, "ask"))["run_id"]
+            await drain(app)
+            body = {"key": "answer", "payload": 42, "id": "once"}
+            assert (await client.post(f"/api/v1/runs/{run}/signal", json=body)).json() == {"outcome": "delivered"}
+            assert (await client.post(f"/api/v1/runs/{run}/signal", json=body)).json() == {"outcome": "repeat"}
+            await drain(app)
+            assert (await client.get(f"/api/v1/runs/{run}/result")).json()["result"] == "? 42"
+            late = await client.post(f"/api/v1/runs/{run}/signal", json={"key": "answer"})
+            assert late.json() == {"outcome": "too_late"}
+            refused = await client.post(f"/api/v1/runs/{run}/signal", json={"key": "holdfast:pause"})
+            assert (refused.status_code, refused.json()["code"]) == (422, "invalid_arguments")
+
+    play(story())
+
+
+def test_a_question_that_nobody_asks_is_409(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            run = (await create(client))["run_id"]
+            for answer in ("done", "not_done", "fail"):
+                body = {"step": "charge:1", "answer": answer, "result": None}
+                refused = await client.post(f"/api/v1/runs/{run}/resolve", json=body)
+                assert (refused.status_code, refused.json()["code"]) == (409, "not_in_doubt")
+
+    play(story())
+
+
+def test_runs_are_listed_in_pages_and_filtered(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            made = [(await create(client))["run_id"] for _ in range(5)]
+            await client.post(f"/api/v1/runs/{made[0]}/cancel")
+            seen: list[str] = []
+            cursor: dict[str, str] = {}
+            while True:
+                page = (await client.get("/api/v1/runs", params={"limit": 2, **cursor})).json()
+                seen += [one["run_id"] for one in page["items"]]
+                if page["next"] is None:
+                    break
+                cursor = {"cursor": page["next"]}
+            assert seen == made[::-1], "newest first, none lost, none twice"
+            only = (await client.get("/api/v1/runs?status=canceled&status=failed")).json()["items"]
+            assert [one["run_id"] for one in only] == [made[0]]
+            assert (await client.get("/api/v1/runs", params={"entry_id": "ask"})).json()["items"] == []
+
+    play(story())
+
+
+def test_events_are_listed_from_behind_a_cursor(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            run = (await create(client))["run_id"]
+            await drain(app)
+            seen: list[dict[str, Any]] = []
+            cursor: str | None = "0"
+            while cursor is not None:
+                page = (await client.get(f"/api/v1/runs/{run}/events", params={"limit": 2, "cursor": cursor})).json()
+                assert len(page["items"]) <= 2
+                seen += page["items"]
+                cursor = page["next"]
+            assert seen == [msgspec.to_builtins(event) for event in await app.aevents(run)]
+            for part in ("evidence", "exports"):
+                assert (await client.get(f"/api/v1/runs/{run}/{part}")).json() == {"items": [], "next": None}
+            assert (await client.get(f"/api/v1/runs/{run}/exports/1/content")).status_code == 404
+
+    play(story())
+
+
+def test_what_is_around_the_runs_is_told(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            await create(client)
+            entries = (await client.get("/api/v1/entries")).json()["items"]
+            assert [one["entry_id"] for one in entries] == ["ask", "fail", "greet"]
+            assert entries[2]["parameters"]["properties"] == {"name": {"type": "string"}}
+            assert (await client.get("/api/v1/workers")).json() == {"items": [], "next": None}
+            assert (await client.get("/api/v1/stats")).json()["workers"] == 0
+            for name, table in (("job", JOB), ("run", RUN), ("ready", READY)):
+                assert (await client.get(f"/api/v1/machines/{name}")).json() == table.as_dict()
+            assert len((await client.get("/api/v1/machines")).json()["items"]) == 3
+            assert (await client.get("/api/v1/machines/engine")).status_code == 404
+            for name in ("gates", "schedules"):
+                assert (await client.get(f"/api/v1/{name}")).json() == {"items": [], "next": None}
+            assert (await client.get("/healthz")).json() == {"status": "ok"}
+            assert (await client.get("/readyz")).json() == {"state": "ready"}
+            assert (await client.get("/openapi.json")).json()["openapi"] == "3.1.0"
+            told = (await client.get("/metrics")).text
+            assert 'holdfast_http_requests_total{route="/api/v1/runs",method="POST",code="201"} 1' in told
+            assert 'holdfast_ready_state{state="ready"} 1' in told
+
+    play(story())
+
+
+def test_histories_are_verified_and_old_runs_purged(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            run = (await create(client))["run_id"]
+            await drain(app)
+            assert (await client.post("/api/v1/verify")).json() == {"wrong": {}}
+            assert (await client.post("/api/v1/verify", json={"run_id": run})).json() == {"wrong": {}}
+            kept = await client.post("/api/v1/purge", json={"older_than": "1h"})
+            assert kept.json() == {"removed": 0}
+            refused = await client.post("/api/v1/purge", json={"older_than": "soon"})
+            assert (refused.status_code, refused.json()["code"]) == (422, "invalid_arguments")
+            gone = await client.post("/api/v1/purge", json={"older_than": 0, "statuses": ["succeeded"], "limit": 5})
+            assert gone.json() == {"removed": 1}
+            assert (await client.get(f"/api/v1/runs/{run}")).status_code == 404
+
+    play(story())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", f"/runs/{NOBODY}", None, 404, "unknown_job"),
+        ("GET", f"/runs/{NOBODY}/events", None, 404, "unknown_job"),
+        ("GET", f"/runs/{NOBODY}/stream", None, 404, "unknown_job"),
+        ("GET", "/runs/x.y", None, 404, "unknown_job"),
+        ("POST", f"/runs/{NOBODY}/cancel", {}, 404, "unknown_job"),
+        ("POST", "/runs", {"plugin_id": "shop", "entry_id": "nothing"}, 404, "unknown_entry"),
+        ("POST", "/runs", {"plugin_id": "shop", "entry_id": "greet"}, 422, "invalid_arguments"),
+        ("POST", "/runs", {**GREET, "args": {"name": 5}}, 422, "invalid_arguments"),
+        ("POST", "/runs", {**GREET, "deadline": "soon"}, 422, "invalid_arguments"),
+        ("POST", "/runs", {**GREET, "delay": -1}, 422, "invalid_arguments"),
+        ("POST", "/runs", {**GREET, "colour": "red"}, 422, "invalid_arguments"),
+        ("POST", "/runs", {**GREET, "args": {"name": "x" * 1_100_000}}, 413, "payload_too_large"),
+        ("POST", f"/runs/{NOBODY}/retry", {}, 422, "invalid_arguments"),
+        ("GET", "/runs?limit=0", None, 422, "invalid_arguments"),
+        ("GET", "/runs?limit=1001", None, 422, "invalid_arguments"),
+        ("GET", "/runs?limit=1&limit=2", None, 422, "invalid_arguments"),
+        ("GET", "/runs?status=asleep", None, 422, "invalid_arguments"),
+        ("GET", "/runs?sort=name", None, 422, "invalid_arguments"),
+        ("GET", "/nothing", None, 404, "not_found"),
+        ("DELETE", "/runs", None, 405, "method_not_allowed"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_code_and_a_cure(
+    small: App, method: str, path: str, body: Any, status: int, code: str
+) -> None:
+    async def story() -> None:
+        async with near(small) as client:
+            refused = await client.request(method, f"/api/v1{path}", **({"json": body} if body is not None else {}))
+            assert (refused.status_code, refused.json()["code"]) == (status, code)
+            assert refused.headers["content-type"] == "application/problem+json"
+            assert refused.json()["type"] == "about:blank"
+            assert refused.json()["message"]
+            assert refused.json()["hint"]
+
+    play(story())
+
+
+def test_a_method_that_a_path_has_not_is_told_which_it_has(small: App) -> None:
+    async def story() -> None:
+        async with near(small) as client:
+            refused = await client.put("/api/v1/runs")
+            assert refused.status_code == 405
+            assert refused.headers["allow"] == "POST, GET"
+            assert (await client.head("/healthz")).status_code == 200
+
+    play(story())

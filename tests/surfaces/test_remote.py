@@ -1,0 +1,332 @@
+"""`holdfast.connect`: the calls of an app through a real server, its errors, and what a bad connection may not do."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import App, HoldfastError, errors
+from holdfast.client.remote import RemoteClient
+from support.cutting import Cutting
+from support.postgres import fresh_url
+from support.web import Served, served
+
+CODE = """
+from holdfast import App, external_key, wait_for
+app = App("shop")
+
+@app.tool
+async def charge(card: str) -> str:
+    return "receipt"
+
+@app.job
+async def greet(name: str, times: int = 1) -> str:
+    return " ".join([f"hello {name}"] * times)
+
+@app.job
+async def ask(question: str = "?") -> str:
+    await charge("4242")
+    return f"{question} {await wait_for('answer')}"
+
+@app.job
+async def fail() -> None:
+    raise ValueError("no")
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    file = tmp_path / "shop.py"
+    file.write_text(CODE)
+    return file
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'jobs.db'}" if request.param == "sqlite" else fresh_url()
+
+
+@pytest.fixture
+def app(target: Path, tmp_path: Path) -> Iterator[App]:
+    made = loaded(target, f"sqlite:///{tmp_path / 'jobs.db'}")
+    yield made
+    made.close()
+
+
+def loaded(target: Path, url: str) -> App:
+    names: dict[str, Any] = {}
+    exec(compile(target.read_text(), target, "exec"), names)  # noqa: S102 - our own code, as a worker imports it
+    app: App = names["app"]
+    app.url = url
+    return app
+
+
+@pytest.fixture
+def server(target: Path, app: App) -> Iterator[Served]:
+    with served(target, app.url) as running:
+        yield running
+
+
+@pytest.fixture
+def remote(server: Served) -> Iterator[RemoteClient]:
+    with holdfast.connect(server.url) as client:
+        yield client
+
+
+def work(app: App) -> None:
+    app.worker().run(until_idle=True)
+
+
+def test_every_call_gives_what_it_gives_on_the_app(target: Path, url: str) -> None:
+    """On SQLite and PostgreSQL: the two clients stand on one store and say the same of it."""
+    app = loaded(target, url)
+    with served(target, url) as running, holdfast.connect(running.url) as remote:
+        greeted = remote.start("greet", name="ana", times=2)
+        asked = (
+            remote.entry("shop.ask").options(key="k", priority=3, deadline=timedelta(hours=1)).start(question="who?")
+        )
+        failed = remote.start("shop.fail")
+        late = remote.entry("greet").options(delay="1h").start(name="later")
+        work(app)
+        assert greeted.result(timeout=20) == "hello ana hello ana"
+        with pytest.raises(errors.RunFailed, match="no"):
+            failed.result(timeout=20)
+        for run in (greeted, asked, failed, late):
+            assert run.record().run_id == run.id
+            assert remote.events(run.id) == app.events(run.id) == run.events()
+            assert remote.evidence(run.id) == app.evidence(run.id)
+            assert remote.exports(run.id) == app.exports(run.id)
+            assert remote.outcome(run.id) == app.outcome(run.id)
+            assert remote.explain(run.id).state == app.explain(run.id).state
+        assert remote.get(asked.id) == app.get(asked.id)
+        assert remote.get(asked.id).idempotency_key == "k"
+        assert [one.run_id for one in remote.list()] == [one.run_id for one in app.list()]
+        assert [one.run_id for one in remote.list(status="failed", entry_id="fail")] == [failed.id]
+        assert [one.run_id for one in remote.list(limit=2, before=asked.id)] == [greeted.id]
+        assert remote.events(asked.id, after=2, limit=1) == app.events(asked.id, after=2, limit=1)
+        assert remote.block(remote.aentries()) == app.block(app.aentries())
+        assert remote.stats().workers == app.stats().workers
+        assert remote.verify() == {}
+        assert remote.verify(asked.id) == {}
+        assert remote.workers() == app.workers()
+        assert asked.signal("answer", "me") == "delivered"
+        work(app)
+        assert [one.status for one in asked.watch()] == ["succeeded"]
+        assert asked.result(timeout=20) == "who? me"
+        assert remote.pause(late.id).stage == "paused"
+        assert remote.resume(late.id).status == "queued"
+        assert late.cancel("enough").status == "canceled"
+        assert remote.retry(failed.id, actor="ana", reason="mended").run_id == f"{failed.id}.2"
+        assert remote.purge(older_than="30d") == 0
+    app.close()
+
+
+def refusals(client: Any, run: str) -> list[Callable[[], Any]]:
+    return [
+        lambda: client.get("nobody"),
+        lambda: client.get(f"{run}.7"),
+        lambda: client.retry(run, actor="ana", reason="why"),
+        lambda: client.resolve(run, "charge:1", fail=True),
+        lambda: client.signal(run, "holdfast:own"),
+        lambda: client.signal("nobody", "key"),
+        lambda: client.list(status="done"),
+        lambda: client.entry("greet").options(key="k").start(name="b"),
+        lambda: client.start("greet", nam="b"),
+        lambda: client.start("greet", name="x" * 2_000_000),
+        lambda: client.start("greet", name="b", times="many"),
+        lambda: client.signal(run, "key", float("nan")),
+    ]
+
+
+def test_a_refusal_is_the_same_error_with_the_same_words_and_parts_as_on_the_app(
+    app: App, remote: RemoteClient
+) -> None:
+    run = remote.entry("greet").options(key="k").start(name="a").id
+    for there, here in zip(refusals(remote, run), refusals(app, run), strict=True):
+        with pytest.raises(HoldfastError) as far:
+            there()
+        with pytest.raises(HoldfastError) as near:
+            here()
+        assert type(far.value) is type(near.value)
+        assert str(far.value) == str(near.value)
+        assert vars(far.value) == vars(near.value)
+        assert str(pickle.loads(pickle.dumps(far.value))) == str(far.value)  # noqa: S301 - our own bytes
+
+
+def test_an_unknown_name_says_what_there_is(remote: RemoteClient) -> None:
+    with pytest.raises(errors.UnknownEntry, match=r"no job 'gret'; there are: shop\.ask, shop\.fail, shop\.greet"):
+        remote.start("gret")
+    with pytest.raises(errors.UnknownEntry, match=r"no job 'shop\.gret'; there are: shop\.ask") as told:
+        remote.start("shop.gret")
+    assert told.value.known == ["shop.ask", "shop.fail", "shop.greet"]
+    with pytest.raises(TypeError, match="unknown options prio; there are attributes, deadline, delay, key"):
+        remote.entry("greet").options(prio=1)
+    for name in ("", "..", "../entries"):
+        with pytest.raises(errors.UnknownJob):
+            remote.get(name)
+
+
+def test_many_are_started_in_order_and_one_that_is_refused_stops_no_other(app: App, remote: RemoteClient) -> None:
+    runs = remote.start_many("greet", [{"name": str(number)} for number in range(60)])
+    work(app)
+    assert [app.outcome(run) for run in runs] == [f"hello {number}" for number in range(60)]
+    with pytest.raises(errors.InvalidArguments):
+        remote.start_many("greet", [{"name": "a"}, {"nam": "b"}, {"name": "c"}])
+    assert len(remote.list(limit=1000)) == 62
+
+
+def test_who_may_do_what_is_decided_by_the_token(
+    target: Path, app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.surfaces.http.tokens import TokenFile
+
+    kept = TokenFile(str(tmp_path / "tokens.json"))
+    reading, submitting = kept.create("viewer", "read", None), kept.create("ci", "submit", None)
+    with served(target, app.url, HOLDFAST_TOKENS=str(tmp_path / "tokens.json")) as running:
+        for token in (None, "wrong"):
+            with holdfast.connect(running.url, token=token) as nobody, pytest.raises(errors.NotAllowed) as refused:
+                nobody.list()
+            assert isinstance(refused.value, PermissionError)
+            assert "holdfast tokens create" in str(refused.value)
+        with holdfast.connect(running.url, token=reading) as viewer:
+            assert viewer.list() == []
+            with pytest.raises(errors.NotAllowed, match="needs the scope submit, the token has read"):
+                viewer.start("greet", name="a")
+        monkeypatch.setenv("HOLDFAST_TOKEN", submitting)
+        with holdfast.connect(running.url) as ci:
+            run = ci.start("greet", name="a")
+            with pytest.raises(errors.NotAllowed):
+                run.cancel()
+    with pytest.raises(errors.InvalidSetting, match="token='…': it holds characters that no token has"):
+        holdfast.connect(running.url, token="two\nlines")  # noqa: S106 - none
+
+
+@pytest.fixture
+def wire(server: Served) -> Iterator[Cutting]:
+    with Cutting(server.port) as made:
+        yield made
+        made.shutdown()
+
+
+def test_a_lost_answer_creates_no_second_run_and_no_key_is_seen(app: App, wire: Cutting) -> None:
+    with holdfast.connect(wire.url) as remote:
+        wire.lose = [b"POST /api/v1/runs"] * 2
+        run = remote.start("greet", name="once")
+        assert len(wire.lost) == 2
+        assert [one.run_id for one in app.list()] == [run.id]
+        assert run.record().idempotency_key is None
+        assert remote.list()[0].idempotency_key is None
+        assert (app.get(run.id).idempotency_key or "").startswith("auto:")
+        wire.lose = [b"POST /api/v1/runs"]
+        from holdfast.client.views import Creation
+
+        first = Creation(plugin_id="shop", entry_id="greet", args={"name": "x"}, idempotency_key="mine")
+        assert remote.create(first).existing, "a key of one's own: whether it is new cannot be told after a loss"
+        again = remote.create(first)
+        assert (again.existing, again.record.idempotency_key) == (True, "mine")
+        assert len(app.list()) == 2
+
+
+def test_what_a_repeat_would_do_twice_is_not_repeated_and_the_error_says_so(app: App, wire: Cutting) -> None:
+    with holdfast.connect(wire.url) as remote:
+        run = remote.start("ask")
+        work(app)
+        wire.lose = [b"POST"]
+        assert run.signal("answer", "first") == "repeat"
+        assert [event.type for event in run.events()].count("wait_completed") == 1
+        wire.lose = [b"POST"]
+        with pytest.raises(errors.StoreUnavailable, match="whether it was done is not known: look at the run"):
+            remote.pause(run.id)
+        assert wire.lose == []
+        wire.lose = [b"GET", b"GET"]
+        assert remote.get(run.id).run_id == run.id
+        wire.lose = [b"GET"] * 9
+        with pytest.raises(errors.StoreUnavailable, match="does not answer"):
+            remote.get(run.id)
+
+
+def test_a_watch_goes_on_over_lost_connections_and_a_restarted_server(target: Path, app: App) -> None:
+    with Cutting(0) as wire, holdfast.connect(wire.url) as remote:
+        with served(target, app.url) as first:
+            wire.port = first.port
+            run = remote.start("ask", question="still?")
+            seen = run.watch()
+            assert next(seen).status == "queued"
+            wire.cut()
+            work(app)
+            assert next(seen).stage == "parked"
+        with served(target, app.url) as second:
+            wire.port = second.port
+            app.signal(run.id, "answer", "yes")
+            work(app)
+            assert [one.status for one in seen][-1] == "succeeded"
+            assert run.result(timeout=20) == "still? yes"
+        wire.shutdown()
+
+
+def test_a_server_that_is_away_or_is_none_is_told_in_one_line(server: Served) -> None:
+    with Cutting(0) as nothing, holdfast.connect(nothing.url, timeout=2) as remote:
+        nothing.shutdown()
+        nothing.server_close()
+        with pytest.raises(errors.StoreUnavailable, match=r"does not answer .*: is it running \(holdfast serve\)"):
+            remote.stats()
+    with holdfast.connect(f"{server.url}/elsewhere") as wrong, pytest.raises(HoldfastError):
+        wrong.stats()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Silent) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{other.server_address[1]}"
+        asked = "is that the address of a Holdfast server"
+        with holdfast.connect(address) as stranger, pytest.raises(errors.StoreUnavailable, match=asked):
+            stranger.list()
+        other.shutdown()
+    with pytest.raises(errors.InvalidSetting, match="use http://host:port"):
+        holdfast.connect("localhost:4653")
+
+
+class _Silent(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_result_is_waited_for_so_long_and_the_run_goes_on(remote: RemoteClient) -> None:
+    run = remote.start("greet", name="a")
+    with pytest.raises(TimeoutError):
+        run.result(timeout=0.2)
+    assert run.record().status == "queued"
+    assert repr(remote.entry("greet")).startswith("<job greet at http://127.0.0.1:")
+
+
+def test_one_client_serves_several_loops_and_the_plain_colour(app: App, server: Served) -> None:
+    client = holdfast.connect(server.url)
+
+    async def one() -> str:
+        async with client:
+            return (await client.entry("greet").astart(name="a")).id
+
+    runs = [asyncio.run(one()), asyncio.run(one()), client.start("greet", name="b").id]
+    assert {record.run_id for record in client.list()} == set(runs)
+    client.close()
+    assert {record.run_id for record in app.list()} == set(runs)
+
+
+def test_an_open_watch_that_is_left_lets_its_connection_go(remote: RemoteClient) -> None:
+    async def look() -> None:
+        run = await remote.astart("ask")
+        async for record in run.awatch():
+            assert record.status == "queued"
+            break
+        await remote.aclose()
+
+    asyncio.run(look())

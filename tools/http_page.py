@@ -1,0 +1,125 @@
+"""Writes docs/http.md from the OpenAPI document, which is made from the route table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.surfaces.http.openapi import document
+from holdfast.surfaces.http.routes import routes
+
+HEAD = """\
+# The HTTP API
+
+<!-- Made by `make docs` from the route table in src/holdfast/surfaces/http. Do not edit. -->
+
+`holdfast serve shop.py` serves it; [mounting](mounting.md) puts it into an application of yours. `GET /openapi.json`
+is the same as this page, for programs. Bodies are JSON in UTF-8. Times are UTC epoch seconds. A list is `{"items":
+[…], "next": cursor or null}`; give `cursor` and `limit` (1 to 1000) for more. Send `Authorization: Bearer <token>`;
+the [scopes](security.md) are read, submit, operate and admin, and each includes those before it.
+
+```sh
+curl localhost:4653/api/v1/runs -H 'Content-Type: application/json' \\
+     -d '{"plugin_id": "shop", "entry_id": "checkout", "args": {"sku": "A1", "card": "4242"}}'
+curl -N localhost:4653/api/v1/runs/$RUN/stream
+```
+
+A refusal is `application/problem+json`: `code` for programs, `message` for people, `hint` what to do; a refused
+transition is 409 with `machine`, `current` and `target`. A stream is server-sent events: `run` carries the record,
+`event` an event of the job (a payload over 4 KiB is `{"truncated": true}`); a comment comes every 15 seconds; come
+back with `Last-Event-ID` and nothing is missed. The stream of all runs tells where each run has got to, looked at
+four times a second.
+"""
+
+CODES = """\
+## Refusals
+
+| status | codes |
+|---|---|
+| 400 | `invalid_path`, `invalid_query`, `invalid_json` |
+| 401 | `unauthorized` |
+| 403 | `forbidden`, `foreign_origin` |
+| 404 | `not_found`, `unknown_job`, `unknown_entry` |
+| 405 | `method_not_allowed` |
+| 408 | `request_timeout` |
+| 409 | `invalid_transition`, `invalid_run_transition`, `idempotency_conflict`, `not_in_doubt` |
+| 413 | `body_too_large`, `payload_too_large`, `json_too_large` |
+| 414, 431 | `path_too_long`, `query_too_long`; `headers_too_large` |
+| 415 | `unsupported_media_type` |
+| 421 | `unknown_host` |
+| 422 | `invalid_arguments`, `json_too_deep`, `number_too_long` |
+| 429 | `too_many_requests`, with Retry-After |
+| 500 | `internal_error`, with an id that is in the server's log |
+| 503 | `store_unavailable`, with Retry-After |
+"""
+
+
+def http_page() -> str:
+    """Write docs/http.md."""
+    described = document(routes())
+    schemas = described["components"]["schemas"]
+    lines = ["## Routes", "", "| route | scope | takes | gives | |", "|---|---|---|---|---|"]
+    for path, methods in described["paths"].items():
+        for method, one in methods.items():
+            lines.append(
+                f"| `{method.upper()} {path}` | {one['x-scope']} | {_takes(one)} | {_gives(one)} | {one['summary']} |"
+            )
+    parts = [HEAD, "\n".join(lines) + "\n", _queries(described), CODES, "## Records\n"]
+    parts += [_schema(name, schema) for name, schema in sorted(schemas.items())]
+    return "\n".join(parts)
+
+
+def _takes(one: dict[str, Any]) -> str:
+    body = one.get("requestBody")
+    if body is None:
+        return ""
+    return _name(body["content"]["application/json"]["schema"]) + ("" if body["required"] else ", if any")
+
+
+def _gives(one: dict[str, Any]) -> str:
+    said = []
+    for status, response in one["responses"].items():
+        if status != "default":
+            media, content = next(iter(response["content"].items()))
+            said.append(f"{status} {_name(content['schema']) if media == 'application/json' else media}")
+    return ", ".join(said)
+
+
+def _queries(described: dict[str, Any]) -> str:
+    lines = ["## Queries", "", "| route | query | is |", "|---|---|---|"]
+    for path, methods in described["paths"].items():
+        for method, one in methods.items():
+            for query in one["parameters"]:
+                if query["in"] == "query":
+                    words = query["schema"].get("items", query["schema"]).get("enum")
+                    kind = " or ".join(f"`{word}`" for word in words) if words else _name(query["schema"])
+                    lines.append(f"| `{method.upper()} {path}` | `{query['name']}` | {kind}. {query['description']} |")
+            if "description" in one:
+                lines.append(f"| `{method.upper()} {path}` | `attr.NAME` | {one['description']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _schema(name: str, schema: dict[str, Any]) -> str:
+    if "properties" not in schema:
+        return f"### {name}\n\n{schema.get('description', '')} One of {', '.join(map(str, schema.get('enum', [])))}.\n"
+    first = schema.get("description", "").partition("\n\n")[0]
+    lines = [f"### {name}", "", first, "", "| field | is |", "|---|---|"]
+    required = set(schema.get("required", []))
+    for field, kind in schema["properties"].items():
+        lines.append(f"| `{field}` | {_name(kind)}{'' if field in required else ', optional'} |")
+    return "\n".join(lines) + "\n"
+
+
+def _name(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(_name(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join(f"`{word}`" for word in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_name(schema['items'])}" if "items" in schema else "list"
+    if schema.get("type") == "object" and "items" in schema.get("properties", {}):
+        return f"list of {_name(schema['properties']['items']['items'])}"
+    kind = schema.get("type", "any JSON")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
