@@ -109,6 +109,25 @@ def test_every_edge_is_taken_or_refused_as_the_table_says(cell: tuple[str, str],
         assert seen(monitor) == before
 
 
+@pytest.mark.parametrize(("cell", "legal"), spec.READY_CELLS.items(), ids=str)
+def test_a_report_in_one_step_is_judged_like_a_poll(cell: tuple[str, str], legal: bool) -> None:
+    current, target = cell
+    monitor = brought_to(current)
+    if current == "pending":
+        with pytest.raises(MissingWake):
+            monitor.report(Ready())
+        assert monitor.report(Pending(frozenset({RELOAD}))) == Pending(frozenset({IO, TIMER, RELOAD}))
+        monitor.wake(IO)
+    before = seen(monitor)
+    if legal:
+        assert monitor.report(READINGS[target]) == READINGS[target]
+        assert (monitor.state, monitor.woken) == (target, False)
+    else:
+        with pytest.raises(InvalidTransition):
+            monitor.report(READINGS[target])
+        assert seen(monitor) == before
+
+
 def test_a_new_monitor_is_ready() -> None:
     assert (ReadyMonitor().state, ReadyMonitor().interval, ReadyMonitor().history) == ("ready", None, [])
 

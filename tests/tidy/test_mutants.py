@@ -31,10 +31,13 @@ MUTANTS = [Mutant(**entry) for entry in tomllib.loads(Path(__file__).with_name("
 # The quickest to notice first; all of it runs where nothing is noticed.
 SUITE = [
     "ready/test_monitor.py",
+    *(f"ready/test_{name}.py" for name in ("telling", "gate_edges", "gate_kinds", "gates")),
     *(
         f"machines/test_{name}.py"
         for name in ("tables", "table_building", "fold", "runs", "chain", "event", "every_stream")
     ),
+    "ready/test_gate_properties.py",
+    "ready/test_gate_interleavings.py",
     "ready/test_interleavings.py",
 ]
 

@@ -27,7 +27,21 @@ from holdfast.machines import (
     runs,
     seal,
 )
-from holdfast.ready import Pending, Reading, ReadyMonitor, WakeSource
+from holdfast.ready import (
+    BackoffGate,
+    BudgetGate,
+    ConcurrencyGate,
+    Gate,
+    GateCounts,
+    MemoryLedger,
+    Pending,
+    RateGate,
+    Reading,
+    ReadyMonitor,
+    Share,
+    WakeSource,
+    all_of,
+)
 
 assert_type(JOB.advance("queued", "job_running"), JobState)
 assert_type(JOB.advance(None, JobEvent.CREATED), JobState)
@@ -56,3 +70,17 @@ monitor = ReadyMonitor()
 with monitor.begin() as poll:
     poll.watch(WakeSource.IO_READY, "timer")
     assert_type(poll.finish(Pending(frozenset({WakeSource.IO_READY}))), Reading)
+
+budget = BudgetGate(100, per=60, unit="tokens", ledger=MemoryLedger(), now=lambda: 0.0)
+gate: Gate = all_of(
+    ConcurrencyGate(4, name="openai"), RateGate(10, per=1, burst=5), budget, BackoffGate(errors=OSError)
+)
+assert_type(gate.poll_ready(), Reading)
+assert_type(gate.try_acquire(), Share | None)
+assert_type(gate.counts(), GateCounts)
+
+
+async def inside_a_gate() -> None:
+    async with gate as share:
+        assert_type(share, Share)
+    assert_type(await gate.acquire(), Share)

@@ -158,13 +158,34 @@ class ReadyMonitor:
         with self.begin() as poll:
             return poll.finish(check(poll))
 
+    def report(self, reading: Reading) -> Reading:
+        """Run one whole poll whose check was made under a lock of the caller's own.
+
+        Under that lock the caller marks its wakes as well, so none can come between check and publication.
+        """
+        with self._lock:
+            if isinstance(reading, Pending):
+                woken = self._interval is not None and self._interval.woken
+                poll = Poll(self, self._interval if woken else None)
+                self._enter_pending(poll, poll._draft, reading)  # noqa: SLF001 - as above
+            elif self._interval is not None:
+                self._leave(Interval(frozenset()), reading)
+            else:
+                READY.advance(self._reading.state, reading.state)
+                self._reading = reading
+            self._poll_counts[reading.state] += 1
+            return self._reading
+
     def restart(self) -> None:
         """Go back to Ready after an error, outside the table; every waiter is woken to look for itself."""
+        fire(self.reset())
+
+    def reset(self) -> list[Waker]:
+        """Do the first half of `restart`: go back to Ready, and return the wakers that are now due to be called."""
         with self._lock:
             self._reading = Ready()
             self._interval = None
-            wakers = self._take_wakers()
-        fire(wakers)
+            return self._take_wakers()
 
     # Waking
 
@@ -253,6 +274,12 @@ class ReadyMonitor:
         """The open Pending interval, with the wakes seen so far; None outside Pending."""
         with self._lock:
             return self._interval.copy() if self._interval is not None else None
+
+    @property
+    def woken(self) -> bool:
+        """Whether a registered wake was seen in the open interval; False outside Pending."""
+        with self._lock:
+            return self._interval is not None and self._interval.woken
 
     @property
     def history(self) -> list[Interval]:

@@ -1,0 +1,153 @@
+"""Leave an upstream alone while it asks for that, or fails: back-off and circuit breaker.
+
+========= ========================================= ==========================================
+circuit   lets through                              changes
+========= ========================================= ==========================================
+closed    everybody                                 opens after `trip_after` failures in a row
+open      nobody, until its time is over            then half-open
+half-open one at a time, to try                     success closes it, failure opens it longer
+========= ========================================= ==========================================
+
+Each opening by failures lasts `factor` times the one before, from `first_seconds` up to `cap_seconds`; a success starts
+anew. `retry_after` opens it for as long as the upstream says, never shorter than it is open already; when that is over
+one is let through to try as well, so that not everybody comes back at once.
+
+Open is RetryAfter, told once, then Pending on a timer. While somebody tries there is nothing to tell: Pending until the
+outcome is known (IoReady).
+
+Shares report how they ended: the errors named in `errors` are failures, no error is success, and anything else, such as
+a cancelled task, says nothing. Nor does a share that was taken before the circuit last opened: it is old news.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from holdfast.errors import InvalidSetting
+from holdfast.machines.ready import RetryAfter, WakeSource
+from holdfast.ready.gate import OnViolation, log_violation
+from holdfast.ready.leaf import LeafGate, positive, whole
+from holdfast.ready.telling import Hold, HoldKey
+
+__all__ = ["BackoffGate"]
+
+_TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})  # its time, or a reset
+_OUTCOME = frozenset({WakeSource.IO_READY})
+
+
+class BackoffGate(LeafGate):
+    """Closes for a while when an upstream asks for it or fails; see the module's text."""
+
+    def __init__(
+        self,
+        first_seconds: float = 1.0,
+        *,
+        cap_seconds: float = 60.0,
+        factor: float = 2.0,
+        trip_after: int = 5,
+        errors: type[Exception] | tuple[type[Exception], ...] = Exception,
+        name: str = "backoff",
+        now: Callable[[], float] = time.monotonic,
+        on_violation: OnViolation = log_violation,
+    ) -> None:
+        self._first_seconds = positive("first_seconds", first_seconds)
+        self._cap_seconds = positive("cap_seconds", cap_seconds)
+        if cap_seconds < first_seconds:
+            raise InvalidSetting("cap_seconds", cap_seconds, f"it is below first_seconds={first_seconds!r}")
+        self._factor = positive("factor", factor)
+        if factor < 1:
+            raise InvalidSetting("factor", factor, "waits must not get shorter: give 1 or more")
+        self._trip_after = whole("trip_after", trip_after)
+        self._errors = errors
+        self._failures = 0  # in a row, while closed
+        self._next_seconds = first_seconds  # how long the next opening by failures will last
+        self._opened = 0  # how often it was opened; also tells old shares from new ones
+        self._until_ns: int | None = None  # end of the opening; None while closed
+        self._trying = False  # half-open, and somebody is through
+        super().__init__(name, now, on_violation)
+
+    # What is learnt of the upstream
+
+    def retry_after(self, seconds: float) -> None:
+        """Close the gate for as long as the upstream asks for."""
+        wait_ns = max(1, round(positive("seconds", seconds) * 1e9))
+        self.change(WakeSource.IO_READY, lambda: self._open(wait_ns))
+
+    def failed(self) -> None:
+        """Count a failure of the upstream; while the circuit is open it adds nothing."""
+        self.change(WakeSource.IO_READY, self._failed)
+
+    def succeeded(self) -> None:
+        """Count a success; it closes a half-open circuit, and says nothing while it is open."""
+        self.change(WakeSource.IO_READY, self._succeeded)
+
+    def reset(self) -> None:
+        """Close the circuit now and forget every failure: somebody knows better."""
+        self.change(WakeSource.IO_READY, self._close)
+
+    def _open(self, wait_ns: int) -> bool:
+        until_ns = self.clock_ns() + wait_ns
+        if self._until_ns is not None and until_ns <= self._until_ns:
+            return False
+        self._until_ns, self._failures, self._trying = until_ns, 0, False
+        self._opened += 1
+        return True
+
+    def _close(self) -> bool:
+        self._until_ns, self._failures, self._trying = None, 0, False
+        self._next_seconds = self._first_seconds
+        return True
+
+    def _is_open(self) -> bool:
+        return self._until_ns is not None and self.clock_ns() < self._until_ns
+
+    def _failed(self) -> bool:
+        if self._is_open():
+            return False
+        self._failures += 1
+        if self._until_ns is not None or self._failures >= self._trip_after:
+            self._open(max(1, round(self._next_seconds * 1e9)))
+            self._next_seconds = min(self._next_seconds * self._factor, self._cap_seconds)
+        return True
+
+    def _succeeded(self) -> bool:
+        if self._is_open():
+            return False
+        return self._close()
+
+    # The gate
+
+    def look(self) -> Hold | None:
+        """Closed while the circuit is open, and while somebody tries whether it may be closed."""
+        if self._until_ns is None:
+            return None
+        key = HoldKey(self.number, self._opened)
+        left_ns = self._until_ns - self.clock_ns()
+        if left_ns > 0:
+            wait_seconds = left_ns / 1e9
+            reason = f"{self.name}: to be left alone for {wait_seconds:g} s"
+            return Hold(key, reason, _TIME, self.clock_ns, RetryAfter(wait_seconds), self._until_ns)
+        if self._trying:
+            return Hold(key, f"{self.name}: one is through to try", _OUTCOME, self.clock_ns)
+        return None
+
+    def take(self) -> object:
+        """Go through; the first one after a back-off goes alone."""
+        self._trying = self._until_ns is not None
+        return self._opened
+
+    def undo(self, receipt: object) -> bool:
+        """Say nothing of the upstream; if it was to try, somebody else may."""
+        if receipt != self._opened or not self._trying:
+            return False
+        self._trying = False
+        return True
+
+    def release(self, receipt: object, error: BaseException | None) -> bool:
+        """Take what the end of a share says of the upstream."""
+        if receipt != self._opened:
+            return False
+        if error is None:
+            return self._succeeded()
+        return self._failed() if isinstance(error, self._errors) else self.undo(receipt)
