@@ -233,6 +233,10 @@ class Attempt(Ledger, Bridge, Producer):
         """What to write for an error: another try, or the end."""
         return verdict.failed(self._function, error, self._failures, self.now())
 
+    def unwound(self) -> bool:
+        """Whether nothing of its code can still run: of a plain function that was begun nobody knows."""
+        return self._function.is_async and self._main.done()
+
     # Ending it from outside
 
     def cancel(self) -> None:
