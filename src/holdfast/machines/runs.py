@@ -28,7 +28,7 @@ from holdfast.machines.fold import Fold
 from holdfast.machines.job import JobEvent, JobState
 from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
 
-__all__ = ["RunError", "RunProjection", "RunRecord", "run_paths", "runs"]
+__all__ = ["RunError", "RunProjection", "RunRecord", "opened", "run_paths", "runs"]
 
 DEADLINE = "deadline"  # the reason in job_failed, and the flag in job_cancelled, that a run's deadline leaves (R7)
 
@@ -83,6 +83,21 @@ def runs(events: Iterable[object]) -> list[RunRecord]:
         InvalidTransition: the stream is not legal; the error names the first illegal event.
     """
     return _projected(events).runs
+
+
+def opened(job: str, plugin: str, entry: str, key: str | None, at: float) -> RunRecord:
+    """Give the first run of a job that was just created: what its first event alone projects to."""
+    return RunRecord(
+        run_id=job,
+        plugin_id=plugin,
+        entry_id=entry,
+        task_id=job,
+        idempotency_key=key,
+        status=RUN.advance(None, RunStatus.QUEUED),
+        created_at=at,
+        updated_at=at,
+        stage="queued",
+    )
 
 
 def run_paths(events: Iterable[object]) -> list[list[RunStatus]]:
