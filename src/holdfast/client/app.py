@@ -35,6 +35,8 @@ from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, RunRecord, RunStatus, Violation, check, runs
+from holdfast.machines.course import Course
+from holdfast.machines.runs import record_of
 from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit, rebuilt
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
@@ -94,22 +96,18 @@ class App(Registry, Client):
         function = self.entries.get((creation.plugin_id, creation.entry_id))
         if function is None:
             raise UnknownEntry(f"{creation.plugin_id}.{creation.entry_id}", [".".join(name) for name in self.entries])
-        wanted = {
-            "key": creation.idempotency_key,
-            "priority": creation.priority,
-            "queue": creation.queue,
-            "deadline": creation.deadline,
-            "delay": creation.delay or 0,
-            "attributes": creation.attributes,
-        }
         plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
-        try:
-            chosen = function.options(**wanted)
-        except ValueError as error:  # a duration that is none
-            raise InvalidArguments(function.name, str(error)) from error
-        submit = self.submission(chosen, new_id(), plain, await self._store().now())
+        submit = self.submission(_chosen(function, creation), new_id(), plain, await self._store().now())
         submitted = await self._journal().write(submit)
-        return Created(await self.aget(submitted.job), submitted.existing)
+        if submitted.at is None:
+            return Created(await self.aget(submitted.job), submitted.existing)
+        # Nobody can have changed it before it was there, so it need not be read.
+        fixed = {"plugin_id": submit.plugin, "entry_id": submit.entry, "idempotency_key": submit.idempotency_key}
+        at, attributes = submitted.at, submit.attributes or {}
+        record = record_of(
+            Course(), job=submitted.job, number=1, created_at=at, updated_at=at, attributes=attributes, **fixed
+        )
+        return Created(record, existing=False)
 
     async def astart_many(
         self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]
@@ -382,3 +380,20 @@ class App(Registry, Client):
         if loop not in self._journals:
             self._journals[loop] = Journal(self._store())
         return self._journals[loop]
+
+
+def _chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
+    """Give the job with the options that a creation asks for; the everyday one asks for none."""
+    wanted = {
+        "key": creation.idempotency_key,
+        "priority": creation.priority or None,
+        "queue": creation.queue,
+        "deadline": creation.deadline,
+        "delay": creation.delay,
+        "attributes": creation.attributes or None,
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    try:
+        return function.options(**given) if given else function
+    except ValueError as error:  # a duration that is none
+        raise InvalidArguments(function.name, str(error)) from error

@@ -96,7 +96,9 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         due_at=max(command.due_at or 0.0, now),
         updated_at=now,
     )
-    return Decision(job, [event], [frozen], answer=c.Submitted(command.job, existing=False), change=EVENTS | WORK)
+    return Decision(
+        job, [event], [frozen], answer=c.Submitted(command.job, existing=False, at=now), change=EVENTS | WORK
+    )
 
 
 def claim(job: Job, command: c.Claim, now: float) -> Decision:

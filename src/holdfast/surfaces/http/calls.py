@@ -27,6 +27,8 @@ QUERY_FIELDS_MAX = 64
 REPEAT_MAX = 16  # how often one name may be given
 TEXT_MAX = 1000  # characters of one value of a query
 _RUN = re.compile(r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}\Z")
+_MEDIA = {b"content-type", b"content-encoding"}
+_USUAL = [(b"content-type", b"application/json")]
 _FORMS = {
     "integer": re.compile(r"\d{1,15}\Z", re.ASCII),
     "number": re.compile(r"-?\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?\Z", re.ASCII),
@@ -108,6 +110,9 @@ class Call:
             raise Problem(400, "invalid_json", f"the body is no JSON: {error}", "send UTF-8 JSON") from error
 
     def _check_media(self) -> None:
+        sent = [pair for pair in self.connection["headers"] if pair[0] in _MEDIA]
+        if sent == _USUAL:
+            return
         media, encoding = self.header(b"content-type") or "", self.header(b"content-encoding")
         kind, _, parameters = media.lower().partition(";")
         charset = parameters.strip().removeprefix("charset=").strip('"')

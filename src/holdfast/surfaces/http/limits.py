@@ -8,7 +8,10 @@ long its numbers are) before a single value is made of it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
+import types
+from collections.abc import Generator
 from typing import Any
 
 import msgspec
@@ -72,20 +75,51 @@ def check_request(scope: Scope, limits: Limits) -> None:
 
 async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
     """Read a body, counting."""
-    said = next((value for name, value in scope["headers"] if name == b"content-length"), None)
+    said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     try:
-        async with asyncio.timeout(limits.body_seconds):
-            if said is not None and (not said.isdigit() or int(said[:20]) > limits.body_bytes):
+        if not said.isdigit() or int(said[:20]) > limits.body_bytes:
+            async with asyncio.timeout(limits.body_seconds):
                 await _forget(receive, limits)
-            message = await receive()
-            body: bytes = message.get("body", b"")
-            if not message.get("more_body") and len(body) <= limits.body_bytes:
-                return body  # the everyday one: all of it at once
+        message = await _soon(receive, limits.body_seconds)
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body") and len(body) <= limits.body_bytes:
+            return body  # the everyday one: all of it at once
+        async with asyncio.timeout(limits.body_seconds):
             return await _gather(body, message, receive, limits)
     except TimeoutError:
         raise Problem(
             408, "request_timeout", f"the body took over {limits.body_seconds:g} s", "send it again", headers=CLOSE
         ) from None
+
+
+async def _soon(receive: Receive, seconds: float) -> Any:
+    """Receive in time. What is there already, as most bodies are, is taken without a timer."""
+    asked: Any = receive()
+    if not asyncio.iscoroutine(asked):
+        async with asyncio.timeout(seconds):
+            return await asked
+    try:
+        first = asked.send(None)
+    except StopIteration as there:
+        return there.value
+    async with asyncio.timeout(seconds):
+        return await _rest(asked, first)
+
+
+@types.coroutine
+def _rest(asked: Any, waits_for: Any) -> Generator[Any, Any, Any]:
+    """Await the rest of a coroutine that was begun by hand, and waits for this."""
+    while True:
+        try:
+            told = yield waits_for
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the coroutine
+            step = functools.partial(asked.throw, error)
+        else:
+            step = functools.partial(asked.send, told)
+        try:
+            waits_for = step()
+        except StopIteration as ended:
+            return ended.value
 
 
 async def _gather(body: bytes, message: Any, receive: Receive, limits: Limits) -> bytes:
@@ -119,10 +153,8 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 def check_json(body: bytes, limits: Limits) -> None:
     """Refuse JSON that is too deep, has too many names, or numbers that are too long; without reading it."""
-    opened = body.count(b"[") + body.count(b"{")
-    many = opened > limits.json_depth or body.count(b":") > limits.json_names
-    long = re.search(rb"[0-9.]{%d}" % (limits.json_digits + 1), body)
-    if not many and long is None:
+    many = body.count(b"[") + body.count(b"{") > limits.json_depth or body.count(b":") > limits.json_names
+    if not many and (len(body) <= limits.json_digits or not re.search(rb"[0-9.]{%d}" % (limits.json_digits + 1), body)):
         return  # whatever is inside its strings, it is not too much
     bare = _STRING.sub(b"", body)
     if bare.count(b":") + bare.count(b"[") + bare.count(b"{") > limits.json_names:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from holdfast.surfaces.http.tokens import Keyring, Scope
 
 __all__ = ["Guard", "Principal", "is_loopback"]
 
+SEEN_MAX = 64
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 _PATH = re.compile(r"(?:/[A-Za-z0-9_~:@.-]+)+\Z|/\Z")
@@ -40,6 +42,7 @@ class Principal:
 _ANYBODY_HERE = Principal("http", Scope.ADMIN)
 
 
+@functools.lru_cache(1024)
 def is_loopback(address: str) -> bool:
     """Whether an address, or one of the names of loopback, is this machine alone."""
     if address.lower() == "localhost":
@@ -56,6 +59,7 @@ class Guard:
     def __init__(self, keys: Keyring, hosts: Iterable[str] = ()) -> None:
         self.keys = keys
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
+        self._seen: set[bytes] = set()  # Hosts as they were sent, that were ours
 
     @staticmethod
     def check_path(connection: Connection) -> None:
@@ -95,6 +99,12 @@ class Guard:
             raise _unauthorized("no token is set up, so only this machine is served, and nothing from behind a proxy")
         return _ANYBODY_HERE
 
+    def _know(self, host: bytes) -> bool:
+        ours = self._ours(host.decode("latin-1").lower())
+        if ours and len(self._seen) < SEEN_MAX:
+            self._seen.add(host)
+        return ours
+
     def _ours(self, host: str) -> bool:
         named = _HOST.match(host)
         return named is not None and (named[1] in self._hosts or host in self._hosts)
@@ -104,12 +114,12 @@ class Guard:
         hosts, foreign = [], False
         for name, value in connection["headers"]:
             if name == b"host":
-                hosts.append(value.decode("latin-1").lower())
+                hosts.append(value)
             elif name == b"origin":
                 foreign = foreign or not self._ours(value.decode("latin-1").lower().partition("://")[2])
             elif name == b"sec-fetch-site" and value == b"cross-site" and connection["method"] not in {"GET", "HEAD"}:
                 foreign = True
-        if len(hosts) != 1 or not self._ours(hosts[0]):
+        if len(hosts) != 1 or not (hosts[0] in self._seen or self._know(hosts[0])):
             raise Problem(
                 421, "unknown_host", "this server is not known by that Host", "allow it with --allow-host, or hosts="
             )
