@@ -321,6 +321,20 @@ def test_one_client_serves_several_loops_and_the_plain_colour(app: App, server: 
     assert {record.run_id for record in app.list()} == set(runs)
 
 
+def test_many_runs_are_watched_at_once_by_one_client(app: App, remote: RemoteClient) -> None:
+    async def story() -> list[str]:
+        runs = await remote.astart_many("ask", [{}] * 150)
+        watches = [remote.awatch(run) for run in runs]
+        first = await asyncio.gather(*(anext(watch) for watch in watches))
+        await remote.acancel(runs[-1])  # while every watch holds its connection
+        last = [record.status async for record in watches[-1]]
+        await remote.aclose()
+        return [*{str(record.status) for record in first}, *last]
+
+    assert asyncio.run(story()) == ["queued", "canceled"]
+    assert len(app.list(limit=1000)) == 150
+
+
 def test_an_open_watch_that_is_left_lets_its_connection_go(remote: RemoteClient) -> None:
     async def look() -> None:
         run = await remote.astart("ask")
