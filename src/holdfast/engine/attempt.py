@@ -160,11 +160,9 @@ class Attempt:
             if not isinstance(error, (Suspended, asyncio.CancelledError)):
                 return self.failure(error)
         if self._why == "deadline":
-            if self.row.cancel is not None:
-                return JobEvent.CANCELLED.value, {"reason": self.row.cancel.reason, "deadline": True}
             return JobEvent.FAILED.value, {"reason": "deadline", "message": "the run's deadline passed"}
         if self._why == "cancel":
-            return JobEvent.CANCELLED.value, {"reason": self.row.cancel.reason if self.row.cancel else None}
+            return JobEvent.CANCELLED.value, {}  # the store knows why, and whether the deadline passed meanwhile
         if self._intent is not None:
             return self._intent
         if self._why == "release":
@@ -220,9 +218,9 @@ class Attempt:
             self._forced.set_result(None)
 
     def _deadline_timer(self) -> asyncio.TimerHandle | None:
-        if self.row.deadline is None:
+        if self.row.ends_by is None:
             return None
-        return self.loop.call_later(max(0.0, self.row.deadline - self.now()), self._stop, "deadline")
+        return self.loop.call_later(max(0.0, self.row.ends_by - self.now()), self._stop, "deadline")
 
     def _drop_tasks(self) -> None:
         self.waits.unwind()
