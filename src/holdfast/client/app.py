@@ -26,6 +26,7 @@ from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
 from holdfast.client.retention import ENDED, evict, purge
 from holdfast.client.verbs import Client
+from holdfast.client.verifying import judged
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.watching import watch
 from holdfast.client.workers import WorkerStatus, stats, workers
@@ -34,13 +35,12 @@ from holdfast.durations import Duration
 from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
-from holdfast.machines import Event, RunRecord, RunStatus, Violation, check, runs
+from holdfast.machines import Event, RunRecord, RunStatus, Violation
 from holdfast.machines.course import Course
 from holdfast.machines.runs import record_of
-from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit, rebuilt
+from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
-from holdfast.store.looking import as_projected
 
 if TYPE_CHECKING:
     from holdfast.client.working import AppWorker
@@ -214,20 +214,8 @@ class App(Registry, Client):
     async def averify(self, run_id: str | None = None) -> dict[str, list[Violation]]:
         """Check histories: rules, hash chain, and that each projection is what its stream makes. Empty: all is well."""
         rows = [await self._row(job_of_run(run_id)[0])] if run_id is not None else await self._everything()
-        found: dict[str, list[Violation]] = {}
-        for row in rows:
-            stream = await self._store().events(row.id)
-            wrong = check(stream, head=row.head)
-            if rebuilt(row, stream) != row or not await self._records_agree(row, stream, wrong):
-                wrong.append(Violation(len(stream), "J6", "the projection differs from what the stream makes"))
-            if wrong:
-                found[row.id] = wrong
-        return found
-
-    async def _records_agree(self, row: Job, stream: builtins.list[Event], wrong: builtins.list[Violation]) -> bool:
-        """Whether the records of runs are what the stream makes; of one that is not legal, nobody can say."""
-        kept = [await self._store().record(row.id, number) for number in range(1, row.run + 1)]
-        return bool(wrong) or [as_projected(one) for one in kept] == [as_projected(one) for one in runs(stream)]
+        found = {row.id: await judged(self._store(), row) for row in rows}
+        return {name: wrong for name, wrong in found.items() if wrong}
 
     async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
         """List what calls of a run reported when it was too late: shown to people, never applied by itself (E5)."""
@@ -358,7 +346,7 @@ class App(Registry, Client):
 
     def blobs(self) -> DirectoryBlobs | None:
         """Give the place of large exports; None if they are kept in the job's own database."""
-        return DirectoryBlobs(self.config.blobs.removeprefix("file://")) if self.config.blobs else None
+        return DirectoryBlobs(self.config.blobs) if self.config.blobs else None
 
     async def aclose(self) -> None:
         """Let go of the store."""
