@@ -38,6 +38,7 @@ from holdfast.store import (
     Bury,
     Claim,
     Claimed,
+    Claims,
     Command,
     Expire,
     Leases,
@@ -88,8 +89,8 @@ class Worker:
         self._unsettled: set[Attempt] = set()  # those that are running, and those that others have taken the place of
         self._lost: list[Attempt] = []  # whose lease was lost, or of whose last write nobody knows
         self._stopping = False
-        self._gone = False
         self._drained = False
+        self._held = False  # whether limits kept the last claim from taking more
         self._news = WORK | ASKED  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._asked = 0.0  # the store's time when it was last asked for
@@ -231,13 +232,15 @@ class Worker:
             limit=limit,
             lease_seconds=self._config.lease_seconds,
         )
-        claimed: list[Claimed] = await self._journal.write(claim)
+        answer: Claims = await self._journal.write(claim)
+        claimed = answer.claimed
         if claimed:  # they tell the store's time, too
             self._asked, self._asked_at = claimed[0].job.updated_at, self._loop.time()
             self._ahead = self._asked - time.time()
         for one in claimed:
             self._start(one)
         self._drained = len(claimed) < limit
+        self._held = bool(answer.held)
 
     async def _write(self, *commands: Command) -> list[Any]:
         """Carry out commands with the next batch of the journal; their answers."""
@@ -269,6 +272,7 @@ class Worker:
         """An attempt's code runs no more: its slot is free."""
         del attempt
         self._busy -= 1
+        self._news |= WORK if self._held else 0  # what has ended makes room in a queue with limits
         self._wake.set()
 
     def settled(self, attempt: Attempt) -> None:
