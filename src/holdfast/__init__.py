@@ -26,6 +26,7 @@ from holdfast.errors import (
     NotInsideJob,
     PayloadTooLarge,
     Permanent,
+    QueueFull,
     RunCanceled,
     RunFailed,
     RunTimedOut,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from holdfast.client.handle import RunHandle
     from holdfast.client.remote import connect
     from holdfast.config import Config
+    from holdfast.store.limits import Limits
 
 __all__ = [
     "App",
@@ -77,6 +79,7 @@ __all__ = [
     "InvalidTable",
     "InvalidTransition",
     "InvalidWake",
+    "Limits",
     "MissingWake",
     "NonDeterminism",
     "NotAllowed",
@@ -85,6 +88,7 @@ __all__ = [
     "NotInsideJob",
     "PayloadTooLarge",
     "Permanent",
+    "QueueFull",
     "RunCanceled",
     "RunFailed",
     "RunHandle",
@@ -121,6 +125,7 @@ _LATER = {
     "Backoff": "holdfast.authoring.functions",
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
+    "Limits": "holdfast.store.limits",
     "NotDone": "holdfast.authoring.functions",
     "RunHandle": "holdfast.client.handle",
     "attempt": "holdfast.authoring.inside",

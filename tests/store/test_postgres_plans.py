@@ -79,6 +79,7 @@ def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 CLAIM = {"plugins": ["b"], "entries": ["e"], "queues": None, "besides": ["slow"], "limit": 100}
+RUNNING = {"jobs_running", "jobs_held"}  # both have what runs and nothing else, which is little
 HEADS = {**CLAIM, "queue": "default", "groups": ["", "g"], "counts": [5, 2]}
 ROWS = json.dumps([{"id": f"queued-{n}", "version": 2, "head": "x", "updated_at": 1.0} for n in range(100)])
 KEYS = json.dumps([{"plugin": "b", "entry": "e", "key": "k"}])
@@ -90,10 +91,8 @@ NAMES = [f"queued-{n}" for n in range(100)]
     [
         pytest.param("claim", CLAIM, {"jobs_claimable"}, id="claim"),
         pytest.param("claim", {**CLAIM, "queues": ["default"]}, {"jobs_claimable"}, id="claim of one queue"),
-        pytest.param(
-            "look_at", {**CLAIM, "wanted": ["default"]}, {"jobs_claimable", "jobs_running"}, id="look at queues"
-        ),
-        pytest.param("running", (["default"],), {"jobs_running"}, id="what runs in queues"),
+        pytest.param("look_at", {**CLAIM, "wanted": ["default"]}, {"jobs_claimable", *RUNNING}, id="look at queues"),
+        pytest.param("running", (["default"],), RUNNING, id="what runs in queues"),
         pytest.param("groups", {**CLAIM, "queue": "default", "turn": "g", "most": 9}, {"jobs_claimable"}, id="groups"),
         pytest.param("heads", HEADS, {"jobs_claimable"}, id="first of groups"),
         pytest.param("promote", (1e9,), {"jobs_delayed", "jobs_pkey"}, id="promote"),

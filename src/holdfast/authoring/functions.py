@@ -114,6 +114,7 @@ class Options(msgspec.Struct, frozen=True):
     delay_seconds: float = 0.0
     connection: Any = None
     attributes: dict[str, Any] = {}
+    group: str | None = None
 
 
 class Starter(Protocol[H_co]):
@@ -183,6 +184,7 @@ class JobFunction(Generic[P, R]):
     def options(self, **chosen: Any) -> JobFunction[P, R]:
         """Choose ``key``, ``priority``, ``queue``, ``deadline`` and ``delay`` for the runs started from the result.
 
+        The ``group`` says whose they are, among those that share the queue: groups take turns.
         By ``attributes``, names with text, numbers or flags, the runs can be found later.
         A ``connection`` of one's own has them started in its transaction; see `App.start`.
         """
@@ -193,12 +195,12 @@ class JobFunction(Generic[P, R]):
 
 
 def _options(chosen: dict[str, Any]) -> Options:
-    known = {"attributes", "connection", "key", "priority", "queue", "deadline", "delay"}
+    known = {"attributes", "connection", "key", "priority", "queue", "deadline", "delay", "group"}
     unknown = set(chosen) - known
     if unknown:
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     deadline = chosen.get("deadline")
-    for name in ("key", "queue"):
+    for name in ("key", "queue", "group"):
         if chosen.get(name) is not None:
             named(name, chosen[name])
     priority = chosen.get("priority", 0)
@@ -212,6 +214,7 @@ def _options(chosen: dict[str, Any]) -> Options:
         delay_seconds=seconds(chosen.get("delay", 0)),
         connection=chosen.get("connection"),
         attributes=_attributes(chosen.get("attributes") or {}),
+        group=chosen.get("group"),
     )
 
 

@@ -23,6 +23,7 @@ from holdfast.client.entries import described
 from holdfast.client.explain import explain, look
 from holdfast.client.exporting import content, exported
 from holdfast.client.handle import RunHandle, job_of_run
+from holdfast.client.limiting import StoreLimits
 from holdfast.client.opening import open_effects, open_store
 from holdfast.client.retention import ENDED, evict, purge
 from holdfast.client.verbs import Client
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["App"]
 
 
-class App(Registry, Client):
+class App(Registry, StoreLimits, Client):
     """A plugin: its job functions are its entries, its name is their namespace.
 
     Args:
@@ -145,6 +146,7 @@ class App(Registry, Client):
             idempotency_key=chosen.key,
             fingerprint=fingerprint(plain),
             attributes=chosen.attributes or None,
+            group=chosen.group,
         )
 
     # Looking
@@ -379,6 +381,7 @@ def _chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[
         "deadline": creation.deadline,
         "delay": creation.delay,
         "attributes": creation.attributes or None,
+        "group": creation.group,
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     try:

@@ -20,6 +20,7 @@ __all__ = ["Held", "LimitRow", "Limits", "QueueState", "fill", "queue_state", "r
 
 NEARLY = 1e-6  # of a token: what rounding may have lost of it
 RETRY_SECONDS = (1.0, 60.0)  # how soon, and how late at most, somebody who was refused is told to come back
+NUMBERS = (1e-9, 1e9)  # between which a rate, a period and a weight are
 COUNTED_MAX = 10_000  # waiting jobs of a queue that are counted for whoever looks
 GROUPS_SHOWN = 20
 
@@ -57,7 +58,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise InvalidSetting(name, value, "must be at least 1; to start nothing, pause the queue")
         weights = [(f"weight of {name}", weight) for name, weight in self.weights.items()]
         for name, number in [("rate", self.rate), ("rate_seconds", self.rate_seconds), *weights]:
-            if number is not None and not 1e-9 <= number <= 1e9:  # NaN is not, either
+            if number is not None and not NUMBERS[0] <= number <= NUMBERS[1]:  # NaN is not, either
                 raise InvalidSetting(name, number, "must be a number above 0, and at most a billion")
         if not self.queue:
             raise InvalidSetting("queue", self.queue, "must have a name")

@@ -27,4 +27,5 @@ def leave(connection: Connection) -> bool:
 
 
 def in_a_line(error: Exception) -> str:
+    """Give what an error says, in one line."""
     return " ".join(str(error).split()) or type(error).__name__

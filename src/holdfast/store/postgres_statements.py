@@ -164,10 +164,11 @@ class Statements:
         self.running = running.format(queues="%s::text[]")
         self.look_on = (
             f"SELECT {LIMIT_COLUMNS}, {schema}.waiting(queue, %(most)s) + (SELECT count(*) FROM (SELECT 1 FROM"
-            f" {schema}.jobs j WHERE j.state = 'queued' AND NOT j.claimable AND j.due_at <= %(now)s AND j.queue = l.queue"
-            f" LIMIT %(most)s) late) FROM {schema}.limits l ORDER BY queue"
+            f" {schema}.jobs j WHERE j.state = 'queued' AND NOT j.claimable AND j.due_at <= %(now)s"
+            f" AND j.queue = l.queue LIMIT %(most)s) late) FROM {schema}.limits l ORDER BY queue"
         )
-        entries = "entries AS (SELECT plugin, entry FROM unnest(%(plugins)s::text[], %(entries)s::text[]) AS x(plugin, entry))"
+        given = "unnest(%(plugins)s::text[], %(entries)s::text[]) AS x(plugin, entry)"
+        entries = f"entries AS (SELECT plugin, entry FROM {given})"
         one = f"SELECT 1 FROM {schema}.jobs j WHERE j.claimable AND j.plugin = e.plugin AND j.entry = e.entry"
         self.look_at = (
             f"WITH {entries}, busy AS (SELECT q.queue FROM unnest(%(wanted)s::text[]) AS q(queue) WHERE EXISTS"
