@@ -68,6 +68,7 @@ class Service:
             route = scope.get("route")
             status = answer.status if answer is not None else 499  # it was called off
             self.metrics.count(route.path if route is not None else "(none)", scope["method"], status)
+        assert answer is not None, "what was not called off has an answer"
         await answer.send(send)
 
     def _route(self, scope: Scope) -> Operation:
