@@ -14,7 +14,7 @@ from starlette.routing import Match
 from holdfast.client.verbs import Client
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
-from holdfast.surfaces.http.answers import Answer, Receive, Scope, Send
+from holdfast.surfaces.http.answers import WHOLE, Answer, Receive, Scope, Send
 from holdfast.surfaces.http.limits import Limits, check_request
 from holdfast.surfaces.http.metrics import Metrics
 from holdfast.surfaces.http.operations import Operation
@@ -28,6 +28,7 @@ from holdfast.surfaces.http.tokens import Scope as Needed
 
 __all__ = ["Service"]
 
+_NONE: Scope = {}
 _log = logging.getLogger("holdfast.http")
 
 
@@ -68,7 +69,9 @@ class Service:
             route = scope.get("route")
             status = answer.status if answer is not None else 499  # it was called off
             self.metrics.count(route.path if route is not None else "(none)", scope["method"], status)
-        await answer.send(send)
+        whole = scope.get("extensions", _NONE).get(WHOLE)
+        if whole is None or not whole(answer):
+            await answer.send(send)
 
     def _route(self, scope: Scope) -> Operation:
         """Find the route object: of this method, or of another, which will say so; or say that there is none."""
