@@ -53,11 +53,11 @@ class _Bounds(_Any):  # type: ignore[misc]  # - which of the two is known later
         self._in_head = False
         self._head_timer: TimerHandle | None = None
 
-    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+    def _answer(self, scope: Any, receive: Any, send: Any) -> Any:
         extensions = scope["extensions"] = {ABORT: self.transport.abort}
         if self.whole:
             extensions[WHOLE] = functools.partial(_write, send.__self__)
-        await self._answering(scope, receive, send)
+        return self._answering(scope, receive, send)
 
     def connection_made(self, transport: Transport) -> None:
         super().connection_made(transport)
