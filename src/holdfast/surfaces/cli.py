@@ -15,7 +15,16 @@ import click
 
 from holdfast import HoldfastError, __version__, errors
 from holdfast.surfaces import keeping, watching
-from holdfast.surfaces.common import client, full_id, json_option, plain, show_result, url_option, value_of
+from holdfast.surfaces.common import (
+    client,
+    full_id,
+    json_option,
+    plain,
+    plugins_option,
+    show_result,
+    url_option,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from holdfast.machines import Table
@@ -60,7 +69,8 @@ def main() -> None:
 
 
 @main.command(epilog="Example: holdfast worker shop.py --processes 4")
-@click.argument("target")
+@click.argument("target", required=False)
+@plugins_option
 @url_option
 @click.option("--concurrency", type=click.IntRange(1), help="Jobs at once.  [default: 100]")
 @click.option("--queue", "queues", multiple=True, help="Serve only this queue; may be given again.")
@@ -68,7 +78,8 @@ def main() -> None:
 @click.option("--until-idle", is_flag=True, help="Stop when there is nothing left to do.")
 @click.option("--name", hidden=True)
 def worker(
-    target: str,
+    target: str | None,
+    plugins: bool,  # noqa: FBT001 - a flag of the command line
     url: str | None,
     concurrency: int | None,
     queues: tuple[str, ...],
@@ -76,16 +87,17 @@ def worker(
     until_idle: bool,  # noqa: FBT001 - a flag of the command line
     name: str | None,
 ) -> None:
-    """Run jobs of the App in TARGET, a file or a module, until stopped."""
+    """Run jobs of the App in TARGET, a file or a module, until stopped; with --plugins those of installed apps, too."""
     import signal  # noqa: PLC0415 - see the module's promise
 
     from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the module's promise
 
-    app = load(target, url)
+    app = load(target, url, plugins=plugins)
     if processes > 1:
         from holdfast.surfaces.supervisor import supervise  # noqa: PLC0415 - see the module's promise
 
-        chosen = [target, "--url", app.url, *(part for queue in queues for part in ("--queue", queue))]
+        chosen = [*([target] if target else []), *(["--plugins"] if plugins else []), "--url", app.url]
+        chosen += [part for queue in queues for part in ("--queue", queue)]
         supervise(
             app,
             [*chosen, *(["--concurrency", str(concurrency)] if concurrency else [])],

@@ -13,9 +13,10 @@ from holdfast import errors
 if TYPE_CHECKING:
     from holdfast import App
 
-__all__ = ["client", "full_id", "json_option", "plain", "show_result", "url_option", "value_of"]
+__all__ = ["client", "full_id", "json_option", "plain", "plugins_option", "show_result", "url_option", "value_of"]
 
 url_option = click.option("--url", envvar="HOLDFAST_URL", help="Where jobs are kept.  [default: sqlite:///holdfast.db]")
+plugins_option = click.option("--plugins", is_flag=True, help="Serve the apps of installed packages as well.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
