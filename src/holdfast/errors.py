@@ -31,6 +31,7 @@
     │   ├── Permanent                             raised by users: trying again is no use
     │   ├── StepFailed                            a step or tool failed for good
     │   │   └── InDoubt                           a tool may or may not have acted, and does not ask
+    │   ├── SecretUnavailable (LookupError)       this process cannot reveal a secret: cause and cure are named
     │   ├── WaitTimeout (TimeoutError)            nobody signalled in time
     │   └── NonDeterminism (RuntimeError)         a replay asked for something else than what was recorded
     ├── how a run ended
@@ -69,6 +70,7 @@ __all__ = [
     "RunCanceled",
     "RunFailed",
     "RunTimedOut",
+    "SecretUnavailable",
     "StaleAttempt",
     "StepFailed",
     "StoreUnavailable",
@@ -231,12 +233,7 @@ class IdempotencyConflict(HoldfastError, ValueError):
 
 
 class EffectConflict(HoldfastError, ValueError):
-    """A call has an effect already, and this is a different one; the first stands (E7).
-
-    Attributes:
-        job: the job.
-        node: the call.
-    """
+    """The call `node` of `job` has an effect already, and this is a different one; the first stands (E7)."""
 
     def __init__(self, job: str, node: str) -> None:
         self.job, self.node = job, node
@@ -347,6 +344,10 @@ class StepFailed(HoldfastError):
 
 class InDoubt(StepFailed):
     """A tool was started and nobody knows whether it acted; by its policy the job does not ask but fails."""
+
+
+class SecretUnavailable(HoldfastError, LookupError):
+    """This process cannot reveal a secret: it lacks the variable or the codec, or the codec cannot open it."""
 
 
 class WaitTimeout(HoldfastError, TimeoutError):

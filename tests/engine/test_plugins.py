@@ -182,6 +182,6 @@ def test_a_worker_of_nothing_and_plugins_that_clash_are_refused_in_one_line(tmp_
     assert "serve installed ones with --plugins" in shell.run("worker", code=2)
     clash = tmp_path / "clash.py"
     clash.write_text('from holdfast import App\napp = App("mail")\n\n@app.job\ndef send() -> None: ...\n')
-    assert "mail has a job mail.send already" in shell.run("worker", str(clash), "--plugins", code=2)
+    assert "mail has a job 'send' already" in shell.run("worker", str(clash), "--plugins", code=2)
     install(site, "bad", "app = 7\n", broken="bad_jobs:app")
     assert "holdfast.plugins:broken" in shell.run("worker", "--plugins", code=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_type
 
+from holdfast import App, Codec, Secret
 from holdfast.machines import (
     JOB,
     READY,
@@ -49,3 +50,19 @@ monitor = ReadyMonitor()
 with monitor.begin() as poll:
     poll.watch(WakeSource.IO_READY, "timer")
     assert_type(poll.finish(Pending(frozenset({WakeSource.IO_READY}))), Reading)
+
+
+class Rot:
+    def encrypt(self, data: bytes, /) -> bytes:
+        return data
+
+    decrypt = digest = encrypt
+
+
+codec: Codec = Rot()
+app = App("shop", codec=codec)
+app.codec = None
+assert_type(Secret(7), Secret[int])
+assert_type(Secret("x").reveal(), str)
+assert_type(Secret.env("NAME"), Secret[str])
+app.include(App("mail"))

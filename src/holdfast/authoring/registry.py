@@ -6,11 +6,12 @@ jobs that would have one name, of the plugin and of the job, are refused, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from holdfast.authoring.functions import Backoff, Call, JobFunction, Starter
+from holdfast.authoring.secrets import Codec, Vault
 from holdfast.durations import Duration, seconds
 from holdfast.errors import UnknownEntry
 
@@ -25,12 +26,34 @@ ON_DOUBT = {"ask", "fail", "retry"}
 class Registry:
     """The jobs, steps and tools of one plugin."""
 
-    def __init__(self, name: str, max_attempts: int) -> None:
+    def __init__(self, name: str, max_attempts: int, codec: Codec | None = None) -> None:
         self.name = name
+        self.vault = Vault(codec)
         self.entries: dict[tuple[str, str], JobFunction[..., Any]] = {}
         self._calls: dict[str, Call[..., Any]] = {}
         self._max_attempts = max_attempts
         self.included_by: list[Registry] = []  # whoever serves its jobs, too
+
+    @property
+    def codec(self) -> Codec | None:
+        """What encrypts secrets; see `holdfast.Secret`. None: they are kept as references alone."""
+        return self.vault.codec
+
+    @codec.setter
+    def codec(self, codec: Codec | None) -> None:
+        self.vault.codec = codec
+
+    @property
+    def env_secrets(self) -> frozenset[str]:
+        """Environment variables that whoever starts a job from outside, with JSON, may name as secrets; none at first.
+
+        What code says, ``Secret.env("NAME")``, needs no such leave.
+        """
+        return self.vault.env_secrets
+
+    @env_secrets.setter
+    def env_secrets(self, names: Iterable[str]) -> None:
+        self.vault.env_secrets = frozenset(names)
 
     def entry(self, job: JobFunction[..., Any] | str) -> JobFunction[..., Any]:
         """Find a job function by itself or by name; that of an included plugin by ``plugin.name``."""
@@ -65,9 +88,8 @@ class Registry:
         """Raise if a different job has this one's name, here or wherever this plugin is served."""
         for one in self._everywhere():
             if one.entries.get((made.plugin, made.name), made) is not made:
-                raise ValueError(
-                    f"{one.name} has a job {made.plugin}.{made.name} already: give one of them another name"
-                )
+                name = repr(made.name) if made.plugin == one.name else f"{made.plugin}.{made.name}"
+                raise ValueError(f"{one.name} has a job {name} already: give one of them another name")
 
     def _adopt(self, made: JobFunction[..., Any]) -> None:
         for one in self._everywhere():
@@ -165,6 +187,7 @@ class Registry:
             timeout_seconds=seconds(timeout) if timeout is not None else None,
             on_doubt=on_doubt,
             reconcile=reconcile,
+            vault=self.vault,
         )
         if made.name in self._calls:
             raise ValueError(f"{self.name} has a step or tool {made.name!r} already: give one of them another name")

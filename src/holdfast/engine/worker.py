@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.authoring.functions import JobFunction
+from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.config import Config
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
@@ -243,6 +244,7 @@ class Worker:
         return time.time() + self._ahead
 
     async def _run(self, attempt: Attempt) -> None:
+        revealed.set(Revealed())  # what this attempt's code will have seen of secrets
         try:
             await attempt.run()
         except Exception:  # noqa: BLE001, S110 - refused or unknown: the job is taken again from what the store has

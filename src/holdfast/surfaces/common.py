@@ -43,10 +43,10 @@ def full_id(app: App, run: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Give a value as what JSON has."""
+    """Give a value as what JSON has; what is none, such as a secret, as it shows itself."""
     import msgspec  # noqa: PLC0415 - see the module's promise
 
-    return msgspec.to_builtins(value)
+    return msgspec.to_builtins(value, enc_hook=str)
 
 
 def show_result(value: Any, *, as_json: bool, text: Callable[[], str]) -> None:
