@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from holdfast.authoring.context import conductor
+from holdfast.authoring.secrets import Vault
 from holdfast.authoring.signature import Signature, named, payload
 from holdfast.durations import seconds
 from holdfast.errors import InvalidArguments
@@ -70,7 +71,7 @@ class Call(Generic[P, R]):
         timeout_seconds: float | None,
         on_doubt: str = "ask",
         reconcile: Callable[..., Any] | None = None,
-        key: str | None = None,
+        vault: Vault | None = None,
     ) -> None:
         self.function = function
         self.name = name
@@ -79,8 +80,8 @@ class Call(Generic[P, R]):
         self.timeout_seconds = timeout_seconds or None
         self.on_doubt = on_doubt
         self.reconcile = reconcile
-        self.key = key
-        self.signature = Signature(function, name)
+        self.key: str | None = None
+        self.signature = Signature(function, name, vault)
         self.is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
         self.__name__ = name
@@ -97,7 +98,7 @@ class Call(Generic[P, R]):
         """Give this one call an identity of its own, in place of the hash of its arguments (E8)."""
         other: Call[P, R] = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.key = key
+        other.key = named("key", key)
         return other
 
     def __repr__(self) -> str:
@@ -118,6 +119,8 @@ class Options(msgspec.Struct, frozen=True):
 
 class Starter(Protocol[H_co]):
     """Whoever can start jobs: the app."""
+
+    vault: Vault
 
     def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> H_co:
         """Start a job, blocking."""
@@ -150,7 +153,7 @@ class JobFunction(Generic[P, R]):
         self.max_attempts = max_attempts
         self.queue = queue
         self.deadline_seconds = deadline_seconds
-        self.signature = Signature(function, name)
+        self.signature = Signature(function, name, starter.vault)
         self.is_async = inspect.iscoroutinefunction(function)
         self.chosen = Options()
         self._starter = starter

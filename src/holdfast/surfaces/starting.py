@@ -9,7 +9,17 @@ import click
 
 from holdfast import errors
 from holdfast.surfaces import completing
-from holdfast.surfaces.common import Where, client, json_option, plain, show_result, url_option, value_of, where_options
+from holdfast.surfaces.common import (
+    Where,
+    client,
+    json_option,
+    plain,
+    plugins_option,
+    show_result,
+    url_option,
+    value_of,
+    where_options,
+)
 from holdfast.surfaces.following import follow_run
 from holdfast.surfaces.watching import pairs
 
@@ -22,7 +32,8 @@ FOR_EVER = 1e9
 
 
 @click.command(epilog="Example: holdfast worker shop.py --processes 4")
-@click.argument("target")
+@click.argument("target", required=False)
+@plugins_option
 @url_option
 @click.option("--concurrency", type=click.IntRange(1), help="Jobs at once.  [default: 100]")
 @click.option("--queue", "queues", multiple=True, help="Serve only this queue; may be given again.")
@@ -30,7 +41,8 @@ FOR_EVER = 1e9
 @click.option("--until-idle", is_flag=True, help="Stop when there is nothing left to do.")
 @click.option("--name", hidden=True)
 def worker(
-    target: str,
+    target: str | None,
+    plugins: bool,  # noqa: FBT001 - a flag of the command line
     url: str | None,
     concurrency: int | None,
     queues: tuple[str, ...],
@@ -38,7 +50,7 @@ def worker(
     until_idle: bool,  # noqa: FBT001 - a flag of the command line
     name: str | None,
 ) -> None:
-    """Run jobs of the App in TARGET, a file or a module, until stopped.
+    """Run jobs of the App in TARGET, a file or a module, until stopped; with --plugins those of installed apps, too.
 
     SIGTERM and Ctrl-C stop it in order. Several processes have a supervisor that replaces the dead.
     """
@@ -46,11 +58,12 @@ def worker(
 
     from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
 
-    app = load(target, url)
+    app = load(target, url, plugins=plugins)
     if processes > 1:
         from holdfast.surfaces.supervisor import supervise  # noqa: PLC0415 - see the promise of `cli`
 
-        chosen = [target, "--url", app.url, *(part for queue in queues for part in ("--queue", queue))]
+        chosen = [*([target] if target else []), *(["--plugins"] if plugins else []), "--url", app.url]
+        chosen += [part for queue in queues for part in ("--queue", queue)]
         supervise(
             app,
             [*chosen, *(["--concurrency", str(concurrency)] if concurrency else [])],
