@@ -41,8 +41,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         path = tmp_path / "jobs.db"
 
         def on_file(sql: str, bindings: Any) -> list[Any]:
-            with apsw.Connection(str(path)) as connection:
+            connection = apsw.Connection(str(path))
+            try:
                 return connection.execute(sql, bindings).fetchall()
+            finally:
+                connection.close()
 
         yield Place(f"sqlite:///{path}", "", "?", EVENT_COLUMNS, on_file)
         return
