@@ -346,11 +346,7 @@ def _query(where: RunFilter) -> builtins.list[tuple[str, str]]:
     query = [("status", str(status)) for status in where.status]
     names = ("plugin_id", "entry_id", "queue", "idempotency_key", "created_after", "created_before")
     query += [(name, str(getattr(where, name))) for name in names if getattr(where, name) is not None]
-    written = {True: "true", False: "false"}
-    query += [
-        (f"attr.{name}", written[value] if isinstance(value, bool) else str(value))
-        for name, value in where.attributes.items()
-    ]
+    query += [(f"attr.{name}", msgspec.json.encode(value).decode()) for name, value in where.attributes.items()]
     return query
 
 
