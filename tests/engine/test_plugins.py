@@ -171,6 +171,10 @@ def test_a_worker_runs_the_jobs_of_installed_plugins_when_asked_to(tmp_path: Pat
     shell.run("worker", "--plugins", "--until-idle", "--url", elsewhere)
     assert shell.json("show", third, "--url", elsewhere)["status"] == "succeeded"
     assert len(shell.json("runs", "--url", elsewhere)) == 2
+    host = tmp_path / "host.py"
+    host.write_text('from holdfast import App\nimport mail_jobs\napp = App("host")\napp.include(mail_jobs.app)\n')
+    named = shell.run("start", f"{host}:app", "mail.send", "to=Cid", "--url", elsewhere)
+    assert shell.json("show", named, "--url", elsewhere)["plugin_id"] == "mail"
 
 
 def test_a_worker_of_nothing_and_plugins_that_clash_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ from typing import Any
 import msgspec
 
 from holdfast.authoring.redaction import holds
-from holdfast.authoring.secrets import FIELD, Secret, Vault, identity, is_kept, secret_hint
+from holdfast.authoring.secrets import FIELD, Secret, Vault, identity, is_kept, secret_hint, sent
 from holdfast.errors import InvalidArguments, InvalidResult, PayloadTooLarge
 
-__all__ = ["Signature", "fingerprint", "named", "own", "payload"]
+__all__ = ["Signature", "fingerprint", "named", "outgoing", "own", "payload"]
 
 RESERVED = "holdfast:"
 NAME_MAX = 1000  # characters of a key
@@ -70,8 +70,8 @@ class Signature:
         given = self._bound(args, kwargs)
         if self._open is not None:
             given.update(given.pop(self._open, {}))
-        for name in self._secrets.keys() & given.keys():
-            given[name] = self._secret(name, given[name])
+        if self._secrets:
+            given.update({name: self._secret(name, given[name]) for name in self._secrets if name in given})
         kept = {name: self._plain(name, value) for name, value in given.items()}
         plain = {name: value for name, (value, _) in kept.items()}
         self.typed(plain)
@@ -212,6 +212,18 @@ def payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
     return plain
 
 
+def outgoing(what: str, value: Any) -> Any:
+    """Give a value for a server as JSON; secrets in it are sent, for the server encrypts them on arrival.
+
+    Raises:
+        InvalidArguments: JSON cannot hold it.
+    """
+    try:
+        return _to_plain(value, _encode_sent)[0]
+    except (TypeError, ValueError) as error:
+        raise InvalidArguments(what, f"it cannot be sent as JSON: {error}") from error
+
+
 def named(what: str, key: Any) -> str:
     """Give a key or name that can be kept.
 
@@ -340,3 +352,7 @@ def _decode_foreign(vault: Vault, hint: Any, plain: Any) -> Any:
 
 
 _encode_bare = partial(_encode_foreign, Vault())  # of no app: references are kept, and nothing is encrypted
+
+
+def _encode_sent(value: Any) -> Any:
+    return sent(value) if isinstance(value, Secret) else _encode_bare(value)

@@ -111,10 +111,10 @@ def start(
     from holdfast.client.handle import RunHandle  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.client.views import Creation  # noqa: PLC0415 - see the promise of `cli`
 
-    asked, plugin, values = _prepared(target, entry, pairs(arguments, "arguments"), where)
+    asked, (plugin, name), values = _prepared(target, entry, pairs(arguments, "arguments"), where)
     creation = Creation(
         plugin_id=plugin,
-        entry_id=entry,
+        entry_id=name,
         args=values,
         idempotency_key=options["key"],
         deadline=_duration(options["deadline"], "--deadline"),
@@ -139,22 +139,29 @@ def start(
 
 def _prepared(
     target: str, entry: str, given: list[tuple[str, str]], where: Where
-) -> tuple[Client, str, dict[str, Any]]:
-    """Give whom to ask, the app's name, and the arguments read as its job wants them."""
+) -> tuple[Client, tuple[str, str], dict[str, Any]]:
+    """Give whom to ask, the names of the app and its job, and the arguments read as that wants them."""
     if where.server is None:
         from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
 
         app = load(target, where.url)
         job = app.entry(entry)
-        return app, job.plugin, {name: job.signature.from_text(name, text) for name, text in given}
+        return app, (job.plugin, job.name), {name: job.signature.from_text(name, text) for name, text in given}
     asked = client(where)
     found = [one for one in asked.block(asked.aentries()) if (one.plugin_id, one.entry_id) == (target, entry)]
     hints = found[0].parameters.get("properties", {}) if found else {}
-    return asked, target, {name: _read(text, hints.get(name, {})) for name, text in given}
+    return asked, (target, entry), {name: _read(name, text, hints.get(name, {})) for name, text in given}
 
 
-def _read(text: str, hint: dict[str, Any]) -> Any:
-    """Read an argument: text where text is wanted, else JSON if it is some."""
+def _read(name: str, text: str, hint: dict[str, Any]) -> Any:
+    """Read an argument: text where text is wanted, else JSON if it is some; a secret by the name of its variable."""
+    if any(one.get("writeOnly") for one in [hint, *hint.get("anyOf", [])]):
+        from holdfast import Secret  # noqa: PLC0415 - see the promise of `cli`
+
+        if not text.startswith("env:") or text == "env:":
+            said = f"{name} is a secret: name the variable that has it, as in {name}=env:STRIPE_KEY"
+            raise click.UsageError(f"{said}: what is typed here, others can read")
+        return Secret.env(text.removeprefix("env:"))
     return text if hint.get("type") == "string" else value_of(text)
 
 
