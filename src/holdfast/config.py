@@ -27,7 +27,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         effects: where results of calls are kept besides: empty for the job's own database alone, or a directory.
         concurrency: jobs that one worker runs at once.
         lease_seconds: how long a claim lasts without a heartbeat; a heartbeat is sent at a third of it.
-        poll_seconds: how often a worker looks whether another process has written something.
+        poll_seconds: how often a SQLite file is looked at for commits of other processes, at most; where the system can
+            tell of them (Linux), only while there are any.
         grace_seconds: how long a cancelled job may clean up before it is ended.
         shutdown_seconds: how long a stopping worker lets its jobs go on before it hands them back.
         inline_retry_seconds: a retry that is due sooner waits in the worker; a later one is kept in the store.

@@ -374,7 +374,7 @@ class App(Registry, Client):
     def _store(self) -> Store:
         with self._opening:
             if self._opened is None:
-                self._opened = open_store(self.url)
+                self._opened = open_store(self.url, self.config.poll_seconds)
             return self._opened
 
     def _journal(self) -> Journal:

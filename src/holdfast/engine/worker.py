@@ -1,7 +1,7 @@
 """A worker: claims jobs, keeps their leases, runs their attempts, sweeps what time has ended (SPEC section 2).
 
-It does no polling work of its own: it wakes when this process has written something, when another has (a cheap look
-at the file's version), when something becomes due, or when a slot is free.
+It does no polling work of its own: it wakes when this process has written something, when another has and the store
+hears of it, when something becomes due, or when a slot is free.
 
 What can go wrong, and what happens then:
 
@@ -146,7 +146,6 @@ class Worker:
         while not self._stopping:
             self._wake.clear()
             try:
-                seen = self._store.changes()  # before the turn: what comes during it must not be slept through
                 begun = await self._time()
                 told = self._news & WORK  # without it nothing is new that time alone brings about
                 more = await self._turn(begun)
@@ -156,7 +155,7 @@ class Worker:
                 if not more:
                     if until_idle and self._idle(now):
                         return
-                    await self._sleep(self._until(now), seen)
+                    await self._sleep(now)
                 pause = 0.05
             except StoreUnavailable:
                 self._news, pause = WORK | ASKED, min(pause * 2, PAUSE_SECONDS_MAX)
@@ -272,19 +271,19 @@ class Worker:
         floor = min(self._config.lease_seconds / 3, self._store.floor_seconds or float("inf"))
         return floor if self._sweep_at is None else max(0.001, min(self._sweep_at - now, floor))
 
-    async def _sleep(self, seconds: float, seen: int) -> None:
-        """Wait for a wake, a change by another process since `seen`, or the time; whichever comes first."""
-        end = self._loop.time() + seconds
-        while not self._wake.is_set() and (left := end - self._loop.time()) > 0:
+    async def _sleep(self, now: float) -> None:
+        """Wait for a wake, for what is due next, or until a look finds something that nobody was told of."""
+        begun = self._loop.time() - now
+        while not self._wake.is_set():
+            now = self._loop.time() - begun
             try:
-                async with asyncio.timeout(min(left, self._config.poll_seconds)):
+                async with asyncio.timeout(self._until(now)):
                     await self._wake.wait()
             except TimeoutError:
-                if self._store.changes() != seen:
+                due = self._sweep_at is not None and self._sweep_at <= self._loop.time() - begun
+                if due or self.running or await self._store.stirs():
                     self._news |= WORK | ASKED
                     return
-        if not self._wake.is_set():
-            self._news |= WORK | ASKED  # the floor: whatever was not heard of is found now
 
     async def _hand_back(self) -> None:
         """Let what runs go on for a while, then give it back to the queue (L6)."""
