@@ -7,7 +7,6 @@ legal (P4).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,7 @@ from holdfast.authoring.signature import fingerprint
 from holdfast.store import Append, Bury, Claim, Pause, Resume, Store
 from holdfast.store.effects import DirectoryEffects, Effect, EffectStore
 from holdfast.store.memory import MemoryStore
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sqlite import SqliteStore
-from support.faults import FaultyEffects, FaultyStore
-from support.postgres import fresh_schema, server
+from support.faults import FaultyEffects, FaultyStore, closing, store_of
 from support.stories import drain, play, quick
 
 
@@ -61,23 +57,6 @@ def shop(store: Store, witness: list[str], effects: EffectStore | None = None) -
 
 def claim_of(app: App) -> Claim:
     return Claim(worker="w", entries=frozenset(app.entries), queues=None, limit=1, lease_seconds=15.0)
-
-
-def store_of(backend: str, path: Path) -> Store:
-    match backend:
-        case "memory":
-            return MemoryStore()
-        case "sqlite":
-            return SqliteStore(path)
-        case _:
-            return PostgresStore(server().url, fresh_schema())
-
-
-async def closing(store: Store, story: Coroutine[Any, Any, None]) -> None:
-    try:
-        await story
-    finally:
-        await store.close()
 
 
 RESULT = ["receipt 6", "dhl", "sent", True]

@@ -237,6 +237,20 @@ def test_a_replay_exports_nothing_twice_and_a_retry_begins_with_what_there_was(a
     assert app.verify() == {}
 
 
+def test_a_directory_of_blobs_may_be_named_by_a_url(tmp_path: Path) -> None:
+    app = App("shop", config=_with(quick("memory:"), blobs=f"file://{tmp_path / 'blobs'}"))
+
+    @app.job
+    async def work() -> None:
+        export(b"x" * 100, "bytes")
+
+    run = work.start()
+    app.worker().run(until_idle=True)
+    assert b"".join(app.content(run.id, 1)) == b"x" * 100
+    assert [path.name for path in (tmp_path / "blobs").iterdir()] == [run.id]
+    app.close()
+
+
 def test_limits_of_exports_are_told_to_the_code(url: str) -> None:
     app = App("shop", config=_with(quick(url), exports_max=2, export_bytes_max=10))
     caught: list[Exception] = []

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,9 +16,10 @@ import pytest
 
 from holdfast import App, attempt
 from holdfast.authoring.context import conductor
+from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines import JobState
-from holdfast.store import Bury, Reclaim
+from holdfast.store import Append, Bury, Command, Reclaim, Store
 from holdfast.store.sqlite import SqliteStore
 from support.stories import play, quick, until
 
@@ -260,4 +262,47 @@ def test_ctrl_c_hands_jobs_back_before_it_is_raised(tmp_path: Path) -> None:
     (record,) = app.list()
     last = app.block(app.store().events(record.run_id))[-1]
     assert (last.type, last.payload["reason"]) == ("job_requeued", "worker_shutdown")
+    app.close()
+
+
+@pytest.mark.parametrize("mode", ["applied", "not applied"])
+def test_a_store_that_is_away_again_and_again_is_no_crash_of_the_job(url: str, mode: str) -> None:
+    """More outages than attempts: the job is given back each time, at once, and is not taken for poison (L6, J14)."""
+    app = App("shop", config=quick(url, max_attempts=2, lease_seconds=60.0))
+    outages: list[int] = []
+
+    @app.tool(on_doubt="retry")
+    async def part(number: int) -> int:
+        return number
+
+    @app.job
+    async def work() -> int:
+        return sum([await part(number) for number in range(6)])
+
+    class Unsteady:
+        """Fails each time a result is written for the first time."""
+
+        def __init__(self, store: Store) -> None:
+            self._store = store
+
+        async def commit(self, batch: Sequence[Command]) -> list[Any]:
+            appends = [command for command in batch if isinstance(command, Append)]
+            results = [one for one in appends if any(kind == "tool_invocation_finished" for kind, _ in one.events)]
+            if results and len(outages) < 5 and results[0].attempt > len(outages):
+                outages.append(results[0].attempt)
+                if mode == "applied":
+                    await self._store.commit(batch)
+                raise StoreUnavailable("for a moment")
+            return await self._store.commit(batch)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._store, name)
+
+    app._opened = cast(Store, Unsteady(app.store()))
+    run = work.start()
+    app.worker().run(until_idle=True)
+    assert outages == [1, 2, 3, 4, 5]
+    assert run.record().status == "succeeded", run.record().error
+    assert [event.payload["reason"] for event in run.events() if event.type == "job_requeued"] == ["store_outage"] * 5
+    assert app.verify() == {}
     app.close()

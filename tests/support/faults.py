@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Command, Renew, Report, Store
 from holdfast.store.effects import Effect, EffectStore
+from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.sqlite import SqliteStore
+from support.postgres import fresh_schema, server
 
 
 class FaultyStore:
@@ -77,3 +82,20 @@ class FaultyEffects:
             self._process.crashed = self._mode == "crash"
             raise StoreUnavailable(f"fault injected: {self._mode}")
         return await work()
+
+
+def store_of(backend: str, path: Path) -> Store:
+    match backend:
+        case "memory":
+            return MemoryStore()
+        case "sqlite":
+            return SqliteStore(path)
+        case _:
+            return PostgresStore(server().url, fresh_schema())
+
+
+async def closing(store: Store, story: Coroutine[Any, Any, None]) -> None:
+    try:
+        await story
+    finally:
+        await store.close()

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,3 +113,12 @@ def small_shop(folder: Path) -> Iterator[App]:
         yield made
     finally:
         made.close()
+
+
+def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[Any] | None = None) -> None:
+    """Look again and again, until something is so; it may come from other processes, of which one must not end."""
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        assert process is None or process.poll() is None
+        time.sleep(0.01)

@@ -137,6 +137,7 @@ def test_completion_offers_runs_and_jobs_from_the_store_and_from_a_server(near: 
         assert f"plain,{run}" in offered(shell, "show", run[:4])
         assert offered(shell, "follow", "zzz") == ""
     assert "plain,notify" in offered(near, "start", SHOP, "no")
+    assert offered(far, "show", "--url", f"sqlite:///{far.folder}/own.db", run[:4]) == "", "a flag comes first"
     assert "plain,checkout" in offered(far, "start", "shop", "ch")
     far.environment["HOLDFAST_SERVER"] = "http://127.0.0.1:1"
     assert offered(far, "show", "0") == "", "whatever is wrong, a line that is being typed is not disturbed"

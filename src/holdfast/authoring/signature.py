@@ -47,6 +47,7 @@ class Signature:
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         self._positional = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         self._all_positional = len(self._positional) == len(kinds)
+        self._names = frozenset(self._positional)
         self._open = next((name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], bytes_max: int | None = None) -> dict[str, Any]:
@@ -66,9 +67,11 @@ class Signature:
         return plain
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Give the arguments by name. The everyday call, every parameter given by position, needs no search."""
+        """Give the arguments by name. The everyday call, every parameter given, needs no search."""
         if len(args) == len(self._positional) and not kwargs and self._all_positional:
             return dict(zip(self._positional, args, strict=True))
+        if not args and self._all_positional and kwargs.keys() == self._names:
+            return {name: kwargs[name] for name in self._positional}
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:

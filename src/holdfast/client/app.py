@@ -26,6 +26,7 @@ from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
 from holdfast.client.retention import ENDED, evict, purge
 from holdfast.client.verbs import Client
+from holdfast.client.verifying import judged
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.watching import watch
 from holdfast.client.workers import WorkerStatus, stats, workers
@@ -34,11 +35,12 @@ from holdfast.durations import Duration
 from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
-from holdfast.machines import Event, RunRecord, RunStatus, Violation, check, runs
-from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit, rebuilt
+from holdfast.machines import Event, RunRecord, RunStatus, Violation
+from holdfast.machines.course import Course
+from holdfast.machines.runs import record_of
+from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
-from holdfast.store.looking import as_projected
 
 if TYPE_CHECKING:
     from holdfast.client.working import AppWorker
@@ -94,22 +96,18 @@ class App(Registry, Client):
         function = self.entries.get((creation.plugin_id, creation.entry_id))
         if function is None:
             raise UnknownEntry(f"{creation.plugin_id}.{creation.entry_id}", [".".join(name) for name in self.entries])
-        wanted = {
-            "key": creation.idempotency_key,
-            "priority": creation.priority,
-            "queue": creation.queue,
-            "deadline": creation.deadline,
-            "delay": creation.delay or 0,
-            "attributes": creation.attributes,
-        }
         plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
-        try:
-            chosen = function.options(**wanted)
-        except ValueError as error:  # a duration that is none
-            raise InvalidArguments(function.name, str(error)) from error
-        submit = self.submission(chosen, new_id(), plain, await self._store().now())
+        submit = self.submission(_chosen(function, creation), new_id(), plain, await self._store().now())
         submitted = await self._journal().write(submit)
-        return Created(await self.aget(submitted.job), submitted.existing)
+        if submitted.at is None:
+            return Created(await self.aget(submitted.job), submitted.existing)
+        # Nobody can have changed it before it was there, so it need not be read.
+        fixed = {"plugin_id": submit.plugin, "entry_id": submit.entry, "idempotency_key": submit.idempotency_key}
+        at, attributes = submitted.at, submit.attributes or {}
+        record = record_of(
+            Course(), job=submitted.job, number=1, created_at=at, updated_at=at, attributes=attributes, **fixed
+        )
+        return Created(record, existing=False)
 
     async def astart_many(
         self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]
@@ -216,20 +214,8 @@ class App(Registry, Client):
     async def averify(self, run_id: str | None = None) -> dict[str, list[Violation]]:
         """Check histories: rules, hash chain, and that each projection is what its stream makes. Empty: all is well."""
         rows = [await self._row(job_of_run(run_id)[0])] if run_id is not None else await self._everything()
-        found: dict[str, list[Violation]] = {}
-        for row in rows:
-            stream = await self._store().events(row.id)
-            wrong = check(stream, head=row.head)
-            if rebuilt(row, stream) != row or not await self._records_agree(row, stream, wrong):
-                wrong.append(Violation(len(stream), "J6", "the projection differs from what the stream makes"))
-            if wrong:
-                found[row.id] = wrong
-        return found
-
-    async def _records_agree(self, row: Job, stream: builtins.list[Event], wrong: builtins.list[Violation]) -> bool:
-        """Whether the records of runs are what the stream makes; of one that is not legal, nobody can say."""
-        kept = [await self._store().record(row.id, number) for number in range(1, row.run + 1)]
-        return bool(wrong) or [as_projected(one) for one in kept] == [as_projected(one) for one in runs(stream)]
+        found = {row.id: await judged(self._store(), row) for row in rows}
+        return {name: wrong for name, wrong in found.items() if wrong}
 
     async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
         """List what calls of a run reported when it was too late: shown to people, never applied by itself (E5)."""
@@ -360,7 +346,7 @@ class App(Registry, Client):
 
     def blobs(self) -> DirectoryBlobs | None:
         """Give the place of large exports; None if they are kept in the job's own database."""
-        return DirectoryBlobs(self.config.blobs.removeprefix("file://")) if self.config.blobs else None
+        return DirectoryBlobs(self.config.blobs) if self.config.blobs else None
 
     async def aclose(self) -> None:
         """Let go of the store."""
@@ -382,3 +368,20 @@ class App(Registry, Client):
         if loop not in self._journals:
             self._journals[loop] = Journal(self._store())
         return self._journals[loop]
+
+
+def _chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
+    """Give the job with the options that a creation asks for; the everyday one asks for none."""
+    wanted = {
+        "key": creation.idempotency_key,
+        "priority": creation.priority or None,
+        "queue": creation.queue,
+        "deadline": creation.deadline,
+        "delay": creation.delay,
+        "attributes": creation.attributes or None,
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    try:
+        return function.options(**given) if given else function
+    except ValueError as error:  # a duration that is none
+        raise InvalidArguments(function.name, str(error)) from error

@@ -80,8 +80,8 @@ def explain(
         said.append(f"It was asked to cancel{why} and may still clean up.")
     if job.pause:
         said.append("It will pause at its next step.")
-    if job.deadline is not None and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.WAITING}:
-        said.append(f"Its deadline is {_time(job.deadline, now)}.")
+    if job.ends_by is not None and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.WAITING}:
+        said.append(f"Its deadline is {_time(job.ends_by, now)}.")
     return " ".join(said)
 
 

@@ -184,8 +184,14 @@ class Wire:
         if loop not in self._pools:
             headers = {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
             try:
-                # A proxy is for what is far away: it could not reach this machine's own addresses.
-                self._pools[loop] = httpx.AsyncClient(base_url=self.url, headers=headers, mounts=_LOOPBACK)
+                # A proxy is for what is far away: it could not reach this machine's own addresses. Each watch holds a
+                # connection for as long as its run lives: there is no number of them at which others have to wait.
+                self._pools[loop] = httpx.AsyncClient(
+                    base_url=self.url,
+                    headers=headers,
+                    mounts=_LOOPBACK,
+                    limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+                )
             except (httpx.InvalidURL, ValueError) as error:
                 raise InvalidSetting("server", self.url, str(error)) from error
         return self._pools[loop]

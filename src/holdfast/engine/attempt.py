@@ -216,11 +216,9 @@ class Attempt(Ledger, Bridge, Producer):
     def _interrupted(self) -> Written | None:
         """What to write for code that did not come to an end of its own."""
         if self._why == "deadline":
-            if self.row.cancel is not None:
-                return JobEvent.CANCELLED.value, {"reason": self.row.cancel.reason, "deadline": True}
             return JobEvent.FAILED.value, {"reason": "deadline", "message": "the run's deadline passed"}
         if self._why == "cancel":
-            return JobEvent.CANCELLED.value, {"reason": self.row.cancel.reason if self.row.cancel else None}
+            return JobEvent.CANCELLED.value, {}  # the store knows why, and whether the deadline passed meanwhile
         if self._intent is not None:
             return self._intent
         if self._why == "release":
@@ -232,6 +230,10 @@ class Attempt(Ledger, Bridge, Producer):
     def failure(self, error: BaseException) -> Written:
         """What to write for an error: another try, or the end."""
         return verdict.failed(self._function, error, self._failures, self.now())
+
+    def unwound(self) -> bool:
+        """Whether nothing of its code can still run: of a plain function that was begun nobody knows."""
+        return self._function.is_async and self._main.done()
 
     # Ending it from outside
 
@@ -266,9 +268,9 @@ class Attempt(Ledger, Bridge, Producer):
         self.loop.call_soon(self._conclude)
 
     def _deadline_timer(self) -> asyncio.TimerHandle | None:
-        if self.row.deadline is None:
+        if self.row.ends_by is None:
             return None
-        return self.loop.call_later(max(0.0, self.row.deadline - self.now()), self._stop, "deadline")
+        return self.loop.call_later(max(0.0, self.row.ends_by - self.now()), self._stop, "deadline")
 
     def _drop_tasks(self) -> None:
         if "waits" in vars(self):

@@ -119,7 +119,7 @@ class Calls:
         if call.tool:
             await attempt.durable()  # declaration before action (E4)
         try:
-            result = await self._invoke(call, node, plain)
+            result = await self._produced(call, node, plain)
             value = call.signature.encode_result(result, attempt.config.payload_bytes_max)
         except _TimedOut:
             if call.tool and node not in self._not_begun:
@@ -136,6 +136,16 @@ class Calls:
         await attempt.outcomes.succeeded(call, node, value)
         await attempt.keep_up()
         return Success(value)
+
+    async def _produced(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Any:
+        """Run the function. What it handed out is on disk before its end is: nobody runs it again to hand it out."""
+        try:
+            result = await self._invoke(call, node, plain)
+        except Exception:
+            await self._attempt.products.kept()
+            raise
+        await self._attempt.products.kept()
+        return result
 
     async def _invoke(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Any:
         """Run the function itself. Inside it there is no conductor: what it calls is part of it."""

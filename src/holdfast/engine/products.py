@@ -2,12 +2,15 @@
 
 Progress is coalesced: the latest is written, at most every `progress_seconds`, and nobody waits for it. While recorded
 results are still being handed out the code only says again what it said before, and that is not written. Exports are
-written as they come; the end of the attempt waits for them. Both are fenced: a stale attempt's are refused.
+written as they come; the end of a call inside which they were handed out waits for them, and so does the end of the
+attempt: what is recorded as done is not done again, and could not hand them out again. Both are fenced: a stale
+attempt's are refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Generator
 from functools import cached_property
@@ -42,6 +45,7 @@ class Products:
         self._written_at = float("-inf")
         self._count = 0
         self._keeping: list[asyncio.Task[int]] = []
+        self._unkept: set[asyncio.Task[int]] = set()  # of these, what is under way
         self._turn = asyncio.Lock()
         self._known: dict[str, int] | None = None  # exports of this run from earlier attempts
 
@@ -103,12 +107,29 @@ class Products:
     def _begin(self, product: Product) -> asyncio.Task[int]:
         task = self._attempt.loop.create_task(self._keep(product))
         self._keeping.append(task)
-        task.add_done_callback(_seen)
+        self._unkept.add(task)
+        task.add_done_callback(self._seen)
         return task
+
+    def _seen(self, task: asyncio.Task[int]) -> None:
+        self._unkept.discard(task)
+        if not task.cancelled():
+            task.exception()  # the end of the attempt looks at it
+
+    async def kept(self) -> None:
+        """Wait until everything is written that was handed out until now, or the attempt is lost by it."""
+        if self._unkept:
+            await asyncio.wait(self._unkept)
 
     async def _keep(self, product: Product) -> int:
         async with self._turn:  # in the order in which they were handed out
-            return await self._kept(product)
+            if self._attempt.lost:  # what comes behind one that failed fails with it: another attempt has them all
+                raise StaleAttempt(self._attempt.job, self._attempt.attempt, self._attempt.attempt)
+            try:
+                return await self._kept(product)
+            except (StaleAttempt, StoreUnavailable):
+                self._attempt.lose()
+                raise
 
     async def _kept(self, product: Product) -> int:
         attempt = self._attempt
@@ -155,10 +176,8 @@ class Products:
     async def conclude(self, ending: Written) -> Written | None:
         """Have it all on disk before the attempt's end is, and the end say so; None if it may write no more."""
         failed: HoldfastError | None = None
-        try:
+        with contextlib.suppress(StaleAttempt, StoreUnavailable):  # it has lost its job by them, and knows
             failed = await self._settle()
-        except (StaleAttempt, StoreUnavailable):
-            self._attempt.lose()
         if self._attempt.lost:
             return None
         kind, said = ending
@@ -227,11 +246,6 @@ class _Durable:
 
 def _until(task: asyncio.Task[int]) -> Awaitable[None]:
     return _Durable(task)
-
-
-def _seen(task: asyncio.Task[int]) -> None:
-    if not task.cancelled():
-        task.exception()  # the end of the attempt looks at it
 
 
 async def _pieces(product: Product) -> AsyncIterator[bytes]:

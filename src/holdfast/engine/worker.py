@@ -29,10 +29,12 @@ from holdfast.config import Config
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
 from holdfast.engine.threads import Threads
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StaleAttempt, StoreUnavailable, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import Journal
+from holdfast.machines import JobEvent
 from holdfast.store import (
+    Append,
     Bury,
     Claim,
     Claimed,
@@ -52,6 +54,7 @@ from holdfast.store.effects import EffectStore
 __all__ = ["Worker"]
 
 SWEEP_MAX = 100  # jobs that one sweep touches; a full one is followed by another at once
+LOST_MAX = 1000  # attempts remembered whose code has not ended yet
 CLAIM_MAX = 500  # jobs taken by one claim: a claim costs little more for many than for one
 FRESH_SECONDS = 0.1  # for which a look at the store's clock is good, while nothing is heard
 PAUSE_SECONDS_MAX = 5.0  # longest pause between tries while the store is away
@@ -83,6 +86,7 @@ class Worker:
         self._queues = queues
         self._busy = 0  # slots in use: attempts whose code has not ended
         self._unsettled: set[Attempt] = set()  # those that are running, and those that others have taken the place of
+        self._lost: list[Attempt] = []  # whose lease was lost, or of whose last write nobody knows
         self._stopping = False
         self._gone = False
         self._drained = False
@@ -176,8 +180,22 @@ class Worker:
         soon = self._sweep_at is not None and self._sweep_at - now <= self._config.idle_seconds
         return self._drained and not self.running and not self._wake.is_set() and not soon
 
+    async def _return_lost(self) -> None:
+        """Give back what was lost to an outage of the store, while nobody else has it: no crash, no expiry to await.
+
+        Whether the last write before it counts nobody knows; what the store has is what the next attempt goes on from.
+        """
+        for attempt in [one for one in self._lost if one.unwound()]:
+            back = Append(attempt.job, attempt.attempt, ((JobEvent.REQUEUED.value, {"reason": "store_outage"}),))
+            with contextlib.suppress(StaleAttempt, UnknownJob):  # somebody else has taken it, or it has ended
+                await self._journal.write(back)
+            self._lost.remove(attempt)
+        self._lost = [attempt for attempt in self._lost if not attempt.unwound()][-LOST_MAX:]
+
     async def _turn(self, now: float) -> bool:
         """Hear requests, sweep what time has ended, claim. Whether there may be more to do at once."""
+        if self._lost:
+            await self._return_lost()
         news, self._news = self._news, 0
         if news & ASKED and self.running:
             self._told(await self._store.requests(self.name))
@@ -255,6 +273,8 @@ class Worker:
     def settled(self, attempt: Attempt) -> None:
         """An attempt does nothing more."""
         self._unsettled.discard(attempt)
+        if attempt.lost:
+            self._lost.append(attempt)
         if self.running.get(attempt.job) is attempt:  # else a later one has taken its place
             del self.running[attempt.job]
         self._wake.set()

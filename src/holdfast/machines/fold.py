@@ -32,7 +32,7 @@ __all__ = ["Fold", "Violation", "check", "derive", "fold"]
 EventLike = Event | str
 
 # Reasons to requeue that count against nobody.
-ORDERLY = frozenset({"worker_shutdown", "step_retry", "effects_unavailable"})
+ORDERLY = frozenset({"worker_shutdown", "step_retry", "effects_unavailable", "store_outage"})
 
 _BARE: Mapping[str, Any] = {}
 

@@ -25,10 +25,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
 
 
 class DirectoryBlobs:
-    """Blobs as files: ``<root>/<job>/<blob>``."""
+    """Blobs as files: ``<root>/<job>/<blob>``; the root as a path, or as a URL ``file:///path``."""
 
     def __init__(self, root: str | Path) -> None:
-        self._root = Path(root)
+        self._root = Path(str(root).removeprefix("file://"))
 
     async def put(self, job: str, blob: str, pieces: AsyncIterator[bytes]) -> None:
         """Keep a blob; one that is there is left as it is.

@@ -75,10 +75,11 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """The job's id, and whether it was there before."""
+    """The job's id, whether it was there before, and when it was created, where that was now."""
 
     job: str
     existing: bool
+    at: float | None = None
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

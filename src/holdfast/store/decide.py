@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
+from holdfast.machines.course import DEADLINE
 from holdfast.machines.event import GENESIS, freeze, seal_frozen, vouch
 from holdfast.store import commands as c
 from holdfast.store.changes import ASKED, EVENTS, WORK
@@ -96,7 +97,9 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         due_at=max(command.due_at or 0.0, now),
         updated_at=now,
     )
-    return Decision(job, [event], [frozen], answer=c.Submitted(command.job, existing=False), change=EVENTS | WORK)
+    return Decision(
+        job, [event], [frozen], answer=c.Submitted(command.job, existing=False, at=now), change=EVENTS | WORK
+    )
 
 
 def claim(job: Job, command: c.Claim, now: float) -> Decision:
@@ -144,9 +147,9 @@ def reclaim(job: Job, now: float) -> Decision | None:
     pen = Pen(job, now)
     pen.put(JobEvent.REQUEUED, {"reason": "lease_expired", "attempt": job.attempt})
     if _deadline_passed(pen.job, now):
-        _end_late(pen)
+        _end_late(pen, now)
     elif pen.job.cancel is not None:
-        pen.administrative("cancel", JobEvent.CANCELLED, {"reason": pen.job.cancel.reason})
+        pen.administrative("cancel", JobEvent.CANCELLED, _cancellation(pen.job, now))
     elif pen.job.attempts >= job.max_attempts:
         said = {"reason": "poison", "message": f"crashed {pen.job.attempts} times; {job.max_attempts} are allowed"}
         pen.administrative("fail", JobEvent.FAILED, said)
@@ -158,7 +161,7 @@ def moved(job: Job, now: float) -> Decision:
     pen = Pen(job, now)
     pen.put(JobEvent.REQUEUED, {"reason": "moved", "attempt": job.attempt})
     if pen.job.cancel is not None:
-        pen.administrative("cancel", JobEvent.CANCELLED, {"reason": pen.job.cancel.reason})
+        pen.administrative("cancel", JobEvent.CANCELLED, _cancellation(pen.job, now))
     return pen.end()
 
 
@@ -170,7 +173,7 @@ def expire(job: Job, now: float) -> Decision | None:
     if _deadline_passed(job, now):
         if job.wait is not None:
             pen.complete_wait("expired")
-        _end_late(pen)
+        _end_late(pen, now)
         return pen.end()
     if job.wait is not None and job.wait.deadline is not None and job.wait.deadline <= now:
         pen.complete_wait("expired")
@@ -218,10 +221,10 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     before = _grow(command.events[:moving], command.attempt, job, now) if moving else None
     pen = Pen(before.job if before is not None else job, now)
     for kind, payload in command.events[moving:]:
-        pen.put(kind, payload, attempt=command.attempt)
+        pen.put(*_as_asked(kind, payload, job, now), attempt=command.attempt)
     pen.decision.used = _used(command, now)
     if pen.job.cancel is not None:
-        _cancel_what_was_let_go(pen)
+        _cancel_what_was_let_go(pen, now)
     else:
         _look_into_the_inbox(pen, inbox)
     decision = pen.end()
@@ -252,14 +255,35 @@ def _grow(events: Sequence[tuple[str, Any]], attempt: int, job: Job, now: float)
     return decision
 
 
-def _cancel_what_was_let_go(pen: Pen) -> None:
+def _as_asked(kind: str, payload: dict[str, Any] | bytes, job: Job, now: float) -> tuple[str, dict[str, Any] | bytes]:
+    """The end that its holder writes, with what the store alone knows of a cancel that came while the job ran (R6).
+
+    The first reason is in the row, which the holder has not read since its claim. That the deadline passed too, before
+    the job has ended, does not make it another end: it is cancelled, and says so.
+    """
+    if job.cancel is None or kind not in {JobEvent.CANCELLED, JobEvent.FAILED}:
+        return kind, payload
+    said = msgspec.json.decode(payload) if isinstance(payload, bytes) else payload
+    if kind == JobEvent.CANCELLED:
+        return kind, {**said, **_cancellation(job, now)}
+    if said.get("reason") == DEADLINE:
+        return JobEvent.CANCELLED, {**_cancellation(job, now), DEADLINE: True}
+    return kind, payload
+
+
+def _cancellation(job: Job, now: float) -> dict[str, Any]:
+    """What job_cancelled says of a job that was asked to cancel before."""
+    assert job.cancel is not None, "only of a job that was asked to cancel"
+    late = {DEADLINE: True} if _deadline_passed(job, now) else {}
+    return {"reason": job.cancel.reason, **late}
+
+
+def _cancel_what_was_let_go(pen: Pen, now: float) -> None:
     """A cancel that was asked for while the job was about to wait: nobody holds it now who could hear of it (R6)."""
-    asked = pen.job.cancel
-    assert asked is not None, "only of a job that was asked to cancel"
     if pen.job.state is JobState.WAITING:
-        pen.put(JobEvent.CANCELLED, {"reason": asked.reason})
+        pen.put(JobEvent.CANCELLED, _cancellation(pen.job, now))
     elif pen.job.state is JobState.QUEUED:
-        pen.administrative("cancel", JobEvent.CANCELLED, {"reason": asked.reason})
+        pen.administrative("cancel", JobEvent.CANCELLED, _cancellation(pen.job, now))
 
 
 def _look_into_the_inbox(pen: Pen, inbox: Inbox) -> None:
@@ -355,12 +379,12 @@ def _resolve(command: c.Resolve, job: Job, now: float) -> Decision:
 
 
 def _deadline_passed(job: Job, now: float) -> bool:
-    return job.deadline is not None and job.deadline <= now
+    return job.ends_by is not None and job.ends_by <= now
 
 
-def _end_late(pen: Pen) -> None:
+def _end_late(pen: Pen, now: float) -> None:
     """End a queued job whose run's deadline has passed: failed, or cancelled if that was asked for before (R6, R7)."""
     if pen.job.cancel is not None:
-        pen.administrative("cancel", JobEvent.CANCELLED, {"reason": pen.job.cancel.reason, "deadline": True})
+        pen.administrative("cancel", JobEvent.CANCELLED, _cancellation(pen.job, now))
     else:
-        pen.administrative("fail", JobEvent.FAILED, {"reason": "deadline", "message": "the run's deadline passed"})
+        pen.administrative("fail", JobEvent.FAILED, {"reason": DEADLINE, "message": "the run's deadline passed"})

@@ -14,16 +14,28 @@ import msgspec
 from holdfast.machines import RunRecord, RunStatus
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
-from holdfast.store.sql_rows import JOB_COLUMNS, job_of
+from holdfast.store.sql_rows import JOB_COLUMNS, ends_at, job_of
 
-__all__ = ["Attribute", "Counts", "ExportRow", "Place", "Questions", "RunFilter", "merged", "with_progress"]
+__all__ = [
+    "Attribute",
+    "Counts",
+    "ExportRow",
+    "Filing",
+    "Place",
+    "Questions",
+    "RunFilter",
+    "filed",
+    "merged",
+    "with_progress",
+]
 
 Attribute = str | int | float | bool
 Place = tuple[str, int]  # a job and the number of its run: the cursor of a listing
 
 # What is kept of a job besides its row and its stream: goes with it, and moves with it.
 OF_A_JOB = ("signals", "evidence", "past_runs", "progress", "attributes", "exports", "blobs")
-PAST = frozenset({RunStatus.FAILED, RunStatus.TIMEOUT})  # how a run that another follows can have ended (R4)
+# How a run that another follows can have ended (R4): whatever is a failure of its job, a deadline during a cancel too.
+PAST = frozenset({RunStatus.FAILED, RunStatus.TIMEOUT, RunStatus.CANCELED})
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -35,6 +47,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: one of these.
+        task_id: of this job.
         plugin_id: of this app.
         entry_id: of this job.
         queue: of jobs in this queue.
@@ -45,6 +58,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     status: tuple[str, ...] = ()
+    task_id: str | None = None
     plugin_id: str | None = None
     entry_id: str | None = None
     queue: str | None = None
@@ -74,6 +88,32 @@ class ExportRow(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
     blob: str | None
     at: float
+
+
+class Filing(msgspec.Struct, frozen=True):
+    """What a job and its runs are found by, where that is kept in columns and rows of its own, for an index.
+
+    Attributes:
+        status: of the newest run; None where an older release has moved the job, and said nothing of it.
+        ends_at: when time ends the job while nobody holds it; None, too, where `status` is.
+        past: statuses of the runs that another has followed, by number.
+        attributes: names and values, as they are looked for.
+        exports: how many exports there are of each run that has any, by number; -1 where one is missing between.
+    """
+
+    status: str | None
+    ends_at: float | None
+    past: dict[int, str]
+    attributes: dict[str, str]
+    exports: dict[int, int]
+
+
+def filed(job: Job, past: list[RunRecord]) -> Filing:
+    """Give what a job must be found by; of exports, those of the newest run alone."""
+    attributes = {name: attribute_text(value) for name, value in (job.attributes or {}).items()}
+    numbered = {number: record.status.value for number, record in enumerate(past, 1)}
+    exports = {job.run: job.exported} if job.exported else {}
+    return Filing(job.course.status.value, ends_at(job), numbered, attributes, exports)
 
 
 def attribute_text(value: Attribute) -> str:
@@ -129,6 +169,14 @@ class Questions:
             f"SELECT number, key, name, kind, media_type, size, value, blob, at FROM {schema}exports"
             f" WHERE job = {mark} AND run = {mark} AND number > {mark} ORDER BY number LIMIT {mark}"
         )
+        self.filing = (  # one statement, which sees one moment
+            f"SELECT 'job', CASE WHEN course = '' THEN NULL ELSE status END, ends_at, 0 FROM {schema}jobs"
+            f" WHERE id = {mark} UNION ALL"
+            f" SELECT 'past', status, run, 0 FROM {schema}past_runs WHERE job = {mark} UNION ALL"
+            f" SELECT name, value, 0, 1 FROM {schema}attributes WHERE job = {mark} UNION ALL"
+            f" SELECT 'exports', CAST(CASE WHEN count(*) = max(number) THEN count(*) ELSE -1 END AS text), run, 0"
+            f" FROM {schema}exports WHERE job = {mark} GROUP BY run"
+        )
         self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
         self.removing = [f"{schema}{table}" for table in OF_A_JOB]
 
@@ -162,6 +210,7 @@ class Questions:
     def _conditions(self, where: RunFilter, status: str) -> tuple[list[str], list[Any]]:
         """Write what a run must fit; the job's row is ``j``."""
         wanted: dict[str, Any] = {
+            "j.id =": where.task_id,
             "j.plugin =": where.plugin_id,
             "j.entry =": where.entry_id,
             "j.queue =": where.queue,
@@ -216,6 +265,22 @@ def counts_of(runs: list[Any], queues: list[Any], oldest: float | None) -> Count
     for queue, state, count in queues:
         by_queue.setdefault(queue, {})[state] = count
     return Counts(dict(runs), by_queue, oldest)
+
+
+def filing_of(rows: list[Any]) -> Filing | None:
+    """Read what a job is found by; None if there is no such job."""
+    told = {(what, number): said for what, said, number, named in rows if not named}
+    mine = [(said, at) for what, said, at, named in rows if what == "job" and not named]
+    if not mine:
+        return None
+    status, at = mine[0]
+    return Filing(
+        status,
+        at if status is not None else None,
+        {int(number): said for (what, number), said in told.items() if what == "past"},
+        {what: said for what, said, _, named in rows if named},
+        {int(number): int(said) for (what, number), said in told.items() if what == "exports"},
+    )
 
 
 def export_row(command: KeepExport, number: int, now: float) -> tuple[Any, ...]:

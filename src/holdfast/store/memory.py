@@ -316,8 +316,8 @@ def _times(job: Job, since: float) -> Iterable[float]:
         yield job.wait.deadline
     if job.lease is not None:
         yield job.lease.until
-    elif job.deadline is not None and job.state not in TERMINAL_JOB_STATES:
-        yield job.deadline
+    elif job.ends_by is not None and job.state not in TERMINAL_JOB_STATES:
+        yield job.ends_by
 
 
 def _by_lease(job: Job) -> float:
@@ -325,5 +325,5 @@ def _by_lease(job: Job) -> float:
 
 
 def _by_end(job: Job) -> float:
-    ends = [job.deadline, job.wait.deadline if job.wait is not None else None]
+    ends = [job.ends_by, job.wait.deadline if job.wait is not None else None]
     return min((end for end in ends if end is not None), default=float("inf"))

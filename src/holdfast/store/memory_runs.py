@@ -12,7 +12,7 @@ from holdfast.machines import TERMINAL_JOB_STATES, JobState, RunRecord
 from holdfast.store import commands as c
 from holdfast.store import decide
 from holdfast.store.changes import PROGRESS
-from holdfast.store.looking import Counts, ExportRow, Place, RunFilter, counts_of, merged, with_progress
+from holdfast.store.looking import Counts, ExportRow, Filing, Place, RunFilter, counts_of, filed, merged, with_progress
 from holdfast.store.rows import Job
 
 __all__ = ["MemoryRuns"]
@@ -43,6 +43,15 @@ class MemoryRuns:
             if (before is None or place < before) and _fits(self._jobs[place[0]], record, where)
         ]
         return merged(found, limit)
+
+    async def filing(self, job: str) -> Filing | None:
+        """Say what a job is found by: here that is its row."""
+        row = self._jobs.get(job)
+        if row is None:
+            return None
+        made = filed(row, [self._past[job, number] for number in range(1, row.run)])
+        exports = {place[1]: len(kept) for place, kept in self._exports.items() if place[0] == job and kept}
+        return msgspec.structs.replace(made, exports=exports)
 
     async def counts(self) -> Counts:
         """Count runs and queues."""
@@ -117,6 +126,7 @@ class MemoryRuns:
 
 def _fits(job: Job, record: RunRecord, where: RunFilter) -> bool:
     wanted = {
+        "id": where.task_id,
         "plugin": where.plugin_id,
         "entry": where.entry_id,
         "queue": where.queue,

@@ -41,11 +41,13 @@ from holdfast.store.changes import EVENTS, WORK
 from holdfast.store.looking import (
     Counts,
     ExportRow,
+    Filing,
     Place,
     Questions,
     RunFilter,
     counts_of,
     export_of,
+    filing_of,
     may_be_past,
     merged,
     newest_of,
@@ -177,13 +179,12 @@ class PostgresStore:
         given = {condition: value for condition, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(given)}" if given else ""
         sql = f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs {where} ORDER BY id DESC LIMIT %s"
-        return [
-            await self._brought_up(job_of(row)) for row in await self._read(sql, (*map(str, given.values()), limit))
-        ]
+        rows = await self._read(sql, (*map(str, given.values()), limit))
+        return [await self._brought_up(job_of(row)) for row in rows]
 
     async def record(self, job: str, number: int) -> RunRecord | None:
         """Read one run's record."""
-        found = await self.records(RunFilter(), 1, (job, number + 1))
+        found = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
         return found[0] if found and found[0].run_id == run_name(job, number) else None
 
     async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
@@ -194,13 +195,14 @@ class PostgresStore:
             found += [past_of(row) for row in await self._read(*self._ask.past_runs(where, before, limit))]
         return merged(found, limit)
 
+    async def filing(self, job: str) -> Filing | None:
+        """Read what a job is found by."""
+        return filing_of(await self._read(self._ask.filing, (job,) * 4))
+
     async def counts(self) -> Counts:
         """Count runs and queues."""
         now = await self.now()
-        queues, oldest = (
-            await self._read(self._ask.count_queues, (now,)),
-            await self._read(self._ask.oldest_due, (now,)),
-        )
+        queues, oldest = [await self._read(sql, (now,)) for sql in (self._ask.count_queues, self._ask.oldest_due)]
         return counts_of(await self._read(self._ask.count_runs, ()), queues, oldest[0][0])
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.store.commands import Command, Leases
-from holdfast.store.looking import Counts, ExportRow, Place, RunFilter
+from holdfast.store.looking import Counts, ExportRow, Filing, Place, RunFilter
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 
 __all__ = ["Store"]
@@ -80,6 +80,10 @@ class Store(Protocol):
 
     async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
         """List runs that fit, by job and number, newest first, from before the place given."""
+        ...
+
+    async def filing(self, job: str) -> Filing | None:
+        """Read what a job is found by besides its row, all of one moment; to compare it with what it must be."""
         ...
 
     async def counts(self) -> Counts:

@@ -126,6 +126,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pause: bool = False
     exported: int = 0  # how many exports its newest run has
 
+    @property
+    def ends_by(self) -> float | None:
+        """When its newest run must have ended; each run has as long as the first had (R7)."""
+        if self.deadline is None or self.course.opened_at is None:
+            return self.deadline
+        return self.course.opened_at + (self.deadline - self.created_at)
+
     def held_by(self, attempt: int, now: float) -> bool:
         """Whether this attempt may write now: it is the newest, the job runs, and its lease is live."""
         return (

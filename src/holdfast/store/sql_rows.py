@@ -15,6 +15,7 @@ __all__ = [
     "EVENT_READ",
     "JOB_COLUMNS",
     "card_of",
+    "ends_at",
     "event_of",
     "event_row",
     "evidence_of",
@@ -94,7 +95,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
         job.pause,
         job.exported,
         claimable,
-        _ends_at(job),
+        ends_at(job),
         job.course.status.value,
     )
 
@@ -178,8 +179,9 @@ def _facts(job: Job) -> str | None:
     return _encode({name: value for name, value in said.items() if value is not None}).decode()
 
 
-def _ends_at(job: Job) -> float | None:
+def ends_at(job: Job) -> float | None:
+    """When time ends the job or its wait, while nobody holds it; None is never."""
     if job.state in TERMINAL_JOB_STATES or job.lease is not None:
         return None
-    ends = (job.deadline, job.wait.deadline if job.wait is not None else None)
+    ends = (job.ends_by, job.wait.deadline if job.wait is not None else None)
     return min((end for end in ends if end is not None), default=None)

@@ -36,11 +36,13 @@ from holdfast.store.filelock import FileLock
 from holdfast.store.looking import (
     Counts,
     ExportRow,
+    Filing,
     Place,
     Questions,
     RunFilter,
     counts_of,
     export_of,
+    filing_of,
     may_be_past,
     merged,
     newest_of,
@@ -164,7 +166,7 @@ class SqliteStore:
 
     async def record(self, job: str, number: int) -> RunRecord | None:
         """Read one run's record."""
-        found = await self.records(RunFilter(), 1, (job, number + 1))
+        found = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
         return found[0] if found and found[0].run_id == run_name(job, number) else None
 
     async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
@@ -174,6 +176,10 @@ class SqliteStore:
         if may_be_past(where):
             found += [past_of(row) for row in self._read(*_ASK.past_runs(where, before, limit))]
         return merged(found, limit)
+
+    async def filing(self, job: str) -> Filing | None:
+        """Read what a job is found by."""
+        return filing_of(self._read(_ASK.filing, (job,) * 4))
 
     async def counts(self) -> Counts:
         """Count runs and queues."""

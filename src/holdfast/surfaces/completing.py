@@ -52,7 +52,8 @@ def entries(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
 
 
 def _server(ctx: click.Context) -> str | None:
-    return ctx.params.get("server") if ctx.params.get("url") is None or ctx.params.get("server") else None
+    typed = click.core.ParameterSource.COMMANDLINE
+    return None if ctx.get_parameter_source("url") is typed else ctx.params.get("server")
 
 
 def _client(ctx: click.Context) -> Any:

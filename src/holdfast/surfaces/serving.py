@@ -129,7 +129,7 @@ def list_tokens(as_json: bool) -> None:  # noqa: FBT001 - a flag of the command 
 @click.argument("name")
 @json_option
 def revoke_token(name: str, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
-    """Forget the token NAME; a server that runs refuses it from its next request on."""
+    """Forget the token NAME; a server that runs refuses it a second later at the latest."""
     from holdfast.config import Config  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.http.tokens import TokenFile  # noqa: PLC0415 - see the promise of `cli`
 

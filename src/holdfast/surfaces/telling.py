@@ -111,6 +111,7 @@ def _ended(mark: str, text: str, style: str) -> Teller:
 _REASONS = {
     "lease_expired": "its worker is gone",
     "worker_shutdown": "its worker stops",
+    "store_outage": "the store was away",
     "retry": "it failed, and is tried again",
     "step_retry": "a step failed, and is tried again",
     "moved": "it was moved to another store",

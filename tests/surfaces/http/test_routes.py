@@ -48,7 +48,7 @@ def test_a_run_is_created_read_and_ends(app: App) -> None:
             assert made.status_code == 201
             run = made.json()
             assert made.headers["location"] == f"/api/v1/runs/{run['run_id']}"
-            assert msgspec.convert(run, RunRecord) == await app.aget(run["run_id"])
+            assert msgspec.convert(run, RunRecord) == await app.aget(run["run_id"]), "what is told is what is kept"
             pending = await client.get(f"/api/v1/runs/{run['run_id']}/result")
             assert (pending.status_code, pending.json()["result"]) == (202, None)
             await drain(app)

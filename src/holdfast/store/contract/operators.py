@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.errors import InvalidTransition, NotInDoubt
-from holdfast.machines import JobState, run_paths, runs
+from holdfast.machines import JobState, RunError, run_paths, runs
 from holdfast.store.commands import Cancel, Expire, Pause, Reclaim, Renew, Resolve, Resume, Retry
 from holdfast.store.contract.lab import LEASE, Lab, clause
+
+_WAIT = {"correlation_key": "k", "wait_type": "signal"}
 
 
 @clause
@@ -152,3 +156,74 @@ async def a_deadline_leaves_a_held_job_to_its_worker_until_the_lease_ends(lab: L
     lab.clock.move(LEASE)
     assert (await lab.do(Reclaim())).jobs == ["a"]
     assert runs(await lab.store.events("a"))[0].status == "timeout"
+
+
+@clause
+async def a_cancel_that_came_while_the_job_ran_is_told_with_its_first_reason(lab: Lab) -> None:
+    for job, end in (("a", ("job_cancelled", {})), ("b", ("job_waiting", _WAIT)), ("c", ("job_requeued", {}))):
+        held = await lab.running(job)
+        await lab.do(Cancel(job, "first", "ana"))
+        await lab.do(Cancel(job, "second", "bob"))
+        await lab.append(held, end)
+        assert (await lab.store.events(job))[-1].payload == {"reason": "first"}
+        record = (await lab.job(job)).record()
+        assert (record.status, record.cancel_reason, record.error) == (
+            "canceled",
+            "first",
+            RunError("CANCELED", "canceled: first"),
+        )
+
+
+@clause
+async def a_deadline_that_passes_while_a_cancel_is_under_way_ends_canceled_and_says_so(lab: Lab) -> None:
+    ends: dict[str, tuple[str, dict[str, Any]] | None] = {
+        "a": ("job_cancelled", {}),
+        "b": ("job_failed", {"reason": "deadline"}),
+        "c": ("job_waiting", _WAIT),
+        "d": ("job_requeued", {"reason": "retry"}),
+        "e": None,  # its worker dies
+    }
+    held = [await lab.running(job, deadline=lab.clock.now() + 5) for job in ends]
+    for job in ends:
+        await lab.do(Cancel(job, "enough"))
+    lab.clock.move(5)
+    for one in held:
+        end = ends[one.id]
+        if end is not None:
+            await lab.append(one, end)
+    lab.clock.move(LEASE)
+    await lab.do(Reclaim())
+    for job in ends:
+        row = await lab.job(job)
+        assert (row.state, row.record().status) == (JobState.CANCELLED, "canceled")
+        assert row.record().error == RunError("CANCELED", "canceled: enough", {"deadline": True})
+        await lab.refused(Retry(job, "ana", "again"), InvalidTransition)
+
+
+@clause
+async def who_finishes_first_has_finished_whatever_was_asked_of_it(lab: Lab) -> None:
+    for job, end, status in (("a", "job_completed", "succeeded"), ("b", "job_failed", "failed")):
+        held = await lab.running(job, deadline=lab.clock.now() + 5)
+        await lab.do(Cancel(job, "enough"))
+        lab.clock.move(6)
+        await lab.append(held, (end, {"reason": "its own"}))
+        record = (await lab.job(job)).record()
+        assert (record.status, record.cancel_requested, record.cancel_reason) == (status, True, "enough")
+
+
+@clause
+async def each_run_of_a_job_has_the_whole_time_of_its_deadline(lab: Lab) -> None:
+    await lab.submit(deadline=lab.clock.now() + 5)
+    lab.clock.move(5)
+    await lab.do(Expire())
+    lab.clock.move(100)
+    await lab.do(Retry("a", "ana", "again"))
+    assert await lab.store.next_due(lab.clock.now()) == lab.clock.now() + 5
+    lab.clock.move(4)
+    assert (await lab.do(Expire())).jobs == []
+    (claimed,) = await lab.claim()
+    await lab.append(claimed.job, ("job_waiting", _WAIT))
+    lab.clock.move(1)
+    assert (await lab.do(Expire())).jobs == ["a"]
+    assert [run.status for run in runs(await lab.store.events("a"))] == ["timeout", "timeout"]
+    await lab.job()

@@ -68,6 +68,8 @@ async def a_retried_job_has_a_new_run_and_the_old_record_stays(lab: Lab) -> None
     assert await _names(lab, status=("succeeded",)) == ["a.2"]
     assert await _names(lab, before=("a", 2)) == ["a"]
     assert await _names(lab, limit=1) == ["a.2"]
+    assert await _names(lab, task_id="a") == ["a.2", "a"]
+    assert await _names(lab, task_id="b") == []
     await lab.job()
 
 

@@ -14,7 +14,7 @@ from holdfast.errors import InvalidArguments, UnknownJob
 from holdfast.surfaces.http.answers import Receive, Scope
 from holdfast.surfaces.http.limits import Limits, check_json, read_body
 from holdfast.surfaces.http.problems import Problem
-from holdfast.surfaces.http.security import Principal
+from holdfast.surfaces.http.security import HEADS, Principal
 
 if TYPE_CHECKING:
     from holdfast.surfaces.http.service import Service
@@ -87,7 +87,8 @@ class Call:
 
     def header(self, name: bytes) -> str | None:
         """Give a header; None if it was not sent."""
-        return next((value.decode("latin-1") for key, value in self.connection["headers"] if key == name), None)
+        value = self.connection[HEADS].get(name)
+        return value.decode("latin-1") if value is not None else None
 
     async def body(self, decoder: msgspec.json.Decoder[T], empty: T | None = None) -> T:
         """Read the body as JSON of this type.
@@ -95,7 +96,7 @@ class Call:
         Raises:
             Problem: too large, no JSON, or not of this type.
         """
-        data = await read_body(self.connection, self.receive, self.limits)
+        data = await read_body(self.connection[HEADS].get(b"content-length", b"0"), self.receive, self.limits)
         if not data and empty is not None:
             return empty
         self._check_media()
@@ -108,6 +109,9 @@ class Call:
             raise Problem(400, "invalid_json", f"the body is no JSON: {error}", "send UTF-8 JSON") from error
 
     def _check_media(self) -> None:
+        heads = self.connection[HEADS]
+        if heads.get(b"content-type") == b"application/json" and b"content-encoding" not in heads:
+            return
         media, encoding = self.header(b"content-type") or "", self.header(b"content-encoding")
         kind, _, parameters = media.lower().partition(";")
         charset = parameters.strip().removeprefix("charset=").strip('"')

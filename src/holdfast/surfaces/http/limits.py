@@ -8,7 +8,11 @@ long its numbers are) before a single value is made of it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
+import types
+from collections.abc import Generator
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -16,8 +20,9 @@ import msgspec
 from holdfast.surfaces.http.answers import Receive, Scope
 from holdfast.surfaces.http.problems import Problem
 
-__all__ = ["Limits", "check_json", "check_request", "read_body"]
+__all__ = ["CLOSE", "Limits", "check_json", "check_request", "heads_of", "read_body"]
 
+ONCE = (b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"origin")
 CLOSE = [(b"connection", b"close")]
 
 
@@ -55,37 +60,75 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams: int = 2000
 
 
+def heads_of(scope: Scope) -> dict[bytes, bytes]:
+    """Give the headers by name. One of those that decide something must not be there twice: which would count?"""
+    heads = dict(scope["headers"])
+    if len(heads) != len(scope["headers"]):
+        names = [name for name, _ in scope["headers"]]
+        twice = [name.decode() for name in ONCE if names.count(name) > 1]
+        if twice:
+            raise Problem(400, "invalid_header", f"{', '.join(twice)} is there more than once", "send it once")
+    return heads
+
+
 def check_request(scope: Scope, limits: Limits) -> None:
     """Refuse a request whose head is too large."""
     if len(scope["query_string"]) > limits.query_bytes:
         raise Problem(414, "query_too_long", f"the query has over {limits.query_bytes} bytes", "use fewer filters")
     if len(scope.get("raw_path") or scope["path"]) > limits.path_bytes:
         raise Problem(414, "path_too_long", f"the path has over {limits.path_bytes} bytes", "no route is so long")
-    size = 0
-    for name, value in scope["headers"]:
-        size += len(name) + len(value)
-    if size > limits.header_bytes:
+    if sum(map(len, chain.from_iterable(scope["headers"]))) > limits.header_bytes:
         raise Problem(
             431, "headers_too_large", f"the headers have over {limits.header_bytes} bytes", "send fewer or shorter ones"
         )
 
 
-async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
-    """Read a body, counting."""
-    said = next((value for name, value in scope["headers"] if name == b"content-length"), None)
+async def read_body(said: bytes, receive: Receive, limits: Limits) -> bytes:
+    """Read a body whose length is said to be this, counting."""
     try:
-        async with asyncio.timeout(limits.body_seconds):
-            if said is not None and (not said.isdigit() or int(said[:20]) > limits.body_bytes):
+        if not said.isdigit() or int(said[:20]) > limits.body_bytes:
+            async with asyncio.timeout(limits.body_seconds):
                 await _forget(receive, limits)
-            message = await receive()
-            body: bytes = message.get("body", b"")
-            if not message.get("more_body") and len(body) <= limits.body_bytes:
-                return body  # the everyday one: all of it at once
+        message = await _soon(receive, limits.body_seconds)
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body") and len(body) <= limits.body_bytes:
+            return body  # the everyday one: all of it at once
+        async with asyncio.timeout(limits.body_seconds):
             return await _gather(body, message, receive, limits)
     except TimeoutError:
         raise Problem(
             408, "request_timeout", f"the body took over {limits.body_seconds:g} s", "send it again", headers=CLOSE
         ) from None
+
+
+async def _soon(receive: Receive, seconds: float) -> Any:
+    """Receive in time. What is there already, as most bodies are, is taken without a timer."""
+    asked: Any = receive()
+    if not asyncio.iscoroutine(asked):
+        async with asyncio.timeout(seconds):
+            return await asked
+    try:
+        first = asked.send(None)
+    except StopIteration as there:
+        return there.value
+    async with asyncio.timeout(seconds):
+        return await _rest(asked, first)
+
+
+@types.coroutine
+def _rest(asked: Any, waits_for: Any) -> Generator[Any, Any, Any]:
+    """Await the rest of a coroutine that was begun by hand, and waits for this."""
+    while True:
+        try:
+            told = yield waits_for
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the coroutine
+            step = functools.partial(asked.throw, error)
+        else:
+            step = functools.partial(asked.send, told)
+        try:
+            waits_for = step()
+        except StopIteration as ended:
+            return ended.value
 
 
 async def _gather(body: bytes, message: Any, receive: Receive, limits: Limits) -> bytes:
@@ -119,10 +162,8 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 def check_json(body: bytes, limits: Limits) -> None:
     """Refuse JSON that is too deep, has too many names, or numbers that are too long; without reading it."""
-    opened = body.count(b"[") + body.count(b"{")
-    many = opened > limits.json_depth or body.count(b":") > limits.json_names
-    long = re.search(rb"[0-9.]{%d}" % (limits.json_digits + 1), body)
-    if not many and long is None:
+    many = body.count(b"[") + body.count(b"{") > limits.json_depth or body.count(b":") > limits.json_names
+    if not many and (len(body) <= limits.json_digits or not re.search(rb"[0-9.]{%d}" % (limits.json_digits + 1), body)):
         return  # whatever is inside its strings, it is not too much
     bare = _STRING.sub(b"", body)
     if bare.count(b":") + bare.count(b"[") + bare.count(b"{") > limits.json_names:

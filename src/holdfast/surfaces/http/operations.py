@@ -9,15 +9,18 @@ the three cannot differ.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.routing import Route
 
-from holdfast.surfaces.http.answers import Answer, Receive, Scope, Send
+from holdfast.surfaces.http.answers import Answer, Receive, Scope
 from holdfast.surfaces.http.calls import Call, Query
 from holdfast.surfaces.http.problems import Problem
 from holdfast.surfaces.http.tokens import Scope as Needed
+
+if TYPE_CHECKING:
+    from holdfast.surfaces.http.service import Service
 
 __all__ = ["PUBLIC", "Many", "Operation", "Text"]
 
@@ -71,9 +74,8 @@ class Operation(Route):
         self.gives, self.takes, self.optional, self.query = gives, takes, optional, tuple(query)
         self.allow: list[str] = [method]
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, service: Service, scope: Scope, receive: Receive) -> Answer:
         """Let in who may come in, and answer."""
-        service = scope["holdfast.service"]
         principal = service.guard.admit(scope, self.needed)
         if self.methods is not None and scope["method"] not in self.methods:
             allow = ", ".join(self.allow)
@@ -82,7 +84,6 @@ class Operation(Route):
                 headers=[(b"allow", allow.encode())],
             )  # fmt: skip
         call = Call(service, scope, receive, principal)
-        if not self.query:
+        if scope["query_string"] and not self.query:
             call.query(())  # a query that means nothing here is a mistake
-        answer = await self.handler(call)
-        await answer.send(send)
+        return await self.handler(call)

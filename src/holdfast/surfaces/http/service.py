@@ -9,24 +9,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from starlette.routing import Router
+from starlette.routing import Match
 
 from holdfast.client.verbs import Client
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
-from holdfast.surfaces.http.answers import Receive, Scope, Send
-from holdfast.surfaces.http.limits import Limits, check_request
+from holdfast.surfaces.http.answers import WHOLE, Answer, Receive, Scope, Send
+from holdfast.surfaces.http.limits import Limits, check_request, heads_of
 from holdfast.surfaces.http.metrics import Metrics
+from holdfast.surfaces.http.operations import Operation
 from holdfast.surfaces.http.probes import Readiness
 from holdfast.surfaces.http.problems import Problem, problem_of
 from holdfast.surfaces.http.routes import routes
-from holdfast.surfaces.http.security import Guard
+from holdfast.surfaces.http.security import HEADS, Guard
 from holdfast.surfaces.http.streams import Hub
 from holdfast.surfaces.http.tokens import Keyring
 from holdfast.surfaces.http.tokens import Scope as Needed
 
 __all__ = ["Service"]
 
+_NONE: Scope = {}
 _log = logging.getLogger("holdfast.http")
 
 
@@ -40,7 +42,9 @@ class Service:
         self.hub = Hub(client, self.limits)
         self.metrics = Metrics()
         self.readiness = Readiness(client)
-        self._router = Router(routes(), redirect_slashes=False, default=self._nothing)
+        self._table = routes()
+        # A path that is a route's own, letter by letter, need not be looked at again nor looked up.
+        self._plain = {(one.method, one.path.encode()): one for one in self._table if "{" not in one.path}
 
     def stop(self) -> None:
         """Take no more work, and end the streams: the server is going."""
@@ -55,26 +59,43 @@ class Service:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        status = 0
-
-        async def watched(message: Scope) -> None:
-            nonlocal status
-            status = status or message.get("status", 0)
-            await send(message)
-
-        scope["holdfast.service"] = self
+        answer: Answer | None = None
         try:
             check_request(scope, self.limits)
-            self.guard.check_path(scope)
-            await self._router.app(scope, receive, watched)
-        except Exception as error:
-            if status:
-                self._log(new_id(), scope, error)  # too late for another answer
-                raise
-            await self._problem(scope, error).answer().send(watched)
+            scope[HEADS] = heads_of(scope)
+            answer = await self._route(scope).answer(self, scope, receive)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and no traceback
+            answer = self._problem(scope, error).answer()
         finally:
             route = scope.get("route")
+            status = answer.status if answer is not None else 499  # it was called off
             self.metrics.count(route.path if route is not None else "(none)", scope["method"], status)
+        assert answer is not None, "what was not called off has an answer"
+        whole = scope.get("extensions", _NONE).get(WHOLE)
+        if whole is None or not whole(answer):
+            await answer.send(send)
+
+    def _route(self, scope: Scope) -> Operation:
+        """Find the route object: of this method, or of another, which will say so; or say that there is none."""
+        plain = self._plain.get((scope["method"], scope.get("raw_path", b""))) if not scope.get("root_path") else None
+        if plain is not None:
+            scope["route"] = plain
+            return plain
+        self.guard.check_path(scope)
+        nearly: tuple[Operation, Scope] | None = None
+        for route in self._table:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                nearly = (route, found)
+                break
+            if match is Match.PARTIAL and nearly is None:
+                nearly = (route, found)
+        if nearly is None:
+            self.guard.admit(scope, Needed.READ)  # who may not look is not told what there is
+            raise Problem(404, "not_found", "there is nothing at this path", "GET /openapi.json lists what there is")
+        scope["route"] = nearly[0]
+        scope.update(nearly[1])
+        return nearly[0]
 
     def _problem(self, scope: Scope, error: Exception) -> Problem:
         if isinstance(error, Problem):
@@ -95,12 +116,6 @@ class Service:
     def _log(name: str, scope: Scope, error: Exception) -> None:
         route = scope.get("route")
         _log.error("%s: %s %s", name, scope["method"], route.path if route is not None else "", exc_info=error)
-
-    async def _nothing(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell who may know that there is nothing; others are asked for a token first."""
-        del receive, send
-        self.guard.admit(scope, Needed.READ)
-        raise Problem(404, "not_found", "there is nothing at this path", "GET /openapi.json lists what there is")
 
 
 async def _live(receive: Receive, send: Send) -> None:

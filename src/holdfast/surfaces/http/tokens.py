@@ -1,7 +1,7 @@
 """Tokens: 256 random bits, shown once, kept as a hash, each with a name, a scope and an end.
 
-They are kept in a JSON file that only its owner can read; it is looked at again when it changes, so a token that was
-revoked is refused from the next request on. A token is compared in constant time and is never logged.
+They are kept in a JSON file that only its owner can read; it is looked at again when it changes, so a token that
+was revoked is refused a second later at the latest. A token is compared in constant time and is never logged.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from holdfast.errors import InvalidArguments, InvalidSetting
 
 __all__ = ["Keyring", "Scope", "Token", "TokenFile", "hashed", "kept_of", "keyring", "new_token"]
 
+LOOK_SECONDS = 1.0  # a token that was revoked is refused after this time at the latest
 PREFIX = "hf_"  # so that scanners for leaked secrets can know one
 
 
@@ -79,19 +80,30 @@ class TokenFile:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         self._seen: tuple[int, int, int] | None = None
+        self._looked_at = float("-inf")
         self._tokens: list[Token] = []
 
     def all(self) -> list[Token]:
-        """List what is kept; read again only when the file has changed."""
+        """List what is kept; read again only when the file has changed, which is looked at once a second."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return self._tokens
+        self._tokens = self._look()
+        self._looked_at = now
+        return self._tokens
+
+    def _look(self) -> list[Token]:
         try:
             stat = os.stat(self._path)  # noqa: PTH116 - on the way of every request
         except FileNotFoundError:
+            self._seen = None
             return []
         seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-        if seen != self._seen:
-            self._tokens = self._read()
-            self._seen = seen
-        return self._tokens
+        if seen == self._seen:
+            return self._tokens
+        found = self._read()
+        self._seen = seen
+        return found
 
     def create(self, name: str, scope: str, expires_at: float | None = None) -> str:
         """Keep a new token; the token itself, which nobody can show again."""
@@ -130,6 +142,7 @@ class TokenFile:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self._path)
+        self._looked_at = float("-inf")
 
 
 class Keyring:
