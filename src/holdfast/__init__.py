@@ -42,6 +42,7 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Backoff, Done, NotDone
+    from holdfast.authoring.gating import RetryAfter, spend
     from holdfast.authoring.inside import (
         attempt,
         check_cancelled,
@@ -85,6 +86,7 @@ __all__ = [
     "NotInsideJob",
     "PayloadTooLarge",
     "Permanent",
+    "RetryAfter",
     "RunCanceled",
     "RunFailed",
     "RunHandle",
@@ -110,6 +112,7 @@ __all__ = [
     "progress",
     "random",
     "sleep",
+    "spend",
     "uuid4",
     "wait_for",
 ]
@@ -122,6 +125,7 @@ _LATER = {
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
     "NotDone": "holdfast.authoring.functions",
+    "RetryAfter": "holdfast.authoring.gating",
     "RunHandle": "holdfast.client.handle",
     "attempt": "holdfast.authoring.inside",
     "check_cancelled": "holdfast.authoring.inside",
@@ -134,6 +138,7 @@ _LATER = {
     "progress": "holdfast.authoring.reporting",
     "random": "holdfast.authoring.inside",
     "sleep": "holdfast.authoring.inside",
+    "spend": "holdfast.authoring.gating",
     "uuid4": "holdfast.authoring.inside",
     "wait_for": "holdfast.authoring.inside",
 }

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.authoring.context import conductor
+from holdfast.authoring.gating import amounts
 from holdfast.authoring.signature import Signature, named, payload
 from holdfast.durations import seconds
 from holdfast.errors import InvalidArguments
+
+if TYPE_CHECKING:
+    from holdfast.ready import Gate
 
 __all__ = ["Backoff", "Call", "Done", "JobFunction", "NotDone", "Options", "Starter"]
 
@@ -60,7 +64,7 @@ class Backoff(msgspec.Struct, frozen=True):
 class Call(Generic[P, R]):
     """A step, or a tool: a call whose result is recorded."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a decorator can say
         self,
         function: Callable[P, R],
         *,
@@ -71,6 +75,7 @@ class Call(Generic[P, R]):
         on_doubt: str = "ask",
         reconcile: Callable[..., Any] | None = None,
         key: str | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.function = function
         self.name = name
@@ -80,6 +85,7 @@ class Call(Generic[P, R]):
         self.on_doubt = on_doubt
         self.reconcile = reconcile
         self.key = key
+        self.gate = gate
         self.signature = Signature(function, name)
         self.is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
@@ -114,6 +120,7 @@ class Options(msgspec.Struct, frozen=True):
     delay_seconds: float = 0.0
     connection: Any = None
     attributes: dict[str, Any] = {}
+    budget: dict[str, int] | None = None
 
 
 class Starter(Protocol[H_co]):
@@ -183,6 +190,7 @@ class JobFunction(Generic[P, R]):
     def options(self, **chosen: Any) -> JobFunction[P, R]:
         """Choose ``key``, ``priority``, ``queue``, ``deadline`` and ``delay`` for the runs started from the result.
 
+        A ``budget``, ``{"tokens": 100_000, "usd": 2}``, is what a run may spend before it is parked; see `spend`.
         By ``attributes``, names with text, numbers or flags, the runs can be found later.
         A ``connection`` of one's own has them started in its transaction; see `App.start`.
         """
@@ -193,7 +201,7 @@ class JobFunction(Generic[P, R]):
 
 
 def _options(chosen: dict[str, Any]) -> Options:
-    known = {"attributes", "connection", "key", "priority", "queue", "deadline", "delay"}
+    known = {"attributes", "budget", "connection", "key", "priority", "queue", "deadline", "delay"}
     unknown = set(chosen) - known
     if unknown:
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
@@ -212,6 +220,7 @@ def _options(chosen: dict[str, Any]) -> Options:
         delay_seconds=seconds(chosen.get("delay", 0)),
         connection=chosen.get("connection"),
         attributes=_attributes(chosen.get("attributes") or {}),
+        budget=_budget(chosen.get("budget")),
     )
 
 
@@ -225,3 +234,11 @@ def _attributes(given: Any) -> dict[str, Any]:
             raise InvalidArguments("attributes", said)
     kept: dict[str, Any] = payload("attributes", given)
     return kept
+
+
+def _budget(given: Any) -> dict[str, int] | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise InvalidArguments("budget", f'it is a dict such as {{"tokens": 100_000, "usd": 2}}, got {given!r:.80}')
+    return amounts("budget", given)
