@@ -43,6 +43,7 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Backoff, Done, NotDone
+    from holdfast.authoring.gating import RetryAfter, spend
     from holdfast.authoring.inside import (
         attempt,
         check_cancelled,
@@ -88,6 +89,7 @@ __all__ = [
     "NotInsideJob",
     "PayloadTooLarge",
     "Permanent",
+    "RetryAfter",
     "RunCanceled",
     "RunFailed",
     "RunHandle",
@@ -115,6 +117,7 @@ __all__ = [
     "progress",
     "random",
     "sleep",
+    "spend",
     "uuid4",
     "wait_for",
 ]
@@ -128,6 +131,7 @@ _LATER = {
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
     "NotDone": "holdfast.authoring.functions",
+    "RetryAfter": "holdfast.authoring.gating",
     "RunHandle": "holdfast.client.handle",
     "Secret": "holdfast.authoring.secrets",
     "attempt": "holdfast.authoring.inside",
@@ -141,6 +145,7 @@ _LATER = {
     "progress": "holdfast.authoring.reporting",
     "random": "holdfast.authoring.inside",
     "sleep": "holdfast.authoring.inside",
+    "spend": "holdfast.authoring.gating",
     "uuid4": "holdfast.authoring.inside",
     "wait_for": "holdfast.authoring.inside",
 }

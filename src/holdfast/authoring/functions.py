@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.authoring.context import conductor
+from holdfast.authoring.gating import amounts
 from holdfast.authoring.secrets import Vault
 from holdfast.authoring.signature import Signature, named, payload
 from holdfast.durations import seconds
 from holdfast.errors import InvalidArguments
+
+if TYPE_CHECKING:
+    from holdfast.ready import Gate
 
 __all__ = ["Backoff", "Call", "Done", "JobFunction", "NotDone", "Options", "Starter"]
 
@@ -61,7 +65,7 @@ class Backoff(msgspec.Struct, frozen=True):
 class Call(Generic[P, R]):
     """A step, or a tool: a call whose result is recorded."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a decorator can say
         self,
         function: Callable[P, R],
         *,
@@ -72,6 +76,7 @@ class Call(Generic[P, R]):
         on_doubt: str = "ask",
         reconcile: Callable[..., Any] | None = None,
         vault: Vault | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.function = function
         self.name = name
@@ -81,6 +86,7 @@ class Call(Generic[P, R]):
         self.on_doubt = on_doubt
         self.reconcile = reconcile
         self.key: str | None = None
+        self.gate = gate
         self.signature = Signature(function, name, vault)
         self.is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
@@ -115,6 +121,7 @@ class Options(msgspec.Struct, frozen=True):
     delay_seconds: float = 0.0
     connection: Any = None
     attributes: dict[str, Any] = {}
+    budget: dict[str, int] | None = None
 
 
 class Starter(Protocol[H_co]):
@@ -186,6 +193,7 @@ class JobFunction(Generic[P, R]):
     def options(self, **chosen: Any) -> JobFunction[P, R]:
         """Choose ``key``, ``priority``, ``queue``, ``deadline`` and ``delay`` for the runs started from the result.
 
+        A ``budget``, ``{"tokens": 100_000, "usd": 2}``, is what a run may spend before it is parked; see `spend`.
         By ``attributes``, names with text, numbers or flags, the runs can be found later.
         A ``connection`` of one's own has them started in its transaction; see `App.start`.
         """
@@ -196,7 +204,7 @@ class JobFunction(Generic[P, R]):
 
 
 def _options(chosen: dict[str, Any]) -> Options:
-    known = {"attributes", "connection", "key", "priority", "queue", "deadline", "delay"}
+    known = {"attributes", "budget", "connection", "key", "priority", "queue", "deadline", "delay"}
     unknown = set(chosen) - known
     if unknown:
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
@@ -215,6 +223,7 @@ def _options(chosen: dict[str, Any]) -> Options:
         delay_seconds=seconds(chosen.get("delay", 0)),
         connection=chosen.get("connection"),
         attributes=_attributes(chosen.get("attributes") or {}),
+        budget=_budget(chosen.get("budget")),
     )
 
 
@@ -228,3 +237,11 @@ def _attributes(given: Any) -> dict[str, Any]:
             raise InvalidArguments("attributes", said)
     kept: dict[str, Any] = payload("attributes", given)
     return kept
+
+
+def _budget(given: Any) -> dict[str, int] | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise InvalidArguments("budget", f'it is a dict such as {{"tokens": 100_000, "usd": 2}}, got {given!r:.80}')
+    return amounts("budget", given)

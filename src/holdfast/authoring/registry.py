@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from holdfast.authoring.functions import Backoff, Call, JobFunction, Starter
 from holdfast.authoring.secrets import Codec, Vault
 from holdfast.durations import Duration, seconds
 from holdfast.errors import UnknownEntry
+
+if TYPE_CHECKING:
+    from holdfast.ready import Gate
 
 __all__ = ["Registry"]
 
@@ -54,6 +57,10 @@ class Registry:
     @env_secrets.setter
     def env_secrets(self, names: Iterable[str]) -> None:
         self.vault.env_secrets = frozenset(names)
+
+    def shared_gates(self) -> list[Gate]:
+        """List the gates that steps and tools share, each once."""
+        return list({id(call.gate): call.gate for call in self._calls.values() if call.gate is not None}.values())
 
     def entry(self, job: JobFunction[..., Any] | str) -> JobFunction[..., Any]:
         """Find a job function by itself or by name; that of an included plugin by ``plugin.name``."""
@@ -119,7 +126,7 @@ class Registry:
     @overload
     def step(
         self, *, name: str | None = None, retries: int = 0, backoff: Backoff | None = None,
-        timeout: Duration | None = None,
+        timeout: Duration | None = None, gate: Gate | None = None,
     ) -> Callable[[Callable[P, R]], Call[P, R]]: ...  # fmt: skip
 
     def step(self, function: Any = None, **options: Any) -> Any:
@@ -133,6 +140,7 @@ class Registry:
     def tool(
         self, *, name: str | None = None, retries: int = 0, backoff: Backoff | None = None,
         timeout: Duration | None = None, on_doubt: str = "ask", reconcile: Callable[..., Any] | None = None,
+        gate: Gate | None = None,
     ) -> Callable[[Callable[P, R]], Call[P, R]]: ...  # fmt: skip
 
     def tool(self, function: Any = None, **options: Any) -> Any:
@@ -165,7 +173,7 @@ class Registry:
         self._adopt(made)
         return made
 
-    def _call(
+    def _call(  # noqa: PLR0913 - what the decorator can say
         self,
         function: Callable[..., Any],
         *,
@@ -176,9 +184,12 @@ class Registry:
         timeout: Duration | None = None,
         on_doubt: str = "ask",
         reconcile: Callable[..., Any] | None = None,
+        gate: Gate | None = None,
     ) -> Call[..., Any]:
         if on_doubt not in ON_DOUBT:
             raise ValueError(f"on_doubt is one of {', '.join(sorted(ON_DOUBT))}, got {on_doubt!r}")
+        if gate is not None and not hasattr(gate, "poll_ready"):
+            raise ValueError(f"gate is a gate of holdfast.ready, such as ConcurrencyGate(8), got {gate!r}")
         made: Call[..., Any] = Call(
             function,
             name=name or function.__name__,
@@ -188,6 +199,7 @@ class Registry:
             on_doubt=on_doubt,
             reconcile=reconcile,
             vault=self.vault,
+            gate=gate,
         )
         if made.name in self._calls:
             raise ValueError(f"{self.name} has a step or tool {made.name!r} already: give one of them another name")

@@ -59,6 +59,10 @@ class Reporter(Protocol):
         """Keep a product; what can be awaited is done when it is durable."""
         ...
 
+    def spent(self, call: str | None, amounts: dict[str, int]) -> None:
+        """Keep what a call, or the job's own code, has spent, in millionths."""
+        ...
+
 
 reporter: ContextVar[Reporter | None] = ContextVar("holdfast_reporter", default=None)
 

@@ -23,6 +23,7 @@ from holdfast.client import enlisting
 from holdfast.client.entries import described
 from holdfast.client.explain import explain, look
 from holdfast.client.exporting import content, exported
+from holdfast.client.granting import granting
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
 from holdfast.client.retention import ENDED, evict, purge
@@ -30,7 +31,7 @@ from holdfast.client.verbs import Client
 from holdfast.client.verifying import judged
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.watching import watch
-from holdfast.client.workers import WorkerStatus, stats, workers
+from holdfast.client.workers import GateView, WorkerStatus, gates, stats, workers
 from holdfast.config import Config
 from holdfast.durations import Duration
 from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
@@ -149,6 +150,7 @@ class App(Registry, Client):
             idempotency_key=chosen.key,
             fingerprint=fingerprint(plain),
             attributes=chosen.attributes or None,
+            budget=chosen.budget,
         )
 
     # Looking
@@ -206,6 +208,10 @@ class App(Registry, Client):
         if number < row.run:
             said = f"This run has ended; its job was retried, and its newest run is {row.id}.{row.run}. {said}"
         return Explanation(run_id, row.id, row.state, said)
+
+    async def agates(self) -> builtins.list[GateView]:
+        """List gates; see `Client.agates`."""
+        return await gates(self._store())
 
     async def aentries(self) -> builtins.list[Entry]:
         """List the jobs of this app; see `Client.aentries`."""
@@ -270,6 +276,10 @@ class App(Registry, Client):
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Let a paused run go on."""
         return await self._steer(Resume(job_of_run(run_id)[0], actor))
+
+    async def agrant(self, run_id: str, amounts: Mapping[str, float] | None = None, **more: Any) -> str:
+        """Let a run spend more than its budget, by so much; see `Client.agrant`."""
+        return str((await self._journal().write(granting(job_of_run(run_id)[0], amounts, **more))).outcome)
 
     async def aresolve(
         self,
@@ -364,7 +374,7 @@ class App(Registry, Client):
     def _store(self) -> Store:
         with self._opening:
             if self._opened is None:
-                self._opened = open_store(self.url)
+                self._opened = open_store(self.url, self.config.poll_seconds)
             return self._opened
 
     def _journal(self) -> Journal:

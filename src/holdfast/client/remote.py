@@ -23,7 +23,7 @@ from holdfast.client.remote_job import RemoteJob
 from holdfast.client.verbs import Client
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.wire import Wire, at_run
-from holdfast.client.workers import WorkerStatus
+from holdfast.client.workers import GateView, WorkerStatus
 from holdfast.config import Config
 from holdfast.durations import Duration, seconds
 from holdfast.errors import InvalidArguments, UnknownEntry
@@ -201,6 +201,10 @@ class RemoteClient(Client):
         """List who works; see `Client.aworkers`."""
         return await self._items("/workers", WorkerStatus)
 
+    async def agates(self) -> builtins.list[GateView]:
+        """List gates; see `Client.agates`."""
+        return await self._items("/gates", GateView)
+
     async def aentries(self) -> builtins.list[Entry]:
         """List the jobs that the server can start."""
         return await self._items("/entries", Entry)
@@ -250,6 +254,20 @@ class RemoteClient(Client):
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Let a paused run go on."""
         return await self._steer(run_id, "resume", actor=actor)
+
+    async def agrant(
+        self,
+        run_id: str,
+        amounts: Mapping[str, float] | None = None,
+        *,
+        actor: str | None = None,
+        id: str | None = None,  # noqa: A002 - as a signal's
+        **more: float,
+    ) -> str:
+        """Let a run spend more than its budget, by so much; see `Client.agrant`."""
+        body = _given(amounts={**(amounts or {}), **more}, actor=actor, id=id or new_id())
+        _, told = await self._wire.ask("POST", at_run(run_id, "grant"), _Told, body=body, again=True, about=run_id)
+        return told.outcome
 
     async def aresolve(
         self,

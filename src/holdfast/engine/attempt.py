@@ -31,6 +31,7 @@ from holdfast.authoring.reporting import reporter
 from holdfast.config import Config
 from holdfast.engine import verdict
 from holdfast.engine.bridge import Bridge, later
+from holdfast.engine.budget import Spending
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
 from holdfast.engine.deliveries import Deliveries
@@ -52,10 +53,10 @@ __all__ = ["Attempt"]
 
 EFFECTS_PAUSE_SECONDS = 1.0  # until a job is tried again whose effect store was away
 UNWINDING_SECONDS = 0.01  # code that catches its end and asks again and again gets slow answers, and starves nobody
-_PARTS = {"_calls", "_children", "waits", "outcomes", "deliveries", "products"}
+_PARTS = {"_calls", "_children", "waits", "outcomes", "deliveries", "products", "budget"}
 
 
-class Attempt(Ledger, Bridge, Producer):
+class Attempt(Ledger, Bridge, Producer, Spending):
     """Runs one claimed job; the `Conductor` that its code talks to."""
 
     def __init__(
@@ -77,7 +78,10 @@ class Attempt(Ledger, Bridge, Producer):
         self._limit = config.payload_bytes_max
         self.now = now
         self._failures = self.replay.failures + 1  # should this attempt fail
-        self._args: dict[str, Any] = claimed.events[0].payload.get("args") or {}
+        created = claimed.events[0].payload
+        self._args: dict[str, Any] = created.get("args") or {}
+        self.budget_given = created.get("budget")
+        self.held_by: dict[str, str] = {}  # calls that wait for their gate, and its name
         self._function = function
         self.executor = executor
         self._effects = effects

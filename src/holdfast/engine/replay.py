@@ -57,6 +57,7 @@ class Replay:
         self.values: dict[str, Any] = {}
         self.tries: defaultdict[str, int] = defaultdict(int)
         self.failed_tries: defaultdict[str, int] = defaultdict(int)
+        self.postponed: defaultdict[str, int] = defaultdict(int)  # node → times it was asked to come back later
         self.retry_at: dict[str, float] = {}  # node whose next try is not due before this time
         self.failures = 0  # of the job's own code, in this run
         self._ended_by: list[str] = []  # nodes whose failure ended the last run
@@ -139,7 +140,7 @@ class Replay:
                 if not is_failure(payload):
                     self._keep(node, payload, Success(payload.get("result")))
             case HistoryEvent.NODE_FINISHED if is_failure(payload):
-                self.failed_tries[node] += 1
+                (self.postponed if payload.get("postponed") else self.failed_tries)[node] += 1
                 self.retry_at[node] = payload.get("retry_at") or 0.0
                 if payload.get("final"):
                     self._keep(node, payload, Failure(payload.get("kind") or "", payload.get("reason") or ""))

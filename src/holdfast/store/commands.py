@@ -72,6 +72,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent_key: str | None = None
     trace_id: str | None = None
     attributes: dict[str, Any] | None = None
+    budget: dict[str, int] | None = None  # what the run may spend, in millionths of each unit
 
 
 class Submitted(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from holdfast.store.pen import GROWING, Decision, Pen
 from holdfast.store.rows import Job, Lease, Signal
 
 __all__ = [
+    "BUDGET_KEY",
     "DOUBT",
     "PAUSE_KEY",
     "Decision",
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 PAUSE_KEY = "holdfast:pause"  # correlation key of the wait that a pause is
+BUDGET_KEY = "holdfast:budget"  # of that of a run that has spent more than it may
 DOUBT = "holdfast:doubt:"  # and, with the node behind it, of the wait for an operator's answer
 
 ID_LENGTH = 36  # of the names that `holdfast.ids` makes
@@ -72,6 +74,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         "parent_key": command.parent_key,
         "trace_id": command.trace_id,
         "attributes": command.attributes,
+        "budget": command.budget,
     }
     frozen, plain = freeze({name: value for name, value in said.items() if value is not None})
     event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
@@ -346,7 +349,7 @@ def _pause(command: c.Pause, job: Job, now: float) -> Decision:
 
 def _resume(command: c.Resume, job: Job, now: float) -> Decision:
     pen = Pen(job, now)
-    if job.wait is not None and job.wait.correlation_key == PAUSE_KEY:
+    if job.wait is not None and job.wait.correlation_key in {PAUSE_KEY, BUDGET_KEY}:
         pen.complete_wait("resumed", {"actor": command.actor})
     pen.set(pause=False)
     decision = pen.end()

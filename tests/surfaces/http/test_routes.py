@@ -244,7 +244,7 @@ def test_what_is_around_the_runs_is_told(app: App) -> None:
             assert (await client.get("/openapi.json")).json()["openapi"] == "3.1.0"
             told = (await client.get("/metrics")).text
             assert 'holdfast_http_requests_total{route="/api/v1/runs",method="POST",code="201"} 1' in told
-            assert 'holdfast_ready_state{state="ready"} 1' in told
+            assert 'holdfast_ready_state{gate="server",state="ready"} 1' in told
 
     play(story())
 

@@ -152,6 +152,11 @@ async def list_workers(call: Call) -> Answer:
     return page(await call.client.aworkers())
 
 
+async def list_gates(call: Call) -> Answer:
+    """List the gates of all workers."""
+    return page(await call.client.agates())
+
+
 async def list_entries(call: Call) -> Answer:
     """List the jobs that can be started."""
     return page(await call.client.aentries())
