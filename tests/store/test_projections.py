@@ -42,10 +42,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
         def on_file(sql: str, bindings: Any) -> list[Any]:
             connection = apsw.Connection(str(path))
-            try:
-                return connection.execute(sql, bindings).fetchall()
-            finally:
-                connection.close()
+            found: list[Any] = connection.execute(sql, bindings).fetchall()
+            connection.close()
+            return found
 
         yield Place(f"sqlite:///{path}", "", "?", EVENT_COLUMNS, on_file)
         return
