@@ -20,6 +20,7 @@ from holdfast.authoring.signature import outgoing
 from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle
 from holdfast.client.remote_job import RemoteJob
+from holdfast.client.remote_limits import RemoteLimits
 from holdfast.client.verbs import Client
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.wire import Wire, at_run
@@ -77,7 +78,7 @@ class _Removed(msgspec.Struct):
     removed: int
 
 
-class RemoteClient(Client):
+class RemoteClient(RemoteLimits, Client):
     """Runs on a server: every verb of `Client`, and starting by name."""
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float) -> None:

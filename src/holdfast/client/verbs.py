@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import builtins
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.client.limiting import LimitVerbs
 from holdfast.client.portal import Portal
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.workers import GateView, WorkerStatus
@@ -26,7 +27,7 @@ __all__ = ["Client"]
 T = TypeVar("T")
 
 
-class Client(ABC):
+class Client(LimitVerbs):
     """Whoever can start, watch and steer runs."""
 
     def __init__(self, name: str) -> None:

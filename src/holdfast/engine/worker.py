@@ -44,6 +44,7 @@ from holdfast.store import (
     Bury,
     Claim,
     Claimed,
+    Claims,
     Command,
     Expire,
     Leases,
@@ -54,12 +55,13 @@ from holdfast.store import (
     Store,
     WorkerCard,
 )
-from holdfast.store.changes import ASKED, LIMITS, WORK
+from holdfast.store.changes import ASKED, EVENTS, LIMITS, WORK
 from holdfast.store.effects import EffectStore
 
 __all__ = ["Worker"]
 
 SWEEP_MAX = 100  # jobs that one sweep touches; a full one is followed by another at once
+ROOM_SECONDS = 0.02  # how soon a worker that limits hold looks again when something has happened to other jobs
 LOST_MAX = 1000  # attempts remembered whose code has not ended yet
 CLAIM_MAX = 500  # jobs taken by one claim: a claim costs little more for many than for one
 FRESH_SECONDS = 0.1  # for which a look at the store's clock is good, while nothing is heard
@@ -98,6 +100,7 @@ class Worker:
         self._lost: list[Attempt] = []  # whose lease was lost, or of whose last write nobody knows
         self._stopping = False
         self._gone = False
+        self._room_soon = False
         self._news = WORK | ASKED  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._asked = 0.0  # the store's time when it was last asked for
@@ -148,6 +151,13 @@ class Worker:
         """A commit of this process has changed something; from any thread."""
         if change & (WORK | ASKED | LIMITS):
             self._loop.call_soon_threadsafe(self._heard, change)
+        elif change & EVENTS and self.gate.held and not self._room_soon:
+            self._room_soon = True  # what has ended elsewhere may make room; not looked for with every event
+            self._loop.call_soon_threadsafe(self._loop.call_later, ROOM_SECONDS, self._room)
+
+    def _room(self) -> None:
+        self._room_soon = False
+        self._heard(WORK)
 
     def _heard(self, change: int) -> None:
         self._news |= change
@@ -253,8 +263,8 @@ class Worker:
             lease_seconds=self._config.lease_seconds,
         )
         self.gate.fresh = False  # what is heard of from here on may come too late for this claim
-        answer = await self._journal.write(claim)
-        claimed: list[Claimed] = getattr(answer, "claimed", answer)
+        answer: Claims = await self._journal.write(claim)
+        claimed = answer.claimed
         if claimed:  # they tell the store's time, too
             self._asked, self._asked_at = claimed[0].job.updated_at, self._loop.time()
             self._ahead = self._asked - time.time()
@@ -262,7 +272,7 @@ class Worker:
             self._start(one)
         now = self._asked + self._loop.time() - self._asked_at
         all_there_was = len(claimed) < limit and not self.gate.fresh
-        self.gate.claimed(all_there_was=all_there_was, held=getattr(answer, "held", ()), now=now)
+        self.gate.claimed(all_there_was=all_there_was, held=answer.held, now=now)
 
     async def _write(self, *commands: Command) -> list[Any]:
         """Carry out commands with the next batch of the journal; their answers."""
