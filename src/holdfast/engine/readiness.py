@@ -29,6 +29,7 @@ __all__ = ["Held", "WorkGate", "gate_cards"]
 
 _ALL = frozenset(WakeSource)
 _TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})
+SOON_SECONDS = 0.001  # between two claims that time alone brings about
 JOBS_SHOWN = 100  # of those that a gate holds
 _IDLE, _FULL = 0, 1  # episodes that are the same however often they come; those of limits and outages are counted
 
@@ -96,7 +97,10 @@ class WorkGate(LeafGate):
             if held and (held != self.held or untils):
                 self._episode += 1  # another token, another limit: it is told anew
             self.held = held
-            self._held_ns = self._at(min(untils) - now) if untils else None
+            soon_ns = self._at(SOON_SECONDS)
+            self._held_ns = max(self._at(min(untils) - now), soon_ns) if untils else None
+            if self._due_ns is not None:  # the claim has found what was due, or the store's clock is not there yet
+                self._due_ns = max(self._due_ns, soon_ns)
 
     def due(self, seconds: float | None) -> None:
         """Time alone brings something about after so many seconds; None is never."""
