@@ -29,6 +29,7 @@ from holdfast.errors import (
     RunCanceled,
     RunFailed,
     RunTimedOut,
+    SecretUnavailable,
     StaleAttempt,
     StepFailed,
     StoreUnavailable,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         wait_for,
     )
     from holdfast.authoring.reporting import export, progress
+    from holdfast.authoring.secrets import Codec, Secret
     from holdfast.client.app import App
     from holdfast.client.handle import RunHandle
     from holdfast.client.remote import connect
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "Backoff",
+    "Codec",
     "Config",
     "Done",
     "EmptyWakeSet",
@@ -91,6 +94,8 @@ __all__ = [
     "RunFailed",
     "RunHandle",
     "RunTimedOut",
+    "Secret",
+    "SecretUnavailable",
     "StaleAttempt",
     "StepFailed",
     "StoreUnavailable",
@@ -122,11 +127,13 @@ __version__ = "0.1.0"
 _LATER = {
     "App": "holdfast.client.app",
     "Backoff": "holdfast.authoring.functions",
+    "Codec": "holdfast.authoring.secrets",
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
     "NotDone": "holdfast.authoring.functions",
     "RetryAfter": "holdfast.authoring.gating",
     "RunHandle": "holdfast.client.handle",
+    "Secret": "holdfast.authoring.secrets",
     "attempt": "holdfast.authoring.inside",
     "check_cancelled": "holdfast.authoring.inside",
     "export": "holdfast.authoring.reporting",

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.authoring.context import conductor
 from holdfast.authoring.gating import amounts
+from holdfast.authoring.secrets import Vault
 from holdfast.authoring.signature import Signature, named, payload
 from holdfast.durations import seconds
 from holdfast.errors import InvalidArguments
@@ -74,7 +75,7 @@ class Call(Generic[P, R]):
         timeout_seconds: float | None,
         on_doubt: str = "ask",
         reconcile: Callable[..., Any] | None = None,
-        key: str | None = None,
+        vault: Vault | None = None,
         gate: Gate | None = None,
     ) -> None:
         self.function = function
@@ -84,9 +85,9 @@ class Call(Generic[P, R]):
         self.timeout_seconds = timeout_seconds or None
         self.on_doubt = on_doubt
         self.reconcile = reconcile
-        self.key = key
+        self.key: str | None = None
         self.gate = gate
-        self.signature = Signature(function, name)
+        self.signature = Signature(function, name, vault)
         self.is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
         self.__name__ = name
@@ -103,7 +104,7 @@ class Call(Generic[P, R]):
         """Give this one call an identity of its own, in place of the hash of its arguments (E8)."""
         other: Call[P, R] = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.key = key
+        other.key = named("key", key)
         return other
 
     def __repr__(self) -> str:
@@ -125,6 +126,8 @@ class Options(msgspec.Struct, frozen=True):
 
 class Starter(Protocol[H_co]):
     """Whoever can start jobs: the app."""
+
+    vault: Vault
 
     def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> H_co:
         """Start a job, blocking."""
@@ -157,7 +160,7 @@ class JobFunction(Generic[P, R]):
         self.max_attempts = max_attempts
         self.queue = queue
         self.deadline_seconds = deadline_seconds
-        self.signature = Signature(function, name)
+        self.signature = Signature(function, name, starter.vault)
         self.is_async = inspect.iscoroutinefunction(function)
         self.chosen = Options()
         self._starter = starter

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.registry import Registry
+from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
 from holdfast.client import enlisting
@@ -57,12 +58,15 @@ class App(Registry, Client):
         url: where jobs are kept: ``sqlite:///path``, ``postgresql://…`` or ``memory:``. Default: ``HOLDFAST_URL``, or
             ./holdfast.db.
         config: all other settings.
+        codec: what encrypts secrets; without it they are kept as references alone. See `holdfast.Secret`.
     """
 
-    def __init__(self, name: str = "app", url: str | None = None, *, config: Config | None = None) -> None:
+    def __init__(
+        self, name: str = "app", url: str | None = None, *, config: Config | None = None, codec: Codec | None = None
+    ) -> None:
         self.config = config if config is not None else Config.read({"url": url} if url is not None else None)
         self.url = url if url is not None else self.config.url
-        Registry.__init__(self, name, max_attempts=self.config.max_attempts)
+        Registry.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
         Client.__init__(self, name)
         self._opened: Store | None = None
         self._effects: EffectStore | None = None

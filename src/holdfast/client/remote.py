@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
+from holdfast.authoring.signature import outgoing
 from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle
 from holdfast.client.remote_job import RemoteJob
@@ -127,7 +128,7 @@ class RemoteClient(Client):
         name = f"{creation.plugin_id}.{creation.entry_id}"
         ours = creation.idempotency_key is None
         key = f"{AUTO}{new_id()}" if creation.idempotency_key is None else creation.idempotency_key
-        plain = kept(creation.entry_id, msgspec.structs.replace(creation, idempotency_key=key))
+        plain = outgoing(creation.entry_id, msgspec.structs.replace(creation, idempotency_key=key))
         about = name if ours else key
         status, record = await self._wire.ask("POST", "/runs", RunRecord, body=plain, again=True, about=about)
         return Created(_shown(record), existing=status != CREATED_STATUS and not ours)
@@ -364,11 +365,7 @@ def _query(where: RunFilter) -> builtins.list[tuple[str, str]]:
     query = [("status", str(status)) for status in where.status]
     names = ("plugin_id", "entry_id", "queue", "idempotency_key", "created_after", "created_before")
     query += [(name, str(getattr(where, name))) for name in names if getattr(where, name) is not None]
-    written = {True: "true", False: "false"}
-    query += [
-        (f"attr.{name}", written[value] if isinstance(value, bool) else str(value))
-        for name, value in where.attributes.items()
-    ]
+    query += [(f"attr.{name}", msgspec.json.encode(value).decode()) for name, value in where.attributes.items()]
     return query
 
 

@@ -16,6 +16,7 @@ An attempt ends in exactly one of these ways, and writes at most one event for i
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 import uuid
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from typing import Any
 
 from holdfast.authoring.context import Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
+from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reporting import reporter
 from holdfast.config import Config
 from holdfast.engine import verdict
@@ -127,8 +129,10 @@ class Attempt(Ledger, Bridge, Producer, Spending):
         self._host = host
         self.cross()
         self._timer = self._deadline_timer()
-        self._main = self.loop.create_task(self._code())
-        self._main.add_done_callback(self._conclude)
+        self._context = contextvars.copy_context()
+        self._context.run(revealed.set, Revealed())  # what its code will have seen of secrets
+        self._main = self.loop.create_task(self._code(), context=self._context)
+        self._main.add_done_callback(self._conclude, context=self._context)
         if self.row.cancel is not None:
             self.loop.call_soon(self.cancel)
 
@@ -269,7 +273,7 @@ class Attempt(Ledger, Bridge, Producer, Spending):
 
     def _force(self) -> None:
         self._over = True
-        self.loop.call_soon(self._conclude)
+        self.loop.call_soon(self._conclude, context=self._context)
 
     def _deadline_timer(self) -> asyncio.TimerHandle | None:
         if self.row.ends_by is None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.context import Suspended
 from holdfast.authoring.functions import Call
-from holdfast.engine.verdict import Written
+from holdfast.engine.verdict import Written, words
 from holdfast.errors import EffectConflict, StaleAttempt, StoreUnavailable
 from holdfast.machines import HistoryEvent
 from holdfast.store import Evidence, KeepEvidence
@@ -130,7 +130,7 @@ class Reporting:
         try:
             value = self._function(**kwargs)
         except Exception as error:
-            self._end(None, f"{type(error).__name__}: {error}")
+            self._end(None, f"{type(error).__name__}: {words(error)}")
             raise
         self._end(value, None)
         return value

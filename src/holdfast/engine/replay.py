@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.authoring.signature import fingerprint
 from holdfast.machines import Event, HistoryEvent, JobEvent
+from holdfast.machines.course import DEADLINE
 from holdfast.machines.rules import is_failure
 
 __all__ = ["Failure", "Replay", "Success"]
@@ -156,8 +157,8 @@ class Replay:
 
     def _complete(self, payload: dict[str, Any]) -> None:
         node = payload.get("node")
-        if node is None:
-            return  # a pause has no place in the code
+        if node is None or payload.get("outcome") == DEADLINE:
+            return  # a pause has no place in the code; a wait that its run's deadline cut off has not ended
         if payload.get("outcome") == "resolved":
             self.answers[node] = payload.get("payload") or {}
         else:

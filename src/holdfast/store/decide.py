@@ -175,7 +175,7 @@ def expire(job: Job, now: float) -> Decision | None:
     pen = Pen(job, now)
     if _deadline_passed(job, now):
         if job.wait is not None:
-            pen.complete_wait("expired")
+            pen.complete_wait(DEADLINE)  # not by its own time: a retried run waits there again
         _end_late(pen, now)
         return pen.end()
     if job.wait is not None and job.wait.deadline is not None and job.wait.deadline <= now:

@@ -139,8 +139,7 @@ def test_sql_in_a_filter_is_a_value_or_refused(small: App, query: str) -> None:
             assert answer.status_code in {200, 400, 422}, answer.text
             if answer.status_code == 200:
                 found = [one["run_id"] for one in answer.json()["items"]]
-                assert found in ([], [run.id])
-                assert found == [] or not query.startswith(("plugin_id", "entry_id", "cursor")), "it is only a value"
+                assert found == [], "it is only a value"
             assert [one.run_id for one in await small.alist()] == [run.id]
 
     play(story())

@@ -188,9 +188,9 @@ async def list_nothing(call: Call) -> Answer:
 
 
 def _attribute(text: str) -> Attribute:
-    """Read an attribute's value: a number or a truth value if it is one, else text."""
+    """Read an attribute's value: a number, a truth value or a text in quotes if it is one of these, else text."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError):
         return text
-    return value if isinstance(value, (bool, int, float)) else text
+    return value if isinstance(value, (bool, int, float, str)) else text

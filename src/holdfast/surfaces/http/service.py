@@ -59,21 +59,25 @@ class Service:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        answer: Answer | None = None
+        status = 499  # unless there is an answer: it was called off
         try:
-            check_request(scope, self.limits)
-            scope[HEADS] = heads_of(scope)
-            answer = await self._route(scope).answer(self, scope, receive)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and no traceback
-            answer = self._problem(scope, error).answer()
+            answer = await self._answered(scope, receive)
+            status = answer.status
         finally:
             route = scope.get("route")
-            status = answer.status if answer is not None else 499  # it was called off
             self.metrics.count(route.path if route is not None else "(none)", scope["method"], status)
         assert answer is not None, "what was not called off has an answer"
         whole = scope.get("extensions", _NONE).get(WHOLE)
         if whole is None or not whole(answer):
             await answer.send(send)
+
+    async def _answered(self, scope: Scope, receive: Receive) -> Answer:
+        try:
+            check_request(scope, self.limits)
+            scope[HEADS] = heads_of(scope)
+            return await self._route(scope).answer(self, scope, receive)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and no traceback
+            return self._problem(scope, error).answer()
 
     def _route(self, scope: Scope) -> Operation:
         """Find the route object: of this method, or of another, which will say so; or say that there is none."""
