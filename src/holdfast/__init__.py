@@ -26,6 +26,7 @@ from holdfast.errors import (
     NotInsideJob,
     PayloadTooLarge,
     Permanent,
+    QueueFull,
     RunCanceled,
     RunFailed,
     RunTimedOut,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from holdfast.client.handle import RunHandle
     from holdfast.client.remote import connect
     from holdfast.config import Config
+    from holdfast.store.limits import Limits
 
 __all__ = [
     "App",
@@ -81,6 +83,7 @@ __all__ = [
     "InvalidTable",
     "InvalidTransition",
     "InvalidWake",
+    "Limits",
     "MissingWake",
     "NonDeterminism",
     "NotAllowed",
@@ -89,6 +92,7 @@ __all__ = [
     "NotInsideJob",
     "PayloadTooLarge",
     "Permanent",
+    "QueueFull",
     "RetryAfter",
     "RunCanceled",
     "RunFailed",
@@ -130,6 +134,7 @@ _LATER = {
     "Codec": "holdfast.authoring.secrets",
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
+    "Limits": "holdfast.store.limits",
     "NotDone": "holdfast.authoring.functions",
     "RetryAfter": "holdfast.authoring.gating",
     "RunHandle": "holdfast.client.handle",

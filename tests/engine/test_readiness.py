@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +16,7 @@ from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
 from holdfast.machines.ready import BudgetExhausted, Busy, Pending, ReadyState, RetryAfter, WakeSource
 from holdfast.ready import raise_violation
+from holdfast.store.limits import Held
 from holdfast.store.memory import MemoryStore
 from support.stories import play, quick, until
 
@@ -26,8 +26,8 @@ def gate(slots: int = 2) -> tuple[WorkGate, list[float]]:
     return WorkGate(slots, now=lambda: clock[0], on_violation=raise_violation), clock
 
 
-def held(why: str, until: float | None = None) -> Any:
-    return SimpleNamespace(queue="default", why=why, limit=10.0, remaining=0.0, until=until)
+def held(why: str, until: float | None = None) -> Held:
+    return Held("default", cast(Any, why), 10.0, 0.0, until)
 
 
 def said(one: WorkGate) -> list[Any]:

@@ -122,6 +122,7 @@ class Options(msgspec.Struct, frozen=True):
     connection: Any = None
     attributes: dict[str, Any] = {}
     budget: dict[str, int] | None = None
+    group: str | None = None
 
 
 class Starter(Protocol[H_co]):
@@ -194,6 +195,7 @@ class JobFunction(Generic[P, R]):
         """Choose ``key``, ``priority``, ``queue``, ``deadline`` and ``delay`` for the runs started from the result.
 
         A ``budget``, ``{"tokens": 100_000, "usd": 2}``, is what a run may spend before it is parked; see `spend`.
+        The ``group`` says whose they are, among those that share the queue: groups take turns.
         By ``attributes``, names with text, numbers or flags, the runs can be found later.
         A ``connection`` of one's own has them started in its transaction; see `App.start`.
         """
@@ -204,12 +206,12 @@ class JobFunction(Generic[P, R]):
 
 
 def _options(chosen: dict[str, Any]) -> Options:
-    known = {"attributes", "budget", "connection", "key", "priority", "queue", "deadline", "delay"}
+    known = {"attributes", "budget", "connection", "key", "priority", "queue", "deadline", "delay", "group"}
     unknown = set(chosen) - known
     if unknown:
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     deadline = chosen.get("deadline")
-    for name in ("key", "queue"):
+    for name in ("key", "queue", "group"):
         if chosen.get(name) is not None:
             named(name, chosen[name])
     priority = chosen.get("priority", 0)
@@ -224,6 +226,7 @@ def _options(chosen: dict[str, Any]) -> Options:
         connection=chosen.get("connection"),
         attributes=_attributes(chosen.get("attributes") or {}),
         budget=_budget(chosen.get("budget")),
+        group=chosen.get("group"),
     )
 
 

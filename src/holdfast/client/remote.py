@@ -20,6 +20,7 @@ from holdfast.authoring.signature import outgoing
 from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle
 from holdfast.client.remote_job import RemoteJob
+from holdfast.client.remote_limits import RemoteLimits
 from holdfast.client.verbs import Client
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.wire import Wire, at_run
@@ -77,7 +78,7 @@ class _Removed(msgspec.Struct):
     removed: int
 
 
-class RemoteClient(Client):
+class RemoteClient(RemoteLimits, Client):
     """Runs on a server: every verb of `Client`, and starting by name."""
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float) -> None:
@@ -258,14 +259,14 @@ class RemoteClient(Client):
     async def agrant(
         self,
         run_id: str,
-        amounts: Mapping[str, float] | None = None,
+        granted: Mapping[str, float] | None = None,
         *,
         actor: str | None = None,
         id: str | None = None,  # noqa: A002 - as a signal's
         **more: float,
     ) -> str:
         """Let a run spend more than its budget, by so much; see `Client.agrant`."""
-        body = _given(amounts={**(amounts or {}), **more}, actor=actor, id=id or new_id())
+        body = _given(amounts={**(granted or {}), **more}, actor=actor, id=id or new_id())
         _, told = await self._wire.ask("POST", at_run(run_id, "grant"), _Told, body=body, again=True, about=run_id)
         return told.outcome
 

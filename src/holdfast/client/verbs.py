@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import builtins
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.client.limiting import LimitVerbs
 from holdfast.client.portal import Portal
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.workers import GateView, WorkerStatus
@@ -26,7 +27,7 @@ __all__ = ["Client"]
 T = TypeVar("T")
 
 
-class Client(ABC):
+class Client(LimitVerbs):
     """Whoever can start, watch and steer runs."""
 
     def __init__(self, name: str) -> None:
@@ -136,7 +137,7 @@ class Client(ABC):
     async def agrant(
         self,
         run_id: str,
-        amounts: Mapping[str, float] | None = None,
+        granted: Mapping[str, float] | None = None,
         *,
         actor: str | None = None,
         id: str | None = None,  # noqa: A002 - as a signal's
@@ -248,9 +249,9 @@ class Client(ABC):
         """Let a paused run go on; see `aresume`."""
         return self.block(self.aresume(run_id, actor=actor))
 
-    def grant(self, run_id: str, amounts: Mapping[str, float] | None = None, **more: Any) -> str:
+    def grant(self, run_id: str, granted: Mapping[str, float] | None = None, **more: Any) -> str:
         """Let a run spend more; see `agrant`."""
-        return self.block(self.agrant(run_id, amounts, **more))
+        return self.block(self.agrant(run_id, granted, **more))
 
     def gates(self) -> builtins.list[GateView]:
         """List gates; see `agates`."""

@@ -17,31 +17,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from holdfast.machines.ready import BudgetExhausted, Busy, RetryAfter, WakeSource
 from holdfast.ready import Gate, OnViolation, log_violation
 from holdfast.ready.leaf import LeafGate
 from holdfast.ready.telling import Hold, HoldKey
+from holdfast.store.limits import Held
 from holdfast.store.rows import GateCard
 
-__all__ = ["Held", "WorkGate", "gate_cards"]
+__all__ = ["WorkGate", "gate_cards"]
 
 _ALL = frozenset(WakeSource)
 _TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})
 SOON_SECONDS = 0.001  # between two claims that time alone brings about
 JOBS_SHOWN = 100  # of those that a gate holds
 _IDLE, _FULL = 0, 1  # episodes that are the same however often they come; those of limits and outages are counted
-
-
-class Held(Protocol):
-    """What a claim was held back by: a limit of a queue."""
-
-    queue: str
-    why: str
-    limit: float
-    remaining: float
-    until: float | None
 
 
 class WorkGate(LeafGate):
@@ -76,8 +66,9 @@ class WorkGate(LeafGate):
         return True
 
     def freed(self) -> None:
-        """A slot is free."""
+        """A slot is free; and if limits held the last claim back, there may be room for another."""
         self.busy -= 1
+        self.fresh = self.fresh or bool(self.held)
         self.change(WakeSource.IO_READY, lambda: True)
 
     def resized(self, slots: int) -> None:

@@ -44,6 +44,7 @@ from holdfast.store import (
     Bury,
     Claim,
     Claimed,
+    Claims,
     Command,
     Expire,
     Leases,
@@ -152,7 +153,7 @@ class Worker:
     def _heard(self, change: int) -> None:
         self._news |= change
         if change & (WORK | LIMITS):
-            self.gate.heard(WakeSource.IO_READY if change & WORK else WakeSource.CONFIG_RELOAD)
+            self.gate.heard(WakeSource.CONFIG_RELOAD if change & LIMITS else WakeSource.IO_READY)
         self._wake.set()
 
     def _reload(self, config: Config) -> None:
@@ -253,8 +254,8 @@ class Worker:
             lease_seconds=self._config.lease_seconds,
         )
         self.gate.fresh = False  # what is heard of from here on may come too late for this claim
-        answer = await self._journal.write(claim)
-        claimed: list[Claimed] = getattr(answer, "claimed", answer)
+        answer: Claims = await self._journal.write(claim)
+        claimed = answer.claimed
         if claimed:  # they tell the store's time, too
             self._asked, self._asked_at = claimed[0].job.updated_at, self._loop.time()
             self._ahead = self._asked - time.time()
@@ -262,7 +263,7 @@ class Worker:
             self._start(one)
         now = self._asked + self._loop.time() - self._asked_at
         all_there_was = len(claimed) < limit and not self.gate.fresh
-        self.gate.claimed(all_there_was=all_there_was, held=getattr(answer, "held", ()), now=now)
+        self.gate.claimed(all_there_was=all_there_was, held=answer.held, now=now)
 
     async def _write(self, *commands: Command) -> list[Any]:
         """Carry out commands with the next batch of the journal; their answers."""

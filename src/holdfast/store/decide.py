@@ -75,6 +75,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         "trace_id": command.trace_id,
         "attributes": command.attributes,
         "budget": command.budget,
+        "group": command.group,
     }
     frozen, plain = freeze({name: value for name, value in said.items() if value is not None})
     event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
@@ -95,6 +96,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         parent_key=command.parent_key,
         trace_id=command.trace_id,
         attributes=command.attributes,
+        group=command.group,
         version=1,
         head=event.hash,
         due_at=max(command.due_at or 0.0, now),

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.store.commands import Command, Leases
+from holdfast.store.limits import QueueState
 from holdfast.store.looking import Counts, ExportRow, Filing, Place, RunFilter
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 
@@ -98,6 +99,10 @@ class Store(Protocol):
         """Read one piece of a blob, from 1; None behind the last."""
         ...
 
+    async def limits(self) -> list[QueueState]:
+        """Read the queues that have limits, or jobs with groups, by name; and how they stand."""
+        ...
+
     async def requests(self, worker: str) -> Leases:
         """Read which of the jobs that a worker holds were asked to cancel or to pause; `lost` is empty here."""
         ...
@@ -106,7 +111,8 @@ class Store(Protocol):
         """When a sweep or a claim will next have something to do that time alone brings about; None if never.
 
         The earliest of: the due time of a queued job, if that is after the time given (else after now), a wait's end,
-        the deadline of a run that nobody holds, a lease's end. So whoever has claimed at a time asks for what comes
+        the deadline of a run that nobody holds, a lease's end, the next token of a queue with a rate that has spent its
+        last (if that is after the time, too). So whoever has claimed at a time asks for what comes
         after it, and neither misses a job nor is told of those that he has left.
         """
 

@@ -120,8 +120,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's row.
 
     Fixed at creation: `id`, `plugin`, `entry`, `queue`, `priority`, `created_at`, `deadline`, `max_attempts`,
-    `idempotency_key`, `fingerprint`, `parent`, `parent_key`, `trace_id`, `attributes`. Made from the stream: everything
-    else but the lease, `pause` and `exported`, which are about now and not about what happened.
+    `idempotency_key`, `fingerprint`, `parent`, `parent_key`, `trace_id`, `attributes`, `group`. Made from the stream:
+    everything else but the lease, `pause` and `exported`, which are about now and not about what happened.
     """
 
     id: str
@@ -138,6 +138,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent_key: str | None
     trace_id: str | None = None
     attributes: dict[str, Any] | None = None
+    group: str | None = None
 
     version: int = 0
     head: str = GENESIS
@@ -267,6 +268,7 @@ def rebuilt(job: Job, events: Iterable[Event]) -> Job:
         parent_key=job.parent_key,
         trace_id=job.trace_id,
         attributes=job.attributes,
+        group=job.group,
         lease=job.lease,
         pause=job.pause,
         exported=job.exported,

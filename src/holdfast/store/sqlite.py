@@ -33,6 +33,7 @@ from holdfast.store import commands as c
 from holdfast.store.bell import Ear
 from holdfast.store.changes import ASKED, EVENTS, PROGRESS, WORK
 from holdfast.store.filelock import FileLock
+from holdfast.store.limits import QueueState
 from holdfast.store.looking import (
     Counts,
     ExportRow,
@@ -52,7 +53,18 @@ from holdfast.store.looking import (
 from holdfast.store.moving_out import moved_note
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.schema import migrate
-from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
+from holdfast.store.sql_rows import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    LIMIT_COLUMNS,
+    card_of,
+    event_of,
+    evidence_of,
+    job_of,
+    limits_of,
+    signal_of,
+)
+from holdfast.store.sqlite_limits import state_of
 from holdfast.store.sqlite_transaction import Transaction
 
 __all__ = ["SqliteStore"]
@@ -196,6 +208,13 @@ class SqliteStore:
         rows = self._read(_ASK.blob, (job, blob, number))
         return rows[0][0] if rows else None
 
+    async def limits(self) -> list[QueueState]:
+        """Read the limits of queues, and how these stand."""
+        rows = self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())
+        now = self._clock.now()
+        with self._reading:
+            return self._guard(lambda: [state_of(self._read_connection, limits_of(row), now) for row in rows])
+
     async def requests(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""
         sql = (
@@ -214,9 +233,11 @@ class SqliteStore:
             " SELECT min(due_at) AS at FROM jobs INDEXED BY jobs_delayed"
             "  WHERE claimable = 0 AND state = 'queued' AND due_at > ?"
             " UNION ALL SELECT min(lease_until) FROM jobs INDEXED BY jobs_leased WHERE lease_until IS NOT NULL"
-            " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL)"
+            " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL"
+            " UNION ALL SELECT min(opens_at) FROM limits WHERE opens_at > ?)"
         )
-        found: float | None = self._read(sql, (self._clock.now() if after is None else after,))[0][0]
+        since = self._clock.now() if after is None else after
+        found: float | None = self._read(sql, (since, since))[0][0]
         return found
 
     async def stirs(self) -> bool:

@@ -87,6 +87,7 @@ def worker(
 @click.option("--priority", type=int, default=0, help="Higher first.")
 @click.option("--delay", help="How long to wait before it may start: 10m.")
 @click.option("--queue", help="The queue, if not the job's own.")
+@click.option("--group", help="Whose it is among those that share the queue; groups take turns.")
 @click.option("--attr", "attributes", multiple=True, help="What to find it by, name=value; may be given again.")
 @click.option(
     "--wait", type=float, is_flag=False, flag_value=FOR_EVER, help="Wait for the result, so many seconds at most."
@@ -121,6 +122,7 @@ def start(
         priority=options["priority"],
         delay=_duration(options["delay"], "--delay"),
         queue=options["queue"],
+        group=options["group"],
         attributes={name: value_of(text) for name, text in pairs(options["attributes"], "attributes")},
     )
     run_id = asked.create(creation).record.run_id
