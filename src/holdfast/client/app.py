@@ -23,7 +23,7 @@ from holdfast.client import enlisting
 from holdfast.client.entries import chosen, described
 from holdfast.client.explain import explain, look
 from holdfast.client.exporting import content, exported
-from holdfast.client.granting import granting
+from holdfast.client.granting import StoreGates
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.limiting import StoreLimits
 from holdfast.client.opening import open_effects, open_store
@@ -32,7 +32,7 @@ from holdfast.client.verbs import Client
 from holdfast.client.verifying import judged
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.watching import watch
-from holdfast.client.workers import GateView, WorkerStatus, gates, stats, workers
+from holdfast.client.workers import WorkerStatus, stats, workers
 from holdfast.config import Config
 from holdfast.durations import Duration
 from holdfast.errors import UnknownEntry, UnknownJob
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["App"]
 
 
-class App(Registry, StoreLimits, Client):
+class App(Registry, StoreLimits, StoreGates, Client):
     """A plugin: its job functions are its entries, its name is their namespace.
 
     Args:
@@ -211,10 +211,6 @@ class App(Registry, StoreLimits, Client):
             said = f"This run has ended; its job was retried, and its newest run is {row.id}.{row.run}. {said}"
         return Explanation(run_id, row.id, row.state, said)
 
-    async def agates(self) -> builtins.list[GateView]:
-        """List gates; see `Client.agates`."""
-        return await gates(self._store())
-
     async def aentries(self) -> builtins.list[Entry]:
         """List the jobs of this app; see `Client.aentries`."""
         return [described(function) for _, function in sorted(self.entries.items())]
@@ -278,10 +274,6 @@ class App(Registry, StoreLimits, Client):
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Let a paused run go on."""
         return await self._steer(Resume(job_of_run(run_id)[0], actor))
-
-    async def agrant(self, run_id: str, amounts: Mapping[str, float] | None = None, **more: Any) -> str:
-        """Let a run spend more than its budget, by so much; see `Client.agrant`."""
-        return str((await self._journal().write(granting(job_of_run(run_id)[0], amounts, **more))).outcome)
 
     async def aresolve(
         self,

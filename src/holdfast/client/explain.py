@@ -149,7 +149,7 @@ def _where(job: Job, now: float, around: Around) -> str:
             return f"Its worker {job.lease.worker} was last heard of too long ago; it will be taken from it."
         case JobState.RUNNING:
             holder = job.lease.worker if job.lease is not None else "nobody"
-            return f"It runs: worker {holder} holds it, attempt {job.attempt}.{_gated(job, now, around)}"
+            return f"It runs: worker {holder} holds it, attempt {job.attempt}.{_at_gate(job, now, around)}"
         case JobState.WAITING:
             return _waits(job, now, around)
         case JobState.FAILED:
@@ -158,7 +158,7 @@ def _where(job: Job, now: float, around: Around) -> str:
             return f"It has ended: {state}."
 
 
-def _gated(job: Job, now: float, around: Around) -> str:
+def _at_gate(job: Job, now: float, around: Around) -> str:
     """Say which gate a running job waits for, as its worker has last reported."""
     gates = [gate for card in around.alive or () for gate in card.gates if job.id in gate.jobs]
     said = ""

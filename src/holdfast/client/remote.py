@@ -259,14 +259,14 @@ class RemoteClient(RemoteLimits, Client):
     async def agrant(
         self,
         run_id: str,
-        amounts: Mapping[str, float] | None = None,
+        granted: Mapping[str, float] | None = None,
         *,
         actor: str | None = None,
         id: str | None = None,  # noqa: A002 - as a signal's
         **more: float,
     ) -> str:
         """Let a run spend more than its budget, by so much; see `Client.agrant`."""
-        body = _given(amounts={**(amounts or {}), **more}, actor=actor, id=id or new_id())
+        body = _given(amounts={**(granted or {}), **more}, actor=actor, id=id or new_id())
         _, told = await self._wire.ask("POST", at_run(run_id, "grant"), _Told, body=body, again=True, about=run_id)
         return told.outcome
 

@@ -137,7 +137,7 @@ class Client(LimitVerbs):
     async def agrant(
         self,
         run_id: str,
-        amounts: Mapping[str, float] | None = None,
+        granted: Mapping[str, float] | None = None,
         *,
         actor: str | None = None,
         id: str | None = None,  # noqa: A002 - as a signal's
@@ -249,9 +249,9 @@ class Client(LimitVerbs):
         """Let a paused run go on; see `aresume`."""
         return self.block(self.aresume(run_id, actor=actor))
 
-    def grant(self, run_id: str, amounts: Mapping[str, float] | None = None, **more: Any) -> str:
+    def grant(self, run_id: str, granted: Mapping[str, float] | None = None, **more: Any) -> str:
         """Let a run spend more; see `agrant`."""
-        return self.block(self.agrant(run_id, amounts, **more))
+        return self.block(self.agrant(run_id, granted, **more))
 
     def gates(self) -> builtins.list[GateView]:
         """List gates; see `agates`."""

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import random
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import cached_property
@@ -30,7 +28,7 @@ from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reporting import reporter
 from holdfast.config import Config
 from holdfast.engine import verdict
-from holdfast.engine.bridge import Bridge, later
+from holdfast.engine.bridge import Bridge
 from holdfast.engine.budget import Spending
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
@@ -41,11 +39,12 @@ from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.products import Producer
 from holdfast.engine.replay import Replay
 from holdfast.engine.threads import escaped
+from holdfast.engine.values import Values
 from holdfast.engine.verdict import Written
 from holdfast.engine.waits import Waits
 from holdfast.errors import WaitTimeout
 from holdfast.journal import Journal
-from holdfast.machines import HistoryEvent, JobEvent
+from holdfast.machines import JobEvent
 from holdfast.store import Claimed
 from holdfast.store.effects import EffectStore
 
@@ -55,7 +54,7 @@ UNWINDING_SECONDS = 0.01  # code that catches its end and asks again and again g
 _PARTS = {"_calls", "_children", "waits", "outcomes", "deliveries", "products", "budget"}
 
 
-class Attempt(Ledger, Bridge, Producer, Spending):
+class Attempt(Ledger, Bridge, Producer, Spending, Values):
     """Runs one claimed job; the `Conductor` that its code talks to."""
 
     def __init__(
@@ -312,22 +311,6 @@ class Attempt(Ledger, Bridge, Producer, Spending):
         await self._enter()
         return await self._children.call(job, job.signature.encode(args, kwargs, self._limit))
 
-    def value(self, kind: str) -> Any:
-        """Give the time, a random number or a name; on replay the same."""
-        make: dict[str, Callable[[], Any]] = {
-            "now": self.now,
-            "random": random.random,
-            "uuid4": lambda: str(uuid.uuid4()),
-        }
-        node = self.replay.value_node(kind)
-        if self.in_loop():
-            return self._value(node, make[kind])
-        return self.from_thread(later(self._value, node, make[kind]))
-
-    def _value(self, node: str, make: Callable[[], Any]) -> Any:
-        """Code that is being unwound gets a value, too, but it is not recorded: the next attempt is not there yet."""
-        return self.recorded(node, make) if self.goes_on() else make()
-
     def check_cancelled(self) -> None:
         """Raise if the attempt is over, or its job was asked to cancel."""
         if self._over or self._intent is not None:
@@ -344,13 +327,6 @@ class Attempt(Ledger, Bridge, Producer, Spending):
         super().written(count, error)
         if self._finished and (self.lost or self.durable_events == self.recorded_events):
             self._settle()
-
-    def recorded(self, node: str, make: Callable[[], Any]) -> Any:
-        """Give a value that was recorded, or make it and record it."""
-        if node not in self.replay.values:
-            self.replay.values[node] = make()
-            self.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": self.replay.values[node]}))
-        return self.replay.values[node]
 
     # Letting go, and branches
 

@@ -29,6 +29,7 @@ __all__ = ["WorkGate", "gate_cards"]
 
 _ALL = frozenset(WakeSource)
 _TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})
+SOON_SECONDS = 0.001  # between two claims that time alone brings about
 JOBS_SHOWN = 100  # of those that a gate holds
 _IDLE, _FULL = 0, 1  # episodes that are the same however often they come; those of limits and outages are counted
 
@@ -65,7 +66,7 @@ class WorkGate(LeafGate):
         return True
 
     def freed(self) -> None:
-        """A slot is free; and what has ended may make room in a queue with limits."""
+        """A slot is free; and if limits held the last claim back, there may be room for another."""
         self.busy -= 1
         self.fresh = self.fresh or bool(self.held)
         self.change(WakeSource.IO_READY, lambda: True)
@@ -87,7 +88,10 @@ class WorkGate(LeafGate):
             if held and (held != self.held or untils):
                 self._episode += 1  # another token, another limit: it is told anew
             self.held = held
-            self._held_ns = self._at(min(untils) - now) if untils else None
+            soon_ns = self._at(SOON_SECONDS)
+            self._held_ns = max(self._at(min(untils) - now), soon_ns) if untils else None
+            if self._due_ns is not None:  # the claim has found what was due, or the store's clock is not there yet
+                self._due_ns = max(self._due_ns, soon_ns)
 
     def due(self, seconds: float | None) -> None:
         """Time alone brings something about after so many seconds; None is never."""

@@ -162,7 +162,7 @@ class Worker:
     def _heard(self, change: int) -> None:
         self._news |= change
         if change & (WORK | LIMITS):
-            self.gate.heard(WakeSource.IO_READY if change & WORK else WakeSource.CONFIG_RELOAD)
+            self.gate.heard(WakeSource.CONFIG_RELOAD if change & LIMITS else WakeSource.IO_READY)
         self._wake.set()
 
     def _reload(self, config: Config) -> None:
