@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,18 @@ def _part(title: str, table: Table[Any, Any], text: str) -> str:
     return f"## {title}\n\n{text}\n{table.markdown()}\n\n```mermaid\n{table.mermaid()}\n```\n"
 
 
-PAGES = {"cli.md": cli_page, "http.md": http_page, "states.md": states_page}
+def cookbook_page() -> str:
+    """Give docs/cookbook.md with the programs as they are, each where a comment names it."""
+    page = (DOCS / "cookbook.md").read_text()
+    return re.sub(
+        r"^<!-- (examples/\S+) -->\n```py\n.*?^```$",
+        lambda found: f"<!-- {found[1]} -->\n```py\n{(DOCS.parent / found[1]).read_text()}```",
+        page,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+
+
+PAGES = {"cli.md": cli_page, "cookbook.md": cookbook_page, "http.md": http_page, "states.md": states_page}
 
 if __name__ == "__main__":
     for page, write in PAGES.items():

@@ -30,6 +30,7 @@ from holdfast.errors import (
     RunCanceled,
     RunFailed,
     RunTimedOut,
+    SecretUnavailable,
     StaleAttempt,
     StepFailed,
     StoreUnavailable,
@@ -43,6 +44,7 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Backoff, Done, NotDone
+    from holdfast.authoring.gating import RetryAfter, spend
     from holdfast.authoring.inside import (
         attempt,
         check_cancelled,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         wait_for,
     )
     from holdfast.authoring.reporting import export, progress
+    from holdfast.authoring.secrets import Codec, Secret
     from holdfast.client.app import App
     from holdfast.client.handle import RunHandle
     from holdfast.client.remote import connect
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "Backoff",
+    "Codec",
     "Config",
     "Done",
     "EmptyWakeSet",
@@ -89,10 +93,13 @@ __all__ = [
     "PayloadTooLarge",
     "Permanent",
     "QueueFull",
+    "RetryAfter",
     "RunCanceled",
     "RunFailed",
     "RunHandle",
     "RunTimedOut",
+    "Secret",
+    "SecretUnavailable",
     "StaleAttempt",
     "StepFailed",
     "StoreUnavailable",
@@ -114,6 +121,7 @@ __all__ = [
     "progress",
     "random",
     "sleep",
+    "spend",
     "uuid4",
     "wait_for",
 ]
@@ -123,11 +131,14 @@ __version__ = "0.1.0"
 _LATER = {
     "App": "holdfast.client.app",
     "Backoff": "holdfast.authoring.functions",
+    "Codec": "holdfast.authoring.secrets",
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
     "Limits": "holdfast.store.limits",
     "NotDone": "holdfast.authoring.functions",
+    "RetryAfter": "holdfast.authoring.gating",
     "RunHandle": "holdfast.client.handle",
+    "Secret": "holdfast.authoring.secrets",
     "attempt": "holdfast.authoring.inside",
     "check_cancelled": "holdfast.authoring.inside",
     "export": "holdfast.authoring.reporting",
@@ -139,6 +150,7 @@ _LATER = {
     "progress": "holdfast.authoring.reporting",
     "random": "holdfast.authoring.inside",
     "sleep": "holdfast.authoring.inside",
+    "spend": "holdfast.authoring.gating",
     "uuid4": "holdfast.authoring.inside",
     "wait_for": "holdfast.authoring.inside",
 }

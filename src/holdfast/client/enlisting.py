@@ -95,6 +95,8 @@ def _statement(url: str, mark: str) -> str:
 
 
 def _values(submit: Submit) -> dict[str, Any]:
+    if submit.budget is not None:
+        raise InvalidArguments("budget", "a run that is started over a connection of one's own has none yet")
     return {
         "id": submit.job,
         "plugin": submit.plugin,

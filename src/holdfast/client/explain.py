@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.machines import Event, HistoryEvent, JobEvent, JobState
 from holdfast.store import Evidence, Job, QueueState, Store, WorkerCard
-from holdfast.store.decide import DOUBT, PAUSE_KEY
+from holdfast.store.decide import BUDGET_KEY, DOUBT, PAUSE_KEY
 
 __all__ = ["Around", "explain", "look"]
 
@@ -135,6 +135,9 @@ def _where(job: Job, now: float, around: Around) -> str:
     match job.state:
         case JobState.QUEUED if job.due_at > now and job.started:
             node = (around.last.payload.get("node") if around.last is not None else None) or None
+            gate = around.last.payload.get("gate") if around.last is not None else None
+            if gate is not None:
+                return f"It waits for the gate {gate}, to call {node}: it is tried again {_time(job.due_at, now)}."
             what = f"It tries {node} again" if node is not None else "It is tried again"
             why = _because(around.last) if node is None else ""
             return f"{what} {_time(job.due_at, now)}{why}; {_attempts(job)}."
@@ -146,13 +149,23 @@ def _where(job: Job, now: float, around: Around) -> str:
             return f"Its worker {job.lease.worker} was last heard of too long ago; it will be taken from it."
         case JobState.RUNNING:
             holder = job.lease.worker if job.lease is not None else "nobody"
-            return f"It runs: worker {holder} holds it, attempt {job.attempt}."
+            return f"It runs: worker {holder} holds it, attempt {job.attempt}.{_at_gate(job, now, around)}"
         case JobState.WAITING:
             return _waits(job, now, around)
         case JobState.FAILED:
             return f"It has failed{_because(around.last)} and is given up; an operator may retry it."
         case state:
             return f"It has ended: {state}."
+
+
+def _at_gate(job: Job, now: float, around: Around) -> str:
+    """Say which gate a running job waits for, as its worker has last reported."""
+    gates = [gate for card in around.alive or () for gate in card.gates if job.id in gate.jobs]
+    said = ""
+    for gate in gates:
+        opens = f", which opens {_time(gate.opens_at, now)}" if gate.opens_at is not None else ""
+        said += f" It waits for the gate {gate.name}{opens}{f' ({gate.why})' if gate.why else ''}."
+    return said
 
 
 def _because(last: Event | None) -> str:
@@ -171,6 +184,7 @@ def _waits(job: Job, now: float, around: Around) -> str:
     if places[0] == PAUSE_KEY:
         return "It is paused until somebody resumes it."
     said = [_question(key) for key in places if key.startswith(DOUBT)]
+    said += [_over_budget(around.last) for key in places if key == BUDGET_KEY]
     signals = [repr(key) for key in places if not key.startswith("holdfast:")]
     until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", for ever"
     if signals:
@@ -187,6 +201,12 @@ def _child(key: str, around: Around) -> str:
     name = key.removeprefix(CHILD).removeprefix("job.").partition(":")[0]
     child = f", run {around.children[key]}" if key in around.children else ""
     return f"It waits for a job that it has started: {name}{child}."
+
+
+def _over_budget(last: Event | None) -> str:
+    over = (last.payload.get("over_budget") if last is not None else None) or {}
+    spent = ", ".join(f"{unit} {amount:g} of {limit:g}" for unit, (amount, limit) in sorted(over.items()))
+    return f"It has spent more than its budget{f': {spent}' if spent else ''}. It goes on with a grant, or a resume."
 
 
 def _question(key: str) -> str:

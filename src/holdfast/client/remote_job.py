@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.authoring.signature import payload as kept
+from holdfast.authoring.signature import outgoing
 from holdfast.client.handle import RunHandle
 from holdfast.client.views import Creation
 from holdfast.durations import seconds
@@ -51,7 +51,7 @@ class RemoteJob:
         return Creation(
             plugin_id=plugin,
             entry_id=name,
-            args=kept(name, arguments),
+            args=outgoing(name, arguments),
             idempotency_key=chosen.get("key"),
             deadline=seconds(deadline) if deadline is not None else None,
             priority=chosen.get("priority", 0),

@@ -32,6 +32,7 @@
     │   ├── Permanent                             raised by users: trying again is no use
     │   ├── StepFailed                            a step or tool failed for good
     │   │   └── InDoubt                           a tool may or may not have acted, and does not ask
+    │   ├── SecretUnavailable (LookupError)       this process cannot reveal a secret: cause and cure are named
     │   ├── WaitTimeout (TimeoutError)            nobody signalled in time
     │   └── NonDeterminism (RuntimeError)         a replay asked for something else than what was recorded
     ├── how a run ended
@@ -85,6 +86,7 @@ __all__ = [
     "RunCanceled",
     "RunFailed",
     "RunTimedOut",
+    "SecretUnavailable",
     "StaleAttempt",
     "StepFailed",
     "StoreUnavailable",
@@ -258,6 +260,10 @@ class StepFailed(HoldfastError):
 
 class InDoubt(StepFailed):
     """A tool was started and nobody knows whether it acted; by its policy the job does not ask but fails."""
+
+
+class SecretUnavailable(HoldfastError, LookupError):
+    """This process cannot reveal a secret: it lacks the variable or the codec, or the codec cannot open it."""
 
 
 class WaitTimeout(HoldfastError, TimeoutError):

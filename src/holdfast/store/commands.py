@@ -78,6 +78,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent_key: str | None = None
     trace_id: str | None = None
     attributes: dict[str, Any] | None = None
+    budget: dict[str, int] | None = None  # what the run may spend, in millionths of each unit
     group: str | None = None
 
 

@@ -135,6 +135,11 @@ class MemoryStore(MemoryLimits):
         times = [time for job in self._jobs.values() for time in _times(job, since)]
         return min((time for time in (*times, *opening) if time is not None), default=None)
 
+    async def stirs(self) -> bool:
+        """See whether there is anything to do."""
+        due = await self.next_due(0.0)
+        return due is not None and due <= self._clock.now()
+
     async def now(self) -> float:
         """Read the clock."""
         return self._clock.now()

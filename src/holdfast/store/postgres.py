@@ -225,6 +225,10 @@ class PostgresStore(LooksOn):
         found: float | None = (await self._read(self._sql.next_due, (after, after)))[0][0]
         return found
 
+    async def stirs(self) -> bool:
+        """See whether there is anything to do, in one read."""
+        return bool((await self._read(self._sql.stirs, (0.0, 0.0)))[0][0])
+
     async def now(self) -> float:
         """Read the server's clock."""
         found: float = (await self._read(self._sql.clock, ()))[0][0]
@@ -244,13 +248,9 @@ class PostgresStore(LooksOn):
         A while, because a worker that only lost the connection takes its lock again. Whoever finds one missing is told
         to look again when it is over.
         """
-        sql = (
-            f"SELECT name FROM {self._schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
-            "SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM"
-            " pg_database WHERE datname = current_database()) AND l.objsubid = 1"
-            " AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key)"
-        )
-        missing = {name for (name,) in await self._read(sql, ())} - self._listener.workers  # ours: we are here
+        missing = {
+            name for (name,) in await self._read(self._sql.dead, ())
+        } - self._listener.workers  # ours: we are here
         loop = asyncio.get_running_loop()
         if missing - self._suspects.keys():
             loop.call_later(PATIENCE_SECONDS, self._tell, WORK)

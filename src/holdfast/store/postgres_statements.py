@@ -144,6 +144,16 @@ class Statements:
             f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL),"
             f" (SELECT min(opens_at) FROM {schema}.limits WHERE opens_at > coalesce(%s, {schema}.clock())))"
         )
+        self.dead = (
+            f"SELECT name FROM {schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
+            "SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM"
+            " pg_database WHERE datname = current_database()) AND l.objsubid = 1"
+            " AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key)"
+        )
+        self.stirs = (
+            f"SELECT EXISTS (SELECT 1 FROM {schema}.jobs WHERE claimable) OR EXISTS ({self.dead})"
+            f" OR ({self.next_due}) <= {schema}.clock()"
+        )
         self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"
 
     def _limiting(self, schema: str) -> None:

@@ -27,7 +27,7 @@ class Store(Protocol):
 
     Attributes:
         floor_seconds: how often whoever waits looks by himself, because a notice may have been lost; None where every
-            change is seen by `changes` or told to those who subscribe.
+            change is told to those who subscribe.
     """
 
     floor_seconds: float | None
@@ -116,6 +116,13 @@ class Store(Protocol):
         after it, and neither misses a job nor is told of those that he has left.
         """
 
+    async def stirs(self) -> bool:
+        """See, cheaply, whether anybody could do anything now: claim, reclaim, expire, bury.
+
+        For whoever looks by himself although nothing was heard: most of the time there is nothing.
+        """
+        ...
+
     async def now(self) -> float:
         """Read the store's clock."""
         ...
@@ -125,15 +132,16 @@ class Store(Protocol):
         ...
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
-        """Have `notice` called, from any thread, after each commit here that changed something; returns what ends it.
+        """Have `notice` called, from any thread, after each commit that changed something; returns what ends it.
 
-        It is told what has changed, as a sum of the numbers in `holdfast.store.changes`. A heartbeat or an empty sweep
-        changes nothing. Only a hint: it says that it is worth looking.
+        Commits of other processes are told of as well, soon, as far as the store hears of them. It is told what has
+        changed, as a sum of the numbers in `holdfast.store.changes`. A heartbeat or an empty sweep changes nothing.
+        Only a hint: it says that it is worth looking.
         """
         ...
 
     def changes(self) -> int:
-        """Give a number that changes when another process has committed: a cheap look, only a hint."""
+        """Give a number that grows when others were heard of: a cheap look, only a hint, and only for subscribers."""
         ...
 
     def attend(self, worker: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
-from holdfast.client.workers import WorkerStatus
+from holdfast.client.workers import GateView, WorkerStatus
 from holdfast.machines import Event, RunRecord
 from holdfast.store import Evidence, QueueState
 from holdfast.surfaces.http import looking, probes, queues, steering, streams
@@ -99,6 +99,10 @@ def _one_run() -> list[Operation]:
             takes=steering.Signal,
         ),
         Operation(
+            "POST", f"{run}/grant", OPERATE, steering.grant_run, "Let a run spend more than its budget.",
+            {200: steering.Outcome}, takes=steering.Grant,
+        ),
+        Operation(
             "POST", f"{run}/resolve", OPERATE, steering.resolve_run, "Answer for a tool in doubt.", record,
             takes=steering.Resolve,
         ),
@@ -119,7 +123,10 @@ def _around() -> list[Operation]:
         Operation(
             "GET", f"{API}/machines/{{machine}}", READ, looking.get_machine, "One state machine.", {200: Machine}
         ),
-        Operation("GET", f"{API}/gates", READ, looking.list_nothing, "Gates; none yet.", {200: Many(Any)}),
+        Operation(
+            "GET", f"{API}/gates", READ, looking.list_gates, "The gates of all workers, and what holds them closed.",
+            {200: Many(GateView)},
+        ),
         Operation("GET", f"{API}/schedules", READ, looking.list_nothing, "Schedules; none yet.", {200: Many(Any)}),
         *_limits(),
         Operation(
