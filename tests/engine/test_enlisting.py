@@ -218,7 +218,7 @@ def test_what_is_no_connection_for_it_is_refused_before_anything_is_sent(app: Ap
 
 
 def test_a_group_and_a_full_queue_are_the_same_in_the_callers_transaction(app: App) -> None:
-    work = app.job(lambda: None, name="grouped")
+    work = app.job(name="grouped")(lambda: None)
     app.set_limits(Limits(queue="default", depth=1))
     with psycopg.connect(server().url) as connection:
         handle = work.options(group="acme").start(connection=connection)
