@@ -1,4 +1,4 @@
-"""The time, random numbers and names that a job asks for: recorded, so that a replay gives the same (SPEC E9)."""
+"""The time, random numbers and names that a job's code asks for: recorded; a replay gives the same (SPEC E9)."""
 
 from __future__ import annotations
 

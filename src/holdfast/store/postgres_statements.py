@@ -165,6 +165,12 @@ class Statements:
         self.put_limits = f"{put} {changes.replace('= excluded.grouped', '= l.grouped OR excluded.grouped')}"
         self.put_grouped = f"{put} grouped = true WHERE NOT l.grouped"
         self.drop_limits = f"DELETE FROM {schema}.limits WHERE queue = %s AND NOT grouped"
+        self.lock_budget = f"SELECT window_start, spent FROM {schema}.budgets WHERE name = %s FOR UPDATE"
+        self.open_budget = (
+            f"INSERT INTO {schema}.budgets (name, window_start, spent) VALUES (%s, '-infinity', 0)"
+            " ON CONFLICT DO NOTHING"
+        )
+        self.put_budget = f"UPDATE {schema}.budgets SET window_start = %s, spent = %s WHERE name = %s"
         self.waiting = f"SELECT {schema}.waiting(%s, %s)"
         running = (
             f"SELECT j.queue, j.group_name, count(*) FROM {schema}.jobs j"
