@@ -221,9 +221,9 @@ def test_a_group_and_a_full_queue_are_the_same_in_the_callers_transaction(app: A
     work = app.job(name="grouped")(lambda: None)
     app.set_limits(Limits(queue="default", depth=1))
     with psycopg.connect(server().url) as connection:
-        handle = work.options(group="acme").start(connection=connection)
+        handle = app.start(work.options(group="acme"), connection=connection)
         with pytest.raises(QueueFull) as full:
-            work.start(connection=connection)
+            app.start(work, connection=connection)
         assert (full.value.queue, full.value.depth) == ("default", 1)
     row = app.block(app.store().get(handle.id))
     assert row is not None
