@@ -100,8 +100,11 @@ class Limited(Produced):
         """Find the jobs that a claim takes of all queues but some, in its order."""
 
     @abstractmethod
-    def look_at(self, command: c.Claim, queues: list[str]) -> dict[str, Running]:
-        """Find those of some queues in which jobs wait that a claim could take, and what runs there."""
+    def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
+        """Ask for those of some queues in which jobs wait that a claim could take, and what runs there.
+
+        What is answered is read later, so that it can come with the answer to another question.
+        """
 
     @abstractmethod
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
@@ -176,9 +179,10 @@ class Limited(Produced):
             return self.find_claimable(command, []), ()
         self.promote()
         others = command.queues is None or len(command.queues) > len(limited)
+        look = self.look_at(command, limited)
         plain = self.find_claimable(command, limited) if others else []
         self.load(plain)
-        seen = self.look_at(command, limited)
+        seen = look()
         held: list[Held] = []
         with_room = []
         for queue, running in seen.items():

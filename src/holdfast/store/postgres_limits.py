@@ -6,7 +6,7 @@ takes from, in the order of their names, and counts with the next statement, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.store import commands as c
@@ -100,10 +100,11 @@ class PostgresLimits(Batch):
         """Count what is due and waits."""
         return int(self._connection.execute(self._sql.waiting, (queue, most)).fetchone()[0])
 
-    def look_at(self, command: c.Claim, queues: list[str]) -> dict[str, Running]:
+    def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
         """Look into queues, without a lock: where there is no room, nobody waits for anybody."""
         said = {**entries_of(command), "wanted": queues}
-        return _by_queue(self._connection.execute(self._sql.look_at, said).fetchall())
+        asked = self._connection.execute(self._sql.look_at, said)
+        return lambda: _by_queue(asked.fetchall())
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
         """Lock rows in the order of their names, then read the time, then count."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import apsw
@@ -100,9 +100,9 @@ class SqliteLimits(Batch):
         """Count what is due and waits."""
         return count_waiting(self._connection, queue, most)
 
-    def look_at(self, command: c.Claim, queues: list[str]) -> dict[str, Running]:
+    def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
         """Look into queues."""
-        return {
+        return lambda: {
             queue: running_by_group(self._connection, queue, self.now) for queue in queues if self._any(command, queue)
         }
 
