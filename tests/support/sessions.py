@@ -80,7 +80,7 @@ class Lab:
         self.sessions = [Session(schema) for _ in range(3)]
 
     def fresh(self, *commands: Command, late: float = 0.0) -> None:
-        for table in ("events", "jobs", "workers", *OF_A_JOB):
+        for table in ("events", "jobs", "workers", "limits", *OF_A_JOB):
             self.look.execute(f"DELETE FROM {self._schema}.{table}")
         for command in commands:
             self.look.execute("BEGIN")

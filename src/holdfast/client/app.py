@@ -20,7 +20,7 @@ from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
 from holdfast.client import enlisting
-from holdfast.client.entries import described
+from holdfast.client.entries import chosen, described
 from holdfast.client.explain import explain, look
 from holdfast.client.exporting import content, exported
 from holdfast.client.granting import StoreGates
@@ -35,7 +35,7 @@ from holdfast.client.watching import watch
 from holdfast.client.workers import WorkerStatus, stats, workers
 from holdfast.config import Config
 from holdfast.durations import Duration
-from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
+from holdfast.errors import UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
@@ -103,7 +103,7 @@ class App(Registry, StoreLimits, StoreGates, Client):
         if function is None:
             raise UnknownEntry(f"{creation.plugin_id}.{creation.entry_id}", [".".join(name) for name in self.entries])
         plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
-        submit = self.submission(_chosen(function, creation), new_id(), plain, await self._store().now())
+        submit = self.submission(chosen(function, creation), new_id(), plain, await self._store().now())
         submitted = await self._journal().write(submit)
         if submitted.at is None:
             return Created(await self.aget(submitted.job), submitted.existing)
@@ -376,21 +376,3 @@ class App(Registry, StoreLimits, StoreGates, Client):
         if loop not in self._journals:
             self._journals[loop] = Journal(self._store())
         return self._journals[loop]
-
-
-def _chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
-    """Give the job with the options that a creation asks for; the everyday one asks for none."""
-    wanted = {
-        "key": creation.idempotency_key,
-        "priority": creation.priority or None,
-        "queue": creation.queue,
-        "deadline": creation.deadline,
-        "delay": creation.delay,
-        "attributes": creation.attributes or None,
-        "group": creation.group,
-    }
-    given = {name: value for name, value in wanted.items() if value is not None}
-    try:
-        return function.options(**given) if given else function
-    except ValueError as error:  # a duration that is none
-        raise InvalidArguments(function.name, str(error)) from error

@@ -42,7 +42,7 @@ from holdfast.engine.threads import escaped
 from holdfast.engine.values import Values
 from holdfast.engine.verdict import Written
 from holdfast.engine.waits import Waits
-from holdfast.errors import StaleAttempt, StoreUnavailable, WaitTimeout
+from holdfast.errors import WaitTimeout
 from holdfast.journal import Journal
 from holdfast.machines import JobEvent
 from holdfast.store import Claimed
@@ -50,7 +50,6 @@ from holdfast.store.effects import EffectStore
 
 __all__ = ["Attempt"]
 
-EFFECTS_PAUSE_SECONDS = 1.0  # until a job is tried again whose effect store was away
 UNWINDING_SECONDS = 0.01  # code that catches its end and asks again and again gets slow answers, and starves nobody
 _PARTS = {"_calls", "_children", "waits", "outcomes", "deliveries", "products", "budget"}
 
@@ -185,7 +184,7 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
         conducted, reported = conductor.set(self), reporter.set(self)
         try:
             if self._effects is not None:
-                await self._begin()
+                await self.outcomes.begin()
             kwargs = self._function.signature.decode(self._args)
             if not self._function.is_async:
                 return await self.in_thread(self._function.function, kwargs)
@@ -196,17 +195,9 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
             conductor.reset(conducted)  # the task keeps its context, and is kept here
             reporter.reset(reported)
 
-    async def _begin(self) -> None:
-        """See what earlier attempts have left in the effect store; without that nothing may be called."""
-        try:
-            await self.outcomes.begin()
-        except StaleAttempt as error:
-            self.lose()
-            raise Suspended from error
-        except StoreUnavailable as error:
-            later = {"reason": "effects_unavailable", "not_before": self.now() + EFFECTS_PAUSE_SECONDS}
-            self._intent = (JobEvent.REQUEUED.value, later)
-            raise Suspended from error
+    def put_off(self, reason: str, seconds: float) -> None:
+        """Have the job tried again after so many seconds, for a reason that is not its own."""
+        self._intent = (JobEvent.REQUEUED.value, {"reason": reason, "not_before": self.now() + seconds})
 
     def _ending(self) -> Written | None:
         """What to write for the way the code ended; None if nothing may be written."""

@@ -55,12 +55,13 @@ from holdfast.store import (
     Store,
     WorkerCard,
 )
-from holdfast.store.changes import ASKED, LIMITS, WORK
+from holdfast.store.changes import ASKED, EVENTS, LIMITS, WORK
 from holdfast.store.effects import EffectStore
 
 __all__ = ["Worker"]
 
 SWEEP_MAX = 100  # jobs that one sweep touches; a full one is followed by another at once
+ROOM_SECONDS = 0.02  # how soon a worker that limits hold looks again when something has happened to other jobs
 LOST_MAX = 1000  # attempts remembered whose code has not ended yet
 CLAIM_MAX = 500  # jobs taken by one claim: a claim costs little more for many than for one
 FRESH_SECONDS = 0.1  # for which a look at the store's clock is good, while nothing is heard
@@ -99,6 +100,7 @@ class Worker:
         self._lost: list[Attempt] = []  # whose lease was lost, or of whose last write nobody knows
         self._stopping = False
         self._gone = False
+        self._room_soon = False
         self._news = WORK | ASKED  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._asked = 0.0  # the store's time when it was last asked for
@@ -149,6 +151,13 @@ class Worker:
         """A commit of this process has changed something; from any thread."""
         if change & (WORK | ASKED | LIMITS):
             self._loop.call_soon_threadsafe(self._heard, change)
+        elif change & EVENTS and self.gate.held and not self._room_soon:
+            self._room_soon = True  # what has ended elsewhere may make room; not looked for with every event
+            self._loop.call_soon_threadsafe(self._loop.call_later, ROOM_SECONDS, self._room)
+
+    def _room(self) -> None:
+        self._room_soon = False
+        self._heard(WORK)
 
     def _heard(self, change: int) -> None:
         self._news |= change

@@ -188,7 +188,8 @@ class Statements:
         one = f"SELECT 1 FROM {schema}.jobs j WHERE j.claimable AND j.plugin = e.plugin AND j.entry = e.entry"
         self.look_at = (
             f"WITH {entries}, busy AS (SELECT q.queue FROM unnest(%(wanted)s::text[]) AS q(queue) WHERE EXISTS"
-            f" (SELECT 1 FROM entries e CROSS JOIN LATERAL ({one} AND j.queue = q.queue LIMIT 1) AS fitting))"
+            f" (SELECT 1 FROM entries e CROSS JOIN LATERAL ({one} AND j.queue = q.queue"
+            " ORDER BY j.group_name LIMIT 1) AS fitting))"
             " SELECT b.queue, r.group_name, r.count FROM busy b LEFT JOIN"
             f" ({running.format(queues='ARRAY(SELECT queue FROM busy)')}) r ON r.queue = b.queue"
         )
