@@ -68,7 +68,7 @@ class WorkGate(LeafGate):
     def freed(self) -> None:
         """A slot is free; and if limits held the last claim back, there may be room for another."""
         self.busy -= 1
-        self.fresh = self.fresh or bool(self.held)
+        self.fresh = self.fresh or any(one.until is None for one in self.held)
         self.change(WakeSource.IO_READY, lambda: True)
 
     def resized(self, slots: int) -> None:
@@ -82,7 +82,8 @@ class WorkGate(LeafGate):
 
     def claimed(self, *, all_there_was: bool, held: Sequence[Held], now: float) -> None:
         """A claim has ended, at the store's time given; what it was held back by."""
-        with self.lock:
+
+        def take() -> bool:
             self.fresh, self._away_ns = not all_there_was, None
             untils = [one.until for one in held if one.until is not None]
             if held and (held != self.held or untils):
@@ -92,17 +93,28 @@ class WorkGate(LeafGate):
             self._held_ns = max(self._at(min(untils) - now), soon_ns) if untils else None
             if self._due_ns is not None:  # the claim has found what was due, or the store's clock is not there yet
                 self._due_ns = max(self._due_ns, soon_ns)
+            return True
+
+        self.change(WakeSource.IO_READY, take)
 
     def due(self, seconds: float | None) -> None:
         """Time alone brings something about after so many seconds; None is never."""
-        with self.lock:
-            self._due_ns = self._at(seconds) if seconds is not None else None
+
+        def take() -> bool:
+            before, self._due_ns = self._due_ns, self._at(seconds) if seconds is not None else None
+            return self._due_ns is not None and (before is None or self._due_ns < before)  # sooner than was waited for
+
+        self.change(WakeSource.TIMER, take)
 
     def away(self, seconds: float) -> None:
         """The store does not answer: leave it alone for so long."""
-        with self.lock:
+
+        def take() -> bool:
             self._episode += 1
             self._away_ns = self._at(max(seconds, 1e-6))
+            return True
+
+        self.change(WakeSource.IO_READY, take)
 
     def _at(self, seconds: float) -> int:
         return self.clock_ns() + round(seconds * 1e9)

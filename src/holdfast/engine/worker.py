@@ -244,10 +244,11 @@ class Worker:
         if self._sweep_at is not None and self._sweep_at <= now:
             expired, reclaimed = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX))
             full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
-            self.gate.heard()
-        if self.gate.poll_ready().state is ReadyState.READY:
+            self.gate.heard(WakeSource.TIMER)
+        ready = self.gate.poll_ready().state is ReadyState.READY
+        if ready:
             await self._claim()
-        return full or (self.gate.fresh and self.gate.busy < self.gate.slots)
+        return full or (ready and self.gate.fresh and self.gate.busy < self.gate.slots)
 
     async def _claim(self) -> None:
         """Take as many jobs as there are slots.

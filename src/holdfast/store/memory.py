@@ -138,8 +138,8 @@ class MemoryStore(MemoryLimits):
 
     async def stirs(self) -> bool:
         """See whether there is anything to do."""
-        due = await self.next_due(0.0)
-        return due is not None and due <= self._clock.now()
+        now = self._clock.now()
+        return any(time <= now for job in self._jobs.values() for time in _times(job, 0.0))
 
     async def now(self) -> float:
         """Read the clock."""

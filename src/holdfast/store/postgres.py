@@ -227,7 +227,7 @@ class PostgresStore(LooksOn):
 
     async def stirs(self) -> bool:
         """See whether there is anything to do, in one read."""
-        return bool((await self._read(self._sql.stirs, (0.0, 0.0)))[0][0])
+        return bool((await self._read(self._sql.stirs, (0.0, None)))[0][0])
 
     async def now(self) -> float:
         """Read the server's clock."""

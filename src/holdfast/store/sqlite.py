@@ -227,6 +227,9 @@ class SqliteStore:
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
+        return self._next_due(after, after)
+
+    def _next_due(self, after: float | None, opened_after: float | None) -> float | None:
         # Left alone, SQLite may walk every job: it does not know how many there are.
         sql = (
             "SELECT min(at) FROM ("
@@ -236,15 +239,16 @@ class SqliteStore:
             " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL"
             " UNION ALL SELECT min(opens_at) FROM limits WHERE opens_at > ?)"
         )
-        since = self._clock.now() if after is None else after
-        found: float | None = self._read(sql, (since, since))[0][0]
+        now = self._clock.now()
+        bindings = [now if since is None else since for since in (after, opened_after)]
+        found: float | None = self._read(sql, bindings)[0][0]
         return found
 
     async def stirs(self) -> bool:
         """See whether there is anything to do."""
         if self._read("SELECT 1 FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 LIMIT 1", ()):
             return True
-        due = await self.next_due(0.0)
+        due = self._next_due(0.0, None)  # a token that came long ago is no news
         return due is not None and due <= self._clock.now()
 
     async def now(self) -> float:
