@@ -13,6 +13,7 @@ from holdfast.errors import (
     InDoubt,
     InvalidArguments,
     InvalidEvent,
+    InvalidPlan,
     InvalidResult,
     InvalidRunTransition,
     InvalidSetting,
@@ -26,6 +27,7 @@ from holdfast.errors import (
     NotInsideJob,
     PayloadTooLarge,
     Permanent,
+    PlanFailed,
     RunCanceled,
     RunFailed,
     RunTimedOut,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from holdfast.client.handle import RunHandle
     from holdfast.client.remote import connect
     from holdfast.config import Config
+    from holdfast.plans.model import Plan, extend
 
 __all__ = [
     "App",
@@ -71,6 +74,7 @@ __all__ = [
     "InDoubt",
     "InvalidArguments",
     "InvalidEvent",
+    "InvalidPlan",
     "InvalidResult",
     "InvalidRunTransition",
     "InvalidSetting",
@@ -85,6 +89,8 @@ __all__ = [
     "NotInsideJob",
     "PayloadTooLarge",
     "Permanent",
+    "Plan",
+    "PlanFailed",
     "RunCanceled",
     "RunFailed",
     "RunHandle",
@@ -103,6 +109,7 @@ __all__ = [
     "check_cancelled",
     "connect",
     "export",
+    "extend",
     "external_key",
     "gather",
     "map",
@@ -122,11 +129,13 @@ _LATER = {
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
     "NotDone": "holdfast.authoring.functions",
+    "Plan": "holdfast.plans.model",
     "RunHandle": "holdfast.client.handle",
     "attempt": "holdfast.authoring.inside",
     "check_cancelled": "holdfast.authoring.inside",
     "export": "holdfast.authoring.reporting",
     "connect": "holdfast.client.remote",
+    "extend": "holdfast.plans.model",
     "external_key": "holdfast.authoring.inside",
     "gather": "holdfast.authoring.inside",
     "map": "holdfast.authoring.inside",

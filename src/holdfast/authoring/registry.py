@@ -14,6 +14,7 @@ __all__ = ["Registry"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+J = TypeVar("J", bound=JobFunction[..., Any])
 
 ON_DOUBT = {"ask", "fail", "retry"}
 
@@ -24,7 +25,7 @@ class Registry:
     def __init__(self, name: str, max_attempts: int) -> None:
         self.name = name
         self.entries: dict[tuple[str, str], JobFunction[..., Any]] = {}
-        self._calls: dict[str, Call[..., Any]] = {}
+        self.calls: dict[str, Call[..., Any]] = {}
         self._max_attempts = max_attempts
 
     def entry(self, job: JobFunction[..., Any] | str) -> JobFunction[..., Any]:
@@ -95,6 +96,10 @@ class Registry:
             queue=queue,
             deadline_seconds=seconds(deadline) if deadline is not None else None,
         )
+        return self.declared(made)
+
+    def declared(self, made: J) -> J:
+        """Keep an entry under its name."""
         if (self.name, made.name) in self.entries:
             raise ValueError(f"{self.name} has a job {made.name!r} already: give one of them another name")
         self.entries[self.name, made.name] = made
@@ -123,7 +128,7 @@ class Registry:
             on_doubt=on_doubt,
             reconcile=reconcile,
         )
-        if made.name in self._calls:
+        if made.name in self.calls:
             raise ValueError(f"{self.name} has a step or tool {made.name!r} already: give one of them another name")
-        self._calls[made.name] = made
+        self.calls[made.name] = made
         return made

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.authoring.functions import JobFunction
-from holdfast.authoring.registry import Registry
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
 from holdfast.client import enlisting
 from holdfast.client.entries import described
 from holdfast.client.explain import explain, look
 from holdfast.client.exporting import content, exported
+from holdfast.client.forking import Forking
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.opening import open_effects, open_store
+from holdfast.client.planning import Planning
 from holdfast.client.retention import ENDED, evict, purge
-from holdfast.client.verbs import Client
 from holdfast.client.verifying import judged
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.watching import watch
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["App"]
 
 
-class App(Registry, Client):
+class App(Planning, Forking):
     """A plugin: its job functions are its entries, its name is their namespace.
 
     Args:
@@ -61,8 +61,8 @@ class App(Registry, Client):
     def __init__(self, name: str = "app", url: str | None = None, *, config: Config | None = None) -> None:
         self.config = config if config is not None else Config.read({"url": url} if url is not None else None)
         self.url = url if url is not None else self.config.url
-        Registry.__init__(self, name, max_attempts=self.config.max_attempts)
-        Client.__init__(self, name)
+        Planning.__init__(self, name, max_attempts=self.config.max_attempts)
+        Forking.__init__(self, name)
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
@@ -89,6 +89,10 @@ class App(Registry, Client):
     def _relative(self, function: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submit:
         """Put together a command whose times are seconds from a moment that is not known yet."""
         plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
+        if getattr(function, "replaced", False):
+            raise InvalidArguments(
+                function.name, "a plan of its own is not recorded in your transaction: start it without"
+            )
         return self.submission(function, new_id(), plain, 0.0)
 
     async def acreate(self, creation: Creation) -> Created:
@@ -132,6 +136,7 @@ class App(Registry, Client):
         """Put together the command that creates a job."""
         chosen = job.chosen
         limit = chosen.deadline_seconds if chosen.deadline_seconds is not None else job.deadline_seconds
+        plan = job.recorded_plan()
         return Submit(
             job=name,
             plugin=job.plugin,
@@ -143,8 +148,9 @@ class App(Registry, Client):
             deadline=now + limit if limit else None,
             max_attempts=job.max_attempts,
             idempotency_key=chosen.key,
-            fingerprint=fingerprint(plain),
+            fingerprint=fingerprint([plain, plan] if getattr(job, "replaced", False) else plain),
             attributes=chosen.attributes or None,
+            plan=plan,
         )
 
     # Looking

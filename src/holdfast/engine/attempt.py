@@ -16,19 +16,17 @@ An attempt ends in exactly one of these ways, and writes at most one event for i
 from __future__ import annotations
 
 import asyncio
-import random
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import cached_property
 from typing import Any
 
-from holdfast.authoring.context import Suspended, conductor
+from holdfast.authoring.context import Suspended, conductor, place
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.reporting import reporter
 from holdfast.config import Config
 from holdfast.engine import verdict
-from holdfast.engine.bridge import Bridge, later
+from holdfast.engine.bridge import Bridge
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
 from holdfast.engine.deliveries import Deliveries
@@ -36,13 +34,14 @@ from holdfast.engine.host import Host
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.products import Producer
+from holdfast.engine.recording import Recording
 from holdfast.engine.replay import Replay
 from holdfast.engine.threads import escaped
 from holdfast.engine.verdict import Written
 from holdfast.engine.waits import Waits
 from holdfast.errors import StaleAttempt, StoreUnavailable, WaitTimeout
 from holdfast.journal import Journal
-from holdfast.machines import HistoryEvent, JobEvent
+from holdfast.machines import JobEvent
 from holdfast.store import Claimed
 from holdfast.store.effects import EffectStore
 
@@ -53,7 +52,7 @@ UNWINDING_SECONDS = 0.01  # code that catches its end and asks again and again g
 _PARTS = {"_calls", "_children", "waits", "outcomes", "deliveries", "products"}
 
 
-class Attempt(Ledger, Bridge, Producer):
+class Attempt(Ledger, Bridge, Producer, Recording):
     """Runs one claimed job; the `Conductor` that its code talks to."""
 
     def __init__(
@@ -176,6 +175,7 @@ class Attempt(Ledger, Bridge, Producer):
 
     async def _code(self) -> Any:
         conducted, reported = conductor.set(self), reporter.set(self)
+        place.set(None)  # whoever started this may have been at one
         try:
             if self._effects is not None:
                 await self._begin()
@@ -313,22 +313,6 @@ class Attempt(Ledger, Bridge, Producer):
         await self._enter()
         return await self._children.call(job, job.signature.encode(args, kwargs, self._limit))
 
-    def value(self, kind: str) -> Any:
-        """Give the time, a random number or a name; on replay the same."""
-        make: dict[str, Callable[[], Any]] = {
-            "now": self.now,
-            "random": random.random,
-            "uuid4": lambda: str(uuid.uuid4()),
-        }
-        node = self.replay.value_node(kind)
-        if self.in_loop():
-            return self._value(node, make[kind])
-        return self.from_thread(later(self._value, node, make[kind]))
-
-    def _value(self, node: str, make: Callable[[], Any]) -> Any:
-        """Code that is being unwound gets a value, too, but it is not recorded: the next attempt is not there yet."""
-        return self.recorded(node, make) if self.goes_on() else make()
-
     def check_cancelled(self) -> None:
         """Raise if the attempt is over, or its job was asked to cancel."""
         if self._over or self._intent is not None:
@@ -345,13 +329,6 @@ class Attempt(Ledger, Bridge, Producer):
         super().written(count, error)
         if self._finished and (self.lost or self.durable_events == self.recorded_events):
             self._settle()
-
-    def recorded(self, node: str, make: Callable[[], Any]) -> Any:
-        """Give a value that was recorded, or make it and record it."""
-        if node not in self.replay.values:
-            self.replay.values[node] = make()
-            self.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": self.replay.values[node]}))
-        return self.replay.values[node]
 
     # Letting go, and branches
 
@@ -382,7 +359,7 @@ class Attempt(Ledger, Bridge, Producer):
 
     def _enlist(self) -> None:
         task = asyncio.current_task()
-        if task is not None and task is not self._main:
+        if task is not None and task is not self._main and task not in self._tasks:
             self._tasks.add(task)
             task.add_done_callback(self._forget)
 

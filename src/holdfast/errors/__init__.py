@@ -10,6 +10,7 @@
     │   ├── PayloadTooLarge (ValueError)          arguments, a result or a signal over the limit; nothing was stored
     │   ├── InvalidSetting (ValueError)           a setting that cannot work, by its name
     │   ├── InvalidEvent (ValueError)             bytes or values that do not make an event record
+    │   ├── InvalidPlan (ValueError)              a plan that cannot run; all that is wrong with it, each with its place
     │   ├── InvalidTable (ValueError)             rows that do not make a state machine
     │   ├── IdempotencyConflict (ValueError)      the key or id was used before, for something else
     │   ├── UnknownEntry (LookupError)            no job function has this name
@@ -31,7 +32,8 @@
     ├── inside a job
     │   ├── Permanent                             raised by users: trying again is no use
     │   ├── StepFailed                            a step or tool failed for good
-    │   │   └── InDoubt                           a tool may or may not have acted, and does not ask
+    │   │   ├── InDoubt                           a tool may or may not have acted, and does not ask
+    │   │   └── PlanFailed                        nodes of a plan failed, and all that could go on has ended
     │   ├── WaitTimeout (TimeoutError)            nobody signalled in time
     │   └── NonDeterminism (RuntimeError)         a replay asked for something else than what was recorded
     ├── how a run ended
@@ -47,6 +49,9 @@ Errors are named after the condition, carry its parts as fields, and say what to
 
 from __future__ import annotations
 
+from holdfast.errors.base import HoldfastError
+from holdfast.errors.wakes import EmptyWakeSet, InvalidWake, MissingWake, WakeOutsidePending, WakeRefused
+
 __all__ = [
     "EffectConflict",
     "EmptyWakeSet",
@@ -55,6 +60,7 @@ __all__ = [
     "InDoubt",
     "InvalidArguments",
     "InvalidEvent",
+    "InvalidPlan",
     "InvalidResult",
     "InvalidRunTransition",
     "InvalidSetting",
@@ -68,6 +74,7 @@ __all__ = [
     "NotInsideJob",
     "PayloadTooLarge",
     "Permanent",
+    "PlanFailed",
     "RunCanceled",
     "RunFailed",
     "RunTimedOut",
@@ -81,10 +88,6 @@ __all__ = [
     "WakeOutsidePending",
     "WakeRefused",
 ]
-
-
-class HoldfastError(Exception):
-    """Base of every error raised by Holdfast."""
 
 
 class TransitionRefused(HoldfastError, RuntimeError):
@@ -153,56 +156,20 @@ class InvalidRunTransition(TransitionRefused):
     asks_for_states = True
 
 
-class WakeRefused(HoldfastError, RuntimeError):
-    """A wake, or the end of a Pending interval, did not keep to the contract; nothing was recorded."""
-
-
-class EmptyWakeSet(WakeRefused):
-    """Pending names no source that may wake it, so nothing could ever end it: name at least one."""
-
-    def __str__(self) -> str:
-        return "Pending needs at least one wake source (io_ready, timer, config_reload); none was named"
-
-
-class InvalidWake(WakeRefused):
-    """The wake came from a source that nothing has registered (`registered` lists what is), or from none at all."""
-
-    def __init__(self, source: str, registered: frozenset[str] = frozenset()) -> None:
-        self.source, self.registered = source, registered
-        super().__init__(source, registered)
-
-    def __str__(self) -> str:
-        if not self.registered:
-            return f"{self.source!s} is no wake source; there are io_ready, timer and config_reload"
-        names = ", ".join(sorted(self.registered))
-        return f"wake from {self.source!s} refused: registered is {names}; watch the source before you wait on it"
-
-
-class WakeOutsidePending(WakeRefused):
-    """A wake came while nothing is Pending and nobody is about to be."""
-
-    def __init__(self, source: str, state: str) -> None:
-        self.source, self.state = source, state
-        super().__init__(source, state)
-
-    def __str__(self) -> str:
-        return f"wake from {self.source!s} refused: the state is {self.state!s}; the next poll sees what changed"
-
-
-class MissingWake(WakeRefused):
-    """Pending cannot be left without a wake: readiness that nobody announced would be silent."""
-
-    def __init__(self, target: str, registered: frozenset[str]) -> None:
-        self.target, self.registered = target, registered
-        super().__init__(target, registered)
-
-    def __str__(self) -> str:
-        names = ", ".join(sorted(self.registered))
-        return f"pending cannot become {self.target!s}: no wake from {names} was seen; call wake() before the poll"
-
-
 class InvalidTable(HoldfastError, ValueError):
     """Rows that do not make a state machine: a cell given twice, a state nothing reaches, an unknown name."""
+
+
+class InvalidPlan(HoldfastError, ValueError):
+    """A plan that cannot run: `problems` lists all that is wrong with it, each with its place. Nothing was started."""
+
+    def __init__(self, plan: str, problems: list[str]) -> None:
+        self.plan, self.problems = plan, problems
+        super().__init__(plan, problems)
+
+    def __str__(self) -> str:
+        count = f"{len(self.problems)} problems" if len(self.problems) > 1 else "a problem"
+        return "\n".join([f"the plan {self.plan!r} has {count}, and nothing was started:", *self.problems])
 
 
 class InvalidEvent(HoldfastError, ValueError):
@@ -348,6 +315,10 @@ class StepFailed(HoldfastError):
 
 class InDoubt(StepFailed):
     """A tool was started and nobody knows whether it acted; by its policy the job does not ask but fails."""
+
+
+class PlanFailed(StepFailed):
+    """Nodes of a plan have failed; `reason` lists them all. What did not depend on them was done, or not begun."""
 
 
 class WaitTimeout(HoldfastError, TimeoutError):

@@ -1,0 +1,9 @@
+"""The base of all our errors."""
+
+from __future__ import annotations
+
+__all__ = ["HoldfastError"]
+
+
+class HoldfastError(Exception):
+    """Base of every error raised by Holdfast."""
