@@ -10,6 +10,7 @@ can run is for `holdfast.plans.checking` to say.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -189,6 +190,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise InvalidPlan(name, [f"nodes: they are a list, got {type(listed).__name__}"])
         if len(listed) > NODES_MAX:
             raise InvalidPlan(name, [f"nodes: {len(listed):,}, and a plan may have {NODES_MAX:,}"])
+        with contextlib.suppress(msgspec.ValidationError, TypeError):
+            return msgspec.convert(data, cls)  # at once, and fast; if that does not do, see what is wrong, node by node
         wrong: list[str] = []
         nodes = [node for node in (_node(place, one, wrong) for place, one in enumerate(listed)) if node is not None]
         try:

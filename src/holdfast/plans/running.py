@@ -137,8 +137,7 @@ class _Running:
         """How a node ends that is not begun; None if it is to begin."""
         if self._failures and self._plan.policy == "fail_fast":
             return FAILED
-        needs = self._graph.needs[name]
-        ends = [self._ended[other] for other in needs]
+        ends = {self._ended[other] for other in self._graph.needs[name]}
         if FAILED in ends:
             return FAILED
         for choice in self._graph.guards.get(name, ()):
@@ -150,6 +149,9 @@ class _Running:
 
     def _begin(self, node: Node) -> list[str]:
         """Begin a node; those that it frees at once, because it needs nobody else to end."""
+        if type(node) is CallNode:  # most are
+            self._ready.append(_Unit(node))
+            return []
         try:
             if isinstance(node, ChoiceNode):
                 chosen = node.chosen(filled(node.on, self._look_up))
@@ -190,7 +192,7 @@ class _Running:
     def _offer(self, unit: _Unit) -> None:
         """Have a unit begun: a wait at once, for it takes no place; a call when there is one."""
         if _waits(unit.node):
-            self._spawn(self._one(unit), self._waiters)
+            self._spawn(self._wait(unit), self._waiters)
         else:
             self._ready.append(unit)
 
@@ -225,7 +227,13 @@ class _Running:
             if not self._ready:
                 break
             unit = self._ready.popleft()
+            self._go_on()
         self._runners -= 1
+
+    async def _wait(self, unit: _Unit) -> None:
+        """Wait at one place; then have those called that waited for it."""
+        await self._one(unit)
+        self._go_on()
 
     async def _one(self, unit: _Unit) -> None:
         """Do what a unit says, and see what that makes possible."""
@@ -240,7 +248,6 @@ class _Running:
         else:
             freed = self._lost(unit.name) if failed else self._extended(unit, result)
         self._settle(freed)
-        self._go_on()
 
     def _item(self, unit: _Unit, result: Any, *, failed: bool) -> list[str]:
         """An item of a map has ended; what its map frees if that was the last."""
@@ -256,9 +263,13 @@ class _Running:
         return self._lost(unit.node.id) if made.failed else self._end(unit.node.id, made.results)
 
     async def _act(self, unit: _Unit) -> Any:
-        node, look_up = unit.node, partial(self._look_up_in, unit) if unit.index is not None else self._look_up
+        node = unit.node
+        if type(node) is CallNode:  # most are
+            place.set(Place(node.id, node.args))
+            return await self._conductor.call(self._calling.call(node), (), filled(node.args, self._look_up))
+        look_up = partial(self._look_up_in, unit) if unit.index is not None else self._look_up
         match node:
-            case CallNode() | MapNode(call=str()):
+            case MapNode(call=str()):
                 place.set(Place(unit.name, node.args))
                 return await self._conductor.call(self._calling.call(node), (), filled(node.args, look_up))
             case JobNode() | MapNode():

@@ -1,0 +1,26 @@
+"""An app on each store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from support.postgres import fresh_url
+from support.stories import quick
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return fresh_url()
+    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    made = App("shop", config=quick(url))
+    yield made
+    made.close()
