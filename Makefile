@@ -42,6 +42,7 @@ torture: $(READY)  ## kill worker processes, KILLS=1000 or as asked, STORE=sqlit
 bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/machines.py
 	$(BIN)/python bench/jobs.py
+	$(BIN)/python bench/plans.py
 	$(BIN)/python bench/growth.py
 	$(BIN)/python bench/over_http.py
 	$(BIN)/python bench/postgres.py

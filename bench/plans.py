@@ -14,8 +14,9 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from holdfast import App, Config, map  # noqa: A004 - the name users know
+from holdfast import App, Config, map
 from holdfast.authoring.functions import JobFunction
 from holdfast.plans import Draft
 
@@ -55,9 +56,9 @@ def app_at(path: Path) -> App:
 def drawn(nodes: int, *, chained: bool) -> Draft:
     """A plan of so many nodes, side by side or in a chain."""
     draft = Draft(limit=LIMIT)
-    last = None
+    last: Any = None
     for number in range(nodes):
-        before = {"before": last} if chained and last is not None else {}
+        before: dict[str, Any] = {"before": last} if chained and last is not None else {}
         last = draft.call("step", n=number, **before)
     draft.returns(None)
     return draft
@@ -131,9 +132,8 @@ def main() -> int:
             few, many = (
                 peak(folder / f"{shape}-memory-{nodes}.db", nodes, chained=shape == "deep") for nodes in (1000, 4000)
             )
-            print(
-                f"{shape}: {few / 1024:.1f} KiB a node at 1,000 nodes, {many / 1024:.1f} at 4,000: {many / few:.2f} (at most {GROWTH_MAX})"
-            )
+            told = f"{few / 1024:.1f} KiB a node at 1,000 nodes, {many / 1024:.1f} at 4,000"
+            print(f"{shape}: {told}: {many / few:.2f} (at most {GROWTH_MAX})")
             kept.append(many / few <= GROWTH_MAX)
     return 0 if all(kept) else 1
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from holdfast.client.handle import RunHandle
     from holdfast.client.remote import connect
     from holdfast.config import Config
+    from holdfast.plans.building import Draft
     from holdfast.plans.model import Plan, extend
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "Backoff",
     "Config",
     "Done",
+    "Draft",
     "EmptyWakeSet",
     "HoldfastError",
     "IdempotencyConflict",
@@ -128,6 +130,7 @@ _LATER = {
     "Backoff": "holdfast.authoring.functions",
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
+    "Draft": "holdfast.plans.building",
     "NotDone": "holdfast.authoring.functions",
     "Plan": "holdfast.plans.model",
     "RunHandle": "holdfast.client.handle",

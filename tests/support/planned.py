@@ -42,75 +42,82 @@ def calculator(store: Store | None, config: Config, witness: list[str]) -> App:
     return app
 
 
-@st.composite
-def plans(draw: st.DrawFn, nodes_max: int = 60) -> dict[str, Any]:
-    """A plan of all kinds of nodes; each refers to earlier ones only, so it has no circle."""
-    nodes: list[dict[str, Any]] = []
-    numbers: list[str] = []  # references to numbers
-    lists: list[str] = []  # and to lists of numbers
-    guarded: set[str] = set()
+class _Drawing:
+    """A random plan while it is drawn: nodes, and which of them give numbers, or lists of numbers."""
 
-    def ref(among: list[str]) -> dict[str, str]:
-        return {"$ref": draw(st.sampled_from(among))}
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        self.nodes: list[dict[str, Any]] = []
+        self.numbers: list[str] = []
+        self.lists: list[str] = []
+        self.guarded: set[str] = set()
 
-    def some() -> list[Any]:
-        picked = draw(st.lists(st.sampled_from(numbers), max_size=3)) if numbers else []
-        return [{"$ref": one} for one in picked] + [draw(st.integers(0, 9))]
-
-    for place in range(draw(st.integers(1, nodes_max))):
-        name = f"n{place}"
-        kinds = ["add", "act", "wait", "sleep"] + (["spread", "job", "choice"] if numbers else [])
-        kind = draw(st.sampled_from(kinds + (["map", "map_job"] if lists else [])))
-        earlier = [node["id"] for node in nodes]
-        node: dict[str, Any] = {"id": name}
-        if earlier:
-            node["after"] = draw(st.lists(st.sampled_from(earlier), max_size=2, unique=True))
-        if draw(st.booleans()):
+    def add(self) -> None:
+        name = f"n{len(self.nodes)}"
+        kinds = ["add", "act", "wait", "sleep"]
+        kinds += ["spread", "job", "choice"] if self.numbers else []
+        kind = self.draw(st.sampled_from(kinds + (["map", "map_job"] if self.lists else [])))
+        earlier = [node["id"] for node in self.nodes]
+        after = self.draw(st.lists(st.sampled_from(earlier), max_size=2, unique=True)) if earlier else []
+        node: dict[str, Any] = {"id": name, "after": after}
+        if self.draw(st.booleans()):
             node["needs"] = "any"
+        node |= self._choice(after) if kind == "choice" else self._body(kind, name)
+        self.nodes.append(node)
+        self.numbers += [name] if kind in {"add", "act", "wait", "job"} else []
+        self.lists += [name] if kind in {"spread", "map", "map_job"} else []
+
+    def _body(self, kind: str, name: str) -> dict[str, Any]:
+        item = {"$ref": "item"}
         match kind:
             case "add" | "act":
-                node |= {"kind": "call", "call": kind, "args": {"name": name, "numbers": some()}}
-                numbers.append(name)
+                return {"kind": "call", "call": kind, "args": {"name": name, "numbers": self._some()}}
             case "spread":
-                node |= {"kind": "call", "call": "spread", "args": {"name": name, "number": ref(numbers)}}
-                lists.append(name)
+                return {"kind": "call", "call": "spread", "args": {"name": name, "number": self._ref(self.numbers)}}
             case "wait":
-                node |= {"kind": "wait", "key": f"key{place}"}
-                numbers.append(name)
+                return {"kind": "wait", "key": f"key{name[1:]}"}
             case "sleep":
-                node |= {"kind": "sleep", "duration": 0}
+                return {"kind": "sleep", "duration": 0}
             case "job":
-                node |= {"kind": "job", "job": "half", "args": {"name": name, "number": ref(numbers)}}
-                numbers.append(name)
+                return {"kind": "job", "job": "half", "args": {"name": name, "number": self._ref(self.numbers)}}
             case "map":
-                given = {"name": name, "numbers": [{"$ref": "item"}, {"$ref": "index"}]}
-                node |= {"kind": "map", "over": ref(lists), "call": "add", "args": given}
-                lists.append(name)
-            case "map_job":
-                given = {"name": name, "number": {"$ref": "item"}}
-                node |= {"kind": "map", "over": ref(lists), "job": "half", "args": given, "limit": 2}
-                lists.append(name)
+                given: dict[str, Any] = {"name": name, "numbers": [item, {"$ref": "index"}]}
+                return {"kind": "map", "over": self._ref(self.lists), "call": "add", "args": given}
             case _:
-                free = [one for one in earlier if one not in guarded]
-                on = draw(st.sampled_from(numbers))
-                before = _before(nodes, on) | {one for other in node.get("after", []) for one in _before(nodes, other)}
-                chosen = [one for one in free if one not in before]
-                then = draw(st.lists(st.sampled_from(chosen), max_size=2, unique=True)) if chosen else []
-                # what the choice decides over must not come before it: only nodes that nothing of it needs
-                guarded |= set(then)
-                node |= {
-                    "kind": "choice",
-                    "on": {"$ref": on},
-                    "cases": [{"above": draw(st.integers(0, 20)), "then": then}],
-                }
-        nodes.append(node)
-    return {"name": "random", "nodes": nodes, "limit": draw(st.sampled_from([1, 2, 100])), "input": {}}
+                given = {"name": name, "number": item}
+                return {"kind": "map", "over": self._ref(self.lists), "job": "half", "args": given, "limit": 2}
+
+    def _choice(self, after: list[str]) -> dict[str, Any]:
+        """Choose among earlier nodes that nothing of the choice depends on, so that there is no circle."""
+        on = self.draw(st.sampled_from(self.numbers))
+        before = {one for other in [on, *after] for one in _before(self.nodes, other)} | self.guarded
+        free = [node["id"] for node in self.nodes if node["id"] not in before]
+        then = self.draw(st.lists(st.sampled_from(free), max_size=2, unique=True)) if free else []
+        self.guarded |= set(then)
+        case = {"above": self.draw(st.integers(0, 20)), "then": then}
+        return {"kind": "choice", "value": {"$ref": on}, "cases": [case]}
+
+    def _ref(self, among: list[str]) -> dict[str, str]:
+        return {"$ref": self.draw(st.sampled_from(among))}
+
+    def _some(self) -> list[Any]:
+        picked = self.draw(st.lists(st.sampled_from(self.numbers), max_size=3)) if self.numbers else []
+        return [{"$ref": one} for one in picked] + [self.draw(st.integers(0, 9))]
+
+
+@st.composite
+def plans(draw: st.DrawFn, nodes_max: int = 60) -> dict[str, Any]:
+    """A plan of all kinds of nodes, without a circle."""
+    drawing = _Drawing(draw)
+    for _ in range(draw(st.integers(1, nodes_max))):
+        drawing.add()
+    return {"name": "random", "nodes": drawing.nodes, "limit": draw(st.sampled_from([1, 2, 100])), "input": {}}
 
 
 def needs_of(node: dict[str, Any], nodes: list[dict[str, Any]]) -> set[str]:
     """What a node depends on directly."""
     found = set(node.get("after", ()))
-    look = [node.get("args"), node.get("over"), node.get("on")]
+    look = [node.get("args"), node.get("over"), node.get("value")]
     while look:
         value = look.pop()
         if isinstance(value, dict) and set(value) == {"$ref"}:
@@ -179,4 +186,4 @@ def _given(node: dict[str, Any], results: dict[str, Any], calls: list[str]) -> A
             return [item + index + 1 for index, item in enumerate(items)]
         case _:
             case_ = node["cases"][0]
-            return case_["then"] if value(node["on"]) > case_["above"] else []
+            return case_["then"] if value(node["value"]) > case_["above"] else []

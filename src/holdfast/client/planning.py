@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ParamSpec, cast, overload
 
 from holdfast.authoring.functions import Backoff, JobFunction, Starter
 from holdfast.authoring.registry import Registry
@@ -15,6 +15,8 @@ from holdfast.plans.entry import PlanJob, planner
 from holdfast.plans.model import LIMIT, Plan
 
 __all__ = ["Planning"]
+
+P = ParamSpec("P")
 
 
 class Planning(Registry):
@@ -54,6 +56,13 @@ class Planning(Registry):
         self._gates.update(gates or {})
         draft = {"input": input, "limit": limit, "policy": policy}
         return self.declared(PlanJob(draft, whole, self.names, name=name, plugin=self.name, **self._as_entry(entry)))
+
+    @overload
+    def planner(self, function: Callable[P, Any], /) -> JobFunction[P, Any]: ...
+    @overload
+    def planner(
+        self, *, name: str | None = None, gates: Mapping[str, Any] | None = None, **entry: Any
+    ) -> Callable[[Callable[P, Any]], JobFunction[P, Any]]: ...
 
     def planner(
         self, function: Any = None, *, name: str | None = None, gates: Mapping[str, Any] | None = None, **entry: Any

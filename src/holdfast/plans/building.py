@@ -150,7 +150,7 @@ class Draft:
 
     def choice(
         self,
-        on: Any,
+        value: Any,
         cases: Mapping[Any, Any] | Iterable[Mapping[str, Any]],
         *,
         otherwise: Any = (),
@@ -159,11 +159,9 @@ class Draft:
         needs: str = "all",
     ) -> Ref:
         """Add a choice: for each value the nodes that run then; or cases with a test each, and `then`."""
-        listed = (
-            [{"equals": value, "then": then} for value, then in cases.items()] if isinstance(cases, Mapping) else cases
-        )
+        listed = [{"equals": one, "then": then} for one, then in cases.items()] if isinstance(cases, Mapping) else cases
         made = tuple(Case(**{**case, "then": _ids(case["then"])}) for case in listed)
-        return self._add(ChoiceNode, id, after, needs, on=_plain(on), cases=made, otherwise=_ids(otherwise))
+        return self._add(ChoiceNode, id, after, needs, value=_plain(value), cases=made, otherwise=_ids(otherwise))
 
     def returns(self, value: Any) -> None:
         """Say what a run gives; unless said, what the nodes give that nothing depends on, by id."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -143,7 +143,7 @@ class _Check:
             yield from self._called(node, node.job, "job", in_map=True)
 
     def _choice(self, node: ChoiceNode) -> Iterator[tuple[str, str]]:
-        yield from (("on", said) for said in self._references(node.on, in_map=False))
+        yield from (("value", said) for said in self._references(node.value, in_map=False))
         for place, case in enumerate(node.cases):
             if len(case.tests()) != 1:
                 yield f"cases[{place}]", "a case has one of equals, any_of, above and below"
@@ -268,8 +268,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 def _duration(place: str, given: Any, *, needed: bool = False) -> Iterator[tuple[str, str]]:
     if given is None and not needed:
         return
-    read: Callable[[Any], float] = seconds
     try:
-        read(given)
+        seconds("" if given is None else given)
     except (TypeError, ValueError) as error:
         yield place, str(error)

@@ -103,7 +103,7 @@ def values_of(node: Node) -> Any:
         case SleepNode():
             return node.duration
         case ChoiceNode():
-            return node.on
+            return node.value
         case _:
             return None
 

@@ -130,9 +130,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ChoiceNode(_Part, frozen=True, kw_only=True, tag="choice", rename={"otherwise": "else"}):
-    """The first case that holds says which of the nodes named by all cases run; the others are skipped."""
+    """The first case that holds says which of the nodes that its cases name run; the others are skipped."""
 
-    on: Any
+    value: Any
     cases: tuple[Case, ...]
     otherwise: tuple[str, ...] = ()
 

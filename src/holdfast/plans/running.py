@@ -154,7 +154,7 @@ class _Running:
             return []
         try:
             if isinstance(node, ChoiceNode):
-                chosen = node.chosen(filled(node.on, self._look_up))
+                chosen = node.chosen(filled(node.value, self._look_up))
                 return self._end(node.id, self._conductor.recorded(f"choice:{node.id}", lambda: list(chosen)))
             if isinstance(node, MapNode):
                 items = _listed(filled(node.over, self._look_up))

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from holdfast import HoldfastError, __version__, errors
-from holdfast.surfaces import checking, completing, following, keeping, serving, starting, steering, watching
+from holdfast.surfaces import checking, completing, following, keeping, planning, serving, starting, steering, watching
 
 __all__ = ["EXIT_CODES", "SECTIONS", "main"]
 
@@ -46,7 +46,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Start and work": [*starting.COMMANDS, *serving.COMMANDS],
     "Look": [*watching.COMMANDS, *following.COMMANDS],
     "Steer": [*steering.COMMANDS],
-    "Check and keep": [*checking.COMMANDS, *keeping.COMMANDS, *completing.COMMANDS],
+    "Check and keep": [*checking.COMMANDS, *planning.COMMANDS, *keeping.COMMANDS, *completing.COMMANDS],
 }
 
 

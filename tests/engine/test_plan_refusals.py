@@ -1,4 +1,4 @@
-"""Every plan that cannot run is refused before anything is stored, with everything that is wrong, each with its place."""
+"""A plan that cannot run is refused before anything is stored, with everything that is wrong and where."""
 
 from __future__ import annotations
 
@@ -53,15 +53,21 @@ ROWS = [1, 2, 3]
 
 CASES: dict[str, tuple[list[Any], list[str]]] = {
     "a circle": (
-        [call("a", "clean", rows=ref("b.rows")) | {"after": ["c"]}, call("b", "extract", day="x") | {"after": ["a"]}]
-        + [call("c", "extract", day="x")],
+        [
+            call("a", "clean", rows=ref("b.rows")) | {"after": ["c"]},
+            call("b", "extract", day="x") | {"after": ["a"]},
+            call("c", "extract", day="x"),
+        ],
         ["a: it depends on itself: a → b → a"],
     ),
     "a node that depends on itself": (
         [call("a", "extract", day="x") | {"after": ["a"]}],
         ["a: it depends on itself: a → a"],
     ),
-    "an unknown step": ([call("a", "extrct", day="x")], ["a.call: there is no step or tool 'extrct'; 'extract', perhaps?"]),
+    "an unknown step": (
+        [call("a", "extrct", day="x")],
+        ["a.call: there is no step or tool 'extrct'; 'extract', perhaps?"],
+    ),
     "an unknown job": ([{"id": "a", "kind": "job", "job": "zzz"}], ["a.job: there is no job 'zzz'"]),
     "an unknown gate": ([EXTRACT | {"gate": "api"}], ["extract.gate: there is no gate 'api'"]),
     "a missing argument": ([call("a", "extract")], ["a.args.day: extract needs it, and it is not given"]),
@@ -125,7 +131,10 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
         [call("a", "charge", cents=1) | {"on_doubt": "hope"}],
         ["a.on_doubt: it is one of ask, fail, retry, got 'hope'"],
     ),
-    "retries below nothing": ([EXTRACT | {"retries": -1}], ["extract.retries: it is a whole number, 0 or more, got -1"]),
+    "retries below nothing": (
+        [EXTRACT | {"retries": -1}],
+        ["extract.retries: it is a whole number, 0 or more, got -1"],
+    ),
     "a timeout that is none": (
         [EXTRACT | {"timeout": "soon"}],
         ["extract.timeout: 'soon' is no duration: use text such as '90s', '1h30m', '3d' or '250ms'"],
@@ -139,7 +148,7 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
         ["w.key: a signal's key is text and does not begin with holdfast:, got 'holdfast:x'"],
     ),
     "a case without a test": (
-        [EXTRACT, {"id": "c", "kind": "choice", "on": ref("extract.day"), "cases": [{"then": ["extract2"]}]}],
+        [EXTRACT, {"id": "c", "kind": "choice", "value": ref("extract.day"), "cases": [{"then": ["extract2"]}]}],
         ["c.cases[0]: a case has one of equals, any_of, above and below",
          "c.cases: there is no node 'extract2'; 'extract', perhaps?"],
     ),

@@ -1,4 +1,4 @@
-"""Random plans of all kinds of nodes, up to 60: they give what a sequential evaluation gives, whatever crashes (E11)."""
+"""Random plans of all kinds of nodes, up to 60, give what a sequential evaluation gives, whatever crashes (E11)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ async def answer(app: App) -> None:
 
 def in_order(events: list[Event], plan: Plan) -> None:
     """Every call began after everything that it depends on had ended."""
-    graph, seen = Graph(plan.nodes), set()
+    graph = Graph(plan.nodes)
+    seen: set[str] = set()
     for event in events:
         node = (event.payload.get("node") or "").partition(":")[2].partition("[")[0].partition(":")[0]
         if event.type in {"node_started", "tool_invocation_started"}:
@@ -145,7 +146,7 @@ async def survive(store: Store, faulty: FaultyStore, data: dict[str, Any]) -> No
                 await run.asignal(node["key"], int(node["key"].removeprefix("key")), id=f"s-{node['id']}")
         return run
 
-    app = calculator(faulty, quick("memory:", lease_seconds=0.2), witness)  # type: ignore[arg-type]
+    app = calculator(faulty, quick("memory:", lease_seconds=0.2), witness)
     while not faulty.crashed:
         try:
             await begin(app)
@@ -184,7 +185,7 @@ MIXED = {
         {"id": "w", "kind": "wait", "key": "key5", "after": ["a"]},
         {"id": "s", "kind": "sleep", "duration": 0, "after": ["a"]},
         {"id": "j", "kind": "job", "job": "half", "args": {"name": "j", "number": {"$ref": "w"}}},
-        {"id": "o", "kind": "choice", "on": {"$ref": "b"}, "cases": [{"above": 100, "then": ["x"]}], "else": ["y"]},
+        {"id": "o", "kind": "choice", "value": {"$ref": "b"}, "cases": [{"above": 100, "then": ["x"]}], "else": ["y"]},
         {"id": "x", "kind": "call", "call": "act", "args": {"name": "x", "numbers": []}},
         {"id": "y", "kind": "call", "call": "act", "args": {"name": "y", "numbers": [{"$ref": "j"}]}},
     ],
@@ -201,7 +202,7 @@ async def survive_mixed(store: Store, faulty: FaultyStore) -> None:
         await run.asignal("key5", 5, id="s5")
         return run
 
-    app = calculator(faulty, quick("memory:", lease_seconds=0.2), witness)  # type: ignore[arg-type]
+    app = calculator(faulty, quick("memory:", lease_seconds=0.2), witness)
     begun = None
     while begun is None and not faulty.crashed:
         try:
@@ -224,7 +225,7 @@ async def survive_mixed(store: Store, faulty: FaultyStore) -> None:
             acted = node.partition(":")[2] in witness
             results = {"b": 23, "y": 4}
             answered = {"done": results[node.partition(":")[2]]} if acted else {"not_done": True}
-            await again.aresolve(run.id, node, **answered)  # type: ignore[arg-type]
+            await again.aresolve(run.id, node, **answered)
             break
     assert await run.aresult(timeout=10) == GIVES
     tools = [name for name in witness if name in {"b", "x", "y"}]

@@ -122,7 +122,7 @@ def test_a_failed_node_stops_what_depends_on_it_and_all_failures_are_listed(app:
     async def story() -> None:
         run = await plan.astart()
         await drain(app)
-        with pytest.raises(RunFailed, match="p failed: 2 of 5 nodes: bad: .*bad is broken; worse: .*worse is broken"):
+        with pytest.raises(RunFailed, match=r"p failed: 2 of 5 nodes: bad: .*bad is broken; worse: .*worse is broken"):
             await run.aresult(timeout=5)
         assert sorted(seen) == ["after", "bad", "good", "worse"]
         assert (await states(app, run.id))["never"] == "stopped"
@@ -199,7 +199,7 @@ def test_a_wait_that_nobody_answers_fails_its_node_and_a_retry_waits_again(app: 
     async def story() -> None:
         run = await plan.astart()
         await drain(app)
-        with pytest.raises(RunFailed, match="approval: .*WaitTimeout: no signal 'late' came in time"):
+        with pytest.raises(RunFailed, match=r"approval: .*WaitTimeout: no signal 'late' came in time"):
             await run.aresult(timeout=5)
         await app.aretry(run.id, actor="ann", reason="now they are there")
         await run.asignal("late", "yes")
@@ -344,7 +344,7 @@ def test_a_plain_planner_plans_too_and_a_bad_plan_fails_the_job(app: App) -> Non
         return 7
 
     @app.planner(name="plain")
-    def planned(twice: bool) -> Any:  # noqa: FBT001
+    def planned(twice: bool) -> Any:
         draft = Draft()
         draft.call("number" if number() == 7 else "nothing")
         return draft if not twice else "nonsense"
