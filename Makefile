@@ -9,7 +9,7 @@ CHECKERS := $(VENV)/.checkers
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check prove torture bench fix docs lock clean
+.PHONY: help demo test check prove torture races bench fix docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -39,11 +39,16 @@ STORE ?= sqlite
 torture: $(READY)  ## kill worker processes, KILLS=1000 or as asked, STORE=sqlite or postgres; prints its tally
 	$(BIN)/python tools/torture.py $(KILLS) $(STORE)
 
+RACES ?= 2000
+races: $(READY)  ## random orders of ends, cancels and deadlines, RACES=2000 or as asked, STORE as above; prints its tally
+	$(BIN)/python tools/races.py $(RACES) $(STORE)
+
 bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/machines.py
 	$(BIN)/python bench/jobs.py
 	$(BIN)/python bench/plans.py
 	$(BIN)/python bench/growth.py
+	$(BIN)/python bench/idle.py --postgres
 	$(BIN)/python bench/over_http.py
 	$(BIN)/python bench/postgres.py
 	$(BIN)/python bench/postgres_growth.py

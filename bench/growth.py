@@ -29,7 +29,7 @@ import apsw
 from holdfast import App, Config, RunHandle, wait_for
 from holdfast.machines import Event, JobState
 from holdfast.machines.event import freeze_plain
-from holdfast.store import Append, Claim, Claimed, Expire, Job, Reclaim, Store, Submit
+from holdfast.store import Append, Claim, Claims, Expire, Job, Reclaim, Store, Submit
 from holdfast.store.decide import claim, decide, submit
 from holdfast.store.schema import migrate
 from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
@@ -122,7 +122,7 @@ async def timed(taken: list[float], work: Awaitable[Any]) -> Any:
 
 async def turn(store: Store, times: Times, size: int, number: int) -> None:
     """Do once what a worker does: claim and end jobs, find nothing to sweep, sweep something, look around."""
-    claimed: list[Claimed] = (await timed(times[f"claim of {size}"], store.commit([claiming(size)])))[0]
+    claimed: Claims = (await timed(times[f"claim of {size}"], store.commit([claiming(size)])))[0]
     assert len(claimed) == size, "a file runs dry"
     ends = [Append(one.job.id, one.job.attempt, (("job_completed", {"result": 1}),)) for one in claimed]
     answers = await timed(times[f"end of {size}"], store.commit(ends))

@@ -35,7 +35,7 @@ CODES = """\
 
 | status | codes |
 |---|---|
-| 400 | `invalid_path`, `invalid_query`, `invalid_json` |
+| 400 | `invalid_path`, `invalid_header`, `invalid_query`, `invalid_json` |
 | 401 | `unauthorized` |
 | 403 | `forbidden`, `foreign_origin` |
 | 404 | `not_found`, `unknown_job`, `unknown_entry` |

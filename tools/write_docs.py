@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,24 @@ def schema_page() -> str:
     return json.dumps(Plan.schema(), indent=2) + "\n"
 
 
-PAGES = {"cli.md": cli_page, "http.md": http_page, "plan.schema.json": schema_page, "states.md": states_page}
+def cookbook_page() -> str:
+    """Give docs/cookbook.md with the programs as they are, each where a comment names it."""
+    page = (DOCS / "cookbook.md").read_text()
+    return re.sub(
+        r"^<!-- (examples/\S+) -->\n```py\n.*?^```$",
+        lambda found: f"<!-- {found[1]} -->\n```py\n{(DOCS.parent / found[1]).read_text()}```",
+        page,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+
+
+PAGES = {
+    "cli.md": cli_page,
+    "cookbook.md": cookbook_page,
+    "http.md": http_page,
+    "plan.schema.json": schema_page,
+    "states.md": states_page,
+}
 
 if __name__ == "__main__":
     for page, write in PAGES.items():

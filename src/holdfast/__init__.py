@@ -28,9 +28,11 @@ from holdfast.errors import (
     PayloadTooLarge,
     Permanent,
     PlanFailed,
+    QueueFull,
     RunCanceled,
     RunFailed,
     RunTimedOut,
+    SecretUnavailable,
     StaleAttempt,
     StepFailed,
     StoreUnavailable,
@@ -44,6 +46,7 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Backoff, Done, NotDone
+    from holdfast.authoring.gating import RetryAfter, spend
     from holdfast.authoring.inside import (
         attempt,
         check_cancelled,
@@ -57,16 +60,19 @@ if TYPE_CHECKING:
         wait_for,
     )
     from holdfast.authoring.reporting import export, progress
+    from holdfast.authoring.secrets import Codec, Secret
     from holdfast.client.app import App
     from holdfast.client.handle import RunHandle
     from holdfast.client.remote import connect
     from holdfast.config import Config
     from holdfast.plans.building import Draft
     from holdfast.plans.model import Plan, extend
+    from holdfast.store.limits import Limits
 
 __all__ = [
     "App",
     "Backoff",
+    "Codec",
     "Config",
     "Done",
     "Draft",
@@ -83,6 +89,7 @@ __all__ = [
     "InvalidTable",
     "InvalidTransition",
     "InvalidWake",
+    "Limits",
     "MissingWake",
     "NonDeterminism",
     "NotAllowed",
@@ -93,10 +100,14 @@ __all__ = [
     "Permanent",
     "Plan",
     "PlanFailed",
+    "QueueFull",
+    "RetryAfter",
     "RunCanceled",
     "RunFailed",
     "RunHandle",
     "RunTimedOut",
+    "Secret",
+    "SecretUnavailable",
     "StaleAttempt",
     "StepFailed",
     "StoreUnavailable",
@@ -119,6 +130,7 @@ __all__ = [
     "progress",
     "random",
     "sleep",
+    "spend",
     "uuid4",
     "wait_for",
 ]
@@ -128,16 +140,20 @@ __version__ = "0.1.0"
 _LATER = {
     "App": "holdfast.client.app",
     "Backoff": "holdfast.authoring.functions",
+    "Codec": "holdfast.authoring.secrets",
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
     "Draft": "holdfast.plans.building",
+    "Limits": "holdfast.store.limits",
     "NotDone": "holdfast.authoring.functions",
     "Plan": "holdfast.plans.model",
+    "RetryAfter": "holdfast.authoring.gating",
     "RunHandle": "holdfast.client.handle",
+    "Secret": "holdfast.authoring.secrets",
     "attempt": "holdfast.authoring.inside",
     "check_cancelled": "holdfast.authoring.inside",
-    "export": "holdfast.authoring.reporting",
     "connect": "holdfast.client.remote",
+    "export": "holdfast.authoring.reporting",
     "extend": "holdfast.plans.model",
     "external_key": "holdfast.authoring.inside",
     "gather": "holdfast.authoring.inside",
@@ -146,6 +162,7 @@ _LATER = {
     "progress": "holdfast.authoring.reporting",
     "random": "holdfast.authoring.inside",
     "sleep": "holdfast.authoring.inside",
+    "spend": "holdfast.authoring.gating",
     "uuid4": "holdfast.authoring.inside",
     "wait_for": "holdfast.authoring.inside",
 }

@@ -7,7 +7,9 @@ environment, then the default here.
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +21,13 @@ __all__ = ["Config"]
 PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half of what one event may hold: a value and all that is said beside it fit
 
 
+# What a settings file may say: what can change under jobs that run.
+RELOADABLE = frozenset({
+    "concurrency", "gate_park_seconds", "grace_seconds", "idle_seconds", "inline_retry_seconds", "park_seconds",
+    "progress_seconds", "shutdown_seconds",
+})  # fmt: skip
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """How Holdfast behaves. Durations are in seconds.
 
@@ -27,11 +36,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         effects: where results of calls are kept besides: empty for the job's own database alone, or a directory.
         concurrency: jobs that one worker runs at once.
         lease_seconds: how long a claim lasts without a heartbeat; a heartbeat is sent at a third of it.
-        poll_seconds: how often a worker looks whether another process has written something.
+        poll_seconds: how often a SQLite file is looked at for commits of other processes, at most; where the system can
+            tell of them (Linux), only while there are any.
         grace_seconds: how long a cancelled job may clean up before it is ended.
         shutdown_seconds: how long a stopping worker lets its jobs go on before it hands them back.
         inline_retry_seconds: a retry that is due sooner waits in the worker; a later one is kept in the store.
         park_seconds: a wait that is longer is shown as parked.
+        gate_park_seconds: a call whose gate opens later than this gives its job's slot back until then.
         replay_patience_seconds: how long a new call waits for the recorded ones of other branches to be asked for.
         idle_seconds: a worker that runs until it is idle still waits for what is due within this time.
         max_attempts: crashes after which a job is given up as poison.
@@ -42,6 +53,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         exports_max: how many exports a run may have.
         keep_seconds: runs that ended longer ago are removed by workers; 0 keeps them for ever.
         keep_runs: how many ended runs workers leave at most, the newest; 0 is any number.
+        settings_file: a TOML file with some of these settings, which workers read again when it changes.
         tokens: the file that tokens for the HTTP API are kept in.
         token: one token with every right, for where a file is unhandy; never shown.
     """
@@ -55,6 +67,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_seconds: float = 5.0
     inline_retry_seconds: float = 5.0
     park_seconds: float = 60.0
+    gate_park_seconds: float = 5.0
     replay_patience_seconds: float = 1.0
     idle_seconds: float = 10.0
     max_attempts: int = 5
@@ -65,6 +78,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     exports_max: int = 10_000
     keep_seconds: float = 0.0
     keep_runs: int = 0
+    settings_file: str = ""
     tokens: str = "holdfast-tokens.json"
     token: str = ""
 
@@ -104,3 +118,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 except msgspec.ValidationError as error:
                     raise InvalidSetting(name, env[name], str(error)) from error
         return cls(**{**values, **(given or {})})
+
+    def reloaded(self) -> Config:
+        """Give these settings with what the settings file says now in their place; without one they are as they were.
+
+        Raises:
+            InvalidSetting: the file cannot be read, or says what it may not.
+        """
+        try:
+            said = tomllib.loads(Path(self.settings_file).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return self
+        except (OSError, ValueError) as error:
+            raise InvalidSetting("settings_file", self.settings_file, str(error)) from error
+        values: dict[str, Any] = {}
+        fields = {field.name: field.type for field in msgspec.structs.fields(type(self))}
+        for name, value in said.items():
+            if name not in RELOADABLE:
+                raise InvalidSetting(name, value, f"a settings file may say {', '.join(sorted(RELOADABLE))}")
+            try:
+                values[name] = msgspec.convert(value, fields[name])
+            except msgspec.ValidationError as error:
+                raise InvalidSetting(name, value, str(error)) from error
+        return msgspec.structs.replace(self, **values)

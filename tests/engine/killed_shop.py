@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast import App, gather, sleep, wait_for
+from holdfast import App, export, gather, progress, sleep, wait_for
 
 app = App("shop")
 
@@ -18,6 +18,7 @@ def witness(line: str) -> None:
 
 @app.step
 async def price(n: int) -> int:
+    export(n * 10, f"price of {n}")
     return n * 10
 
 
@@ -41,7 +42,10 @@ async def notify(order: int) -> str:
 @app.job
 async def checkout(order: int) -> list[str]:
     one, two = await gather(price(order), price(order + 1))
+    progress(0.3, stage="charging")
     receipt = await charge(order, one + two)
+    export(receipt.encode() * 100, "receipt")
+    progress(0.6, stage="shipping")
     await sleep(0.01)
     shipped = await wait_for("shipped")
     return [receipt, shipped, await notify(order)]

@@ -947,6 +947,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path, mo
 READ_ONLY = """
 import os, sys
 import holdfast.store.sqlite
+import holdfast.client.working  # while this user can read it
 from holdfast import App, StoreUnavailable
 from holdfast.store import schema
 

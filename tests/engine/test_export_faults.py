@@ -30,7 +30,7 @@ def press(store: Store, witness: list[str], blobs: str) -> App:
         return page
 
     @app.step
-    def failing() -> None:
+    async def failing() -> None:
         export("what went wrong", "log")
         raise ValueError("no ink")
 

@@ -1,7 +1,8 @@
 """Real worker processes on one store, killed with SIGKILL at random moments (P4).
 
 On SQLite a supervisor says who has died; on PostgreSQL nobody does, and the others notice (L10).
-No tool acts twice, every run ends or asks, what was acknowledged is there, and every history is legal and unbroken.
+No tool acts twice, every run ends or asks, what was acknowledged is there, every history is legal and unbroken, and no
+export is lost or there twice.
 `make torture` runs the same for as long as asked.
 """
 
@@ -21,7 +22,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast import App, Config
-from holdfast.machines import TERMINAL_RUN_STATUSES
+from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord
 from holdfast.store import Bury, Reclaim
 from support.postgres import fresh_url
 from support.scripts import load
@@ -88,10 +89,22 @@ async def kill_and_answer(
     for run in acknowledged:
         record = await app.aget(run)
         assert record.status == "succeeded", (run, record.status, record.stage, record.error)
+        await exports_are_whole(app, run, record)
     lines = (folder / "witness").read_text().splitlines()
     twice = [line for line, count in Counter(lines).items() if count > 1]
     assert twice == [], f"acted twice: {twice}"
     return Tally(kills, len(acknowledged), answered, len(lines))
+
+
+async def exports_are_whole(app: App, run: str, record: RunRecord) -> None:
+    """Whatever was killed, a run has each of its exports once, and its result refers to them."""
+    order = (await app.aevents(run, limit=1))[0].payload["args"]["order"]
+    found = await app.aexports(run)
+    assert sorted(one.name for one in found) == sorted(["receipt", *(f"price of {order + n}" for n in range(2))])
+    assert [one.number for one in found] == [1, 2, 3]
+    assert record.result_refs == [f"{run}/exports/{number}" for number in (1, 2, 3)]
+    receipt = next(one for one in found if one.name == "receipt")
+    assert len(b"".join([piece async for piece in app.acontent(run, receipt.number)])) == receipt.size > 0
 
 
 async def all_ended(app: App, runs: list[str]) -> bool:

@@ -134,9 +134,9 @@ def test_a_listener_that_comes_back_looks_for_what_was_said_meanwhile(monkeypatc
     monkeypatch.setattr(PostgresStore, "floor_seconds", 3600.0)
     sleep, asleep = Worker._sleep, threading.Event()
 
-    async def watched(worker: Worker, seconds: float, seen: int) -> None:
+    async def watched(worker: Worker, now: float) -> None:
         asleep.set()
-        await sleep(worker, seconds, seen)
+        await sleep(worker, now)
         asleep.clear()
 
     monkeypatch.setattr(Worker, "_sleep", watched)

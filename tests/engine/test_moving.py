@@ -14,7 +14,7 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast import App, wait_for
+from holdfast import App, Limits, wait_for
 from holdfast.client.moving import move, take_back
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.store import (
@@ -355,6 +355,22 @@ def test_waiting_parents_and_children_go_on_in_the_target(tmp_path: Path) -> Non
     events = [event for event in new.block(new.store().events(run.id)) if event.type == "job_completed"]
     assert events[0].payload["result"] == [os.getpid(), [os.getpid(), "now"]]
     assert new.verify() == {}
+    new.close()
+
+
+def test_limits_and_groups_move_along(tmp_path: Path) -> None:
+    source, place = f"sqlite:///{tmp_path / 'jobs.db'}", f"{server().url}?schema={fresh_schema()}"
+    old = App("shop", source)
+    old.job(name="nothing")(lambda: None).options(group="g").start()
+    before = [old.set_limits(Limits(queue="default", concurrency=3, rate=5), actor="ana")]
+    old.close()
+    move(source, place)
+    new = App("shop", place)
+    assert [one.limits for one in new.limits()] == [one.limits for one in before]
+    assert [job.group for job in new.block(new.store().jobs())] == ["g"]
+    new.job(name="nothing")(lambda: None)
+    new.worker().run(until_idle=True)
+    assert [record.status for record in new.list()] == ["succeeded"]
     new.close()
 
 

@@ -28,7 +28,9 @@ from holdfast.store import (
     KeepEvidence,
     KeepExport,
     Leave,
+    Limits,
     Pause,
+    PauseQueue,
     Progress,
     Purge,
     PutBlob,
@@ -39,6 +41,7 @@ from holdfast.store import (
     Resume,
     Retry,
     SendSignal,
+    SetLimits,
     Store,
     Submit,
     WorkerCard,
@@ -111,6 +114,7 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
             parent=rng.choice([None, f"j{number // 60 * 6}"]),
             parent_key="k1",
             attributes=rng.choice([None, {"tenant": rng.choice(["a", "b"])}]),
+            group=rng.choice([None, None, "g1", "g2", "g3"]) if number % 120 > 60 else None,
         ),
         Claim(
             worker=rng.choice(["w1", "w2"]),
@@ -152,8 +156,21 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
             blob=rng.choice([None, "b1"]),
         ),
         PutBlob(held, attempt, "b1", rng.randrange(1, 3), rng.choice([b"", b"\0\xff"])),
+        SetLimits(
+            Limits(
+                queue=rng.choice(["default", "mail"]),
+                concurrency=rng.choice([None, None, 1, 2]),
+                group_concurrency=rng.choice([None, None, 1]),
+                rate=rng.choice([None, None, 0.5, 3.0]),
+                burst=rng.choice([None, 2]),
+                depth=rng.choice([None, None, 2]),
+                weights=rng.choice([{}, {"g1": 2.0}]),
+            ),
+            rng.choice([None, "ana"]),
+        ),
+        PauseQueue(rng.choice(["default", "mail"]), rng.random() < 0.3),
     ]
-    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1, 1, 2, 2, 1]
+    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1, 1, 2, 2, 1, 2, 2]
     return rng.choices(choices, weights)[0]
 
 
@@ -175,7 +192,7 @@ async def everything(store: Store) -> Any:
     evidence = {row.id: sorted(await store.evidence(row.id), key=repr) for row in rows}
     exports = {row.id: await store.exports(row.id, row.run, 0, 10) for row in rows}
     blobs = {row.id: [await store.blob(row.id, "b1", number) for number in (1, 2)] for row in rows}
-    told = [await store.records(where, 50) for where in FILTERS], await store.counts()
+    told = [await store.records(where, 50) for where in FILTERS], await store.counts(), await store.limits()
     for row in rows:
         if check(streams[row.id]) == []:
             assert row.record() == runs(streams[row.id])[-1]
@@ -197,6 +214,7 @@ async def compare(seed: int, batches: int, other: Callable[[], tuple[Store, Manu
         one, two = [[plain(answer) for answer in await store.commit(batch)] for store in stores]
         assert one == two
         assert await everything(stores[0]) == await everything(stores[1])
+        assert await stores[0].next_due() == await stores[1].next_due()
         succeeded.update(
             type(command).__name__ for command, answer in zip(batch, one, strict=True) if not isinstance(answer, tuple)
         )

@@ -14,7 +14,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.store import Append, Bury, Cancel, Claim, Command, Expire, Reclaim, Renew, Retry, SendSignal, Submit
+from holdfast.store import (
+    Append,
+    Bury,
+    Cancel,
+    Claim,
+    Command,
+    Expire,
+    Limits,
+    Reclaim,
+    Renew,
+    Retry,
+    SendSignal,
+    SetLimits,
+    Submit,
+)
 from support.sessions import STEPS, Lab, orders, said
 
 LEASE = 15.0
@@ -57,6 +71,12 @@ OVERDUE = "a running 1 (w): created running"
 REQUEUED = "a queued 1: created running requeued"
 COMPLETED = "a completed 1: created running completed"
 RESUMED = "a queued 1: created running waiting wait_completed"
+LIMITED = {
+    "one at a time": (SetLimits(Limits(queue="default", concurrency=1)),),
+    "one of a group at a time": (SetLimits(Limits(queue="default", group_concurrency=1)),),
+    "one in a while": (SetLimits(Limits(queue="default", rate=1e-6)),),
+}
+TWO = (submit("a", group="g"), submit("b", group="g"))
 LATE = LEASE + 1  # seconds after which a lease is over
 
 Expected = dict[str, tuple[str, list[str]]]  # who locks first → what is answered, and the rows
@@ -149,6 +169,13 @@ CASES = {
         "0": ("queued InvalidTransition", ["a queued 1: created running failed requeued"]),
         "1": ("InvalidTransition queued", ["a queued 1: created running failed requeued"]),
     }),
+    **{
+        f"claim, claim of a queue with {name}": Case((*limited, *TWO), 0, (claim("v"), claim("w")), {
+            "0": ("a none", ["a running 1 v: created running", "b queued 0: created"]),
+            "1": ("none a", [HELD, "b queued 0: created"]),
+        })
+        for name, limited in LIMITED.items()
+    },
 }  # fmt: skip
 
 
@@ -187,6 +214,25 @@ def test_three_claims_of_two_jobs_in_every_order(lab: Lab) -> None:
         first, second, third = sorted(range(3), key=order.index)
         assert [answers[first], answers[second], answers[third]] == ["a", "b", "none"], order
         assert lab.rows() == [f"a running 1 w{first}: created running", f"b running 1 w{second}: created running"]
+
+
+def test_three_claims_of_a_queue_that_runs_two_in_every_order(lab: Lab) -> None:
+    """Whoever comes third, and whether or not he waits for the others, takes nothing."""
+    for order in orders(3, 2):
+        lab.fresh(SetLimits(Limits(queue="default", concurrency=2)), *map(submit, "abc"))
+        answers = lab.play(order, (claim("w0"), claim("w1"), claim("w2")), TWO_STEPS)
+        assert sorted(answers) == ["a", "b", "none"], order
+        assert [row.split()[1] for row in lab.rows()] == ["running", "running", "queued"]
+
+
+def test_a_claim_counts_what_one_that_it_waited_for_has_let_go(lab: Lab) -> None:
+    """The end of a job and a claim: in every order one runs, or none and the next claim has it; never two."""
+    limited = SetLimits(Limits(queue="default", concurrency=1))
+    for order in orders(2, 3):
+        lab.fresh(limited, *RUNNING, submit("b"))
+        answers = lab.play(order, (done(), claim("v")))
+        running = [row for row in lab.rows() if " running " in row.partition(":")[0]]
+        assert (answers[1], len(running)) in {("b", 1), ("none", 0)}, order
 
 
 THREE: dict[str, tuple[float, tuple[Command, ...], set[tuple[str, str]]]] = {

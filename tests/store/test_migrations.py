@@ -111,9 +111,11 @@ def test_a_fresh_schema_equals_one_that_was_migrated_step_by_step_with_jobs_in_i
     app = App("shop", f"{server().url}?schema={fresh}")
     told = some_history(app)
     with psycopg.connect(server().url, autocommit=True) as connection:
-        for number in range(1, len(STEPS["postgres"]) + 1):
+        newest, before = len(STEPS["postgres"]), 0
+        for number in (*range(1, schema.RUNS), newest):  # rows are made anew by this release alone, with what it knows
             release(monkeypatch, number)
-            assert postgres_schema.migrate(connection, grown) == [number]
+            assert postgres_schema.migrate(connection, grown) == list(range(before + 1, number + 1))
+            before = number
             if number == schema.RUNS - 1:
                 for table, columns in (("jobs", OLD_JOBS), ("events", EVENT_COLUMNS)):
                     copied = f"INSERT INTO {grown}.{table} ({columns}) SELECT {columns} FROM {fresh}.{table}"

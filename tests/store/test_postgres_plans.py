@@ -78,7 +78,9 @@ def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _scans(part)
 
 
-CLAIM = {"plugins": ["b"], "entries": ["e"], "queues": None, "limit": 100}
+CLAIM = {"plugins": ["b"], "entries": ["e"], "queues": None, "besides": ["slow"], "limit": 100}
+RUNNING = {"jobs_running", "jobs_held"}  # both have what runs and nothing else, which is little
+HEADS = {**CLAIM, "queue": "default", "groups": ["", "g"], "counts": [5, 2]}
 ROWS = json.dumps([{"id": f"queued-{n}", "version": 2, "head": "x", "updated_at": 1.0} for n in range(100)])
 KEYS = json.dumps([{"plugin": "b", "entry": "e", "key": "k"}])
 NAMES = [f"queued-{n}" for n in range(100)]
@@ -89,6 +91,10 @@ NAMES = [f"queued-{n}" for n in range(100)]
     [
         pytest.param("claim", CLAIM, {"jobs_claimable"}, id="claim"),
         pytest.param("claim", {**CLAIM, "queues": ["default"]}, {"jobs_claimable"}, id="claim of one queue"),
+        pytest.param("look_at", {**CLAIM, "wanted": ["default"]}, {"jobs_claimable", *RUNNING}, id="look at queues"),
+        pytest.param("running", (["default"],), RUNNING, id="what runs in queues"),
+        pytest.param("groups", {**CLAIM, "queue": "default", "turn": "g", "most": 9}, {"jobs_claimable"}, id="groups"),
+        pytest.param("heads", HEADS, {"jobs_claimable"}, id="first of groups"),
         pytest.param("promote", (1e9,), {"jobs_delayed", "jobs_pkey"}, id="promote"),
         pytest.param("expired", (1e9, 100), {"jobs_held"}, id="expired leases"),
         pytest.param("ended", (1e9, 100), {"jobs_ending"}, id="ended waits"),
@@ -111,9 +117,10 @@ def test_what_a_worker_asks_for_is_found_by_its_index(
 
 
 def test_what_comes_next_by_time_is_found_by_indexes(schema: str) -> None:
-    plan = _plan(Statements(schema).next_due, (None,))
+    plan = _plan(Statements(schema).next_due, (None, None))
 
-    assert {index for _, index in _scans(plan)} == {"jobs_delayed", "jobs_held", "jobs_ending"}
+    by_index = {"jobs_delayed", "jobs_held", "jobs_ending"}
+    assert {index for _, index in _scans(plan)} == {*by_index, "no index of limits"}, "limits are few"
 
 
 def test_what_was_asked_of_a_workers_jobs_is_found_by_an_index(schema: str) -> None:

@@ -41,8 +41,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         path = tmp_path / "jobs.db"
 
         def on_file(sql: str, bindings: Any) -> list[Any]:
-            with apsw.Connection(str(path)) as connection:
-                return connection.execute(sql, bindings).fetchall()
+            connection = apsw.Connection(str(path))
+            found: list[Any] = connection.execute(sql, bindings).fetchall()
+            connection.close()
+            return found
 
         yield Place(f"sqlite:///{path}", "", "?", EVENT_COLUMNS, on_file)
         return

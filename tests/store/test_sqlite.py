@@ -222,7 +222,8 @@ async def main(path):
     (claimed,) = await store.commit([claim])
     print("claimed", flush=True)
     sys.stdin.readline()
-    (answer,) = await store.commit([Append(claimed[0].job.id, claimed[0].job.attempt, (("job_completed", {}),))])
+    (job,) = [one.job for one in claimed]
+    (answer,) = await store.commit([Append(job.id, job.attempt, (("job_completed", {}),))])
     print(type(answer).__name__, flush=True)
 
 asyncio.run(main(sys.argv[1]))

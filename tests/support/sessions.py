@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast.store import Appended, Command, Job, Kept, Leases, Submitted, Swept, rebuilt
+from holdfast.store import Appended, Claims, Command, Job, Kept, Leases, Submitted, Swept, rebuilt
 from holdfast.store.looking import OF_A_JOB
 from holdfast.store.postgres import _IN_THE_WAY, TRIES, give_way
 from holdfast.store.postgres_schema import migrate
@@ -80,7 +80,7 @@ class Lab:
         self.sessions = [Session(schema) for _ in range(3)]
 
     def fresh(self, *commands: Command, late: float = 0.0) -> None:
-        for table in ("events", "jobs", "workers", *OF_A_JOB):
+        for table in ("events", "jobs", "workers", "limits", *OF_A_JOB):
             self.look.execute(f"DELETE FROM {self._schema}.{table}")
         for command in commands:
             self.look.execute("BEGIN")
@@ -150,7 +150,7 @@ def said(answer: Any) -> str:
             return f"found {answer.job}" if answer.existing else f"made {answer.job}"
         case Job():
             return f"{answer.state}"
-        case list():
+        case Claims():
             return "+".join(one.job.id for one in answer) or "none"
         case _:
             return type(answer).__name__

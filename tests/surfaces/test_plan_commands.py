@@ -137,7 +137,7 @@ def test_every_state_has_its_mark_and_a_long_chain_stays_readable() -> None:
 
 
 def test_the_agent_is_killed_in_the_middle_and_sends_once() -> None:
-    agent = ROOT / "examples" / "agent.py"
+    agent = ROOT / "examples" / "planner.py"
     ran = subprocess.run([sys.executable, agent], capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "⏸ approve" in ran.stdout
@@ -145,6 +145,6 @@ def test_the_agent_is_killed_in_the_middle_and_sends_once() -> None:
 
 
 def test_the_agent_keeps_to_its_budget() -> None:
-    agent = load(ROOT / "examples" / "agent.py")
+    agent = load(ROOT / "examples" / "planner.py")
     with pytest.raises(agent.Permanent, match="60 cents were spent, and 50 are allowed"):
         agent.within_budget([40, 20])

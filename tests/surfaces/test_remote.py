@@ -6,16 +6,18 @@ import asyncio
 import http.server
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import holdfast
 from holdfast import App, HoldfastError, errors
 from holdfast.client.remote import RemoteClient
+from holdfast.machines import RunRecord
 from support.cutting import Cutting
 from support.postgres import fresh_url
 from support.web import Served, served
@@ -324,10 +326,12 @@ def test_one_client_serves_several_loops_and_the_plain_colour(app: App, server: 
 def test_many_runs_are_watched_at_once_by_one_client(app: App, remote: RemoteClient) -> None:
     async def story() -> list[str]:
         runs = await remote.astart_many("ask", [{}] * 150)
-        watches = [remote.awatch(run) for run in runs]
+        watches = [cast("AsyncGenerator[RunRecord, None]", remote.awatch(run)) for run in runs]
         first = await asyncio.gather(*(anext(watch) for watch in watches))
         await remote.acancel(runs[-1])  # while every watch holds its connection
         last = [record.status async for record in watches[-1]]
+        for watch in watches:
+            await watch.aclose()
         await remote.aclose()
         return [*{str(record.status) for record in first}, *last]
 
@@ -335,12 +339,11 @@ def test_many_runs_are_watched_at_once_by_one_client(app: App, remote: RemoteCli
     assert len(app.list(limit=1000)) == 150
 
 
-def test_an_open_watch_that_is_left_lets_its_connection_go(remote: RemoteClient) -> None:
+def test_a_watch_that_is_closed_before_its_end_lets_its_connection_go(remote: RemoteClient) -> None:
     async def look() -> None:
         run = await remote.astart("ask")
-        async for record in run.awatch():
-            assert record.status == "queued"
-            break
+        async with aclosing(cast("AsyncGenerator[RunRecord, None]", run.awatch())) as seen:
+            assert (await anext(seen)).status == "queued"
         await remote.aclose()
 
     asyncio.run(look())

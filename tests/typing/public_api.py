@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_type
 
 import holdfast
+from holdfast import App, Codec, Secret
 from holdfast.client.remote import RemoteClient
 from holdfast.machines import (
     JOB,
@@ -84,3 +85,19 @@ async def inside_a_gate() -> None:
     async with gate as share:
         assert_type(share, Share)
     assert_type(await gate.acquire(), Share)
+
+
+class Rot:
+    def encrypt(self, data: bytes, /) -> bytes:
+        return data
+
+    decrypt = digest = encrypt
+
+
+codec: Codec = Rot()
+app = App("shop", codec=codec)
+app.codec = None
+assert_type(Secret(7), Secret[int])
+assert_type(Secret("x").reveal(), str)
+assert_type(Secret.env("NAME"), Secret[str])
+app.include(App("mail"))

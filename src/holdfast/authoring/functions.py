@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.authoring.context import conductor
+from holdfast.authoring.gating import amounts
+from holdfast.authoring.secrets import Vault
 from holdfast.authoring.signature import Signature, named, payload
 from holdfast.durations import seconds
 from holdfast.errors import InvalidArguments
+
+if TYPE_CHECKING:
+    from holdfast.ready import Gate
 
 __all__ = ["Backoff", "Call", "Done", "JobFunction", "NotDone", "Options", "Starter"]
 
@@ -60,7 +65,7 @@ class Backoff(msgspec.Struct, frozen=True):
 class Call(Generic[P, R]):
     """A step, or a tool: a call whose result is recorded."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a decorator can say
         self,
         function: Callable[P, R],
         *,
@@ -70,7 +75,8 @@ class Call(Generic[P, R]):
         timeout_seconds: float | None,
         on_doubt: str = "ask",
         reconcile: Callable[..., Any] | None = None,
-        key: str | None = None,
+        vault: Vault | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.function = function
         self.name = name
@@ -79,8 +85,9 @@ class Call(Generic[P, R]):
         self.timeout_seconds = timeout_seconds or None
         self.on_doubt = on_doubt
         self.reconcile = reconcile
-        self.key = key
-        self.signature = Signature(function, name)
+        self.key: str | None = None
+        self.gate = gate
+        self.signature = Signature(function, name, vault)
         self.is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
         self.__name__ = name
@@ -97,7 +104,7 @@ class Call(Generic[P, R]):
         """Give this one call an identity of its own, in place of the hash of its arguments (E8)."""
         other: Call[P, R] = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.key = key
+        other.key = named("key", key)
         return other
 
     def __repr__(self) -> str:
@@ -114,10 +121,14 @@ class Options(msgspec.Struct, frozen=True):
     delay_seconds: float = 0.0
     connection: Any = None
     attributes: dict[str, Any] = {}
+    budget: dict[str, int] | None = None
+    group: str | None = None
 
 
 class Starter(Protocol[H_co]):
     """Whoever can start jobs: the app."""
+
+    vault: Vault
 
     def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> H_co:
         """Start a job, blocking."""
@@ -150,7 +161,7 @@ class JobFunction(Generic[P, R]):
         self.max_attempts = max_attempts
         self.queue = queue
         self.deadline_seconds = deadline_seconds
-        self.signature = Signature(function, name)
+        self.signature = Signature(function, name, starter.vault)
         self.is_async = inspect.iscoroutinefunction(function)
         self.chosen = Options()
         self._starter = starter
@@ -187,6 +198,8 @@ class JobFunction(Generic[P, R]):
     def options(self, **chosen: Any) -> JobFunction[P, R]:
         """Choose ``key``, ``priority``, ``queue``, ``deadline`` and ``delay`` for the runs started from the result.
 
+        A ``budget``, ``{"tokens": 100_000, "usd": 2}``, is what a run may spend before it is parked; see `spend`.
+        The ``group`` says whose they are, among those that share the queue: groups take turns.
         By ``attributes``, names with text, numbers or flags, the runs can be found later.
         A ``connection`` of one's own has them started in its transaction; see `App.start`.
         """
@@ -197,12 +210,12 @@ class JobFunction(Generic[P, R]):
 
 
 def _options(chosen: dict[str, Any]) -> Options:
-    known = {"attributes", "connection", "key", "priority", "queue", "deadline", "delay"}
+    known = {"attributes", "budget", "connection", "key", "priority", "queue", "deadline", "delay", "group"}
     unknown = set(chosen) - known
     if unknown:
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     deadline = chosen.get("deadline")
-    for name in ("key", "queue"):
+    for name in ("key", "queue", "group"):
         if chosen.get(name) is not None:
             named(name, chosen[name])
     priority = chosen.get("priority", 0)
@@ -216,6 +229,8 @@ def _options(chosen: dict[str, Any]) -> Options:
         delay_seconds=seconds(chosen.get("delay", 0)),
         connection=chosen.get("connection"),
         attributes=_attributes(chosen.get("attributes") or {}),
+        budget=_budget(chosen.get("budget")),
+        group=chosen.get("group"),
     )
 
 
@@ -229,3 +244,11 @@ def _attributes(given: Any) -> dict[str, Any]:
             raise InvalidArguments("attributes", said)
     kept: dict[str, Any] = payload("attributes", given)
     return kept
+
+
+def _budget(given: Any) -> dict[str, int] | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise InvalidArguments("budget", f'it is a dict such as {{"tokens": 100_000, "usd": 2}}, got {given!r:.80}')
+    return amounts("budget", given)

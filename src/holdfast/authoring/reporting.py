@@ -1,7 +1,8 @@
 """What a job tells of itself while it runs: how far it is, and what it has produced (SPEC R9, R10).
 
 Both may be called anywhere inside a job, in steps and tools too, from the loop or from a thread, and never wait.
-Outside a job they check what they are given and do nothing, so that a step can be called and tested by itself.
+Outside a job they check what they are given and do nothing, so that a step can be called and tested by itself. Secrets
+that were revealed are redacted in both, but not in files, which are kept as they are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from holdfast.authoring.redaction import redacted, redacted_bytes, scrubbed
 from holdfast.authoring.signature import payload
 from holdfast.errors import InvalidArguments
 
@@ -55,6 +57,10 @@ class Reporter(Protocol):
 
     def export(self, product: Product) -> Awaitable[None]:
         """Keep a product; what can be awaited is done when it is durable."""
+        ...
+
+    def spent(self, call: str | None, amounts: dict[str, int]) -> None:
+        """Keep what a call, or the job's own code, has spent, in millionths."""
         ...
 
 
@@ -170,12 +176,12 @@ def _value(kind: str, value: Any) -> Any:
     if kind == "binary":
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidArguments("export", f"binary is bytes or a path, got {type(value).__name__}")
-        return bytes(value)
+        return redacted_bytes(bytes(value))
     if kind in {"text", "url"} and not isinstance(value, str):
         raise InvalidArguments("export", f"{kind} is text, got {type(value).__name__}")
     if kind == "url" and not value.startswith(("http://", "https://")):
         raise InvalidArguments("export", f"a url begins with http:// or https://, got {value[:50]!r}")
-    return payload("export", value)
+    return payload("export", scrubbed(value))
 
 
 def _file(path: str) -> tuple[int, str]:
@@ -207,7 +213,7 @@ def _text(what: str, text: Any, most: int) -> str | None:
         return None
     if not isinstance(text, str) or len(text) > most:
         raise InvalidArguments(what, f"it is text of at most {most} characters, got {str(text)[:50]!r}")
-    return str(payload(what, text))
+    return str(payload(what, redacted(text)[:most]))
 
 
 def _count(what: str, count: int | None) -> int | None:
@@ -231,5 +237,5 @@ def _metrics(metrics: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(metrics, dict):
         raise InvalidArguments("progress", f"metrics are a dict, got {type(metrics).__name__}")
-    plain: dict[str, Any] = payload("metrics", metrics, METRICS_BYTES_MAX)
+    plain: dict[str, Any] = payload("metrics", scrubbed(metrics), METRICS_BYTES_MAX)
     return plain

@@ -4,6 +4,8 @@ Whatever msgspec knows works: plain values, dataclasses, structs, TypedDicts, en
 pydantic models, by their own methods, without pydantic being needed. What comes back is what the hint says, read from
 the JSON: the first run and a replay hand the code the same value.
 
+A `Secret` is kept as its vault keeps it; and a value that holds the text of one that was revealed is refused.
+
 What JSON cannot hold exactly is refused here, before anybody tries to store it: a number that is not finite, text that
 is not Unicode, a value that holds itself or nests too deep; and what has more bytes than the settings allow.
 """
@@ -16,13 +18,16 @@ import inspect
 import math
 import typing
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from holdfast.authoring.redaction import holds
+from holdfast.authoring.secrets import FIELD, Secret, Vault, identity, is_kept, secret_hint, sent
 from holdfast.errors import InvalidArguments, InvalidResult, PayloadTooLarge
 
-__all__ = ["Signature", "fingerprint", "named", "own", "payload"]
+__all__ = ["Signature", "fingerprint", "named", "outgoing", "own", "payload"]
 
 RESERVED = "holdfast:"
 NAME_MAX = 1000  # characters of a key
@@ -30,13 +35,17 @@ DEPTH_MAX = 60  # an event may nest 64 levels: these, and the few around a value
 
 _canonical = msgspec.json.Encoder(order="sorted")
 _encode = msgspec.json.Encoder().encode
+_SECRET = f'"{FIELD}"'.encode()
 
 
 class Signature:
     """How one function is called, and what it gives."""
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, vault: Vault | None = None) -> None:
         self._name = name
+        self._vault = vault if vault is not None else Vault()
+        self._encode_foreign = partial(_encode_foreign, self._vault)
+        self._decode_foreign = partial(_decode_foreign, self._vault)
         self._signature = inspect.signature(function)
         hints = _hints(function)
         self._result = hints.pop("return", Any)
@@ -44,6 +53,7 @@ class Signature:
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
                 raise TypeError(f"{name}: *{parameter.name} has no name to keep it under; use named parameters")
         self._hints = hints
+        self._secrets = {name: found for name, hint in hints.items() if (found := secret_hint(hint)) is not None}
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         self._positional = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         self._all_positional = len(self._positional) == len(kinds)
@@ -60,11 +70,27 @@ class Signature:
         given = self._bound(args, kwargs)
         if self._open is not None:
             given.update(given.pop(self._open, {}))
+        if self._secrets:
+            given.update({name: self._secret(name, given[name]) for name in self._secrets if name in given})
         kept = {name: self._plain(name, value) for name, value in given.items()}
         plain = {name: value for name, (value, _) in kept.items()}
         self.typed(plain)
-        _limit(f"the arguments of {self._name}", sum(size for _, size in kept.values()), bytes_max)
+        _limit(f"the arguments of {self._name}", sum(len(written) for _, written in kept.values()), bytes_max)
         return plain
+
+    def _secret(self, name: str, value: Any) -> Any:
+        """Give an argument that is to be a secret as one; whoever starts a job from outside has only its value."""
+        if isinstance(value, Secret):
+            wanted = typing.get_args(self._secrets[name])
+            if wanted and not value.fits(wanted[0]):
+                raise InvalidArguments(self._name, f"{name} is a secret of another type than {wanted[0]!r:.80}")
+            return value
+        if value is None or is_kept(value):
+            return value
+        try:
+            return self._secret(name, Secret(value))
+        except TypeError as error:
+            raise InvalidArguments(self._name, f"{name}: {error}") from None
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Give the arguments by name. The everyday call, every parameter given, needs no search."""
@@ -130,14 +156,23 @@ class Signature:
     def from_text(self, name: str, text: str) -> Any:
         """Read an argument as people type it: text where the function wants text, else JSON, else text."""
         hint = self._hints.get(name, Any)
+        if name in self._secrets:
+            return self._referred(name, text)
         readings: list[Any] = [text]
         if hint is not str:
             with contextlib.suppress(msgspec.DecodeError, ValueError):
                 readings.insert(0, msgspec.json.decode(text))
         for reading in readings:
             with contextlib.suppress(TypeError, ValueError):
-                return _convert(reading, hint)
+                return _convert(reading, hint, self._decode_foreign)
         return readings[0]  # fits nothing: the check of the arguments says why
+
+    def _referred(self, name: str, text: str) -> Secret[str]:
+        prefix, _, variable = text.partition(":")
+        if prefix != "env" or not variable:
+            said = f"name the variable that has it, as in {name}=env:STRIPE_KEY: what is typed here, others can read"
+            raise InvalidArguments(self._name, f"{name} is a secret: {said}")
+        return Secret.env(variable)
 
     def encode_result(self, value: Any, bytes_max: int | None = None) -> Any:
         """Give a result as a JSON value.
@@ -147,29 +182,36 @@ class Signature:
             PayloadTooLarge: it has more than `bytes_max` bytes.
         """
         try:
-            plain, size = _to_plain(value)
-            _convert(plain, self._result)
+            plain, written = self._to_own(value)
+            _convert(plain, self._result, self._decode_foreign)
         except (TypeError, ValueError) as error:
             raise InvalidResult(self._name, str(error)) from error
-        _limit(f"the result of {self._name}", size, bytes_max)
+        _limit(f"the result of {self._name}", len(written), bytes_max)
         return plain
 
     def decode_result(self, plain: Any) -> Any:
         """Give the value that a stored result stands for, typed as the function says."""
         try:
-            return _convert(plain, self._result)
+            return _convert(plain, self._result, self._decode_foreign)
         except (TypeError, ValueError) as error:
             raise InvalidResult(self._name, str(error)) from error
 
-    def _plain(self, name: str, value: Any) -> tuple[Any, int]:
+    def _plain(self, name: str, value: Any) -> tuple[Any, bytes]:
         try:
-            return _to_plain(value)
+            return self._to_own(value)
         except (TypeError, ValueError) as error:
             raise InvalidArguments(self._name, f"{name} cannot be kept as JSON: {error}") from error
 
+    def _to_own(self, value: Any) -> tuple[Any, bytes]:
+        """Give a value as JSON holds it; no secret is referred to by anything but code."""
+        plain, written = _to_plain(value, self._encode_foreign)
+        if _SECRET in written:
+            self._vault.refuse_foreign(value)
+        return plain, written
+
     def _typed(self, name: str, value: Any) -> Any:
         try:
-            return _convert(value, self._hints.get(name, Any))
+            return _convert(value, self._hints.get(name, Any), self._decode_foreign)
         except (TypeError, ValueError) as error:
             raise InvalidArguments(self._name, f"{name}: {error}") from error
 
@@ -182,11 +224,23 @@ def payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
         PayloadTooLarge: it has more than `bytes_max` bytes.
     """
     try:
-        plain, size = _to_plain(value)
+        plain, written = _to_plain(value, _encode_bare)
     except (TypeError, ValueError) as error:
         raise InvalidArguments(what, f"it cannot be kept as JSON: {error}") from error
-    _limit(what, size, bytes_max)
+    _limit(what, len(written), bytes_max)
     return plain
+
+
+def outgoing(what: str, value: Any) -> Any:
+    """Give a value for a server as JSON; secrets in it are sent, for the server encrypts them on arrival.
+
+    Raises:
+        InvalidArguments: JSON cannot hold it.
+    """
+    try:
+        return _to_plain(value, _encode_sent)[0]
+    except (TypeError, ValueError) as error:
+        raise InvalidArguments(what, f"it cannot be sent as JSON: {error}") from error
 
 
 def named(what: str, key: Any) -> str:
@@ -214,7 +268,10 @@ def own(what: str, key: Any) -> str:
 
 def fingerprint(plain: Any) -> str:
     """Hash JSON values, whatever the order of their keys."""
-    return hashlib.sha256(_canonical.encode(plain)).hexdigest()[:32]
+    written = _canonical.encode(plain)
+    if _SECRET in written:  # ciphertext is another each time
+        written = _canonical.encode(identity(plain))
+    return hashlib.sha256(written).hexdigest()[:32]
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -236,6 +293,8 @@ def _schema(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _foreign_schema(hint: Any) -> dict[str, Any]:
+    if secret_hint(hint) is not None:
+        return {"description": "A secret: its value, which is encrypted on arrival and never shown.", "writeOnly": True}
     if hasattr(hint, "model_json_schema"):
         made: dict[str, Any] = hint.model_json_schema()
         return made
@@ -247,10 +306,10 @@ def _limit(what: str, size: int, bytes_max: int | None) -> None:
         raise PayloadTooLarge(what, size, bytes_max)
 
 
-def _to_plain(value: Any) -> tuple[Any, int]:
-    """Give a value as JSON holds it, exactly, and the bytes it has there."""
+def _to_plain(value: Any, encode_foreign: Callable[[Any], Any]) -> tuple[Any, bytes]:
+    """Give a value as JSON holds it, exactly, and its bytes there."""
     try:
-        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_foreign)
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=encode_foreign)
         written = _encode(plain)
     except RecursionError as error:
         raise ValueError("it holds itself, or nests too deep") from error
@@ -260,7 +319,9 @@ def _to_plain(value: Any) -> tuple[Any, int]:
         _refuse_depth(plain)
     if b"null" in written:  # what is not finite would have become null without a word
         _refuse_not_finite(plain)
-    return plain, len(written)
+    if holds(written):
+        raise ValueError("it holds the text of a secret that was revealed: pass or return the Secret itself")
+    return plain, written
 
 
 def _refuse_depth(plain: Any) -> None:
@@ -285,19 +346,32 @@ def _items(plain: Any) -> list[Any]:
     return list(plain) if isinstance(plain, (list, tuple)) else []
 
 
-def _convert(plain: Any, hint: Any) -> Any:
+def _convert(plain: Any, hint: Any, decode_foreign: Callable[[Any, Any], Any]) -> Any:
     if hint is Any:
+        if is_kept(plain):
+            return decode_foreign(Secret, plain)
         return msgspec.to_builtins(plain) if isinstance(plain, (dict, list)) else plain  # nobody changes what is kept
-    return msgspec.convert(plain, hint, strict=True, str_keys=True, dec_hook=_decode_foreign)
+    return msgspec.convert(plain, hint, strict=True, str_keys=True, dec_hook=decode_foreign)
 
 
-def _encode_foreign(value: Any) -> Any:
+def _encode_foreign(vault: Vault, value: Any) -> Any:
+    if isinstance(value, Secret):
+        return vault.kept(value)
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} is not JSON; pass plain values, dataclasses, structs or models")
 
 
-def _decode_foreign(hint: Any, plain: Any) -> Any:
+def _decode_foreign(vault: Vault, hint: Any, plain: Any) -> Any:
+    if secret_hint(hint) is not None:
+        return vault.read(hint, plain)
     if hasattr(hint, "model_validate"):
         return hint.model_validate(plain)
     raise TypeError(f"cannot make a {getattr(hint, '__name__', hint)} from JSON")
+
+
+_encode_bare = partial(_encode_foreign, Vault())  # of no app: references are kept, and nothing is encrypted
+
+
+def _encode_sent(value: Any) -> Any:
+    return sent(value) if isinstance(value, Secret) else _encode_bare(value)

@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.authoring.functions import JobFunction
+from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
 from holdfast.client import enlisting
-from holdfast.client.entries import described
+from holdfast.client.entries import chosen, described
 from holdfast.client.explain import explain, look
 from holdfast.client.exporting import content, exported
 from holdfast.client.forking import Forking
+from holdfast.client.granting import StoreGates
 from holdfast.client.handle import RunHandle, job_of_run
+from holdfast.client.limiting import StoreLimits
 from holdfast.client.opening import open_effects, open_store
 from holdfast.client.planning import Planning
 from holdfast.client.retention import ENDED, evict, purge
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["App"]
 
 
-class App(Planning, Forking):
+class App(Planning, StoreLimits, StoreGates, Forking):
     """A plugin: its job functions are its entries, its name is their namespace.
 
     Args:
@@ -56,12 +59,15 @@ class App(Planning, Forking):
         url: where jobs are kept: ``sqlite:///path``, ``postgresql://…`` or ``memory:``. Default: ``HOLDFAST_URL``, or
             ./holdfast.db.
         config: all other settings.
+        codec: what encrypts secrets; without it they are kept as references alone. See `holdfast.Secret`.
     """
 
-    def __init__(self, name: str = "app", url: str | None = None, *, config: Config | None = None) -> None:
+    def __init__(
+        self, name: str = "app", url: str | None = None, *, config: Config | None = None, codec: Codec | None = None
+    ) -> None:
         self.config = config if config is not None else Config.read({"url": url} if url is not None else None)
         self.url = url if url is not None else self.config.url
-        Planning.__init__(self, name, max_attempts=self.config.max_attempts)
+        Planning.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
         Forking.__init__(self, name)
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
@@ -101,7 +107,7 @@ class App(Planning, Forking):
         if function is None:
             raise UnknownEntry(f"{creation.plugin_id}.{creation.entry_id}", [".".join(name) for name in self.entries])
         plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
-        submit = self.submission(_chosen(function, creation), new_id(), plain, await self._store().now())
+        submit = self.submission(chosen(function, creation), new_id(), plain, await self._store().now())
         submitted = await self._journal().write(submit)
         if submitted.at is None:
             return Created(await self.aget(submitted.job), submitted.existing)
@@ -151,6 +157,8 @@ class App(Planning, Forking):
             fingerprint=fingerprint([plain, plan] if getattr(job, "replaced", False) else plain),
             attributes=chosen.attributes or None,
             plan=plan,
+            budget=chosen.budget,
+            group=chosen.group,
         )
 
     # Looking
@@ -366,7 +374,7 @@ class App(Planning, Forking):
     def _store(self) -> Store:
         with self._opening:
             if self._opened is None:
-                self._opened = open_store(self.url)
+                self._opened = open_store(self.url, self.config.poll_seconds)
             return self._opened
 
     def _journal(self) -> Journal:
@@ -374,20 +382,3 @@ class App(Planning, Forking):
         if loop not in self._journals:
             self._journals[loop] = Journal(self._store())
         return self._journals[loop]
-
-
-def _chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
-    """Give the job with the options that a creation asks for; the everyday one asks for none."""
-    wanted = {
-        "key": creation.idempotency_key,
-        "priority": creation.priority or None,
-        "queue": creation.queue,
-        "deadline": creation.deadline,
-        "delay": creation.delay,
-        "attributes": creation.attributes or None,
-    }
-    given = {name: value for name, value in wanted.items() if value is not None}
-    try:
-        return function.options(**given) if given else function
-    except ValueError as error:  # a duration that is none
-        raise InvalidArguments(function.name, str(error)) from error

@@ -13,9 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.client.opening import is_postgres, postgres_place
-from holdfast.errors import IdempotencyConflict, InvalidArguments
+from holdfast.errors import IdempotencyConflict, InvalidArguments, QueueFull
 from holdfast.machines.event import freeze_plain
 from holdfast.store import Submit
+from holdfast.store.limits import RETRY_SECONDS
 from holdfast.store.schema import quoted
 
 __all__ = ["astart", "start"]
@@ -47,6 +48,7 @@ _TYPES = {
     "max_attempts": "bigint",
     "key": "text",
     "attributes": "text",
+    "group_name": "text",
 }
 
 
@@ -93,6 +95,8 @@ def _statement(url: str, mark: str) -> str:
 
 
 def _values(submit: Submit) -> dict[str, Any]:
+    if submit.budget is not None:
+        raise InvalidArguments("budget", "a run that is started over a connection of one's own has none yet")
     return {
         "id": submit.job,
         "plugin": submit.plugin,
@@ -105,6 +109,7 @@ def _values(submit: Submit) -> dict[str, Any]:
         "max_attempts": submit.max_attempts,
         "key": submit.idempotency_key,
         "attributes": freeze_plain(submit.attributes).decode() if submit.attributes else None,
+        "group_name": submit.group,
     }
 
 
@@ -112,6 +117,8 @@ def _outcome(submit: Submit, row: Any) -> str:
     job, outcome = row
     if outcome == "conflict":
         raise IdempotencyConflict(submit.idempotency_key or submit.job, job)
+    if outcome == "full":
+        raise QueueFull(submit.queue, int(job), RETRY_SECONDS[0])
     return str(job)
 
 

@@ -1,13 +1,14 @@
-"""The jobs of an app as others see them: names, a line about each, and a JSON Schema of the arguments."""
+"""The jobs of an app as others see them and start them: names, a JSON Schema of the arguments, options."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from holdfast.authoring.functions import JobFunction
-from holdfast.client.views import Entry
+from holdfast.client.views import Creation, Entry
+from holdfast.errors import InvalidArguments
 
-__all__ = ["described"]
+__all__ = ["chosen", "described"]
 
 
 def described(job: JobFunction[..., Any]) -> Entry:
@@ -21,3 +22,21 @@ def described(job: JobFunction[..., Any]) -> Entry:
         deadline_seconds=job.deadline_seconds or None,
         parameters=job.signature.schema(),
     )
+
+
+def chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
+    """Give the job with the options that a creation asks for; the everyday one asks for none."""
+    wanted = {
+        "key": creation.idempotency_key,
+        "priority": creation.priority or None,
+        "queue": creation.queue,
+        "deadline": creation.deadline,
+        "delay": creation.delay,
+        "attributes": creation.attributes or None,
+        "group": creation.group,
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    try:
+        return function.options(**given) if given else function
+    except ValueError as error:  # a duration that is none
+        raise InvalidArguments(function.name, str(error)) from error

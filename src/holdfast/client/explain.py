@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from holdfast.machines import Event, HistoryEvent, JobEvent, JobState
-from holdfast.store import Evidence, Job, Store, WorkerCard
-from holdfast.store.decide import DOUBT, PAUSE_KEY
+from holdfast.store import Evidence, Job, QueueState, Store, WorkerCard
+from holdfast.store.decide import BUDGET_KEY, DOUBT, PAUSE_KEY
 
 __all__ = ["Around", "explain", "look"]
 
@@ -29,11 +29,13 @@ class Around(msgspec.Struct, frozen=True):
         alive: the workers that were heard of lately; None if nobody looked.
         last: the job's newest event.
         children: by the key of a wait for a child, the child.
+        queue: how its queue stands, if that has limits.
     """
 
     alive: Sequence[WorkerCard] | None = None
     last: Event | None = None
     children: Mapping[str, str] = {}
+    queue: QueueState | None = None
 
 
 async def look(store: Store, job: Job, now: float) -> Around:
@@ -50,7 +52,10 @@ async def look(store: Store, job: Job, now: float) -> Around:
         child = values.get(f"{node}:id{run}", {}).get("value")
         if isinstance(child, str):
             children[key] = child
-    return Around(alive, stream[-1] if stream else None, children)
+    queued = job.state is JobState.QUEUED and job.due_at <= now
+    queues = await store.limits() if queued else []
+    queue = next((state for state in queues if state.limits.queue == job.queue), None)
+    return Around(alive, stream[-1] if stream else None, children, queue)
 
 
 def explain(
@@ -72,7 +77,8 @@ def explain(
     around = around or Around()
     said = [_where(job, now, around), *(_late(one) for one in evidence)]
     if job.state is JobState.QUEUED and job.due_at <= now:
-        said += _takers(job, entries, around.alive)
+        held = _held(job, around.queue, now)
+        said += [held] if held is not None else _takers(job, entries, around.alive)
     elif job.state is JobState.QUEUED and entries is not None and (job.plugin, job.entry) not in entries:
         said.append(f"This app has no job {job.plugin}.{job.entry}: it waits for a worker that has.")
     if job.cancel is not None and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.WAITING}:
@@ -83,6 +89,25 @@ def explain(
     if job.ends_by is not None and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.WAITING}:
         said.append(f"Its deadline is {_time(job.ends_by, now)}.")
     return " ".join(said)
+
+
+def _held(job: Job, queue: QueueState | None, now: float) -> str | None:
+    """Say which limit of its queue holds a job back, and when that opens; None if none does."""
+    if queue is None:
+        return None
+    limits, name = queue.limits, f"queue {job.queue!r}"
+    if limits.paused:
+        return f"The {name} is paused: somebody has to resume it."
+    if limits.concurrency is not None and queue.running >= limits.concurrency:
+        return f"The {name} runs {queue.running} jobs, and may run {limits.concurrency} at once: one has to end first."
+    if queue.held_until is not None:
+        rate = f"{limits.rate:g} jobs in {limits.rate_seconds:g} s"
+        return f"The {name} may start {rate}: the next {_time(queue.held_until, now)}."
+    of_group = queue.groups.get(job.group or "", 0)
+    if limits.group_concurrency is not None and job.group and of_group >= limits.group_concurrency:
+        may = f"may run {limits.group_concurrency} at once"
+        return f"Its group {job.group!r} runs {of_group} jobs of the {name}, and {may}: one has to end first."
+    return None
 
 
 def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequence[WorkerCard] | None) -> list[str]:
@@ -110,6 +135,9 @@ def _where(job: Job, now: float, around: Around) -> str:
     match job.state:
         case JobState.QUEUED if job.due_at > now and job.started:
             node = (around.last.payload.get("node") if around.last is not None else None) or None
+            gate = around.last.payload.get("gate") if around.last is not None else None
+            if gate is not None:
+                return f"It waits for the gate {gate}, to call {node}: it is tried again {_time(job.due_at, now)}."
             what = f"It tries {node} again" if node is not None else "It is tried again"
             why = _because(around.last) if node is None else ""
             return f"{what} {_time(job.due_at, now)}{why}; {_attempts(job)}."
@@ -121,13 +149,23 @@ def _where(job: Job, now: float, around: Around) -> str:
             return f"Its worker {job.lease.worker} was last heard of too long ago; it will be taken from it."
         case JobState.RUNNING:
             holder = job.lease.worker if job.lease is not None else "nobody"
-            return f"It runs: worker {holder} holds it, attempt {job.attempt}."
+            return f"It runs: worker {holder} holds it, attempt {job.attempt}.{_at_gate(job, now, around)}"
         case JobState.WAITING:
             return _waits(job, now, around)
         case JobState.FAILED:
             return f"It has failed{_because(around.last)} and is given up; an operator may retry it."
         case state:
             return f"It has ended: {state}."
+
+
+def _at_gate(job: Job, now: float, around: Around) -> str:
+    """Say which gate a running job waits for, as its worker has last reported."""
+    gates = [gate for card in around.alive or () for gate in card.gates if job.id in gate.jobs]
+    said = ""
+    for gate in gates:
+        opens = f", which opens {_time(gate.opens_at, now)}" if gate.opens_at is not None else ""
+        said += f" It waits for the gate {gate.name}{opens}{f' ({gate.why})' if gate.why else ''}."
+    return said
 
 
 def _because(last: Event | None) -> str:
@@ -146,6 +184,7 @@ def _waits(job: Job, now: float, around: Around) -> str:
     if places[0] == PAUSE_KEY:
         return "It is paused until somebody resumes it."
     said = [_question(key) for key in places if key.startswith(DOUBT)]
+    said += [_over_budget(around.last) for key in places if key == BUDGET_KEY]
     signals = [repr(key) for key in places if not key.startswith("holdfast:")]
     until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", for ever"
     if signals:
@@ -162,6 +201,12 @@ def _child(key: str, around: Around) -> str:
     name = key.removeprefix(CHILD).removeprefix("job.").partition(":")[0]
     child = f", run {around.children[key]}" if key in around.children else ""
     return f"It waits for a job that it has started: {name}{child}."
+
+
+def _over_budget(last: Event | None) -> str:
+    over = (last.payload.get("over_budget") if last is not None else None) or {}
+    spent = ", ".join(f"{unit} {amount:g} of {limit:g}" for unit, (amount, limit) in sorted(over.items()))
+    return f"It has spent more than its budget{f': {spent}' if spent else ''}. It goes on with a grant, or a resume."
 
 
 def _question(key: str) -> str:

@@ -116,6 +116,8 @@ def _move(leaving: MovingSource, arriving: MovingTarget, path: str, name: str) -
     try:
         arrived = arriving.begin(note.id)
         surely_not_there = arrived is None and not note.complete
+        if surely_not_there:
+            arriving.take_limits(leaving.limits())
         for luggage in leaving.batches() if surely_not_there else ():
             broken += _wrong(luggage)
             arriving.take(luggage)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, cast, overload
 
 from holdfast.authoring.functions import Backoff, JobFunction, Starter
 from holdfast.authoring.registry import Registry
+from holdfast.authoring.secrets import Codec
 from holdfast.durations import Duration, seconds
 from holdfast.plans.checking import Names
 from holdfast.plans.entry import PlanJob, planner
 from holdfast.plans.model import LIMIT, Plan
+
+if TYPE_CHECKING:
+    from holdfast.ready import Gate
 
 __all__ = ["Planning"]
 
@@ -22,9 +26,13 @@ P = ParamSpec("P")
 class Planning(Registry):
     """The plans of one app."""
 
-    def __init__(self, name: str, max_attempts: int) -> None:
-        super().__init__(name, max_attempts)
-        self._gates: dict[str, Any] = {}
+    def __init__(self, name: str, max_attempts: int, codec: Codec | None = None) -> None:
+        super().__init__(name, max_attempts, codec)
+        self._gates: dict[str, Gate] = {}
+
+    def shared_gates(self) -> list[Gate]:
+        """List the gates that steps, tools and nodes of plans share, each once."""
+        return list({id(gate): gate for gate in [*super().shared_gates(), *self._gates.values()]}.values())
 
     def names(self) -> Names:
         """Give what plans of this app may name."""
@@ -38,7 +46,7 @@ class Planning(Registry):
         input: Mapping[str, Any] | None = None,  # noqa: A002 - as the plan's own field is called
         limit: int = LIMIT,
         policy: str = "finish",
-        gates: Mapping[str, Any] | None = None,
+        gates: Mapping[str, Gate] | None = None,
         **entry: Any,
     ) -> PlanJob:
         """Declare a plan: write its nodes with the methods of the result, or give it whole, as a `Plan` or a file.
@@ -61,11 +69,11 @@ class Planning(Registry):
     def planner(self, function: Callable[P, Any], /) -> JobFunction[P, Any]: ...
     @overload
     def planner(
-        self, *, name: str | None = None, gates: Mapping[str, Any] | None = None, **entry: Any
+        self, *, name: str | None = None, gates: Mapping[str, Gate] | None = None, **entry: Any
     ) -> Callable[[Callable[P, Any]], JobFunction[P, Any]]: ...
 
     def planner(
-        self, function: Any = None, *, name: str | None = None, gates: Mapping[str, Any] | None = None, **entry: Any
+        self, function: Any = None, *, name: str | None = None, gates: Mapping[str, Gate] | None = None, **entry: Any
     ) -> Any:
         """Declare a planner: a function that gives a `Plan`, which is recorded once and then run.
 

@@ -29,6 +29,8 @@ _PARTS = {
     "invalid_result": r"the result of (?P<name>.*?) cannot be kept: (?P<reason>.*)",
     "payload_too_large": r"(?P<what>.*): (?P<size>[\d,]+) bytes of JSON, and (?P<limit>[\d,]+) are allowed: .*",
     "idempotency_conflict": r"the key (?P<q>['\"])(?P<key>.*)(?P=q) belongs to job (?P<job>\S+), which .*",
+    "queue_full": r"the queue (?P<q>['\"])(?P<queue>.*)(?P=q) holds (?P<depth>[\d,]+) jobs"
+    r" .* in (?P<wait>[\d.e+-]+) s,.*",
     "effect_conflict": r"(?P<node>.*) of job (?P<job>\S+) has an effect already, .*",
     "not_in_doubt": r"job (?P<job>\S+) does not ask about (?P<q>['\"])(?P<node>.*)(?P=q): .*",
     "stale_attempt": r"attempt (?P<attempt>\d+) no longer holds job (?P<job>\S+) \(its newest is (?P<current>\d+)\).*",
@@ -51,6 +53,9 @@ _MADE: dict[str, Callable[[Fields], Exception]] = {
     ),
     "idempotency_conflict": lambda said: errors.IdempotencyConflict(
         said.get("key") or said["asked"], said.get("job") or ""
+    ),
+    "queue_full": lambda said: errors.QueueFull(
+        said.get("queue") or said["asked"], _number(said.get("depth")), float(said.get("wait") or 1)
     ),
     "effect_conflict": lambda said: errors.EffectConflict(said.get("job") or said["asked"], said.get("node") or ""),
     "not_in_doubt": lambda said: errors.NotInDoubt(said.get("job") or said["asked"], said.get("node") or ""),
@@ -86,7 +91,7 @@ def error_of(status: int, body: bytes, asked: str, server: str) -> Exception:
         return errors.NotAllowed(told)
     if code == "unknown_host":
         return errors.InvalidSetting("server", server, told)
-    if code == "store_unavailable" or status >= SERVER_FAILED or status in REFUSED_FOR_NOW:
+    if code == "store_unavailable" or status >= SERVER_FAILED or (status in REFUSED_FOR_NOW and code not in _MADE):
         name = f" ({said['id']})" if said.get("id") else ""
         return errors.StoreUnavailable(f"{server}: {told}{name}")
     make = _MADE.get(code) or _MADE.get(_BY_STATUS.get(status, ""))

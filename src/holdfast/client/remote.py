@@ -16,13 +16,15 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
+from holdfast.authoring.signature import outgoing
 from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle
 from holdfast.client.remote_job import RemoteJob
+from holdfast.client.remote_limits import RemoteLimits
 from holdfast.client.verbs import Client
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.wire import Wire, at_run
-from holdfast.client.workers import WorkerStatus
+from holdfast.client.workers import GateView, WorkerStatus
 from holdfast.config import Config
 from holdfast.durations import Duration, seconds
 from holdfast.errors import InvalidArguments, UnknownEntry
@@ -76,7 +78,7 @@ class _Removed(msgspec.Struct):
     removed: int
 
 
-class RemoteClient(Client):
+class RemoteClient(RemoteLimits, Client):
     """Runs on a server: every verb of `Client`, and starting by name."""
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float) -> None:
@@ -127,7 +129,7 @@ class RemoteClient(Client):
         name = f"{creation.plugin_id}.{creation.entry_id}"
         ours = creation.idempotency_key is None
         key = f"{AUTO}{new_id()}" if creation.idempotency_key is None else creation.idempotency_key
-        plain = kept(creation.entry_id, msgspec.structs.replace(creation, idempotency_key=key))
+        plain = outgoing(creation.entry_id, msgspec.structs.replace(creation, idempotency_key=key))
         about = name if ours else key
         status, record = await self._wire.ask("POST", "/runs", RunRecord, body=plain, again=True, about=about)
         return Created(_shown(record), existing=status != CREATED_STATUS and not ours)
@@ -200,6 +202,10 @@ class RemoteClient(Client):
         """List who works; see `Client.aworkers`."""
         return await self._items("/workers", WorkerStatus)
 
+    async def agates(self) -> builtins.list[GateView]:
+        """List gates; see `Client.agates`."""
+        return await self._items("/gates", GateView)
+
     async def aentries(self) -> builtins.list[Entry]:
         """List the jobs that the server can start."""
         return await self._items("/entries", Entry)
@@ -249,6 +255,20 @@ class RemoteClient(Client):
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Let a paused run go on."""
         return await self._steer(run_id, "resume", actor=actor)
+
+    async def agrant(
+        self,
+        run_id: str,
+        granted: Mapping[str, float] | None = None,
+        *,
+        actor: str | None = None,
+        id: str | None = None,  # noqa: A002 - as a signal's
+        **more: float,
+    ) -> str:
+        """Let a run spend more than its budget, by so much; see `Client.agrant`."""
+        body = _given(amounts={**(granted or {}), **more}, actor=actor, id=id or new_id())
+        _, told = await self._wire.ask("POST", at_run(run_id, "grant"), _Told, body=body, again=True, about=run_id)
+        return told.outcome
 
     async def aresolve(
         self,
@@ -346,11 +366,7 @@ def _query(where: RunFilter) -> builtins.list[tuple[str, str]]:
     query = [("status", str(status)) for status in where.status]
     names = ("plugin_id", "entry_id", "queue", "idempotency_key", "created_after", "created_before")
     query += [(name, str(getattr(where, name))) for name in names if getattr(where, name) is not None]
-    written = {True: "true", False: "false"}
-    query += [
-        (f"attr.{name}", written[value] if isinstance(value, bool) else str(value))
-        for name, value in where.attributes.items()
-    ]
+    query += [(f"attr.{name}", msgspec.json.encode(value).decode()) for name, value in where.attributes.items()]
     return query
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.authoring.signature import payload as kept
+from holdfast.authoring.signature import outgoing
 from holdfast.client.handle import RunHandle
 from holdfast.client.views import Creation
 from holdfast.durations import seconds
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteJob"]
 
-_OPTIONS = frozenset({"attributes", "deadline", "delay", "key", "priority", "queue"})
+_OPTIONS = frozenset({"attributes", "deadline", "delay", "group", "key", "priority", "queue"})
 
 
 class RemoteJob:
@@ -27,7 +27,7 @@ class RemoteJob:
         self._client = client
 
     def options(self, **chosen: Any) -> RemoteJob:
-        """Choose ``key``, ``priority``, ``queue``, ``deadline``, ``delay`` and ``attributes``, as for an app's job."""
+        """Choose ``key``, ``priority``, ``queue``, ``deadline``, ``delay``, ``group``, ``attributes``, as in an app."""
         unknown = sorted(set(chosen) - _OPTIONS)
         if unknown:
             raise TypeError(f"unknown options {', '.join(unknown)}; there are {', '.join(sorted(_OPTIONS))}")
@@ -51,11 +51,12 @@ class RemoteJob:
         return Creation(
             plugin_id=plugin,
             entry_id=name,
-            args=kept(name, arguments),
+            args=outgoing(name, arguments),
             idempotency_key=chosen.get("key"),
             deadline=seconds(deadline) if deadline is not None else None,
             priority=chosen.get("priority", 0),
             delay=seconds(delay) if delay is not None else None,
             queue=chosen.get("queue"),
+            group=chosen.get("group"),
             attributes=dict(chosen.get("attributes") or {}),
         )

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import builtins
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.client.limiting import LimitVerbs
 from holdfast.client.portal import Portal
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
-from holdfast.client.workers import WorkerStatus
+from holdfast.client.workers import GateView, WorkerStatus
 from holdfast.durations import Duration
 from holdfast.machines import Event, RunRecord
 from holdfast.store import Evidence
@@ -26,7 +27,7 @@ __all__ = ["Client"]
 T = TypeVar("T")
 
 
-class Client(ABC):
+class Client(LimitVerbs):
     """Whoever can start, watch and steer runs."""
 
     def __init__(self, name: str) -> None:
@@ -89,6 +90,10 @@ class Client(ABC):
         """List who works here, what each runs, and which step that is in since when (L9)."""
 
     @abstractmethod
+    async def agates(self) -> builtins.list[GateView]:
+        """List the gates of the workers that were heard of lately, as they were then; each worker's own one first."""
+
+    @abstractmethod
     async def aentries(self) -> builtins.list[Entry]:
         """List the jobs that can be started by name."""
 
@@ -127,6 +132,21 @@ class Client(ABC):
     @abstractmethod
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Let a paused run go on."""
+
+    @abstractmethod
+    async def agrant(
+        self,
+        run_id: str,
+        granted: Mapping[str, float] | None = None,
+        *,
+        actor: str | None = None,
+        id: str | None = None,  # noqa: A002 - as a signal's
+        **more: float,
+    ) -> str:
+        """Let a run spend more than its budget, by so much: ``agrant(run, tokens=50_000)``.
+
+        It is kept until the run needs it. A repeat with the same id changes nothing. What became of it: as `asignal`.
+        """
 
     @abstractmethod
     async def aresolve(
@@ -228,6 +248,14 @@ class Client(ABC):
     def resume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Let a paused run go on; see `aresume`."""
         return self.block(self.aresume(run_id, actor=actor))
+
+    def grant(self, run_id: str, granted: Mapping[str, float] | None = None, **more: Any) -> str:
+        """Let a run spend more; see `agrant`."""
+        return self.block(self.agrant(run_id, granted, **more))
+
+    def gates(self) -> builtins.list[GateView]:
+        """List gates; see `agates`."""
+        return self.block(self.agates())
 
     def resolve(self, run_id: str, step: str, **answer: Any) -> RunRecord:
         """Answer for a tool in doubt; see `aresolve`."""

@@ -39,6 +39,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         priority: higher first.
         delay: how long to wait before it may start.
         queue: the queue, if not the job's own.
+        group: whose it is among those that share the queue: a tenant, a customer.
         attributes: what it is to be found by.
     """
 
@@ -50,6 +51,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     priority: int = 0
     delay: float | str | None = None
     queue: str | None = None
+    group: str | None = None
     attributes: dict[str, Attribute] = {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -30,24 +30,14 @@ async def watch(app: App, run_id: str) -> AsyncIterator[RunRecord]:
     try:
         while True:
             woken.clear()
-            seen = store.changes()
             record = await app.aget(run_id)
             if record != last:
                 yield record
                 last = record
             if record.status in TERMINAL_RUN_STATUSES:
                 return
-            await _something_new(app, woken, seen)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(store.floor_seconds):
+                    await woken.wait()
     finally:
         end()
-
-
-async def _something_new(app: App, woken: asyncio.Event, seen: int) -> None:
-    store = app.store()
-    end = time.monotonic() + store.floor_seconds if store.floor_seconds is not None else float("inf")
-    while not woken.is_set() and store.changes() == seen and time.monotonic() < end:
-        try:
-            async with asyncio.timeout(app.config.poll_seconds):
-                await woken.wait()
-        except TimeoutError:
-            continue

@@ -11,8 +11,9 @@ import msgspec
 from holdfast.client.views import Stats
 from holdfast.machines import JobEvent, JobState, OpenStep, fold
 from holdfast.store import Job, Store, WorkerCard
+from holdfast.store.rows import GateCard
 
-__all__ = ["RunningJob", "WorkerStatus", "stats", "workers"]
+__all__ = ["GateView", "RunningJob", "WorkerStatus", "gates", "stats", "workers"]
 
 
 class RunningJob(msgspec.Struct, frozen=True):
@@ -33,6 +34,14 @@ class RunningJob(msgspec.Struct, frozen=True):
     since: float
     lease_until: float
     steps: list[OpenStep]
+
+
+class GateView(msgspec.Struct, frozen=True):
+    """A gate in a worker's process, as the worker has last reported it, at the time given."""
+
+    worker: str
+    at: float
+    gate: GateCard
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
@@ -57,6 +66,13 @@ async def workers(store: Store) -> list[WorkerStatus]:
         WorkerStatus(card, now - card.seen_at <= card.lease_seconds, held.get(card.name, []))
         for card in await store.workers()
     ]
+
+
+async def gates(store: Store) -> list[GateView]:
+    """List the gates of everybody who was heard of lately."""
+    now = await store.now()
+    alive = [card for card in await store.workers() if now - card.seen_at <= card.lease_seconds]
+    return [GateView(card.name, card.seen_at, gate) for card in alive for gate in card.gates]
 
 
 async def stats(store: Store) -> Stats:

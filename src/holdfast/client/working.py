@@ -42,6 +42,7 @@ class AppWorker:
             concurrency=self._concurrency,
             queues=self._queues,
             name=self._name,
+            gates=self._app.shared_gates,
         )
         if self._stopped:
             return

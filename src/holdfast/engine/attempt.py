@@ -16,6 +16,7 @@ An attempt ends in exactly one of these ways, and writes at most one event for i
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import cached_property
@@ -23,10 +24,12 @@ from typing import Any
 
 from holdfast.authoring.context import Suspended, conductor, place
 from holdfast.authoring.functions import Call, JobFunction
+from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reporting import reporter
 from holdfast.config import Config
 from holdfast.engine import verdict
 from holdfast.engine.bridge import Bridge
+from holdfast.engine.budget import Spending
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
 from holdfast.engine.deliveries import Deliveries
@@ -34,12 +37,12 @@ from holdfast.engine.host import Host
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.products import Producer
-from holdfast.engine.recording import Recording
 from holdfast.engine.replay import Replay
 from holdfast.engine.threads import escaped
+from holdfast.engine.values import Values
 from holdfast.engine.verdict import Written
 from holdfast.engine.waits import Waits
-from holdfast.errors import StaleAttempt, StoreUnavailable, WaitTimeout
+from holdfast.errors import WaitTimeout
 from holdfast.journal import Journal
 from holdfast.machines import JobEvent
 from holdfast.store import Claimed
@@ -47,12 +50,11 @@ from holdfast.store.effects import EffectStore
 
 __all__ = ["Attempt"]
 
-EFFECTS_PAUSE_SECONDS = 1.0  # until a job is tried again whose effect store was away
 UNWINDING_SECONDS = 0.01  # code that catches its end and asks again and again gets slow answers, and starves nobody
-_PARTS = {"_calls", "_children", "waits", "outcomes", "deliveries", "products"}
+_PARTS = {"_calls", "_children", "waits", "outcomes", "deliveries", "products", "budget"}
 
 
-class Attempt(Ledger, Bridge, Producer, Recording):
+class Attempt(Ledger, Bridge, Producer, Spending, Values):
     """Runs one claimed job; the `Conductor` that its code talks to."""
 
     def __init__(
@@ -74,7 +76,10 @@ class Attempt(Ledger, Bridge, Producer, Recording):
         self._limit = config.payload_bytes_max
         self.now = now
         self._failures = self.replay.failures + 1  # should this attempt fail
-        self._args: dict[str, Any] = claimed.events[0].payload.get("args") or {}
+        created = claimed.events[0].payload
+        self._args: dict[str, Any] = created.get("args") or {}
+        self.budget_given = created.get("budget")
+        self.held_by: dict[str, str] = {}  # calls that wait for their gate, and its name
         self._function = function
         self.executor = executor
         self._effects = effects
@@ -122,8 +127,10 @@ class Attempt(Ledger, Bridge, Producer, Recording):
         self._host = host
         self.cross()
         self._timer = self._deadline_timer()
-        self._main = self.loop.create_task(self._code())
-        self._main.add_done_callback(self._conclude)
+        self._context = contextvars.copy_context()
+        self._context.run(revealed.set, Revealed())  # what its code will have seen of secrets
+        self._main = self.loop.create_task(self._code(), context=self._context)
+        self._main.add_done_callback(self._conclude, context=self._context)
         if self.row.cancel is not None:
             self.loop.call_soon(self.cancel)
 
@@ -178,7 +185,7 @@ class Attempt(Ledger, Bridge, Producer, Recording):
         place.set(None)  # whoever started this may have been at one
         try:
             if self._effects is not None:
-                await self._begin()
+                await self.outcomes.begin()
             kwargs = self._function.signature.decode(self._args)
             if not self._function.is_async:
                 return await self.in_thread(self._function.function, kwargs)
@@ -189,17 +196,9 @@ class Attempt(Ledger, Bridge, Producer, Recording):
             conductor.reset(conducted)  # the task keeps its context, and is kept here
             reporter.reset(reported)
 
-    async def _begin(self) -> None:
-        """See what earlier attempts have left in the effect store; without that nothing may be called."""
-        try:
-            await self.outcomes.begin()
-        except StaleAttempt as error:
-            self.lose()
-            raise Suspended from error
-        except StoreUnavailable as error:
-            later = {"reason": "effects_unavailable", "not_before": self.now() + EFFECTS_PAUSE_SECONDS}
-            self._intent = (JobEvent.REQUEUED.value, later)
-            raise Suspended from error
+    def put_off(self, reason: str, seconds: float) -> None:
+        """Have the job tried again after so many seconds, for a reason that is not its own."""
+        self._intent = (JobEvent.REQUEUED.value, {"reason": reason, "not_before": self.now() + seconds})
 
     def _ending(self) -> Written | None:
         """What to write for the way the code ended; None if nothing may be written."""
@@ -265,7 +264,7 @@ class Attempt(Ledger, Bridge, Producer, Recording):
 
     def _force(self) -> None:
         self._over = True
-        self.loop.call_soon(self._conclude)
+        self.loop.call_soon(self._conclude, context=self._context)
 
     def _deadline_timer(self) -> asyncio.TimerHandle | None:
         if self.row.ends_by is None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.context import conductor, external, place
 from holdfast.authoring.functions import Call, Done, NotDone
+from holdfast.authoring.gating import RetryAfter
+from holdfast.engine.admission import admitted, leave_alone
 from holdfast.engine.outcomes import Reporting
 from holdfast.engine.replay import Failure, Success
 from holdfast.engine.threads import escaped
@@ -33,6 +35,9 @@ NODE_STARTED, NODE_FINISHED = HistoryEvent.NODE_STARTED.value, HistoryEvent.NODE
 TOOL_STARTED, TOOL_FINISHED = HistoryEvent.TOOL_STARTED.value, HistoryEvent.TOOL_FINISHED.value
 
 
+POSTPONED_MAX = 100  # times that a call may be asked to come back later; from then on that is a failure
+
+
 class _TimedOut(Exception):
     """The call did not end in its time. For a tool: nobody knows what it did."""
 
@@ -45,6 +50,7 @@ class Calls:
         self._delivered = asyncio.Event()  # a recorded result was handed out
         self._not_begun: set[str] = set()  # tools whose time was over before a thread was free for them
         self._out_of_time: set[str] = set()  # tools in doubt because their time was over
+        self._errors: dict[str, BaseException] = {}  # of the last try of a call with a gate
 
     async def call(self, call: Call[..., Any], plain: dict[str, Any]) -> Any:
         """Hand out the recorded outcome, or bring one about and record it."""
@@ -66,7 +72,9 @@ class Calls:
             if outcome is None:
                 if node in attempt.replay.retry_at:
                     await self._due(node)
-                outcome = await self._try(call, node, plain)
+                if attempt.budgeted:
+                    await attempt.budget.kept()
+                outcome = await (self._try if call.gate is None else self._through_gate)(call, node, plain)
         return call.signature.decode_result(outcome.result)
 
     async def _frontier(self, name: str, node: str) -> None:
@@ -114,6 +122,18 @@ class Calls:
             await asyncio.sleep(delay)
             attempt.check_cancelled()
 
+    async def _through_gate(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
+        """One try, when the call's gate lets it through; how it ended is what the gate learns of the other side."""
+        assert call.gate is not None, "it has one"
+        share = await admitted(self._attempt, call.gate, node)
+        try:
+            outcome = await self._try(call, node, plain)
+        except BaseException as error:
+            share.release(self._errors.pop(node, error))
+            raise
+        share.release(self._errors.pop(node, None))
+        return outcome
+
     async def _try(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
         """One try. Success, or None if there is to be another; a final failure raises."""
         attempt = self._attempt
@@ -124,6 +144,7 @@ class Calls:
             result = await self._produced(call, node, plain)
             value = call.signature.encode_result(result, attempt.config.payload_bytes_max)
         except _TimedOut:
+            self._note(call, node, TimeoutError("step timeout"))
             if call.tool and node not in self._not_begun:
                 attempt.replay.in_doubt[node] = attempt.attempt
                 self._out_of_time.add(node)
@@ -133,8 +154,11 @@ class Calls:
             return None
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises is its failure
             attempt.check_cancelled()
+            self._note(call, node, error)
             self._failed(call, node, error, words(error))
             return None
+        if attempt.spends:
+            attempt.budget.ended(node)
         await attempt.outcomes.succeeded(call, node, value)
         await attempt.keep_up()
         return Success(value)
@@ -207,9 +231,29 @@ class Calls:
 
         return late
 
+    def _note(self, call: Call[..., Any], node: str, error: Exception) -> None:
+        """Write what a failed try has spent, and keep its error for its gate."""
+        if self._attempt.spends:
+            self._attempt.budget.ended(node)
+        if call.gate is not None:
+            self._errors[node] = error
+
+    def _postponed(self, call: Call[..., Any], node: str, error: RetryAfter, reason: str) -> bool:
+        """The other side asks to be left alone: its gate is closed for all, and the call is made again after that."""
+        attempt = self._attempt
+        leave_alone(call.gate, error.seconds)
+        if attempt.replay.postponed[node] >= POSTPONED_MAX:
+            return False
+        attempt.replay.postponed[node] += 1
+        retry_at = attempt.replay.retry_at[node] = attempt.now() + error.seconds
+        self._record_failure(call, node, "RetryAfter", reason, retry_at=retry_at, hopeless=False)
+        return True
+
     def _failed(self, call: Call[..., Any], node: str, error: Exception, reason: str) -> None:
         """Record a failed try and when the next is due; raise if there is none."""
         attempt = self._attempt
+        if isinstance(error, RetryAfter) and self._postponed(call, node, error, reason):
+            return
         attempt.replay.failed_tries[node] += 1
         failures = attempt.replay.failed_tries[node]
         backoff = call.backoff
@@ -230,6 +274,8 @@ class Calls:
         said: dict[str, Any] = {"node": node, "name": call.name, "result_type": result_type, "kind": kind}
         said["reason"] = reason[:2000]
         when = {"final": retry_at is None, **({"retry_at": retry_at} if retry_at is not None else {})}
+        if kind == "RetryAfter" and retry_at is not None:
+            when["postponed"] = True
         events = [(NODE_FINISHED, {**said, **when})]
         if call.tool:
             events.insert(0, (TOOL_FINISHED, said))

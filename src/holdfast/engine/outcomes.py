@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.context import Suspended
 from holdfast.authoring.functions import Call
-from holdfast.engine.verdict import Written
+from holdfast.engine.verdict import Written, words
 from holdfast.errors import EffectConflict, StaleAttempt, StoreUnavailable
 from holdfast.machines import HistoryEvent
 from holdfast.store import Evidence, KeepEvidence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Outcomes", "Reporting"]
 
 
+EFFECTS_PAUSE_SECONDS = 1.0  # until a job is tried again whose effect store was away
 TOOL_FINISHED, COMMAND_COMMITTED = HistoryEvent.TOOL_FINISHED.value, HistoryEvent.COMMAND_COMMITTED.value
 NODE_FINISHED = HistoryEvent.NODE_FINISHED.value
 
@@ -44,14 +45,21 @@ class Outcomes:
         self.unconfirmed: deque[tuple[int, str, int, Any]] = deque()  # tools whose end is under way to the disk
 
     async def begin(self) -> None:
-        """Shut earlier attempts out of the effect store, and see what they have left there.
+        """Shut earlier attempts out of the effect store, and see what they have left there; else nothing is called.
 
         Raises:
-            StaleAttempt: this attempt is an earlier one itself.
-            StoreUnavailable: the effect store cannot be used; no call may be made.
+            Suspended: this attempt is an earlier one itself, or the effect store cannot be used.
         """
-        if self._store is not None:
+        if self._store is None:
+            return
+        try:
             self._left = await self._store.begin(self._attempt.job, self._attempt.attempt)
+        except StaleAttempt as error:
+            self._attempt.lose()
+            raise Suspended from error
+        except StoreUnavailable as error:
+            self._attempt.put_off("effects_unavailable", EFFECTS_PAUSE_SECONDS)
+            raise Suspended from error
 
     def left(self, node: str) -> Effect | None:
         """Hand out the effect that an earlier attempt has left of this call, once."""
@@ -130,7 +138,7 @@ class Reporting:
         try:
             value = self._function(**kwargs)
         except Exception as error:
-            self._end(None, f"{type(error).__name__}: {error}")
+            self._end(None, f"{type(error).__name__}: {words(error)}")
             raise
         self._end(value, None)
         return value

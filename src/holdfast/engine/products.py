@@ -40,6 +40,7 @@ class Products:
         self._attempt = attempt
         self._lock = threading.Lock()
         self._said: dict[str, Any] = {}
+        self._spent: dict[str, float] = {}
         self._news = False  # whether there is something that was not written yet
         self._writing: asyncio.Future[Any] | asyncio.TimerHandle | None = None
         self._written_at = float("-inf")
@@ -51,10 +52,17 @@ class Products:
 
     # Progress
 
+    def spent(self, amounts: dict[str, float]) -> None:
+        """Show what the run has spent so far among its figures."""
+        self._spent = amounts
+        self.progress({})
+
     def progress(self, said: dict[str, Any]) -> None:
         """Take what is said; from any thread."""
         with self._lock:
             together = {**self._said, **said}
+            if self._spent:
+                together["metrics"] = {**(together.get("metrics") or {}), "spent": self._spent}
             within(together)
             self._said = together
         if self._attempt.replay.owed:

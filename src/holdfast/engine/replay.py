@@ -24,6 +24,7 @@ import msgspec
 from holdfast.authoring.context import place
 from holdfast.authoring.signature import fingerprint
 from holdfast.machines import Event, HistoryEvent, JobEvent
+from holdfast.machines.course import DEADLINE
 from holdfast.machines.rules import is_failure
 
 __all__ = ["Failure", "Replay", "Success"]
@@ -59,6 +60,7 @@ class Replay:
         self.values: dict[str, Any] = {}
         self.tries: defaultdict[str, int] = defaultdict(int)
         self.failed_tries: defaultdict[str, int] = defaultdict(int)
+        self.postponed: defaultdict[str, int] = defaultdict(int)  # node → times it was asked to come back later
         self.retry_at: dict[str, float] = {}  # node whose next try is not due before this time
         self.plan: dict[str, Any] | None = None
         self.failures = 0  # of the job's own code, in this run
@@ -146,7 +148,7 @@ class Replay:
                 if not is_failure(payload):
                     self._keep(node, payload, Success(payload.get("result")))
             case HistoryEvent.NODE_FINISHED if is_failure(payload):
-                self.failed_tries[node] += 1
+                (self.postponed if payload.get("postponed") else self.failed_tries)[node] += 1
                 self.retry_at[node] = payload.get("retry_at") or 0.0
                 if payload.get("final"):
                     self._keep(node, payload, Failure(payload.get("kind") or "", payload.get("reason") or ""))
@@ -166,8 +168,8 @@ class Replay:
 
     def _complete(self, payload: dict[str, Any]) -> None:
         node = payload.get("node")
-        if node is None:
-            return  # a pause has no place in the code
+        if node is None or payload.get("outcome") == DEADLINE:
+            return  # a pause has no place in the code; a wait that its run's deadline cut off has not ended
         if payload.get("outcome") == "resolved":
             self.answers[node] = payload.get("payload") or {}
         else:

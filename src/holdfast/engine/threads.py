@@ -59,6 +59,12 @@ class Threads(Executor):
         for task in dropped:
             task.cancel()
 
+    def resize(self, at_once: int) -> None:
+        """Have so many threads from now on; of those that are there none is ended."""
+        with self._changed:
+            self._at_once = at_once
+            self._man()
+
     def abandon(self, task: _Task) -> None:
         """Stop counting the thread that runs this, if one does."""
         with self._changed:

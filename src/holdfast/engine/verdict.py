@@ -1,4 +1,7 @@
-"""How code ended, as the event to write for it: completed, failed for good, or to be tried again (SPEC E10, J11)."""
+"""How code ended, as the event to write for it: completed, failed for good, or to be tried again (SPEC E10, J11).
+
+What errors say is redacted, and only then cut to its length: half a secret is one, too.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import traceback
 from typing import Any
 
 from holdfast.authoring.functions import JobFunction
+from holdfast.authoring.redaction import redacted
 from holdfast.errors import (
     InDoubt,
     InvalidArguments,
@@ -68,4 +72,4 @@ def words(error: BaseException) -> str:
 
 
 def _writable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
+    return redacted(text).encode(errors="backslashreplace").decode()

@@ -62,6 +62,7 @@ class Waits:
         key: str,
         wait_type: str,
         timeout: float | None = None,  # noqa: ASYNC109 - kept over restarts
+        said: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Wait at this place; how the wait was completed, in this attempt or an earlier one."""
         attempt = self._attempt
@@ -72,27 +73,29 @@ class Waits:
         if timeout is not None:
             deadline = attempt.recorded(f"{node}:until", lambda: attempt.now() + timeout)
         long = deadline is None or deadline - attempt.now() > attempt.config.park_seconds
-        said = {"node": node, "correlation_key": key, "wait_type": wait_type, "deadline": deadline, "park": long}
+        place = {"node": node, "correlation_key": key, "wait_type": wait_type, "deadline": deadline, "park": long}
         ended: dict[str, Any] = await self._wait(
-            float("inf") if deadline is None else deadline, (JobEvent.WAITING.value, said)
+            float("inf") if deadline is None else deadline, (JobEvent.WAITING.value, {**place, **(said or {})})
         )
         return ended
 
     async def ask(self, node: str, key: str) -> None:
         """Wait for an operator's answer, from inside a call."""
-        with self._not_working():
+        with self.not_working():
             await self.blocked_on(node, key, "human")
 
     async def pause(self) -> None:
         """Stop here until somebody lets the job go on, from inside a call (J13)."""
         said = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True}
-        with self._not_working():
+        with self.not_working():
             await self._wait(PAUSED, (JobEvent.WAITING.value, said))
 
-    async def retry_later(self, node: str, not_before: float) -> None:
-        """Give the job back until a retry is due, from inside a call (J11)."""
+    async def retry_later(self, node: str, not_before: float, gate: str | None = None) -> None:
+        """Give the job back until a retry is due or a gate opens, from inside a call (J11)."""
         said = {"reason": "step_retry", "not_before": not_before, "node": node}
-        with self._not_working():
+        if gate is not None:
+            said["gate"] = gate
+        with self.not_working():
             await self._wait(not_before, (JobEvent.REQUEUED.value, said))
 
     def look(self) -> None:
@@ -151,7 +154,8 @@ class Waits:
             self._attempt.suspend(first.intent if first.until == PAUSED else _with(first.intent, others))
 
     @contextlib.contextmanager
-    def _not_working(self) -> Iterator[None]:
+    def not_working(self) -> Iterator[None]:
+        """Inside a call: it only waits."""
         self.busy -= 1
         try:
             yield

@@ -1,7 +1,7 @@
 """A worker: claims jobs, keeps their leases, runs their attempts, sweeps what time has ended (SPEC section 2).
 
-It does no polling work of its own: it wakes when this process has written something, when another has (a cheap look
-at the file's version), when something becomes due, or when a slot is free.
+It does no polling work of its own: it wakes when this process has written something, when another has and the store
+hears of it, when something becomes due, or when a slot is free.
 
 What can go wrong, and what happens then:
 
@@ -19,25 +19,32 @@ import asyncio
 import contextlib
 import os
 import platform
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from holdfast.authoring.functions import JobFunction
 from holdfast.config import Config
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
+from holdfast.engine.heartbeat import Heartbeat
+from holdfast.engine.readiness import WorkGate, gate_cards
+from holdfast.engine.settings import reloading
 from holdfast.engine.threads import Threads
 from holdfast.errors import StaleAttempt, StoreUnavailable, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import Journal
 from holdfast.machines import JobEvent
+from holdfast.machines.ready import ReadyState
+from holdfast.ready import Gate, OnViolation, WakeSource, log_violation
 from holdfast.store import (
     Append,
     Bury,
     Claim,
     Claimed,
+    Claims,
     Command,
     Expire,
     Leases,
@@ -48,12 +55,13 @@ from holdfast.store import (
     Store,
     WorkerCard,
 )
-from holdfast.store.changes import ASKED, WORK
+from holdfast.store.changes import ASKED, EVENTS, LIMITS, WORK
 from holdfast.store.effects import EffectStore
 
 __all__ = ["Worker"]
 
 SWEEP_MAX = 100  # jobs that one sweep touches; a full one is followed by another at once
+ROOM_SECONDS = 0.02  # how soon a worker that limits hold looks again when something has happened to other jobs
 LOST_MAX = 1000  # attempts remembered whose code has not ended yet
 CLAIM_MAX = 500  # jobs taken by one claim: a claim costs little more for many than for one
 FRESH_SECONDS = 0.1  # for which a look at the store's clock is good, while nothing is heard
@@ -63,7 +71,7 @@ PAUSE_SECONDS_MAX = 5.0  # longest pause between tries while the store is away
 class Worker:
     """Runs jobs of the given entries until it is stopped."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a worker is made of
         self,
         store: Store,
         entries: Mapping[tuple[str, str], JobFunction[..., Any]],
@@ -74,22 +82,25 @@ class Worker:
         concurrency: int | None = None,
         queues: frozenset[str] | None = None,
         name: str | None = None,
+        gates: Callable[[], Sequence[Gate]] = tuple,
+        on_violation: OnViolation = log_violation,
     ) -> None:
         self.name = name or new_id()
+        self.gate = WorkGate(concurrency or config.concurrency, on_violation=on_violation)
         self.running: dict[str, Attempt] = {}  # until their ends are on disk
+        self._gates = gates
+        self._fixed_slots = concurrency is not None
         self._store = store
         self._entries = entries
         self._config = config
         self._children = children
         self._effects = effects
-        self._slots = concurrency or config.concurrency
         self._queues = queues
-        self._busy = 0  # slots in use: attempts whose code has not ended
         self._unsettled: set[Attempt] = set()  # those that are running, and those that others have taken the place of
         self._lost: list[Attempt] = []  # whose lease was lost, or of whose last write nobody knows
         self._stopping = False
         self._gone = False
-        self._drained = False
+        self._room_soon = False
         self._news = WORK | ASKED  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._asked = 0.0  # the store's time when it was last asked for
@@ -100,7 +111,7 @@ class Worker:
             name=self.name,
             host=platform.node(),
             pid=os.getpid(),
-            slots=self._slots,
+            slots=self.gate.slots,
             queues=tuple(sorted(queues)) if queues is not None else None,
             entries=tuple(sorted(f"{plugin}.{entry}" for plugin, entry in entries)),
             lease_seconds=config.lease_seconds,
@@ -112,10 +123,11 @@ class Worker:
         self._task = asyncio.current_task()
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
-        self._threads = Threads(2 * self._slots + 4)  # a plain job in every slot, and the plain call it is in
+        self._threads = Threads(2 * self.gate.slots + 4)  # a plain job in every slot, and the plain call it is in
         self._renewed = time.monotonic()
         unsubscribe = self._store.subscribe(self._notice)
-        heartbeat = _Heartbeat(self)
+        end_reloading = reloading(self._config, lambda new: self._loop.call_soon_threadsafe(self._reload, new))
+        heartbeat = Heartbeat(self.renew, self._config.lease_seconds / 3)
         heartbeat.start()
         self._store.attend(self.name)
         try:
@@ -127,6 +139,7 @@ class Worker:
             self._gone = True
             heartbeat.stop()
             unsubscribe()
+            end_reloading()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:
@@ -136,11 +149,29 @@ class Worker:
 
     def _notice(self, change: int) -> None:
         """A commit of this process has changed something; from any thread."""
-        if change & (WORK | ASKED):
+        if change & (WORK | ASKED | LIMITS):
             self._loop.call_soon_threadsafe(self._heard, change)
+        elif change & EVENTS and self.gate.held and not self._room_soon:
+            self._room_soon = True  # what has ended elsewhere may make room; not looked for with every event
+            self._loop.call_soon_threadsafe(self._loop.call_later, ROOM_SECONDS, self._room)
+
+    def _room(self) -> None:
+        self._room_soon = False
+        self._heard(WORK)
 
     def _heard(self, change: int) -> None:
         self._news |= change
+        if change & (WORK | LIMITS):
+            self.gate.heard(WakeSource.CONFIG_RELOAD if change & LIMITS else WakeSource.IO_READY)
+        self._wake.set()
+
+    def _reload(self, config: Config) -> None:
+        """Go on with other settings; jobs that run keep those they were started with."""
+        self._config = config
+        if not self._fixed_slots and config.concurrency != self.gate.slots:
+            self._threads.resize(2 * config.concurrency + 4)
+            self.gate.resized(config.concurrency)
+        self.gate.heard(WakeSource.CONFIG_RELOAD)
         self._wake.set()
 
     # The loop
@@ -150,20 +181,22 @@ class Worker:
         while not self._stopping:
             self._wake.clear()
             try:
-                seen = self._store.changes()  # before the turn: what comes during it must not be slept through
                 begun = await self._time()
                 told = self._news & WORK  # without it nothing is new that time alone brings about
                 more = await self._turn(begun)
                 now = begun
                 if told or (self._sweep_at is not None and self._sweep_at <= begun):
                     self._sweep_at, now = await self._store.next_due(begun), await self._store.now()
+                    self.gate.due(self._sweep_at - now if self._sweep_at is not None else None)
                 if not more:
                     if until_idle and self._idle(now):
                         return
-                    await self._sleep(self._until(now), seen)
+                    await self._sleep(now)
                 pause = 0.05
             except StoreUnavailable:
                 self._news, pause = WORK | ASKED, min(pause * 2, PAUSE_SECONDS_MAX)
+                self.gate.away(pause)
+                self._poll()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
@@ -178,8 +211,9 @@ class Worker:
 
     def _idle(self, now: float) -> bool:
         """Nothing runs, the last claim found all there was, nothing was heard since, and nothing is due soon."""
-        soon = self._sweep_at is not None and self._sweep_at - now <= self._config.idle_seconds
-        return self._drained and not self.running and not self._wake.is_set() and not soon
+        times = [self._sweep_at, *(one.until for one in self.gate.held)]
+        soon = any(at is not None and at - now <= self._config.idle_seconds for at in times)
+        return not self.gate.fresh and not self.running and not self._wake.is_set() and not soon
 
     async def _return_lost(self) -> None:
         """Give back what was lost to an outage of the store, while nobody else has it: no crash, no expiry to await.
@@ -210,20 +244,17 @@ class Worker:
         if self._sweep_at is not None and self._sweep_at <= now:
             expired, reclaimed = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX))
             full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
-            self._drained = False
-        if news & WORK or not self._drained:
+            self.gate.heard()
+        if self.gate.poll_ready().state is ReadyState.READY:
             await self._claim()
-        return full or (not self._drained and self._busy < self._slots)
+        return full or (self.gate.fresh and self.gate.busy < self.gate.slots)
 
     async def _claim(self) -> None:
-        """Take as many jobs as there are slots; `_drained` if that was all there was.
+        """Take as many jobs as there are slots.
 
         A slot is free when its job's code has ended. The end is written first, in this transaction or an earlier one.
         """
-        limit = min(self._slots - self._busy, CLAIM_MAX)
-        self._drained = False
-        if limit <= 0:
-            return
+        limit = min(self.gate.slots - self.gate.busy, CLAIM_MAX)
         claim = Claim(
             worker=self.name,
             entries=frozenset(self._entries),
@@ -231,13 +262,17 @@ class Worker:
             limit=limit,
             lease_seconds=self._config.lease_seconds,
         )
-        claimed: list[Claimed] = await self._journal.write(claim)
+        self.gate.fresh = False  # what is heard of from here on may come too late for this claim
+        answer: Claims = await self._journal.write(claim)
+        claimed = answer.claimed
         if claimed:  # they tell the store's time, too
             self._asked, self._asked_at = claimed[0].job.updated_at, self._loop.time()
             self._ahead = self._asked - time.time()
         for one in claimed:
             self._start(one)
-        self._drained = len(claimed) < limit
+        now = self._asked + self._loop.time() - self._asked_at
+        all_there_was = len(claimed) < limit and not self.gate.fresh
+        self.gate.claimed(all_there_was=all_there_was, held=answer.held, now=now)
 
     async def _write(self, *commands: Command) -> list[Any]:
         """Carry out commands with the next batch of the journal; their answers."""
@@ -262,13 +297,13 @@ class Worker:
             self.running[claimed.job.id].lose()  # its lease ran out before we noticed, and the job came back to us
         self.running[claimed.job.id] = attempt
         self._unsettled.add(attempt)
-        self._busy += 1
+        self.gate.busy += 1
         attempt.start(self)
 
     def freed(self, attempt: Attempt) -> None:
         """An attempt's code runs no more: its slot is free."""
         del attempt
-        self._busy -= 1
+        self.gate.freed()
         self._wake.set()
 
     def settled(self, attempt: Attempt) -> None:
@@ -292,19 +327,28 @@ class Worker:
         floor = min(self._config.lease_seconds / 3, self._store.floor_seconds or float("inf"))
         return floor if self._sweep_at is None else max(0.001, min(self._sweep_at - now, floor))
 
-    async def _sleep(self, seconds: float, seen: int) -> None:
-        """Wait for a wake, a change by another process since `seen`, or the time; whichever comes first."""
-        end = self._loop.time() + seconds
-        while not self._wake.is_set() and (left := end - self._loop.time()) > 0:
+    def _poll(self) -> ReadyState:
+        """Have the gate say all it has to say, down to that it is Ready, or Pending and by what it will be woken."""
+        while (state := self.gate.poll_ready(self._wake.set).state) not in {ReadyState.READY, ReadyState.PENDING}:
+            pass
+        return state
+
+    async def _sleep(self, now: float) -> None:
+        """Wait for a wake, for what is due next, or until a look finds something that nobody was told of."""
+        begun = self._loop.time() - now
+        while not self._wake.is_set() and self._poll() is ReadyState.PENDING:
+            now = self._loop.time() - begun
+            wait = self.gate.wake_in_seconds()
             try:
-                async with asyncio.timeout(min(left, self._config.poll_seconds)):
+                async with asyncio.timeout(min(self._until(now), wait if wait is not None else float("inf"))):
                     await self._wake.wait()
             except TimeoutError:
-                if self._store.changes() != seen:
+                due = self._sweep_at is not None and self._sweep_at <= self._loop.time() - begun
+                if not due and (self.running or await self._store.stirs()):
+                    self.gate.heard()
+                if due or self.running or self.gate.fresh:
                     self._news |= WORK | ASKED
                     return
-        if not self._wake.is_set():
-            self._news |= WORK | ASKED  # the floor: whatever was not heard of is found now
 
     async def _hand_back(self) -> None:
         """Let what runs go on for a while, then give it back to the queue (L6)."""
@@ -328,7 +372,10 @@ class Worker:
         held = tuple((job, attempt.attempt) for job, attempt in list(self.running.items()))
         try:
             renewal = Renew(self.name, held, self._config.lease_seconds)
-            leases, _ = self._store.commit_blocking([renewal, Report(self._card)])
+            at_gates = [(gate, job) for job, one in list(self.running.items()) for gate in list(one.held_by.values())]
+            cards = gate_cards([self.gate, *self._gates()], self._now(), at_gates)
+            card = msgspec.structs.replace(self._card, slots=self.gate.slots, gates=cards)
+            leases, _ = self._store.commit_blocking([renewal, Report(card)])
         except StoreUnavailable:
             if time.monotonic() - self._renewed > self._config.lease_seconds * 0.8:
                 lost = frozenset(job for job, _ in held)  # nobody may take them yet, and by then we have stopped
@@ -347,22 +394,3 @@ class Worker:
         for job in leases.pause:
             if job in self.running:
                 self.running[job].ask_to_pause()
-
-
-class _Heartbeat(threading.Thread):
-    """Renews a worker's leases and says that it is there, at a third of their length, whatever the loop does."""
-
-    def __init__(self, worker: Worker) -> None:
-        super().__init__(name="holdfast-heartbeat", daemon=True)
-        self._worker = worker
-        self._ended = threading.Event()
-        self._every = worker._config.lease_seconds / 3  # noqa: SLF001 - the two are one
-
-    def run(self) -> None:
-        self._worker.renew()
-        while not self._ended.wait(self._every):
-            self._worker.renew()
-
-    def stop(self) -> None:
-        self._ended.set()
-        self.join()

@@ -34,6 +34,7 @@
     │   ├── StepFailed                            a step or tool failed for good
     │   │   ├── InDoubt                           a tool may or may not have acted, and does not ask
     │   │   └── PlanFailed                        nodes of a plan failed, and all that could go on has ended
+    │   ├── SecretUnavailable (LookupError)       this process cannot reveal a secret: cause and cure are named
     │   ├── WaitTimeout (TimeoutError)            nobody signalled in time
     │   └── NonDeterminism (RuntimeError)         a replay asked for something else than what was recorded
     ├── how a run ended
@@ -41,6 +42,7 @@
     │   ├── RunCanceled (RuntimeError)
     │   └── RunTimedOut (TimeoutError)
     └── the world failed
+        ├── QueueFull (RuntimeError)              the queue is as deep as it may be; nothing was stored, try later
         ├── StaleAttempt (RuntimeError)           the writer no longer holds the job; nothing was written
         └── StoreUnavailable (RuntimeError)       the database cannot be used now; cause and cure are named
 
@@ -50,7 +52,16 @@ Errors are named after the condition, carry its parts as fields, and say what to
 from __future__ import annotations
 
 from holdfast.errors.base import HoldfastError
-from holdfast.errors.wakes import EmptyWakeSet, InvalidWake, MissingWake, WakeOutsidePending, WakeRefused
+from holdfast.errors.refusals import (
+    EmptyWakeSet,
+    InvalidRunTransition,
+    InvalidTransition,
+    InvalidWake,
+    MissingWake,
+    TransitionRefused,
+    WakeOutsidePending,
+    WakeRefused,
+)
 
 __all__ = [
     "EffectConflict",
@@ -75,9 +86,11 @@ __all__ = [
     "PayloadTooLarge",
     "Permanent",
     "PlanFailed",
+    "QueueFull",
     "RunCanceled",
     "RunFailed",
     "RunTimedOut",
+    "SecretUnavailable",
     "StaleAttempt",
     "StepFailed",
     "StoreUnavailable",
@@ -88,72 +101,6 @@ __all__ = [
     "WakeOutsidePending",
     "WakeRefused",
 ]
-
-
-class TransitionRefused(HoldfastError, RuntimeError):
-    """A state machine has no row for what was asked; nothing was changed.
-
-    Attributes:
-        machine: name of the machine, for example ``"Job"``.
-        current: state it was in, or None before its first event.
-        event: what it was asked to take.
-        target: the state asked for, where the machine is asked for states by name (Run, ReadyState); None for Job.
-        detail: the reason, and what would have been accepted.
-        index: position in the stream, where a whole stream was read; else None.
-        rule: number of the broken rule in the specification, where one is known.
-    """
-
-    machine: str = ""
-    asks_for_states: bool = False
-
-    def __init__(
-        self,
-        current: str | None,
-        event: str,
-        *,
-        machine: str | None = None,
-        target: str | None = None,
-        detail: str = "",
-        index: int | None = None,
-        rule: str | None = None,
-    ) -> None:
-        self.current = current
-        self.event = event
-        self.machine = machine if machine is not None else type(self).machine
-        self.target = event if target is None and self.asks_for_states else target
-        self.detail = detail
-        self.index = index
-        self.rule = rule
-        super().__init__(current, event)
-
-    @property
-    def state(self) -> str | None:
-        """The state the machine was in: another name of `current`."""
-        return self.current
-
-    def __str__(self) -> str:
-        where = f"event {self.index}: " if self.index is not None else ""
-        state = "(initial)" if self.current is None else str(self.current)
-        rule = f" [{self.rule}]" if self.rule else ""
-        reason = f": {self.detail}" if self.detail else ""
-        return f"{where}{self.machine} in {state} refuses {self.event}{rule}{reason}"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # The default would rebuild from `args` alone and lose the keyword fields on the way between processes.
-        return (type(self), self.args, self.__dict__)
-
-
-class InvalidTransition(TransitionRefused):
-    """The Job or ReadyState machine has no row for this event in this state."""
-
-    machine = "Job"
-
-
-class InvalidRunTransition(TransitionRefused):
-    """The Run machine has no way from `current` to `target`."""
-
-    machine = "Run"
-    asks_for_states = True
 
 
 class InvalidTable(HoldfastError, ValueError):
@@ -186,6 +133,20 @@ class StaleAttempt(HoldfastError, RuntimeError):
     def __str__(self) -> str:
         newest = f"its newest is {self.current}"
         return f"attempt {self.attempt} no longer holds job {self.job} ({newest}); nothing was written"
+
+
+class QueueFull(HoldfastError, RuntimeError):
+    """A queue holds as many jobs as it may: nothing was stored, and it is worth trying again after a while."""
+
+    def __init__(self, queue: str, depth: int, retry_after_seconds: float) -> None:
+        self.queue, self.depth, self.retry_after_seconds = queue, depth, retry_after_seconds
+        super().__init__(queue, depth, retry_after_seconds)
+
+    def __str__(self) -> str:
+        return (
+            f"the queue {self.queue!r} holds {self.depth:,} jobs that wait, and takes no more:"
+            f" try again in {self.retry_after_seconds:g} s, or raise its depth"
+        )
 
 
 class IdempotencyConflict(HoldfastError, ValueError):
@@ -319,6 +280,10 @@ class InDoubt(StepFailed):
 
 class PlanFailed(StepFailed):
     """Nodes of a plan have failed; `reason` lists them all. What did not depend on them was done, or not begun."""
+
+
+class SecretUnavailable(HoldfastError, LookupError):
+    """This process cannot reveal a secret: it lacks the variable or the codec, or the codec cannot open it."""
 
 
 class WaitTimeout(HoldfastError, TimeoutError):

@@ -1,4 +1,4 @@
-"""The base of all our errors."""
+"""The root of the tree that `holdfast.errors` draws."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ is called with what its type hints say, as ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -58,7 +57,7 @@ class Calling:
         if node.on_doubt is not None:
             made.on_doubt, made.reconcile = node.on_doubt, None
         if node.gate is not None:
-            made.function = _gated(made, self._names.gates[node.gate])
+            made.gate = self._names.gates[node.gate]
         return made
 
     def job(self, node: JobNode | MapNode) -> JobFunction[..., Any]:
@@ -80,21 +79,3 @@ def _copied(function: F) -> F:
     other.__dict__.update(function.__dict__)
     other.__dict__["signature"] = _Plain(function.signature)
     return other
-
-
-def _gated(call: Call[..., Any], gate: Any) -> Callable[..., Any]:
-    """Have a function pass a gate each time it is called."""
-    function = call.function
-    if call.is_async:
-
-        async def awaited(**kwargs: Any) -> Any:
-            async with gate:
-                return await function(**kwargs)
-
-        return awaited
-
-    def called(**kwargs: Any) -> Any:
-        with gate:
-            return function(**kwargs)
-
-    return called

@@ -81,10 +81,14 @@ class PlanJob(Draft, JobFunction[..., Any]):
     def _ready(self) -> tuple[Plan, _Inputs]:
         if self._checked is None or self._checked[0] != len(self._nodes):
             names, plan = self._of_app(), self.plan()
-            self._checked = len(self._nodes), plan, _Inputs(_anything, self.name)  # should it start itself as a child
+            self._checked = (
+                len(self._nodes),
+                plan,
+                _Inputs(_anything, self.name, self._starter.vault),
+            )  # should it start itself as a child
             try:
                 checked(plan, names)
-                self._checked = len(self._nodes), plan, _Inputs(_function(plan, names), self.name)
+                self._checked = len(self._nodes), plan, _Inputs(_function(plan, names), self.name, self._starter.vault)
             except InvalidPlan:
                 self._checked = None
                 raise

@@ -20,6 +20,7 @@ from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import decide
 from holdfast.store.changes import WORK
+from holdfast.store.limited import Limited
 from holdfast.store.looking import attribute_text
 from holdfast.store.produced import Produced
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
@@ -30,7 +31,7 @@ Key = tuple[str, str, str]  # plugin, entry and idempotency key
 Sealed = tuple[Event, bytes]  # an event, and its payload as canonical JSON
 
 
-class Batch(Produced):
+class Batch(Limited):
     """The commands of one batch; made and used inside one transaction, by one thread.
 
     Args:
@@ -39,6 +40,7 @@ class Batch(Produced):
     """
 
     def __init__(self, now: float, known: Mapping[str, Job]) -> None:
+        super().__init__()
         self.now = now
         self.change = 0  # what there is to tell; see `holdfast.store.changes`
         self.ended = False  # whether a job has come to its end, which others may wait for
@@ -68,7 +70,7 @@ class Batch(Produced):
         held = {name: job for name, job in self._jobs.items() if job.state is JobState.RUNNING}
         return {name: held.get(name) for name in (*self._stored, *self._jobs)}  # removed ones are in the first alone
 
-    # What a database does
+    # What a database does; more of it is named where it is used: in `Limited` and `Produced`
 
     @abstractmethod
     def read_rows(self, names: list[str]) -> Iterable[Job]:
@@ -101,10 +103,6 @@ class Batch(Produced):
     @abstractmethod
     def find_children(self, parents: list[str]) -> dict[str, list[str]]:
         """Find the jobs that each of some has started and that have not ended."""
-
-    @abstractmethod
-    def find_claimable(self, command: c.Claim) -> list[str]:
-        """Find the jobs that a claim takes, in its order."""
 
     @abstractmethod
     def find_expired(self, limit: int) -> list[str]:
@@ -159,6 +157,8 @@ class Batch(Produced):
                 self._carry_out(following)
 
     def _carry_out(self, command: c.Command) -> Any:
+        if self._depths and type(command) is not c.Submit:
+            self._depths.clear()  # of queues: it may let jobs out or in
         handler = self._handlers.get(type(command))
         return handler(self, command) if handler is not None else self._about_one_job(command)
 
@@ -176,7 +176,7 @@ class Batch(Produced):
         return self._take(decide.append(command, job, self.now, inbox))
 
     def _submit(self, command: c.Submit) -> Any:
-        existing = self._existing(command)
+        existing = self._existing(command) or self.admit(command)
         answer = self._take(decide.submit(command, self.now, existing))
         if existing is None and command.idempotency_key is not None:
             self._keys[command.plugin, command.entry, command.idempotency_key] = command.job
@@ -194,15 +194,16 @@ class Batch(Produced):
         found = self._keys[key]
         return self.job(found) if found is not None else None
 
-    def _claim(self, command: c.Claim) -> list[c.Claimed]:
+    def _claim(self, command: c.Claim) -> c.Claims:
         self.flush()
-        names = self._found(self.find_claimable(command))
+        chosen, held = self.choose(command)
+        names = self._found(chosen)
         streams = self.read_streams(names) if names else {}
         for name in names:
             decision = decide.claim(self._jobs[name], command, self.now)
             self._take(decision)
             streams[name] += decision.events
-        return [c.Claimed(self._jobs[name], streams[name]) for name in names]
+        return c.Claims([c.Claimed(self._jobs[name], streams[name]) for name in names], held)
 
     def _renew(self, command: c.Renew) -> c.Leases:
         self.load(name for name, _ in command.held)
@@ -394,4 +395,6 @@ class Batch(Produced):
         c.PutBlob: Produced.put_piece,
         c.Report: _report,
         c.Leave: _leave,
+        c.SetLimits: Limited.set_limits,
+        c.PauseQueue: Limited.pause_queue,
     }

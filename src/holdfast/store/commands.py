@@ -12,11 +12,13 @@ or nothing. `KeepEvidence`, `Report` and `Leave` touch no job at all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
+from holdfast.store.limits import Held, Limits
 from holdfast.store.rows import Evidence, Job, WorkerCard
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Cancel",
     "Claim",
     "Claimed",
+    "Claims",
     "Command",
     "Expire",
     "KeepEvidence",
@@ -34,6 +37,7 @@ __all__ = [
     "Leases",
     "Leave",
     "Pause",
+    "PauseQueue",
     "Progress",
     "Purge",
     "PutBlob",
@@ -44,6 +48,7 @@ __all__ = [
     "Resume",
     "Retry",
     "SendSignal",
+    "SetLimits",
     "Submit",
     "Submitted",
     "Swept",
@@ -54,7 +59,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Create a job: its row and job_created, one transaction. Answer: `Submitted`.
 
     The same idempotency key for the same plugin and entry gives the existing job if the fingerprint of the arguments
-    is equal, and `IdempotencyConflict` if it is not. A job id that exists already is treated the same way.
+    is equal, and `IdempotencyConflict` if it is not. A job id that exists already is treated the same way. A queue that
+    is as deep as it may be takes no more: `QueueFull`; but the children of a job, which was taken, it takes.
 
     A `plan` is recorded with it, as plan_generated. A `past` are events of calls that another job has made and this one
     is to reuse: they are written under an administrative claim, job_leased{purpose: fork}, that job_requeued ends.
@@ -75,6 +81,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent_key: str | None = None
     trace_id: str | None = None
     attributes: dict[str, Any] | None = None
+    budget: dict[str, int] | None = None  # what the run may spend, in millionths of each unit
+    group: str | None = None
     plan: dict[str, Any] | None = None
     past: tuple[tuple[str, dict[str, Any]], ...] = ()
 
@@ -88,10 +96,11 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Take up to `limit` claimable jobs under a new attempt each, with job_running. Answer: list of `Claimed`.
+    """Take up to `limit` claimable jobs under a new attempt each, with job_running. Answer: `Claims`.
 
     In the order of L7: priority, higher first; then due time; then age. Only jobs of the entries named (pairs of plugin
-    and entry) and, unless None, of the queues named.
+    and entry) and, unless None, of the queues named. Where a queue has limits, no more than they allow at this moment,
+    whoever else claims; where its jobs have groups, these take turns, and the order is that within each.
     """
 
     worker: str
@@ -106,6 +115,21 @@ class Claimed(msgspec.Struct, frozen=True):
 
     job: Job
     events: list[Event]
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """What a claim has taken, and what kept it from taking more of queues in which jobs wait."""
+
+    claimed: list[Claimed]
+    held: tuple[Held, ...] = ()
+
+    def __iter__(self) -> Iterator[Claimed]:
+        """Go through what was taken."""
+        return iter(self.claimed)
+
+    def __len__(self) -> int:
+        """Count what was taken."""
+        return len(self.claimed)
 
 
 class Renew(msgspec.Struct, frozen=True):
@@ -296,6 +320,21 @@ class Leave(msgspec.Struct, frozen=True):
     worker: str
 
 
+class SetLimits(msgspec.Struct, frozen=True):
+    """Set the limits of a queue, all of them but whether it is paused. Answer: None."""
+
+    limits: Limits
+    actor: str | None = None
+
+
+class PauseQueue(msgspec.Struct, frozen=True):
+    """Have nothing more of a queue started, or have it go on. Answer: None. What runs goes on."""
+
+    queue: str
+    paused: bool
+    actor: str | None = None
+
+
 class Swept(msgspec.Struct, frozen=True):
     """Which jobs a sweep has touched, in the order it did."""
 
@@ -323,4 +362,6 @@ Command = (
     | KeepEvidence
     | Report
     | Leave
+    | SetLimits
+    | PauseQueue
 )

@@ -23,6 +23,7 @@ from holdfast.store.pen import GROWING, Decision, Pen
 from holdfast.store.rows import Job, Lease, Signal
 
 __all__ = [
+    "BUDGET_KEY",
     "DOUBT",
     "PAUSE_KEY",
     "Decision",
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 PAUSE_KEY = "holdfast:pause"  # correlation key of the wait that a pause is
+BUDGET_KEY = "holdfast:budget"  # of that of a run that has spent more than it may
 DOUBT = "holdfast:doubt:"  # and, with the node behind it, of the wait for an operator's answer
 
 ID_LENGTH = 36  # of the names that `holdfast.ids` makes
@@ -73,6 +75,8 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         "parent_key": command.parent_key,
         "trace_id": command.trace_id,
         "attributes": command.attributes,
+        "budget": command.budget,
+        "group": command.group,
     }
     frozen, plain = freeze({name: value for name, value in said.items() if value is not None})
     event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
@@ -93,6 +97,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         parent_key=command.parent_key,
         trace_id=command.trace_id,
         attributes=command.attributes,
+        group=command.group,
         version=1,
         head=event.hash,
         due_at=max(command.due_at or 0.0, now),
@@ -172,7 +177,7 @@ def expire(job: Job, now: float) -> Decision | None:
     pen = Pen(job, now)
     if _deadline_passed(job, now):
         if job.wait is not None:
-            pen.complete_wait("expired")
+            pen.complete_wait(DEADLINE)  # not by its own time: a retried run waits there again
         _end_late(pen, now)
         return pen.end()
     if job.wait is not None and job.wait.deadline is not None and job.wait.deadline <= now:
@@ -346,7 +351,7 @@ def _pause(command: c.Pause, job: Job, now: float) -> Decision:
 
 def _resume(command: c.Resume, job: Job, now: float) -> Decision:
     pen = Pen(job, now)
-    if job.wait is not None and job.wait.correlation_key == PAUSE_KEY:
+    if job.wait is not None and job.wait.correlation_key in {PAUSE_KEY, BUDGET_KEY}:
         pen.complete_wait("resumed", {"actor": command.actor})
     pen.set(pause=False)
     decision = pen.end()

@@ -41,6 +41,11 @@ class FileLock:
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
+    def ring(self) -> None:
+        """Write to the file, so that whoever watches it knows that something was committed."""
+        if self._descriptor is not None:
+            os.pwrite(self._descriptor, b"!", 0)
+
     def close(self) -> None:
         """Let go of the file."""
         if self._descriptor is not None:

@@ -182,15 +182,25 @@ class Questions:
 
     def newest_runs(self, where: RunFilter, before: Place | None, limit: int) -> tuple[str, list[Any]]:
         """Ask for newest runs, each with its progress."""
-        said, values = self._conditions(where, "j.status")
+        others = dict(list(where.attributes.items())[1:])
+        said, values = self._conditions(msgspec.structs.replace(where, attributes=others), "j.status")
+        source, place = f"{self._schema}jobs j", "j.id"
+        if where.attributes:  # its index is in the order that is asked for: a page of it is read, and no more
+            source, place = f"{self._schema}attributes a JOIN {source} ON j.id = a.job", "a.job"
+            name, value = next(iter(where.attributes.items()))
+            said.insert(0, f"a.name = {self._mark} AND a.value = {self._mark}")
+            values[:0] = [name, attribute_text(value)]
         if before is not None:
             said.append(f"j.id <= {self._mark} AND (j.id < {self._mark} OR j.run < {self._mark})")
             values += [before[0], *before]
+            if where.attributes:  # nobody concludes it from the other
+                said.append(f"a.job <= {self._mark}")
+                values.append(before[0])
         columns = ", ".join(f"j.{name}" for name in JOB_COLUMNS.split(", "))
         filtered = f"WHERE {' AND '.join(said)}" if said else ""
         return (
-            f"SELECT {columns}, p.said, p.at FROM {self._schema}jobs j LEFT JOIN {self._schema}progress p"
-            f" ON p.job = j.id AND p.run = j.run {filtered} ORDER BY j.id DESC LIMIT {self._mark}"
+            f"SELECT {columns}, p.said, p.at FROM {source} LEFT JOIN {self._schema}progress p"
+            f" ON p.job = j.id AND p.run = j.run {filtered} ORDER BY {place} DESC LIMIT {self._mark}"
         ), [*values, limit]
 
     def past_runs(self, where: RunFilter, before: Place | None, limit: int) -> tuple[str, list[Any]]:
@@ -225,8 +235,8 @@ class Questions:
             said.append(f"{status} IN ({named})")
         for name, value in where.attributes.items():
             said.append(
-                f"j.id IN (SELECT a.job FROM {self._schema}attributes a"
-                f" WHERE a.name = {self._mark} AND a.value = {self._mark})"
+                f"EXISTS (SELECT 1 FROM {self._schema}attributes o WHERE o.name = {self._mark}"
+                f" AND o.value = {self._mark} AND o.job = j.id)"
             )
             values += [name, attribute_text(value)]
         return said, values

@@ -18,13 +18,13 @@ from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import decide
 from holdfast.store.changes import WORK
-from holdfast.store.memory_runs import MemoryRuns
+from holdfast.store.memory_limits import MemoryLimits
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 
 __all__ = ["MemoryStore"]
 
 
-class MemoryStore(MemoryRuns):
+class MemoryStore(MemoryLimits):
     """Keeps jobs in this process's memory."""
 
     floor_seconds: float | None = None
@@ -51,6 +51,8 @@ class MemoryStore(MemoryRuns):
             c.PutBlob: self.put_blob,
             c.Report: self._report,
             c.Leave: self._leave,
+            c.SetLimits: self.set_limits,
+            c.PauseQueue: self.pause_queue,
         }
         self._lock = threading.Lock()
         self._notices: list[Callable[[int], None]] = []
@@ -129,7 +131,14 @@ class MemoryStore(MemoryRuns):
     async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
         since = self._clock.now() if after is None else after
-        return min((time for job in self._jobs.values() for time in _times(job, since)), default=None)
+        opening = [row.opens_at for row in self._limits.values() if (row.opens_at or since) > since]
+        times = [time for job in self._jobs.values() for time in _times(job, since)]
+        return min((time for time in (*times, *opening) if time is not None), default=None)
+
+    async def stirs(self) -> bool:
+        """See whether there is anything to do."""
+        due = await self.next_due(0.0)
+        return due is not None and due <= self._clock.now()
 
     async def now(self) -> float:
         """Read the clock."""
@@ -168,7 +177,10 @@ class MemoryStore(MemoryRuns):
         return self._write(decide.decide(command, job, self._now, lambda key: self._first(job.id, key, uses), known))
 
     def _submit(self, command: c.Submit) -> Any:
-        return self._write(decide.submit(command, self._now, self._existing(command)))
+        existing = self._existing(command)
+        if existing is None:
+            self.admit(command)
+        return self._write(decide.submit(command, self._now, existing))
 
     def _write(self, decision: decide.Decision) -> Any:
         job = decision.job
@@ -220,22 +232,14 @@ class MemoryStore(MemoryRuns):
         unused = (signal for signal in kept if (job, signal.id) not in self._used)
         return next((signal for signal in unused if signal.key == key), None)
 
-    def _claim(self, command: c.Claim) -> list[c.Claimed]:
-        now = self._now
-        fitting = [
-            job
-            for job in self._jobs.values()
-            if job.state is JobState.QUEUED
-            and job.due_at <= now
-            and (job.plugin, job.entry) in command.entries
-            and (command.queues is None or job.queue in command.queues)
-        ]
+    def _claim(self, command: c.Claim) -> c.Claims:
+        names, held = self.choose(command)
         claimed = []
-        for job in sorted(fitting, key=lambda job: (-job.priority, job.due_at, job.id))[: command.limit]:
-            decision = decide.claim(job, command, now)
+        for name in names:
+            decision = decide.claim(self._jobs[name], command, self._now)
             self._write(decision)
-            claimed.append(c.Claimed(decision.job, list(self._events[job.id])))
-        return claimed
+            claimed.append(c.Claimed(decision.job, list(self._events[name])))
+        return c.Claims(claimed, held)
 
     def _renew(self, command: c.Renew) -> c.Leases:
         lost, cancel, pause = set(), set(), set()

@@ -10,16 +10,18 @@ written. When the commit itself fails nobody knows whether it counts; `begin` of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
 import psycopg
 
 from holdfast.errors import StoreUnavailable
+from holdfast.store.limits import LimitRow
 from holdfast.store.moving_out import ALONG, Luggage
 from holdfast.store.postgres_schema import migrate, number_of, quoted
-from holdfast.store.sql_rows import EVENT_COLUMNS, EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, job_of, job_row
+from holdfast.store.postgres_statements import Statements
+from holdfast.store.sql_rows import EVENT_COLUMNS, EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, job_of, job_row, limits_row
 
 __all__ = ["Arrived", "MovingTarget"]
 
@@ -57,6 +59,16 @@ class MovingTarget:
     def take(self, luggage: Luggage) -> None:
         """Write some jobs, and see that they are here as they were there."""
         self._guarded(lambda: self._take(luggage))
+
+    def take_limits(self, rows: Iterable[LimitRow]) -> None:
+        """Write the limits of queues, in place of what the target says of queues with the same names."""
+        sql = Statements(self._schema).put_limits.encode()
+
+        def taken() -> None:
+            for row in rows:
+                self._connection.execute(sql, limits_row(row))
+
+        self._guarded(taken)
 
     def end(self, move: str, source: str) -> Arrived:
         """Write that the move has happened, tell workers, commit."""

@@ -22,10 +22,11 @@ from holdfast.errors import StoreUnavailable
 from holdfast.machines import JobState
 from holdfast.store import decide
 from holdfast.store.filelock import FileLock
+from holdfast.store.limits import LimitRow
 from holdfast.store.looking import OF_A_JOB
 from holdfast.store.rows import Job
 from holdfast.store.schema import migrate
-from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_COLUMNS, job_of
+from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_COLUMNS, LIMIT_COLUMNS, job_of, limits_of
 from holdfast.store.sqlite_transaction import Transaction
 
 __all__ = ["Luggage", "MovedNote", "MovingSource", "moved_note"]
@@ -33,7 +34,7 @@ __all__ = ["Luggage", "MovedNote", "MovingSource", "moved_note"]
 T = TypeVar("T")
 
 BATCH = 500  # jobs that are read at once
-_TABLES = ("jobs", "events", *OF_A_JOB, "workers")
+_TABLES = ("jobs", "events", *OF_A_JOB, "workers", "limits")
 _VERBS = ("INSERT", "UPDATE", "DELETE")
 _SIGNAL_COLUMNS = "job, id, key, payload, at, used"
 _EVIDENCE_COLUMNS = "job, node, attempt, number, result, error, at"
@@ -131,6 +132,11 @@ class MovingSource:
                 self._of(names, _EVIDENCE_COLUMNS, "evidence", "job, at, node"),
                 {table: self._of(names, columns, table, order) for table, (columns, order) in ALONG.items()},
             )
+
+    def limits(self) -> list[LimitRow]:
+        """Read the limits of queues."""
+        rows = self._connection.execute(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue").fetchall()
+        return [limits_of(row) for row in rows]
 
     def leave(self) -> None:
         """Say that everything is there: the file stays closed for ever."""

@@ -21,7 +21,6 @@ What can go wrong, and what happens then:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import threading
 import time
@@ -31,7 +30,6 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
 from holdfast.machines import Event, JobState, RunRecord
@@ -54,6 +52,8 @@ from holdfast.store.looking import (
     past_of,
     record_of_newest,
 )
+from holdfast.store.postgres_connections import in_a_line, leave
+from holdfast.store.postgres_limits import LooksOn
 from holdfast.store.postgres_listener import Listener
 from holdfast.store.postgres_schema import Connection, migrate, quoted, require
 from holdfast.store.postgres_statements import Statements
@@ -80,7 +80,7 @@ _IN_THE_WAY = (
 _CANNOT_BE_KEPT = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, UnicodeEncodeError)
 
 
-class PostgresStore:
+class PostgresStore(LooksOn):
     """Keeps jobs in one schema of a PostgreSQL database; see the module's text.
 
     Args:
@@ -222,8 +222,12 @@ class PostgresStore:
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
-        found: float | None = (await self._read(self._sql.next_due, (after,)))[0][0]
+        found: float | None = (await self._read(self._sql.next_due, (after, after)))[0][0]
         return found
+
+    async def stirs(self) -> bool:
+        """See whether there is anything to do, in one read."""
+        return bool((await self._read(self._sql.stirs, (0.0, 0.0)))[0][0])
 
     async def now(self) -> float:
         """Read the server's clock."""
@@ -244,13 +248,9 @@ class PostgresStore:
         A while, because a worker that only lost the connection takes its lock again. Whoever finds one missing is told
         to look again when it is over.
         """
-        sql = (
-            f"SELECT name FROM {self._schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
-            "SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM"
-            " pg_database WHERE datname = current_database()) AND l.objsubid = 1"
-            " AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key)"
-        )
-        missing = {name for (name,) in await self._read(sql, ())} - self._listener.workers  # ours: we are here
+        missing = {
+            name for (name,) in await self._read(self._sql.dead, ())
+        } - self._listener.workers  # ours: we are here
         loop = asyncio.get_running_loop()
         if missing - self._suspects.keys():
             loop.call_later(PATIENCE_SECONDS, self._tell, WORK)
@@ -293,7 +293,7 @@ class PostgresStore:
         """Something in the batch cannot be kept: find out what, and refuse that alone."""
         if len(batch) > 1:
             return [answer for command in batch for answer in self._commit([command])]
-        return [InvalidArguments(type(batch[0]).__name__.lower(), f"the database cannot keep it: {_line(why)}")]
+        return [InvalidArguments(type(batch[0]).__name__.lower(), f"the database cannot keep it: {in_a_line(why)}")]
 
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         last: Exception | None = None
@@ -302,15 +302,15 @@ class PostgresStore:
             try:
                 return self._transact(connection, batch, looking_first=attempt > 0)
             except _IN_THE_WAY as error:
-                _leave(connection)
+                leave(connection)
                 give_way(attempt)
                 last = error
             except psycopg.OperationalError as error:
-                if _leave(connection) or self._committing:
+                if leave(connection) or self._committing:
                     raise
                 last = error  # the connection ended before anything could count
             except BaseException:
-                _leave(connection)
+                leave(connection)
                 raise
         raise StoreUnavailable(f"others stood in the way of this write {TRIES} times: {last}; try again")
 
@@ -336,7 +336,7 @@ class PostgresStore:
             try:
                 rows: list[Any] = connection.execute(sql, bindings).fetchall()
             except psycopg.OperationalError:
-                _leave(connection)
+                leave(connection)
                 raise
             return rows
 
@@ -358,9 +358,9 @@ class PostgresStore:
         except _CANNOT_BE_KEPT as error:
             raise _Unkeepable(str(error)) from error
         except psycopg.OperationalError as error:
-            raise StoreUnavailable(f"PostgreSQL is away: {_line(error)}: check the server and the URL") from error
+            raise StoreUnavailable(f"PostgreSQL is away: {in_a_line(error)}: check the server and the URL") from error
         except psycopg.Error as error:
-            raise StoreUnavailable(f"PostgreSQL refuses: {_line(error)}: check the rights of this user") from error
+            raise StoreUnavailable(f"PostgreSQL refuses: {in_a_line(error)}: check the rights of this user") from error
 
     def _shut(self) -> None:
         with self._closing:
@@ -376,25 +376,7 @@ class _Unkeepable(HoldfastError):
     """A value that the database cannot hold."""
 
 
-def _leave(connection: Connection) -> bool:
-    """Leave a transaction that has failed. Whether the connection is fit for another; if it is not, it is closed.
-
-    One that was ended in the middle of a pipeline may not know it, and would refuse every command from then on.
-    """
-    with contextlib.suppress(psycopg.Error):
-        connection.execute("ROLLBACK")
-    state = connection.info.transaction_status, connection.info.pipeline_status
-    fit = not connection.closed and state == (TransactionStatus.IDLE, PipelineStatus.OFF)
-    if not fit:
-        connection.close()
-    return fit
-
-
 def give_way(attempt: int) -> None:
     """Before a batch is tried again: let the one that it stood in the way of go first, or both meet there again."""
     if attempt:
         time.sleep(random.uniform(0, GIVING_WAY_SECONDS * 2**attempt))  # noqa: S311 - only spreads the tries
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.store.looking import OF_A_JOB
-from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN
+from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
 
 __all__ = ["CHANGING", "Statements"]
 
@@ -28,6 +28,7 @@ class Statements:
         self._finding(schema)
         self._producing(schema)
         self._workers(schema)
+        self._limiting(schema)
 
     def _reading(self, schema: str) -> None:
         self.clock = f"SELECT {schema}.clock()"
@@ -140,9 +141,72 @@ class Statements:
         self.next_due = (
             f"SELECT least((SELECT min(due_at) FROM {schema}.jobs WHERE state = 'queued' AND NOT claimable AND due_at >"
             f" coalesce(%s, {schema}.clock())), (SELECT min(lease_until) FROM {schema}.jobs WHERE state = 'running'),"
-            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL))"
+            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL),"
+            f" (SELECT min(opens_at) FROM {schema}.limits WHERE opens_at > coalesce(%s, {schema}.clock())))"
+        )
+        self.dead = (
+            f"SELECT name FROM {schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
+            "SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM"
+            " pg_database WHERE datname = current_database()) AND l.objsubid = 1"
+            " AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key)"
+        )
+        self.stirs = (
+            f"SELECT EXISTS (SELECT 1 FROM {schema}.jobs WHERE claimable) OR EXISTS ({self.dead})"
+            f" OR ({self.next_due}) <= {schema}.clock()"
         )
         self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"
+
+    def _limiting(self, schema: str) -> None:
+        self.limits = f"SELECT {LIMIT_COLUMNS} FROM {schema}.limits"
+        self.lock_limits = f"{self.limits} WHERE queue = ANY(%s) ORDER BY queue FOR UPDATE"
+        values = ", ".join(["%s"] * len(LIMIT_WRITTEN.split(", ")))
+        changes = ", ".join(f"{name} = excluded.{name}" for name in LIMIT_WRITTEN.split(", "))
+        put = f"INSERT INTO {schema}.limits AS l ({LIMIT_WRITTEN}) VALUES ({values}) ON CONFLICT (queue) DO UPDATE SET"
+        self.put_limits = f"{put} {changes.replace('= excluded.grouped', '= l.grouped OR excluded.grouped')}"
+        self.put_grouped = f"{put} grouped = true WHERE NOT l.grouped"
+        self.drop_limits = f"DELETE FROM {schema}.limits WHERE queue = %s AND NOT grouped"
+        self.waiting = f"SELECT {schema}.waiting(%s, %s)"
+        running = (
+            f"SELECT j.queue, j.group_name, count(*) FROM {schema}.jobs j"
+            f" WHERE j.state = 'running' AND j.queue = ANY({{queues}}) AND j.lease_until > (SELECT {schema}.clock())"
+            " GROUP BY 1, 2"
+        )
+        self.running = running.format(queues="%s::text[]")
+        self.look_on = (
+            f"SELECT {LIMIT_COLUMNS}, {schema}.waiting(queue, %(most)s) + (SELECT count(*) FROM (SELECT 1 FROM"
+            f" {schema}.jobs j WHERE j.state = 'queued' AND NOT j.claimable AND j.due_at <= %(now)s"
+            f" AND j.queue = l.queue LIMIT %(most)s) late) FROM {schema}.limits l ORDER BY queue"
+        )
+        given = "unnest(%(plugins)s::text[], %(entries)s::text[]) AS x(plugin, entry)"
+        entries = f"entries AS (SELECT plugin, entry FROM {given})"
+        one = f"SELECT 1 FROM {schema}.jobs j WHERE j.claimable AND j.plugin = e.plugin AND j.entry = e.entry"
+        self.look_at = (
+            f"WITH {entries}, busy AS (SELECT q.queue FROM unnest(%(wanted)s::text[]) AS q(queue) WHERE EXISTS"
+            f" (SELECT 1 FROM entries e CROSS JOIN LATERAL ({one} AND j.queue = q.queue LIMIT 1) AS fitting))"
+            " SELECT b.queue, r.group_name, r.count FROM busy b LEFT JOIN"
+            f" ({running.format(queues='ARRAY(SELECT queue FROM busy)')}) r ON r.queue = b.queue"
+        )
+        step = (
+            f"(SELECT min(j.group_name) FROM {schema}.jobs j WHERE j.claimable AND j.plugin = s.plugin"
+            " AND j.entry = s.entry AND j.queue = %(queue)s AND j.group_name"
+        )
+        # Behind the group that was served last, and then from the beginning up to it: by steps through the index.
+        self.groups = (
+            f"WITH RECURSIVE {entries}, steps(plugin, entry, name, lap, n) AS (SELECT s.plugin, s.entry,"
+            f" CASE lap WHEN 0 THEN {step} > %(turn)s) ELSE {step} >= '') END, lap, 1"
+            " FROM entries s, generate_series(0, 1) AS lap"
+            f" UNION ALL SELECT s.plugin, s.entry, {step} > s.name), s.lap, s.n + 1 FROM steps s"
+            " WHERE s.name IS NOT NULL AND s.n < %(most)s AND (s.lap = 0 OR s.name <= %(turn)s))"
+            " SELECT DISTINCT lap, name FROM steps WHERE name IS NOT NULL AND (lap = 0 OR name <= %(turn)s)"
+            " ORDER BY lap, name LIMIT %(most)s"
+        )
+        columns = ", ".join(f"h.{name}" for name in JOB_COLUMNS.split(", "))
+        self.heads = (
+            f"WITH {entries} SELECT {columns} FROM entries e, unnest(%(groups)s::text[], %(counts)s::bigint[])"
+            f" AS g(name, most) CROSS JOIN LATERAL (SELECT {JOB_COLUMNS} FROM {schema}.jobs j WHERE j.claimable"
+            " AND j.plugin = e.plugin AND j.entry = e.entry AND j.queue = %(queue)s AND j.group_name = g.name"
+            " ORDER BY j.priority DESC, j.due_at, j.id LIMIT g.most FOR UPDATE SKIP LOCKED) h"
+        )
 
     @staticmethod
     def _claim(schema: str) -> str:
@@ -157,10 +221,11 @@ class Statements:
             f" SELECT plugin, entry, {step}) FROM entries w UNION ALL"
             f" SELECT plugin, entry, {step} AND j.queue > w.queue) FROM found w WHERE w.queue IS NOT NULL),"
             " places AS (SELECT plugin, entry, queue FROM found WHERE queue IS NOT NULL AND %(queues)s::text[] IS NULL"
-            " UNION ALL SELECT plugin, entry, queue FROM entries, unnest(%(queues)s::text[]) AS y(queue))"
+            " AND queue <> ALL(%(besides)s::text[]) UNION ALL"
+            " SELECT plugin, entry, queue FROM entries, unnest(%(queues)s::text[]) AS y(queue))"
             f" SELECT {columns} FROM places p CROSS JOIN LATERAL ("
             f" SELECT {JOB_COLUMNS} FROM {schema}.jobs j WHERE j.claimable AND j.plugin = p.plugin"
-            " AND j.entry = p.entry AND j.queue = p.queue"
+            " AND j.entry = p.entry AND j.queue = p.queue AND j.group_name = ''"
             " ORDER BY j.priority DESC, j.due_at, j.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED) c"
             " ORDER BY c.priority DESC, c.due_at, c.id LIMIT %(limit)s"
         )

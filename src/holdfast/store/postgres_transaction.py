@@ -18,8 +18,9 @@ import psycopg
 
 from holdfast.machines import Event, JobEvent, RunRecord
 from holdfast.store import commands as c
-from holdfast.store.batch import Batch, Key, Sealed
+from holdfast.store.batch import Key, Sealed
 from holdfast.store.looking import export_row
+from holdfast.store.postgres_limits import PostgresLimits, entries_of
 from holdfast.store.postgres_schema import Connection
 from holdfast.store.postgres_statements import CHANGING, Statements
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
@@ -30,10 +31,11 @@ __all__ = ["Transaction"]
 PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
 MARKS = [chr(number) for number in range(30, 0, -1)]  # what may stand between values that are sent as one text
 _WAITING, _ENDS_BADLY = JobEvent.WAITING.value, frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
+_LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # what asks for limits
 _encode = msgspec.json.Encoder().encode
 
 
-class Transaction(Batch):
+class Transaction(PostgresLimits):
     """The commands of one batch; made and used between BEGIN and COMMIT, by one thread.
 
     Args:
@@ -51,9 +53,7 @@ class Transaction(Batch):
         looking_first: bool,
         locks: Mapping[str, int] | None = None,
     ) -> None:
-        super().__init__(0.0, {})
-        self._connection = connection
-        self._sql = statements
+        super().__init__(connection, statements)
         self._looking_first = looking_first
         self._locks = locks or {}
         self._inboxes: dict[str, list[tuple[Signal, bool]]] = {}
@@ -66,11 +66,13 @@ class Transaction(Batch):
         fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
         rows = self._connection.execute(self._sql.lock_rows, (names,)) if names else None
         inboxes = self._connection.execute(self._sql.signals, (list(signalled),)) if signalled else None
+        limits = self._connection.execute(self._sql.limits) if any(isinstance(one, _LIMITED) for one in batch) else None
         clock = self._connection.execute(self._sql.clock)
         self._stored.update(dict.fromkeys([*names, *fresh]))
         self._inboxes.update({job: [] for job in signalled})
         self._have(rows.fetchall() if rows is not None else [])
         self._read_inboxes(inboxes.fetchall() if inboxes is not None else [])
+        self._read_limits(limits.fetchall() if limits is not None else None)
         found = clock.fetchone()
         assert found is not None, "a clock gives a time"
         self.now = found[0]
@@ -164,16 +166,11 @@ class Transaction(Batch):
             found.setdefault(parent, []).append(name)
         return found
 
-    def find_claimable(self, command: c.Claim) -> list[str]:
+    def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
         """Find and lock the first jobs by priority, due time and age; what others have locked is passed over."""
-        self._connection.execute(self._sql.promote, (self.now,))
-        pairs = sorted(command.entries)
-        said = {
-            "plugins": [plugin for plugin, _ in pairs],
-            "entries": [entry for _, entry in pairs],
-            "queues": sorted(command.queues) if command.queues is not None else None,
-            "limit": command.limit,
-        }
+        self.promote()
+        queues = sorted(command.queues.difference(besides)) if command.queues is not None else None
+        said = {**entries_of(command), "queues": queues, "besides": besides, "limit": command.limit}
         return self._have(self._all(self._sql.claim, said))
 
     def find_expired(self, limit: int) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.store.commands import Command, Leases
+from holdfast.store.limits import QueueState
 from holdfast.store.looking import Counts, ExportRow, Filing, Place, RunFilter
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 
@@ -26,7 +27,7 @@ class Store(Protocol):
 
     Attributes:
         floor_seconds: how often whoever waits looks by himself, because a notice may have been lost; None where every
-            change is seen by `changes` or told to those who subscribe.
+            change is told to those who subscribe.
     """
 
     floor_seconds: float | None
@@ -98,6 +99,10 @@ class Store(Protocol):
         """Read one piece of a blob, from 1; None behind the last."""
         ...
 
+    async def limits(self) -> list[QueueState]:
+        """Read the queues that have limits, or jobs with groups, by name; and how they stand."""
+        ...
+
     async def requests(self, worker: str) -> Leases:
         """Read which of the jobs that a worker holds were asked to cancel or to pause; `lost` is empty here."""
         ...
@@ -106,9 +111,17 @@ class Store(Protocol):
         """When a sweep or a claim will next have something to do that time alone brings about; None if never.
 
         The earliest of: the due time of a queued job, if that is after the time given (else after now), a wait's end,
-        the deadline of a run that nobody holds, a lease's end. So whoever has claimed at a time asks for what comes
+        the deadline of a run that nobody holds, a lease's end, the next token of a queue with a rate that has spent its
+        last (if that is after the time, too). So whoever has claimed at a time asks for what comes
         after it, and neither misses a job nor is told of those that he has left.
         """
+
+    async def stirs(self) -> bool:
+        """See, cheaply, whether anybody could do anything now: claim, reclaim, expire, bury.
+
+        For whoever looks by himself although nothing was heard: most of the time there is nothing.
+        """
+        ...
 
     async def now(self) -> float:
         """Read the store's clock."""
@@ -119,15 +132,16 @@ class Store(Protocol):
         ...
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
-        """Have `notice` called, from any thread, after each commit here that changed something; returns what ends it.
+        """Have `notice` called, from any thread, after each commit that changed something; returns what ends it.
 
-        It is told what has changed, as a sum of the numbers in `holdfast.store.changes`. A heartbeat or an empty sweep
-        changes nothing. Only a hint: it says that it is worth looking.
+        Commits of other processes are told of as well, soon, as far as the store hears of them. It is told what has
+        changed, as a sum of the numbers in `holdfast.store.changes`. A heartbeat or an empty sweep changes nothing.
+        Only a hint: it says that it is worth looking.
         """
         ...
 
     def changes(self) -> int:
-        """Give a number that changes when another process has committed: a cheap look, only a hint."""
+        """Give a number that grows when others were heard of: a cheap look, only a hint, and only for subscribers."""
         ...
 
     def attend(self, worker: str) -> None:

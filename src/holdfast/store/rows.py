@@ -16,7 +16,7 @@ from holdfast.machines.course import Course, follow
 from holdfast.machines.job import TARGETS
 from holdfast.machines.runs import record_of
 
-__all__ = ["FORGOTTEN_SECONDS", "OUTDATED", "Evidence", "Job", "Lease", "Signal", "WorkerCard", "rebuilt"]
+__all__ = ["FORGOTTEN_SECONDS", "OUTDATED", "Evidence", "GateCard", "Job", "Lease", "Signal", "WorkerCard", "rebuilt"]
 
 FORGOTTEN_SECONDS = 86_400.0  # a worker not heard of for so long is no longer listed
 
@@ -60,6 +60,34 @@ class Evidence(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
+class GateCard(msgspec.Struct, frozen=True):
+    """A gate of a worker's process, as it was when the worker last reported.
+
+    Attributes:
+        name: the gate's name; ``worker`` is the worker's own readiness.
+        state: what it said last.
+        why: what held it closed; None if nothing did.
+        opens_at: when time alone opens it, by the store's clock; None if time does not.
+        waiting: how many stood in line.
+        jobs: jobs of this worker whose calls were held by it; 100 at most.
+        polls: how often it was asked, by what it said.
+        wakes: how often it was woken, by the source.
+        seconds: how long it was in each state.
+        violations: how often it broke its own contract; 0 unless there is a bug.
+    """
+
+    name: str
+    state: str
+    why: str | None = None
+    opens_at: float | None = None
+    waiting: int = 0
+    jobs: tuple[str, ...] = ()
+    polls: dict[str, int] = {}
+    wakes: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    violations: int = 0
+
+
 class WorkerCard(msgspec.Struct, frozen=True):
     """A worker, as it describes itself (L9). What it runs is seen from the leases of the jobs, not from here.
 
@@ -73,6 +101,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
         lease_seconds: how long its leases last; it reports at least as often.
         started_at: when it first reported, by the store's clock; what the sender says is replaced, as with the next.
         seen_at: when it last did.
+        gates: the gates of its process, its own readiness first.
     """
 
     name: str
@@ -84,14 +113,15 @@ class WorkerCard(msgspec.Struct, frozen=True):
     lease_seconds: float
     started_at: float = 0.0
     seen_at: float = 0.0
+    gates: tuple[GateCard, ...] = ()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's row.
 
     Fixed at creation: `id`, `plugin`, `entry`, `queue`, `priority`, `created_at`, `deadline`, `max_attempts`,
-    `idempotency_key`, `fingerprint`, `parent`, `parent_key`, `trace_id`, `attributes`. Made from the stream: everything
-    else but the lease, `pause` and `exported`, which are about now and not about what happened.
+    `idempotency_key`, `fingerprint`, `parent`, `parent_key`, `trace_id`, `attributes`, `group`. Made from the stream:
+    everything else but the lease, `pause` and `exported`, which are about now and not about what happened.
     """
 
     id: str
@@ -108,6 +138,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent_key: str | None
     trace_id: str | None = None
     attributes: dict[str, Any] | None = None
+    group: str | None = None
 
     version: int = 0
     head: str = GENESIS
@@ -237,6 +268,7 @@ def rebuilt(job: Job, events: Iterable[Event]) -> Job:
         parent_key=job.parent_key,
         trace_id=job.trace_id,
         attributes=job.attributes,
+        group=job.group,
         lease=job.lease,
         pause=job.pause,
         exported=job.exported,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, CancelRequest, Event, JobState, OpenWait
 from holdfast.machines.course import Course
+from holdfast.store.limits import LimitRow, Limits
 from holdfast.store.rows import OUTDATED, Evidence, Job, Lease, Signal, WorkerCard
 
 __all__ = [
     "EVENT_COLUMNS",
     "EVENT_READ",
     "JOB_COLUMNS",
+    "LIMIT_COLUMNS",
     "card_of",
     "ends_at",
     "event_of",
@@ -21,18 +24,22 @@ __all__ = [
     "evidence_of",
     "job_of",
     "job_row",
+    "limits_of",
+    "limits_row",
     "signal_of",
 ]
 
 _JOB_NAMES = [
     *("id", "plugin", "entry", "queue", "priority", "created_at", "deadline", "max_attempts", "idempotency_key"),
-    *("fingerprint", "parent", "parent_key", "facts", "version", "head", "state", "attempt"),
+    *("fingerprint", "parent", "parent_key", "facts", "group_name", "version", "head", "state", "attempt"),
     *("attempts", "run", "started", "due_at", "wait", "cancel", "updated_at", "course", "lease_worker", "lease_until"),
     *("pause", "exported"),
 ]
 JOB_COLUMNS = ", ".join(_JOB_NAMES)
 JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at", "status"]
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
+LIMIT_COLUMNS = "queue, settings, grouped, tokens, tokens_at, turn, changed_at, changed_by"
+LIMIT_WRITTEN = f"{LIMIT_COLUMNS}, opens_at"
 EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 
 _FIXED = _JOB_NAMES.index("version")  # columns that never change come first
@@ -43,6 +50,7 @@ _decode_wait = msgspec.json.Decoder(OpenWait).decode
 _decode_cancel = msgspec.json.Decoder(CancelRequest).decode
 _decode_course = msgspec.json.Decoder(Course).decode
 _decode_facts = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_limits = msgspec.json.Decoder(Limits).decode
 _decode_card = msgspec.json.Decoder(WorkerCard).decode
 
 
@@ -78,6 +86,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
         job.parent,
         job.parent_key,
         _facts(job),
+        job.group or "",
         job.version,
         job.head,
         job.state.value,
@@ -105,7 +114,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
     fixed, (version, head, state, attempt, attempts, run, started, due_at, *now) = row[:_FIXED], row[_FIXED:]
     wait, cancel, updated_at, course, worker, until, pause, exported = now
     name, plugin, entry, queue, priority, created_at, deadline, max_attempts, key, fingerprint, *family = fixed
-    parent, parent_key, facts = family
+    parent, parent_key, facts, group = family
     return Job(
         id=name,
         plugin=plugin,
@@ -120,6 +129,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         parent=parent,
         parent_key=parent_key,
         **(_decode_facts(facts) if facts is not None else {}),
+        group=group or None,
         version=version,
         head=head,
         state=_STATES[state],
@@ -170,6 +180,25 @@ def card_of(row: tuple[Any, ...]) -> WorkerCard:
 def card_row(card: WorkerCard, now: float) -> tuple[Any, ...]:
     """Give the columns of a worker's card."""
     return card.name, _encode(card).decode(), now, now
+
+
+@lru_cache(maxsize=4096)
+def _settings(said: str) -> Limits:
+    """The limits that a queue has: read with every claim, and changed hardly ever."""
+    return _decode_limits(said)
+
+
+def limits_of(row: tuple[Any, ...]) -> LimitRow:
+    """Read a queue's limits back."""
+    _, said, grouped, *rest = row
+    return LimitRow(_settings(said), bool(grouped), *rest)
+
+
+def limits_row(row: LimitRow) -> tuple[Any, ...]:
+    """Give the columns of a queue's limits."""
+    said = _encode(row.limits).decode()
+    kept = row.grouped, row.tokens, row.tokens_at, row.turn, row.changed_at, row.changed_by
+    return (row.queue, said, *kept, row.opens_at)
 
 
 def _facts(job: Job) -> str | None:

@@ -30,7 +30,10 @@ from holdfast.errors import StoreUnavailable
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.machines.runs import run_name
 from holdfast.store import commands as c
+from holdfast.store.bell import Ear
+from holdfast.store.changes import ASKED, EVENTS, PROGRESS, WORK
 from holdfast.store.filelock import FileLock
+from holdfast.store.limits import QueueState
 from holdfast.store.looking import (
     Counts,
     ExportRow,
@@ -50,7 +53,18 @@ from holdfast.store.looking import (
 from holdfast.store.moving_out import moved_note
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.schema import migrate
-from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
+from holdfast.store.sql_rows import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    LIMIT_COLUMNS,
+    card_of,
+    event_of,
+    evidence_of,
+    job_of,
+    limits_of,
+    signal_of,
+)
+from holdfast.store.sqlite_limits import state_of
 from holdfast.store.sqlite_transaction import Transaction
 
 __all__ = ["SqliteStore"]
@@ -59,6 +73,8 @@ T = TypeVar("T")
 
 _ASK = Questions("?")
 ROWS_MAX = 20_000  # rows kept at hand
+POLL_SECONDS = 0.02
+EVERYTHING = EVENTS | WORK | ASKED | PROGRESS
 
 CURES: list[tuple[type[apsw.Error], str]] = [
     (apsw.FullError, "the disk is full: free some space"),
@@ -77,19 +93,24 @@ class SqliteStore:
 
     floor_seconds: float | None = None
 
-    def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
+    def __init__(self, path: str | Path, clock: Clock | None = None, poll_seconds: float = POLL_SECONDS) -> None:
         self._path = Path(path)
+        self._poll_seconds = poll_seconds
         self._clock = clock or SystemClock()
         self._notices: list[Callable[[int], None]] = []
         self._reading = threading.Lock()  # one connection for all readers: short reads, from more than one loop
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
         self._rows: dict[str, Job] = {}  # rows of held jobs, as they are on disk while nobody else writes
         self._rows_version = -1
+        self._others = False  # whether another process has committed, and nobody was told of it yet
+        self._heard = 0
+        self._ear: Ear | None = None
         self._lock = FileLock(self._path.with_name(self._path.name + "-lock"))
         try:
             self._write_connection = self._guard(self._open)
             self._guard(lambda: self._lock.run(lambda: migrate(self._write_connection, "sqlite")))
             self._guard(self._stay_if_not_moved)
+            self._rows_version = self._guard(lambda: self._write_connection.pragma("data_version"))
             self._read_connection = self._guard(self._open)
         except BaseException:
             self._writer.shutdown()
@@ -104,8 +125,11 @@ class SqliteStore:
         return self._writer.submit(self._commit, batch).result()
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
-        """Have `notice` called after each commit of this process."""
+        """Have `notice` called after each commit of this process, and when another has committed."""
         self._notices.append(notice)
+        if self._ear is None:
+            lock, log = (self._path.with_name(self._path.name + end) for end in ("-lock", "-wal"))
+            self._ear = Ear(lock, log, self._listen, self._poll_seconds)
         return lambda: self._notices.remove(notice)
 
     async def get(self, job: str) -> Job | None:
@@ -184,6 +208,13 @@ class SqliteStore:
         rows = self._read(_ASK.blob, (job, blob, number))
         return rows[0][0] if rows else None
 
+    async def limits(self) -> list[QueueState]:
+        """Read the limits of queues, and how these stand."""
+        rows = self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())
+        now = self._clock.now()
+        with self._reading:
+            return self._guard(lambda: [state_of(self._read_connection, limits_of(row), now) for row in rows])
+
     async def requests(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""
         sql = (
@@ -202,10 +233,19 @@ class SqliteStore:
             " SELECT min(due_at) AS at FROM jobs INDEXED BY jobs_delayed"
             "  WHERE claimable = 0 AND state = 'queued' AND due_at > ?"
             " UNION ALL SELECT min(lease_until) FROM jobs INDEXED BY jobs_leased WHERE lease_until IS NOT NULL"
-            " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL)"
+            " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL"
+            " UNION ALL SELECT min(opens_at) FROM limits WHERE opens_at > ?)"
         )
-        found: float | None = self._read(sql, (self._clock.now() if after is None else after,))[0][0]
+        since = self._clock.now() if after is None else after
+        found: float | None = self._read(sql, (since, since))[0][0]
         return found
+
+    async def stirs(self) -> bool:
+        """See whether there is anything to do."""
+        if self._read("SELECT 1 FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 LIMIT 1", ()):
+            return True
+        due = await self.next_due(0.0)
+        return due is not None and due <= self._clock.now()
 
     async def now(self) -> float:
         """Read the host's clock."""
@@ -220,16 +260,41 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Close the file."""
+        if self._ear is not None:
+            await asyncio.to_thread(self._ear.stop)
         await asyncio.get_running_loop().run_in_executor(self._writer, self._write_connection.close)
         self._writer.shutdown()
         self._read_connection.close()
         self._lock.close()
 
     def changes(self) -> int:
-        """Give a number that changes whenever another connection has committed: a cheap way to notice it."""
-        with self._reading:
-            number: int = self._guard(lambda: self._read_connection.pragma("data_version"))
-        return number
+        """Give a number that grows when another process has committed; once somebody has subscribed."""
+        return self._heard
+
+    def _listen(self) -> None:
+        """Find out whether another process has committed, and tell. The writer knows which commits were its own."""
+        if self._writer.submit(self._look).result():
+            self._tell(EVERYTHING)
+
+    def _look(self) -> bool:
+        try:
+            self._see_others()
+        except apsw.Error:
+            return False  # whoever reads or writes next will be told what is wrong
+        others, self._others = self._others, False
+        self._heard += others
+        return others
+
+    def _see_others(self) -> None:
+        version = self._write_connection.pragma("data_version")
+        if version != self._rows_version:  # another process has written: what we know may be old
+            self._rows.clear()
+            self._others = True
+            self._rows_version = version
+
+    def _tell(self, change: int) -> None:
+        for notice in list(self._notices):
+            notice(change)
 
     def _open(self) -> apsw.Connection:
         # Created by us, so that nobody else can read it from the first moment on.
@@ -251,18 +316,15 @@ class SqliteStore:
     def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
         answers, change = self._guard(lambda: self._lock.run(lambda: self._transact(batch)))
         if change:
-            for notice in list(self._notices):
-                notice(change)
+            self._lock.ring()
+            self._tell(change)
         return answers
 
     def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         connection = self._write_connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            version = connection.pragma("data_version")
-            if version != self._rows_version:  # another process has written: what we know may be old
-                self._rows.clear()
-                self._rows_version = version
+            self._see_others()
             transaction = Transaction(connection, self._clock.now(), self._rows)
             answers = transaction.carry_out(batch)
             connection.execute("COMMIT")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import apsw
 import msgspec
 
 from holdfast.machines import Event, RunRecord
 from holdfast.store import commands as c
-from holdfast.store.batch import Batch, Key, Sealed
+from holdfast.store.batch import Key, Sealed
 from holdfast.store.looking import OF_A_JOB, export_row
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql_rows import (
@@ -26,6 +25,7 @@ from holdfast.store.sql_rows import (
     signal_of,
     signal_payload,
 )
+from holdfast.store.sqlite_limits import SqliteLimits
 
 __all__ = ["Transaction"]
 
@@ -38,14 +38,17 @@ _GROW_JOB = "UPDATE jobs SET version = ?, head = ?, updated_at = ? WHERE id = ?"
 # Which index is meant is said: left alone, SQLite walks every queued job, for it does not know how many there are.
 _CLAIMABLE = (
     "SELECT -priority, due_at, id FROM jobs INDEXED BY jobs_claimable"
-    " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ? ORDER BY priority DESC, due_at, id LIMIT ?"
+    " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ? AND group_name = ''"
+    " ORDER BY priority DESC, due_at, id LIMIT ?"
 )
 _DELAYED = (
     "FROM jobs INDEXED BY jobs_delayed_claims WHERE claimable = 0 AND state = 'queued' AND plugin = ? AND entry = ?"
 )
-_PRIORITY = f"SELECT priority {_DELAYED} AND queue = ? AND priority < ? ORDER BY priority DESC LIMIT 1"
+_PRIORITY = (
+    f"SELECT priority {_DELAYED} AND queue = ? AND group_name = '' AND priority < ? ORDER BY priority DESC LIMIT 1"
+)
 _NOW_DUE = (
-    f"SELECT -priority, due_at, id {_DELAYED} AND queue = ? AND priority = ? AND due_at <= ?"
+    f"SELECT -priority, due_at, id {_DELAYED} AND queue = ? AND group_name = '' AND priority = ? AND due_at <= ?"
     " ORDER BY due_at, id LIMIT ?"
 )
 _NEXT_QUEUE = (
@@ -99,12 +102,8 @@ _PROGRESS = (
 )
 
 
-class Transaction(Batch):
+class Transaction(SqliteLimits):
     """The commands of one batch; made and used inside BEGIN and COMMIT, by one thread."""
-
-    def __init__(self, connection: apsw.Connection, now: float, known: Mapping[str, Job]) -> None:
-        super().__init__(now, known)
-        self._connection = connection
 
     def read_rows(self, names: list[str]) -> Iterable[Job]:
         """Read rows; the file is ours alone until the end of the transaction."""
@@ -150,11 +149,11 @@ class Transaction(Batch):
         sql = "SELECT id FROM jobs WHERE parent = ? AND state IN ('queued', 'running', 'waiting')"
         return {parent: self._names(sql, (parent,)) for parent in parents}
 
-    def find_claimable(self, command: c.Claim) -> list[str]:
+    def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
         """Find the first jobs by priority, due time and age, of each entry and queue, and the first of these."""
         found: list[Any] = []
         for plugin, entry in command.entries:
-            for queue in self._queues(plugin, entry, command.queues):
+            for queue in {*self._queues(plugin, entry, command.queues)}.difference(besides):
                 place = (plugin, entry, queue)
                 found += self._connection.execute(_CLAIMABLE, (*place, command.limit)).fetchall()
                 found += self._now_due(place, command.limit)

@@ -29,6 +29,7 @@ __all__ = [
     "json_option",
     "local_app",
     "plain",
+    "plugins_option",
     "run_argument",
     "show_result",
     "url_option",
@@ -44,6 +45,7 @@ url_option = click.option("--url", envvar="HOLDFAST_URL", help="Where jobs are k
 server_option = click.option(
     "--server", envvar="HOLDFAST_SERVER", help="Ask this server instead, http://…; the token is HOLDFAST_TOKEN."
 )
+plugins_option = click.option("--plugins", is_flag=True, help="Serve the apps of installed packages as well.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 run_argument = click.argument("run", shell_complete=completing.run_ids)
 
@@ -131,10 +133,10 @@ def _jobs(asked: Client, before: str | None, limit: int) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Give a value as what JSON has."""
+    """Give a value as what JSON has; what is none, such as a secret, as it shows itself."""
     import msgspec  # noqa: PLC0415 - see the promise of `cli`
 
-    return msgspec.to_builtins(value)
+    return msgspec.to_builtins(value, enc_hook=str)
 
 
 def show_result(value: Any, *, as_json: bool, text: Callable[[], str]) -> None:

@@ -8,7 +8,7 @@ import time
 
 import click
 
-from holdfast.surfaces.common import json_option, show_result, url_option
+from holdfast.surfaces.common import json_option, plugins_option, show_result, url_option
 
 __all__ = ["COMMANDS"]
 
@@ -20,12 +20,20 @@ _hosts = click.option("--allow-host", "hosts", multiple=True, help="A name it is
 
 
 @click.command(epilog="Example: holdfast serve shop.py --port 8080")
-@click.argument("target")
+@click.argument("target", required=False)
+@plugins_option
 @url_option
 @_host
 @_port
 @_hosts
-def serve(target: str, url: str | None, host: str, port: int, hosts: tuple[str, ...]) -> None:
+def serve(
+    target: str | None,
+    plugins: bool,  # noqa: FBT001 - a flag of the command line
+    url: str | None,
+    host: str,
+    port: int,
+    hosts: tuple[str, ...],
+) -> None:
     """Serve the HTTP API for the App in TARGET, a file or a module, until stopped.
 
     Any address but loopback needs a token: see holdfast tokens create.
@@ -36,7 +44,7 @@ def serve(target: str, url: str | None, host: str, port: int, hosts: tuple[str, 
     from holdfast.surfaces.http.tokens import keyring  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
 
-    app = load(target, url)
+    app = load(target, url, plugins=plugins)
     keys = keyring(app.config)
     if not is_loopback(host) and not keys:
         raise click.UsageError(

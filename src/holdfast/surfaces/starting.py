@@ -9,7 +9,17 @@ import click
 
 from holdfast import errors
 from holdfast.surfaces import completing
-from holdfast.surfaces.common import Where, client, json_option, plain, show_result, url_option, value_of, where_options
+from holdfast.surfaces.common import (
+    Where,
+    client,
+    json_option,
+    plain,
+    plugins_option,
+    show_result,
+    url_option,
+    value_of,
+    where_options,
+)
 from holdfast.surfaces.following import follow_run
 from holdfast.surfaces.watching import pairs
 
@@ -22,7 +32,8 @@ FOR_EVER = 1e9
 
 
 @click.command(epilog="Example: holdfast worker shop.py --processes 4")
-@click.argument("target")
+@click.argument("target", required=False)
+@plugins_option
 @url_option
 @click.option("--concurrency", type=click.IntRange(1), help="Jobs at once.  [default: 100]")
 @click.option("--queue", "queues", multiple=True, help="Serve only this queue; may be given again.")
@@ -30,7 +41,8 @@ FOR_EVER = 1e9
 @click.option("--until-idle", is_flag=True, help="Stop when there is nothing left to do.")
 @click.option("--name", hidden=True)
 def worker(
-    target: str,
+    target: str | None,
+    plugins: bool,  # noqa: FBT001 - a flag of the command line
     url: str | None,
     concurrency: int | None,
     queues: tuple[str, ...],
@@ -38,7 +50,7 @@ def worker(
     until_idle: bool,  # noqa: FBT001 - a flag of the command line
     name: str | None,
 ) -> None:
-    """Run jobs of the App in TARGET, a file or a module, until stopped.
+    """Run jobs of the App in TARGET, a file or a module, until stopped; with --plugins those of installed apps, too.
 
     SIGTERM and Ctrl-C stop it in order. Several processes have a supervisor that replaces the dead.
     """
@@ -46,11 +58,12 @@ def worker(
 
     from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
 
-    app = load(target, url)
+    app = load(target, url, plugins=plugins)
     if processes > 1:
         from holdfast.surfaces.supervisor import supervise  # noqa: PLC0415 - see the promise of `cli`
 
-        chosen = [target, "--url", app.url, *(part for queue in queues for part in ("--queue", queue))]
+        chosen = [*([target] if target else []), *(["--plugins"] if plugins else []), "--url", app.url]
+        chosen += [part for queue in queues for part in ("--queue", queue)]
         supervise(
             app,
             [*chosen, *(["--concurrency", str(concurrency)] if concurrency else [])],
@@ -74,6 +87,7 @@ def worker(
 @click.option("--priority", type=int, default=0, help="Higher first.")
 @click.option("--delay", help="How long to wait before it may start: 10m.")
 @click.option("--queue", help="The queue, if not the job's own.")
+@click.option("--group", help="Whose it is among those that share the queue; groups take turns.")
 @click.option("--attr", "attributes", multiple=True, help="What to find it by, name=value; may be given again.")
 @click.option(
     "--wait", type=float, is_flag=False, flag_value=FOR_EVER, help="Wait for the result, so many seconds at most."
@@ -98,16 +112,17 @@ def start(
     from holdfast.client.handle import RunHandle  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.client.views import Creation  # noqa: PLC0415 - see the promise of `cli`
 
-    asked, plugin, values = _prepared(target, entry, pairs(arguments, "arguments"), where)
+    asked, (plugin, name), values = _prepared(target, entry, pairs(arguments, "arguments"), where)
     creation = Creation(
         plugin_id=plugin,
-        entry_id=entry,
+        entry_id=name,
         args=values,
         idempotency_key=options["key"],
         deadline=_duration(options["deadline"], "--deadline"),
         priority=options["priority"],
         delay=_duration(options["delay"], "--delay"),
         queue=options["queue"],
+        group=options["group"],
         attributes={name: value_of(text) for name, text in pairs(options["attributes"], "attributes")},
     )
     run_id = asked.create(creation).record.run_id
@@ -126,22 +141,29 @@ def start(
 
 def _prepared(
     target: str, entry: str, given: list[tuple[str, str]], where: Where
-) -> tuple[Client, str, dict[str, Any]]:
-    """Give whom to ask, the app's name, and the arguments read as its job wants them."""
+) -> tuple[Client, tuple[str, str], dict[str, Any]]:
+    """Give whom to ask, the names of the app and its job, and the arguments read as that wants them."""
     if where.server is None:
         from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
 
         app = load(target, where.url)
         job = app.entry(entry)
-        return app, job.plugin, {name: job.signature.from_text(name, text) for name, text in given}
+        return app, (job.plugin, job.name), {name: job.signature.from_text(name, text) for name, text in given}
     asked = client(where)
     found = [one for one in asked.block(asked.aentries()) if (one.plugin_id, one.entry_id) == (target, entry)]
     hints = found[0].parameters.get("properties", {}) if found else {}
-    return asked, target, {name: _read(text, hints.get(name, {})) for name, text in given}
+    return asked, (target, entry), {name: _read(name, text, hints.get(name, {})) for name, text in given}
 
 
-def _read(text: str, hint: dict[str, Any]) -> Any:
-    """Read an argument: text where text is wanted, else JSON if it is some."""
+def _read(name: str, text: str, hint: dict[str, Any]) -> Any:
+    """Read an argument: text where text is wanted, else JSON if it is some; a secret by the name of its variable."""
+    if any(one.get("writeOnly") for one in [hint, *hint.get("anyOf", [])]):
+        from holdfast import Secret  # noqa: PLC0415 - see the promise of `cli`
+
+        if not text.startswith("env:") or text == "env:":
+            said = f"{name} is a secret: name the variable that has it, as in {name}=env:STRIPE_KEY"
+            raise click.UsageError(f"{said}: what is typed here, others can read")
+        return Secret.env(text.removeprefix("env:"))
     return text if hint.get("type") == "string" else value_of(text)
 
 

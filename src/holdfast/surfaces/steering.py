@@ -118,4 +118,32 @@ def resolve(
     show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
 
 
-COMMANDS = (send_signal, cancel, pause, resume, retry, resolve)
+@click.command(epilog="Example: holdfast grant 3f2a tokens=50000 usd=1.5")
+@run_argument
+@click.argument("amounts", nargs=-1, required=True)
+@_actor
+@click.option("--id", "name", help="A repeat with the same id changes nothing.")
+@where_options
+@json_option
+def grant(
+    run: str,
+    amounts: tuple[str, ...],
+    actor: str | None,
+    name: str | None,
+    where: Where,
+    as_json: bool,  # noqa: FBT001 - a flag of the command line
+) -> None:
+    """Let RUN spend more than its budget: AMOUNTS such as tokens=50000; prints delivered, kept, repeat or too_late."""
+    granted: dict[str, float] = {}
+    for one in amounts:
+        unit, _, amount = one.partition("=")
+        try:
+            granted[unit] = float(amount)
+        except ValueError:
+            raise click.UsageError(f"an amount is unit=number, as tokens=50000, got {one!r}") from None
+    asked = client(where)
+    outcome = asked.grant(full_id(asked, run), granted, actor=_who(where, actor), id=name)
+    show_result({"outcome": outcome}, as_json=as_json, text=lambda: outcome)
+
+
+COMMANDS = (send_signal, cancel, pause, resume, retry, resolve, grant)

@@ -1,4 +1,4 @@
-"""Finds the app that a command is about: in a file, or in a module that can be imported."""
+"""Finds the app that a command is about: in a file, in a module, or among the installed plugins."""
 
 from __future__ import annotations
 
@@ -11,12 +11,32 @@ from types import ModuleType
 import click
 
 from holdfast import App
+from holdfast.client.plugins import discover
 
 __all__ = ["load"]
 
 
-def load(target: str, url: str | None = None) -> App:
-    """Import ``shop.py``, ``shop`` or ``package.shop:app`` and give the App in it, its jobs at `url` if given."""
+def load(target: str | None, url: str | None = None, *, plugins: bool = False) -> App:
+    """Import ``shop.py``, ``shop`` or ``package.shop:app`` and give the App in it, its jobs at `url` if given.
+
+    With `plugins` it includes the apps that installed packages offer, and they keep their jobs where it does. Those
+    alone do without a target.
+    """
+    if target is None and not plugins:
+        raise click.UsageError("name a file or a module with an App in it, or serve installed ones with --plugins")
+    app = _found(target) if target is not None else App("plugins", url)
+    if url is not None:
+        app.url = url
+    for plugin in discover() if plugins else []:
+        plugin.url = app.url
+        try:
+            app.include(plugin)
+        except ValueError as error:
+            raise click.UsageError(f"{target or 'the plugins'} cannot be served together: {error}") from error
+    return app
+
+
+def _found(target: str) -> App:
     name, _, attribute = target.partition(":")
     module = _module(name)
     found = [value for value in vars(module).values() if isinstance(value, App)]
@@ -26,10 +46,7 @@ def load(target: str, url: str | None = None) -> App:
         raise click.UsageError(f'{target} has no App in it: write `app = App("name")` at its top level')
     if len({id(app) for app in found}) > 1:
         raise click.UsageError(f"{target} has several Apps: say which, as in {name}:app")
-    app = found[0]
-    if url is not None:
-        app.url = url
-    return app
+    return found[0]
 
 
 def _module(name: str) -> ModuleType:

@@ -255,6 +255,31 @@ def _worker(one: WorkerStatus, now: float) -> list[str]:
     return lines
 
 
+@click.command(epilog="Example: holdfast gates --json")
+@where_options
+@json_option
+def gates(where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """List the gates of all workers: what each says, what holds it closed, and when it opens."""
+    asked = client(where)
+    found = asked.gates()
+    if as_json:
+        show_result(found, as_json=True, text=str)
+        return
+    now = asked.stats().now
+    rows = [
+        [
+            one.gate.name,
+            one.gate.state,
+            "" if one.gate.opens_at is None else f"in {lasted(max(0.0, one.gate.opens_at - now))}",
+            str(one.gate.waiting),
+            one.worker,
+            one.gate.why or "",
+        ]
+        for one in found
+    ]
+    show_table(["GATE", "STATE", "OPENS", "LINE", "WORKER", "WHY"], rows, empty="no gates: no worker was heard of")
+
+
 @click.command(epilog="Example: holdfast stats --json")
 @where_options
 @json_option
@@ -303,4 +328,4 @@ def _arguments(schema: dict[str, Any]) -> str:
     return " ".join(name if name in needed else f"[{name}]" for name in schema.get("properties") or {})
 
 
-COMMANDS = (runs, show, explain_run, exports, workers, stats, entries)
+COMMANDS = (runs, show, explain_run, exports, workers, gates, stats, entries)

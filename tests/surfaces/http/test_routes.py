@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from holdfast import App
+from holdfast import App, export
 from holdfast.machines import JOB, READY, RUN, RunRecord
 from support.postgres import fresh_url
 from support.stories import drain, play
@@ -179,9 +179,47 @@ def test_events_are_listed_from_behind_a_cursor(app: App) -> None:
                 seen += page["items"]
                 cursor = page["next"]
             assert seen == [msgspec.to_builtins(event) for event in await app.aevents(run)]
-            for part in ("evidence", "exports"):
-                assert (await client.get(f"/api/v1/runs/{run}/{part}")).json() == {"items": [], "next": None}
+            assert (await client.get(f"/api/v1/runs/{run}/evidence")).json() == {"items": [], "next": None}
+            assert (await client.get(f"/api/v1/runs/{run}/exports")).json() == {"items": [], "next": None}
             assert (await client.get(f"/api/v1/runs/{run}/exports/1/content")).status_code == 404
+
+    play(story())
+
+
+def test_what_a_run_produced_is_listed_and_read_and_never_shown_as_a_page(app: App) -> None:
+    page = "<script>alert(1)</script>"
+
+    @app.job
+    async def produce() -> None:
+        export(page, "page", media_type="text/html")
+        export({"a": [1, 2]}, "table")
+        export(b"\x00" * 300_000, "dump.bin")
+
+    async def story() -> None:
+        async with near(app) as client:
+            attributes = {"tenant": "acme", "year": 26, "x": "7"}
+            asked = {"plugin_id": app.name, "entry_id": "produce", "attributes": attributes}
+            run = (await client.post("/api/v1/runs", json=asked)).json()
+            assert run["attributes"] == asked["attributes"]
+            await drain(app)
+            first = (await client.get(f"/api/v1/runs/{run['run_id']}/exports?limit=2")).json()
+            assert [(one["name"], one["provisional"]) for one in first["items"]] == [("page", False), ("table", False)]
+            rest = (await client.get(f"/api/v1/runs/{run['run_id']}/exports?cursor={first['next']}")).json()
+            assert [one["name"] for one in rest["items"]] == ["dump.bin"]
+            assert rest["next"] is None
+            answers = [await client.get(f"/api/v1/runs/{run['run_id']}/exports/{n}/content") for n in (1, 2, 3)]
+            assert [answer.content for answer in answers] == [page.encode(), b'{"a":[1,2]}', b"\x00" * 300_000]
+            for answer in answers:
+                assert answer.headers["content-disposition"].startswith("attachment")
+                assert answer.headers["x-content-type-options"] == "nosniff"
+                assert "html" not in answer.headers["content-type"]
+            for query, found in (
+                ("attr.tenant=acme", True), ("attr.tenant=acme&attr.year=26", True), ("attr.year=27", False),
+                ("attr.x=7", False), ("attr.x=%227%22", True), ("status=succeeded&queue=default", True),
+                ("queue=other", False), ("status=failed&status=succeeded&attr.tenant=acme", True),
+            ):  # fmt: skip
+                listed = (await client.get(f"/api/v1/runs?{query}")).json()["items"]
+                assert [one["run_id"] for one in listed] == ([run["run_id"]] if found else []), query
 
     play(story())
 
@@ -206,7 +244,7 @@ def test_what_is_around_the_runs_is_told(app: App) -> None:
             assert (await client.get("/openapi.json")).json()["openapi"] == "3.1.0"
             told = (await client.get("/metrics")).text
             assert 'holdfast_http_requests_total{route="/api/v1/runs",method="POST",code="201"} 1' in told
-            assert 'holdfast_ready_state{state="ready"} 1' in told
+            assert 'holdfast_ready_state{gate="server",state="ready"} 1' in told
 
     play(story())
 

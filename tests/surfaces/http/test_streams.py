@@ -260,7 +260,7 @@ async def follow(port: int, run: str, events: str) -> bytes:
     return last
 
 
-@pytest.mark.parametrize("entry", ["steps"])  # a job whose record changes in another way goes here
+@pytest.mark.parametrize("entry", ["steps", "updates"])
 def test_500_clients_of_one_run_all_end_with_its_terminal_record(tmp_path: Path, entry: str) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
 

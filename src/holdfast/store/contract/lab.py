@@ -7,7 +7,8 @@ from typing import Any
 
 from holdfast.clock import ManualClock
 from holdfast.machines import JobState, check, fold, runs
-from holdfast.store.commands import Append, Claim, Claimed, Command, Submit
+from holdfast.store.commands import Append, Claim, Claimed, Claims, Command, Submit
+from holdfast.store.limits import Held
 from holdfast.store.protocol import Store
 from holdfast.store.rows import Job, rebuilt
 
@@ -31,6 +32,7 @@ class Lab:
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
+        self.held: tuple[Held, ...] = ()  # what kept the last claim from taking more
 
     async def do(self, command: Command) -> Any:
         """Carry out one command; raise its refusal."""
@@ -56,8 +58,9 @@ class Lab:
         """Claim jobs of the usual entry."""
         entries = frozenset({("shop", "checkout")})
         usual: dict[str, Any] = {"entries": entries, "queues": None, "lease_seconds": LEASE}
-        claimed: list[Claimed] = await self.do(Claim(worker=worker, limit=limit, **{**usual, **options}))
-        return claimed
+        answer: Claims = await self.do(Claim(worker=worker, limit=limit, **{**usual, **options}))
+        self.held = answer.held
+        return answer.claimed
 
     async def running(self, job: str = "a", **options: Any) -> Job:
         """Create a job and claim it."""

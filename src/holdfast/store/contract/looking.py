@@ -45,3 +45,16 @@ async def the_next_due_time_is_the_earliest_of_all(lab: Lab) -> None:
     assert await lab.store.next_due(after=now + 4) == now + 9, "whoever has looked at that time has seen it"
     await lab.submit("c", due_at=now + 90, deadline=now + 3)
     assert await lab.store.next_due() == now + 3
+
+
+@clause
+async def a_store_stirs_when_there_is_something_to_do_for_anybody(lab: Lab) -> None:
+    assert not await lab.store.stirs()
+    await lab.submit("a", due_at=lab.clock.now() + 4)
+    assert not await lab.store.stirs()
+    lab.clock.move(4)
+    assert await lab.store.stirs()
+    (held,) = await lab.claim()
+    assert not await lab.store.stirs(), "it is held"
+    lab.clock.move(LEASE)
+    assert await lab.store.stirs(), f"the lease of {held.job.id} has run out"

@@ -14,7 +14,7 @@ from holdfast.errors import InvalidArguments, UnknownJob
 from holdfast.surfaces.http.answers import Receive, Scope
 from holdfast.surfaces.http.limits import Limits, check_json, read_body
 from holdfast.surfaces.http.problems import Problem
-from holdfast.surfaces.http.security import Principal
+from holdfast.surfaces.http.security import HEADS, Principal
 
 if TYPE_CHECKING:
     from holdfast.surfaces.http.service import Service
@@ -27,8 +27,6 @@ QUERY_FIELDS_MAX = 64
 REPEAT_MAX = 16  # how often one name may be given
 TEXT_MAX = 1000  # characters of one value of a query
 _RUN = re.compile(r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}\Z")
-_MEDIA = {b"content-type", b"content-encoding"}
-_USUAL = [(b"content-type", b"application/json")]
 _FORMS = {
     "integer": re.compile(r"\d{1,15}\Z", re.ASCII),
     "number": re.compile(r"-?\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?\Z", re.ASCII),
@@ -89,7 +87,8 @@ class Call:
 
     def header(self, name: bytes) -> str | None:
         """Give a header; None if it was not sent."""
-        return next((value.decode("latin-1") for key, value in self.connection["headers"] if key == name), None)
+        value = self.connection[HEADS].get(name)
+        return value.decode("latin-1") if value is not None else None
 
     async def body(self, decoder: msgspec.json.Decoder[T], empty: T | None = None) -> T:
         """Read the body as JSON of this type.
@@ -97,7 +96,7 @@ class Call:
         Raises:
             Problem: too large, no JSON, or not of this type.
         """
-        data = await read_body(self.connection, self.receive, self.limits)
+        data = await read_body(self.connection[HEADS].get(b"content-length", b"0"), self.receive, self.limits)
         if not data and empty is not None:
             return empty
         self._check_media()
@@ -110,8 +109,8 @@ class Call:
             raise Problem(400, "invalid_json", f"the body is no JSON: {error}", "send UTF-8 JSON") from error
 
     def _check_media(self) -> None:
-        sent = [pair for pair in self.connection["headers"] if pair[0] in _MEDIA]
-        if sent == _USUAL:
+        heads = self.connection[HEADS]
+        if heads.get(b"content-type") == b"application/json" and b"content-encoding" not in heads:
             return
         media, encoding = self.header(b"content-type") or "", self.header(b"content-encoding")
         kind, _, parameters = media.lower().partition(";")

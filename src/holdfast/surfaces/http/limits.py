@@ -12,6 +12,7 @@ import functools
 import re
 import types
 from collections.abc import Generator
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -19,8 +20,9 @@ import msgspec
 from holdfast.surfaces.http.answers import Receive, Scope
 from holdfast.surfaces.http.problems import Problem
 
-__all__ = ["Limits", "check_json", "check_request", "read_body"]
+__all__ = ["CLOSE", "Limits", "check_json", "check_request", "heads_of", "read_body"]
 
+ONCE = (b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"origin")
 CLOSE = [(b"connection", b"close")]
 
 
@@ -58,24 +60,31 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams: int = 2000
 
 
+def heads_of(scope: Scope) -> dict[bytes, bytes]:
+    """Give the headers by name. One of those that decide something must not be there twice: which would count?"""
+    heads = dict(scope["headers"])
+    if len(heads) != len(scope["headers"]):
+        names = [name for name, _ in scope["headers"]]
+        twice = [name.decode() for name in ONCE if names.count(name) > 1]
+        if twice:
+            raise Problem(400, "invalid_header", f"{', '.join(twice)} is there more than once", "send it once")
+    return heads
+
+
 def check_request(scope: Scope, limits: Limits) -> None:
     """Refuse a request whose head is too large."""
     if len(scope["query_string"]) > limits.query_bytes:
         raise Problem(414, "query_too_long", f"the query has over {limits.query_bytes} bytes", "use fewer filters")
     if len(scope.get("raw_path") or scope["path"]) > limits.path_bytes:
         raise Problem(414, "path_too_long", f"the path has over {limits.path_bytes} bytes", "no route is so long")
-    size = 0
-    for name, value in scope["headers"]:
-        size += len(name) + len(value)
-    if size > limits.header_bytes:
+    if sum(map(len, chain.from_iterable(scope["headers"]))) > limits.header_bytes:
         raise Problem(
             431, "headers_too_large", f"the headers have over {limits.header_bytes} bytes", "send fewer or shorter ones"
         )
 
 
-async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
-    """Read a body, counting."""
-    said = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+async def read_body(said: bytes, receive: Receive, limits: Limits) -> bytes:
+    """Read a body whose length is said to be this, counting."""
     try:
         if not said.isdigit() or int(said[:20]) > limits.body_bytes:
             async with asyncio.timeout(limits.body_seconds):

@@ -152,6 +152,11 @@ async def list_workers(call: Call) -> Answer:
     return page(await call.client.aworkers())
 
 
+async def list_gates(call: Call) -> Answer:
+    """List the gates of all workers."""
+    return page(await call.client.agates())
+
+
 async def list_entries(call: Call) -> Answer:
     """List the jobs that can be started."""
     return page(await call.client.aentries())
@@ -183,9 +188,9 @@ async def list_nothing(call: Call) -> Answer:
 
 
 def _attribute(text: str) -> Attribute:
-    """Read an attribute's value: a number or a truth value if it is one, else text."""
+    """Read an attribute's value: a number, a truth value or a text in quotes if it is one of these, else text."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError):
         return text
-    return value if isinstance(value, (bool, int, float)) else text
+    return value if isinstance(value, (bool, int, float, str)) else text

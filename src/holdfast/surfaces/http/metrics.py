@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from holdfast.client.views import Stats
+from holdfast.client.workers import GateView
 
 __all__ = ["Metrics"]
 
@@ -22,7 +23,7 @@ class Metrics:
         """Count a request, by its route and not by its path: there are few routes."""
         self._requests[route, method if method in _METHODS else "other", status] += 1
 
-    def text(self, stats: Stats | None, ready: str, streams: int, dropped: int) -> str:
+    def text(self, stats: Stats | None, ready: str, streams: int, dropped: int, gates: Sequence[GateView] = ()) -> str:
         """Write everything down; without the store's figures if it is away."""
         parts = [
             _family(
@@ -32,7 +33,9 @@ class Metrics:
             ),
             _family("http_streams", "gauge", "Streams that are open.", [({}, streams)]),
             _family("http_streams_dropped_total", "counter", "Streams whose client did not read.", [({}, dropped)]),
-            _family("ready_state", "gauge", "1 for the state that this process is in.", [({"state": ready}, 1)]),
+            _family("ready_state", "gauge", "1 for the state that each gate is in.",
+                    [({"gate": "server", "state": ready}, 1),
+                     *((_labels(one, state=one.gate.state), 1) for one in gates)]),
             _family("store_up", "gauge", "Whether the store answers.", [({}, int(stats is not None))]),
         ]  # fmt: skip
         if stats is not None:
@@ -49,7 +52,29 @@ class Metrics:
                         [({}, stats.oldest_due_seconds or 0.0)]),
                 _family("workers", "gauge", "Workers that were heard of lately.", [({}, stats.workers)]),
             ]  # fmt: skip
-        return "".join(parts)
+        return "".join(parts + _gates(gates))
+
+
+def _gates(gates: Sequence[GateView]) -> list[str]:
+    """Write down what the gates of workers have counted, as they have last reported."""
+    if not gates:
+        return []
+    return [
+        _family("wake_total", "counter", "Wakes of each gate, by source.",
+                [(_labels(one, source=source), n) for one in gates for source, n in sorted(one.gate.wakes.items())]),
+        _family("ready_polls_total", "counter", "Polls of each gate, by what it said.",
+                [(_labels(one, state=state), n) for one in gates for state, n in sorted(one.gate.polls.items())]),
+        _family("ready_seconds_total", "counter", "Time that each gate was in each state.",
+                [(_labels(one, state=state), n) for one in gates for state, n in sorted(one.gate.seconds.items())]),
+        _family("ready_waiting", "gauge", "Callers in line at each gate.",
+                [(_labels(one), one.gate.waiting) for one in gates]),
+        _family("ready_violations_total", "counter", "Times that a gate broke the contract of readiness: a bug.",
+                [(_labels(one), one.gate.violations) for one in gates]),
+    ]  # fmt: skip
+
+
+def _labels(one: GateView, **more: str) -> dict[str, str]:
+    return {"gate": one.gate.name, "worker": one.worker, **more}
 
 
 _METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"}

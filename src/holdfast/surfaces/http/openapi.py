@@ -18,6 +18,7 @@ __all__ = ["Machine", "Row", "document", "get_openapi"]
 _PARAMETERS = {
     "id": {"type": "string", "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}$", "description": "A run's id."},
     "number": {"type": "integer", "minimum": 1, "maximum": 999_999_999, "description": "The export's number."},
+    "queue": {"type": "string", "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,199}$", "description": "A queue."},
     "machine": {"type": "string", "enum": ["job", "run", "ready"], "description": "Which machine."},
 }
 _MESSAGE = {  # of a stream; the data is a RunRecord, or an Event, as JSON

@@ -91,7 +91,8 @@ async def metrics(call: Call) -> Answer:
     reading = await service.readiness.look()
     try:
         stats = await call.client.astats() if isinstance(reading, Ready) else None
+        gates = await call.client.agates() if stats is not None else []
     except HoldfastError:
-        stats = None
-    text = service.metrics.text(stats, reading.state, len(service.hub.seats), service.hub.dropped)
+        stats, gates = None, []
+    text = service.metrics.text(stats, reading.state, len(service.hub.seats), service.hub.dropped, gates)
     return Answer(200, text.encode(), b"text/plain; version=0.0.4; charset=utf-8")

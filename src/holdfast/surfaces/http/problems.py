@@ -6,6 +6,7 @@ did not foresee is answered with an id, and logged with it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -112,6 +113,10 @@ def problem_of(error: HoldfastError) -> Problem | None:
             503, "store_unavailable", "the store cannot be used now; nothing was written", "try again in a moment",
             headers=[(b"retry-after", str(RETRY_SECONDS).encode())],
         )  # fmt: skip
+    if isinstance(error, errors.QueueFull):
+        wait = str(max(1, math.ceil(error.retry_after_seconds))).encode()
+        hint = "try again when Retry-After says so"
+        return Problem(429, "queue_full", str(error), hint, headers=[(b"retry-after", wait)])
     for kind, status, hint in _STATUS:
         if isinstance(error, kind):
             return Problem(status, _snake(type(error).__name__), str(error), hint, **_parts(error))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
-from holdfast.client.workers import WorkerStatus
+from holdfast.client.workers import GateView, WorkerStatus
 from holdfast.machines import Event, RunRecord
-from holdfast.store import Evidence
-from holdfast.surfaces.http import looking, probes, steering, streams
+from holdfast.store import Evidence, QueueState
+from holdfast.surfaces.http import looking, probes, queues, steering, streams
 from holdfast.surfaces.http.openapi import Machine, get_openapi
 from holdfast.surfaces.http.operations import PUBLIC, Many, Operation, Text
 from holdfast.surfaces.http.tokens import Scope
@@ -99,6 +99,10 @@ def _one_run() -> list[Operation]:
             takes=steering.Signal,
         ),
         Operation(
+            "POST", f"{run}/grant", OPERATE, steering.grant_run, "Let a run spend more than its budget.",
+            {200: steering.Outcome}, takes=steering.Grant,
+        ),
+        Operation(
             "POST", f"{run}/resolve", OPERATE, steering.resolve_run, "Answer for a tool in doubt.", record,
             takes=steering.Resolve,
         ),
@@ -119,8 +123,12 @@ def _around() -> list[Operation]:
         Operation(
             "GET", f"{API}/machines/{{machine}}", READ, looking.get_machine, "One state machine.", {200: Machine}
         ),
-        Operation("GET", f"{API}/gates", READ, looking.list_nothing, "Gates; none yet.", {200: Many(Any)}),
+        Operation(
+            "GET", f"{API}/gates", READ, looking.list_gates, "The gates of all workers, and what holds them closed.",
+            {200: Many(GateView)},
+        ),
         Operation("GET", f"{API}/schedules", READ, looking.list_nothing, "Schedules; none yet.", {200: Many(Any)}),
+        *_limits(),
         Operation(
             "POST", f"{API}/verify", OPERATE, steering.verify, "Check histories: rules, hash chain, projections.",
             {200: steering.Verified}, takes=steering.Verify, optional=True,
@@ -128,6 +136,30 @@ def _around() -> list[Operation]:
         Operation(
             "POST", f"{API}/purge", ADMIN, steering.purge, "Remove runs that ended long ago, for good.",
             {200: steering.Purged}, takes=steering.Purge,
+        ),
+    ]  # fmt: skip
+
+
+def _limits() -> list[Operation]:
+    one = f"{API}/limits/{{queue}}"
+    state: dict[int, Any] = {200: QueueState}
+    return [
+        Operation(
+            "GET", f"{API}/limits", READ, queues.list_limits, "Queues with limits, and how they stand.",
+            {200: Many(QueueState)},
+        ),
+        Operation(
+            "PUT", one, ADMIN, queues.put_limits, "Set the limits of a queue, all of them.", state,
+            takes=queues.NewLimits,
+        ),
+        Operation("DELETE", one, ADMIN, queues.delete_limits, "Take all limits from a queue.", state),
+        Operation(
+            "POST", f"{one}/pause", OPERATE, queues.pause_queue, "Have nothing more of a queue started.", state,
+            takes=steering.Pause, optional=True,
+        ),
+        Operation(
+            "POST", f"{one}/resume", OPERATE, queues.resume_queue, "Have a paused queue go on.", state,
+            takes=steering.Pause, optional=True,
         ),
     ]  # fmt: skip
 

@@ -18,8 +18,9 @@ from holdfast.surfaces.http.answers import Scope as Connection
 from holdfast.surfaces.http.problems import Problem
 from holdfast.surfaces.http.tokens import Keyring, Scope
 
-__all__ = ["Guard", "Principal", "is_loopback"]
+__all__ = ["HEADS", "Guard", "Principal", "is_loopback"]
 
+HEADS = "holdfast.heads"  # where a request's headers stand, by name
 SEEN_MAX = 64
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -79,8 +80,7 @@ class Guard:
         self._check_origin(connection)
         if not self.keys:
             return self._neighbour(connection)
-        given = [value for name, value in connection["headers"] if name == b"authorization"]
-        kind, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
+        kind, _, token = connection[HEADS].get(b"authorization", b"").decode("latin-1").partition(" ")
         found = self.keys.find(token.strip()) if kind.lower() == "bearer" else None
         if found is None:
             raise _unauthorized("a token is needed, and this is none that is good")
@@ -94,7 +94,7 @@ class Guard:
 
     def _neighbour(self, connection: Connection) -> Principal:
         client = connection.get("client")
-        passed_on = any(name in _FORWARDED for name, _ in connection["headers"])
+        passed_on = not _FORWARDED.isdisjoint(connection[HEADS])
         if passed_on or client is None or not is_loopback(client[0]):
             raise _unauthorized("no token is set up, so only this machine is served, and nothing from behind a proxy")
         return _ANYBODY_HERE
@@ -111,15 +111,12 @@ class Guard:
 
     def _check_origin(self, connection: Connection) -> None:
         """Refuse a Host that is not ours, and what a page of another site sends."""
-        hosts, foreign = [], False
-        for name, value in connection["headers"]:
-            if name == b"host":
-                hosts.append(value)
-            elif name == b"origin":
-                foreign = foreign or not self._ours(value.decode("latin-1").lower().partition("://")[2])
-            elif name == b"sec-fetch-site" and value == b"cross-site" and connection["method"] not in {"GET", "HEAD"}:
-                foreign = True
-        if len(hosts) != 1 or not (hosts[0] in self._seen or self._know(hosts[0])):
+        heads = connection[HEADS]
+        host, origin = heads.get(b"host", b""), heads.get(b"origin")
+        foreign = origin is not None and not self._ours(origin.decode("latin-1").lower().partition("://")[2])
+        if heads.get(b"sec-fetch-site") == b"cross-site" and connection["method"] not in {"GET", "HEAD"}:
+            foreign = True
+        if host not in self._seen and not self._know(host):
             raise Problem(
                 421, "unknown_host", "this server is not known by that Host", "allow it with --allow-host, or hosts="
             )

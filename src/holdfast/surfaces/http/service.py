@@ -14,20 +14,21 @@ from starlette.routing import Match
 from holdfast.client.verbs import Client
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
-from holdfast.surfaces.http.answers import Answer, Receive, Scope, Send
-from holdfast.surfaces.http.limits import Limits, check_request
+from holdfast.surfaces.http.answers import WHOLE, Answer, Receive, Scope, Send
+from holdfast.surfaces.http.limits import Limits, check_request, heads_of
 from holdfast.surfaces.http.metrics import Metrics
 from holdfast.surfaces.http.operations import Operation
 from holdfast.surfaces.http.probes import Readiness
 from holdfast.surfaces.http.problems import Problem, problem_of
 from holdfast.surfaces.http.routes import routes
-from holdfast.surfaces.http.security import Guard
+from holdfast.surfaces.http.security import HEADS, Guard
 from holdfast.surfaces.http.streams import Hub
 from holdfast.surfaces.http.tokens import Keyring
 from holdfast.surfaces.http.tokens import Scope as Needed
 
 __all__ = ["Service"]
 
+_NONE: Scope = {}
 _log = logging.getLogger("holdfast.http")
 
 
@@ -58,17 +59,25 @@ class Service:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        answer: Answer | None = None
+        status = 499  # unless there is an answer: it was called off
         try:
-            check_request(scope, self.limits)
-            answer = await self._route(scope).answer(self, scope, receive)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and no traceback
-            answer = self._problem(scope, error).answer()
+            answer = await self._answered(scope, receive)
+            status = answer.status
         finally:
             route = scope.get("route")
-            status = answer.status if answer is not None else 499  # it was called off
             self.metrics.count(route.path if route is not None else "(none)", scope["method"], status)
-        await answer.send(send)
+        assert answer is not None, "what was not called off has an answer"
+        whole = scope.get("extensions", _NONE).get(WHOLE)
+        if whole is None or not whole(answer):
+            await answer.send(send)
+
+    async def _answered(self, scope: Scope, receive: Receive) -> Answer:
+        try:
+            check_request(scope, self.limits)
+            scope[HEADS] = heads_of(scope)
+            return await self._route(scope).answer(self, scope, receive)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and no traceback
+            return self._problem(scope, error).answer()
 
     def _route(self, scope: Scope) -> Operation:
         """Find the route object: of this method, or of another, which will say so; or say that there is none."""

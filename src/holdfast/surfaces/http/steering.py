@@ -51,6 +51,14 @@ class Outcome(msgspec.Struct):
     outcome: Literal["delivered", "kept", "repeat", "too_late"]
 
 
+class Grant(msgspec.Struct, forbid_unknown_fields=True):
+    """What a run may spend more than its budget says, by unit; an id makes a repeat harmless."""
+
+    amounts: dict[_Name, Annotated[float, msgspec.Meta(ge=0)]]
+    actor: _Name | None = None
+    id: _Name | None = None
+
+
 class Resolve(msgspec.Struct, forbid_unknown_fields=True):
     """An answer for a tool in doubt; `result` belongs to `done`."""
 
@@ -93,6 +101,7 @@ _cancel = msgspec.json.Decoder(Cancel)
 _retry = msgspec.json.Decoder(Retry)
 _pause = msgspec.json.Decoder(Pause)
 _signal = msgspec.json.Decoder(Signal)
+_grant = msgspec.json.Decoder(Grant)
 _resolve = msgspec.json.Decoder(Resolve)
 _verify = msgspec.json.Decoder(Verify)
 _purge = msgspec.json.Decoder(Purge)
@@ -136,6 +145,13 @@ async def signal_run(call: Call) -> Answer:
     """Send a signal."""
     asked = await call.body(_signal)
     return json({"outcome": await call.client.asignal(call.run_id, asked.key, asked.payload, asked.id)})
+
+
+async def grant_run(call: Call) -> Answer:
+    """Let a run spend more."""
+    asked = await call.body(_grant)
+    granted = await call.client.agrant(call.run_id, asked.amounts, actor=call.actor(asked.actor), id=asked.id)
+    return json({"outcome": granted})
 
 
 async def resolve_run(call: Call) -> Answer:

@@ -3,8 +3,8 @@
 The model is a server of its own on the loopback interface, started here, that gives canned answers: nothing is fetched
 from anywhere. It would answer differently each time it is asked; it is asked once for a plan and once for each summary.
 
-    python examples/agent.py            a run, its worker killed with SIGKILL in the middle, the approval, the result
-    holdfast worker examples/agent.py   the same app, by hand
+    python examples/planner.py            a run, its worker killed with SIGKILL in the middle, the approval, the result
+    holdfast worker examples/planner.py   the same app, by hand
 """
 
 from __future__ import annotations

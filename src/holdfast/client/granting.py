@@ -1,0 +1,50 @@
+"""Gates and grants, as a client of a store asks for them.
+
+A grant is more for a run to spend than its budget says: a signal of Holdfast's own, kept until it is needed.
+"""
+
+from __future__ import annotations
+
+import builtins
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.authoring.gating import amounts
+from holdfast.client.handle import job_of_run
+from holdfast.client.workers import GateView, gates
+from holdfast.ids import new_id
+from holdfast.store import SendSignal, Store
+from holdfast.store.decide import BUDGET_KEY
+
+__all__ = ["StoreGates"]
+
+
+class StoreGates:
+    """These verbs, on a store."""
+
+    @abstractmethod
+    def store(self) -> Store:
+        """Give the store, opened."""
+
+    async def agates(self) -> builtins.list[GateView]:
+        """List gates; see `Client.agates`."""
+        return await gates(self.store())
+
+    async def agrant(
+        self,
+        run_id: str,
+        granted: Mapping[str, float] | None = None,
+        *,
+        actor: str | None = None,
+        id: str | None = None,  # noqa: A002 - as a signal's
+        **more: float,
+    ) -> str:
+        """Let a run spend more than its budget; see `Client.agrant`. Who granted it is in the signal's id."""
+        name = f"grant by {actor or 'somebody'}: {id or new_id()}"
+        given: dict[str, Any] = {**(granted or {}), **more}
+        command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, amounts("grant", given), name)
+        (answer,) = await self.store().commit([command])
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer.outcome)

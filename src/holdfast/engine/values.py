@@ -1,0 +1,54 @@
+"""Values that a job asks for, recorded so that a replay gives the same (SPEC E9); and the plan it follows (E11)."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.engine.bridge import later
+from holdfast.machines import HistoryEvent
+
+if TYPE_CHECKING:
+    from holdfast.engine.attempt import Attempt
+
+__all__ = ["Values"]
+
+
+class Values:
+    """An attempt, as its code asks it for values."""
+
+    def value(self, kind: str) -> Any:
+        """Give the time, a random number or a name; on replay the same."""
+        attempt = cast("Attempt", self)
+        make: dict[str, Callable[[], Any]] = {
+            "now": attempt.now,
+            "random": random.random,
+            "uuid4": lambda: str(uuid.uuid4()),
+        }
+        node = attempt.replay.value_node(kind)
+        if attempt.in_loop():
+            return self._value(node, make[kind])
+        return attempt.from_thread(later(self._value, node, make[kind]))
+
+    def _value(self, node: str, make: Callable[[], Any]) -> Any:
+        """Code that is being unwound gets a value, too, but it is not recorded: the next attempt is not there yet."""
+        attempt = cast("Attempt", self)
+        return attempt.recorded(node, make) if attempt.goes_on() else make()
+
+    def recorded(self, node: str, make: Callable[[], Any]) -> Any:
+        """Give a value that was recorded, or make it and record it."""
+        attempt = cast("Attempt", self)
+        if node not in attempt.replay.values:
+            attempt.replay.values[node] = make()
+            attempt.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": attempt.replay.values[node]}))
+        return attempt.replay.values[node]
+
+    def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Give the recorded plan; without one, record the one that was made, once and for all (E11)."""
+        attempt = cast("Attempt", self)
+        if attempt.replay.plan is None and made is not None:
+            attempt.record((HistoryEvent.PLAN_GENERATED.value, {"plan": made}))
+            attempt.replay.plan = made
+        return attempt.replay.plan

@@ -1,0 +1,140 @@
+"""The part of a batch on a PostgreSQL connection that is about limits, and what is read of them.
+
+At READ COMMITTED a count holds only while nobody else can add to it. So a claim locks the rows of the queues that it
+takes from, in the order of their names, and counts with the next statement, which sees whatever was committed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.store import commands as c
+from holdfast.store.batch import Batch
+from holdfast.store.limited import Running, place_of
+from holdfast.store.limits import COUNTED_MAX, LimitRow, QueueState, queue_state
+from holdfast.store.postgres_schema import Connection
+from holdfast.store.postgres_statements import Statements
+from holdfast.store.rows import Job
+from holdfast.store.sql_rows import job_of, limits_of, limits_row
+
+__all__ = ["LooksOn", "PostgresLimits", "entries_of"]
+
+
+class LooksOn:
+    """What is read of limits, outside of any batch."""
+
+    _sql: Statements
+
+    async def _read(self, sql: str, bindings: Any) -> list[Any]:
+        raise NotImplementedError
+
+    async def now(self) -> float:
+        """Read the server's clock."""
+        raise NotImplementedError
+
+    async def limits(self) -> list[QueueState]:
+        """Read the limits of queues, and how these stand."""
+        now = await self.now()
+        rows = await self._read(self._sql.look_on, {"most": COUNTED_MAX, "now": now})
+        running = _by_queue(await self._read(self._sql.running, ([row[0] for row in rows],)) if rows else [])
+        found = [(limits_of(row[:-1]), row[-1]) for row in rows]
+        return [queue_state(row, running.get(row.queue, {}), waiting, now) for row, waiting in found]
+
+
+class PostgresLimits(Batch):
+    """What PostgreSQL is asked about queues with limits."""
+
+    def __init__(self, connection: Connection, statements: Statements) -> None:
+        super().__init__(0.0, {})
+        self._connection = connection
+        self._sql = statements
+        self._promoted = False
+
+    def _read_limits(self, rows: Iterable[tuple[Any, ...]] | None) -> None:
+        """Have the limits at hand, as they were read ahead."""
+        self._limits = {row.queue: row for row in map(limits_of, rows)} if rows is not None else None
+
+    def look_again(self, name: str) -> Job | None:
+        """Look for a job by its name: most batches leave that to the key of the table."""
+        if self._jobs.get(name) is None:
+            self._stored.pop(name, None)
+        return self.job(name)
+
+    def read_limits(self) -> Iterable[LimitRow]:
+        """Read the rows."""
+        return map(limits_of, self._connection.execute(self._sql.limits).fetchall())
+
+    def put_limits(self, row: LimitRow) -> None:
+        """Write a row."""
+        self._connection.execute(self._sql.put_limits, limits_row(row))
+
+    def put_grouped(self, row: LimitRow) -> None:
+        """Write that a queue has groups, and nothing else of its row."""
+        self._connection.execute(self._sql.put_grouped, limits_row(row))
+
+    def drop_limits(self, queue: str) -> None:
+        """Remove a row."""
+        self._connection.execute(self._sql.drop_limits, (queue,))
+
+    def promote(self) -> None:
+        """Mark what has become due, once in a transaction."""
+        if not self._promoted:
+            self._connection.execute(self._sql.promote, (self.now,))
+            self._promoted = True
+
+    def count_waiting(self, queue: str, most: int) -> int:
+        """Count what is due and waits."""
+        return int(self._connection.execute(self._sql.waiting, (queue, most)).fetchone()[0])
+
+    def look_at(self, command: c.Claim, queues: list[str]) -> dict[str, Running]:
+        """Look into queues, without a lock: where there is no room, nobody waits for anybody."""
+        said = {**entries_of(command), "wanted": queues}
+        return _by_queue(self._connection.execute(self._sql.look_at, said).fetchall())
+
+    def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
+        """Lock rows in the order of their names, then read the time, then count."""
+        del seen
+        if not queues:
+            return []
+        rows = self._connection.execute(self._sql.lock_limits, (queues,))
+        clock = self._connection.execute(self._sql.clock)
+        counted = self._connection.execute(self._sql.running, (queues,))
+        found = [limits_of(row) for row in rows.fetchall()]
+        self.now = clock.fetchone()[0]
+        running = _by_queue(counted.fetchall())
+        return [(row, running.get(row.queue, {})) for row in found]
+
+    def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
+        """Find groups by steps through the index."""
+        said = {**entries_of(command), "queue": row.queue, "turn": row.turn, "most": most}
+        return [name for _, name in self._connection.execute(self._sql.groups, said).fetchall()]
+
+    def find_heads(self, command: c.Claim, queue: str, wanted: Mapping[str, int]) -> dict[str, list[str]]:
+        """Find and lock the first of each group and entry, and the first of these."""
+        said = {**entries_of(command), "queue": queue, "groups": list(wanted), "counts": list(wanted.values())}
+        jobs = [job_of(row) for row in self._connection.execute(self._sql.heads, said).fetchall()]
+        heads: dict[str, list[str]] = {group: [] for group in wanted}
+        for job in sorted(jobs, key=place_of):
+            names = heads[job.group or ""]
+            if len(names) < wanted[job.group or ""]:
+                names.append(job.id)
+            if self._stored.get(job.id) is None:
+                self._stored[job.id] = self._jobs[job.id] = job
+        self.bring_up([job.id for job in jobs])
+        return heads
+
+
+def entries_of(command: c.Claim) -> dict[str, list[str]]:
+    """Give a claim's entries as parameters."""
+    pairs = sorted(command.entries)
+    return {"plugins": [plugin for plugin, _ in pairs], "entries": [entry for _, entry in pairs]}
+
+
+def _by_queue(rows: Iterable[tuple[str, str | None, int]]) -> dict[str, Running]:
+    running: dict[str, Running] = {}
+    for queue, group, count in rows:
+        by_group = running.setdefault(queue, {})
+        if group is not None:
+            by_group[group] = count
+    return running

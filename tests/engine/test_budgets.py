@@ -1,0 +1,204 @@
+"""What a run may spend, and what happens when it has spent more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import App, InvalidArguments, NotInsideJob, RunHandle, spend, wait_for
+from holdfast.machines import JobEvent, JobState
+from support.stories import drain, play
+
+
+async def row(app: App, handle: RunHandle) -> Any:
+    return await app.store().get(handle.id)
+
+
+def test_a_run_over_its_budget_is_parked_and_goes_on_with_a_grant(app: App) -> None:
+    called: list[int] = []
+
+    @app.tool
+    async def ask(number: int) -> int:
+        called.append(number)
+        spend(tokens=60, usd=0.1)
+        return number
+
+    @app.job
+    async def work() -> list[int]:
+        return [await ask(number) for number in range(4)]
+
+    async def story() -> None:
+        handle = await work.options(budget={"tokens": 100, "usd": 10}).astart()
+        await drain(app)
+        assert called == [0, 1]
+        assert (await row(app, handle)).state is JobState.WAITING
+        last = (await app.store().events(handle.id))[-1]
+        assert (last.type, last.payload["wait_type"], last.payload["park"]) == (JobEvent.WAITING, "human", True)
+        assert "tokens 120 of 100" in (await app.aexplain(handle.id)).explanation
+        assert (await app.aget(handle.id)).metrics["spent"] == {"tokens": 120, "usd": 0.2}
+        await app.agrant(handle.id, tokens=50)
+        await drain(app)
+        assert called == [0, 1, 2], "180 are spent, and 150 granted"
+        await app.agrant(handle.id, tokens=100, actor="me")
+        await drain(app)
+        assert await handle.aresult() == [0, 1, 2, 3]
+        assert not await app.averify()
+
+    play(story())
+
+
+def test_a_resume_forgives_what_was_spent(app: App) -> None:
+    called: list[int] = []
+
+    @app.step
+    def ask(number: int) -> None:
+        called.append(number)
+        spend(calls=2)
+
+    @app.job
+    def work() -> None:
+        for number in range(3):
+            ask(number)
+
+    async def story() -> None:
+        handle = await work.options(budget={"calls": 1}).astart()
+        for number in range(3):
+            await drain(app)
+            assert called == list(range(number + 1))
+            await app.aresume(handle.id)
+        assert (await app.aget(handle.id)).status == "succeeded"
+
+    play(story())
+
+
+def test_a_grant_that_comes_early_counts(app: App) -> None:
+    @app.step
+    async def ask() -> None:
+        spend(tokens=5)
+
+    @app.job
+    async def work() -> str:
+        await ask()
+        await ask()
+        return "done"
+
+    async def story() -> None:
+        handle = await work.options(budget={"tokens": 4}).astart()
+        await app.agrant(handle.id, tokens=100)
+        await drain(app)
+        assert await handle.aresult() == "done"
+
+    play(story())
+
+
+def test_a_replay_does_not_spend_again(app: App) -> None:
+    @app.step
+    async def ask() -> None:
+        spend(tokens=3)
+
+    @app.job
+    async def work() -> str:
+        spend(tokens=1)
+        await ask()
+        await wait_for("go")
+        spend(tokens=1)
+        await ask()
+        await wait_for("again")
+        await ask()
+        return "done"
+
+    async def story() -> None:
+        handle = await work.options(budget={"tokens": 8}).astart()
+        for key in ("go", "again"):
+            await drain(app)
+            await handle.asignal(key)
+        await drain(app)
+        assert await handle.aresult() == "done"
+        assert (await app.aget(handle.id)).metrics["spent"] == {"tokens": 11}
+
+    play(story())
+
+
+def test_what_a_failed_try_has_spent_counts(app: App) -> None:
+    tries: list[int] = []
+
+    @app.step(retries=1)
+    async def ask() -> None:
+        tries.append(1)
+        spend(tokens=3)
+        if len(tries) == 1:
+            raise ValueError("no")
+
+    @app.job
+    async def work() -> None:
+        await ask()
+
+    async def story() -> None:
+        handle = await work.astart()
+        await drain(app)
+        assert (await app.aget(handle.id)).metrics["spent"] == {"tokens": 6}
+
+    play(story())
+
+
+def test_several_branches_over_budget_go_on_with_one_grant(app: App) -> None:
+    @app.step
+    async def ask(number: int) -> int:
+        spend(tokens=10)
+        return number
+
+    @app.job
+    async def work() -> list[int]:
+        await ask(0)
+
+        async def both(number: int) -> int:
+            return await ask(number)
+
+        return list(await asyncio.gather(*(both(number) for number in range(1, 4))))
+
+    async def story() -> None:
+        handle = await work.options(budget={"tokens": 5}).astart()
+        await drain(app)
+        assert (await row(app, handle)).state is JobState.WAITING
+        await app.agrant(handle.id, tokens=100)
+        await drain(app)
+        assert await handle.aresult() == [1, 2, 3]
+
+    play(story())
+
+
+def test_amounts_are_exact(app: App) -> None:
+    @app.step
+    async def ask(number: int) -> int:
+        spend(usd=0.1)
+        return number
+
+    @app.job
+    async def work() -> None:
+        for number in range(11):
+            await ask(number)
+
+    async def story() -> None:
+        handle = await work.options(budget={"usd": 1}).astart()
+        await drain(app)
+        assert (await app.aget(handle.id)).status == "succeeded", "ten times 0.1 is 1, and the eleventh was the last"
+
+    play(story())
+
+
+@pytest.mark.parametrize("budget", [{}, {"tokens": -1}, {"tokens": "many"}, {"": 1}, {"a b": 1}, 7, {"usd": 1e300}])
+def test_a_budget_that_is_none_is_refused(budget: Any) -> None:
+    app = App("shop", "memory:")
+
+    @app.job
+    async def work() -> None: ...
+
+    with pytest.raises(InvalidArguments):
+        work.options(budget=budget)
+
+
+def test_spend_is_for_code_inside_a_job() -> None:
+    with pytest.raises(NotInsideJob):
+        spend(tokens=1)

@@ -1,0 +1,129 @@
+"""What other processes commit to a SQLite file is heard of, and nobody asks for it again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.store import Submit
+from holdfast.store.bell import Ear
+from holdfast.store.sqlite import SqliteStore
+
+
+def submission(name: str) -> Submit:
+    return Submit(job=name, plugin="shop", entry="greet", args={}, fingerprint="f")
+
+
+class Told:
+    """Counts what a store tells of."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self._event = threading.Event()
+
+    def __call__(self, change: int) -> None:
+        assert change
+        self.times += 1
+        self._event.set()
+
+    def wait(self) -> bool:
+        heard = self._event.wait(10)
+        self._event.clear()
+        return heard
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[tuple[SqliteStore, SqliteStore]]:
+    here, there = (SqliteStore(tmp_path / "jobs.db") for _ in range(2))
+    yield here, there
+    for store in (here, there):
+        asyncio.run(store.close())
+
+
+def test_a_commit_of_another_is_heard_of(stores: tuple[SqliteStore, SqliteStore]) -> None:
+    here, there = stores
+    told = Told()
+    end = here.subscribe(told)
+    for number in range(3):
+        there.commit_blocking([submission(f"job-{number}")])
+        assert told.wait()
+    assert here.changes() == 3
+    end()
+
+
+def test_a_commit_of_ones_own_is_told_once_and_not_heard_of_again(stores: tuple[SqliteStore, SqliteStore]) -> None:
+    here, there = stores
+    told = Told()
+    here.subscribe(told)
+    here.commit_blocking([submission("own")])
+    assert told.wait()
+    there.commit_blocking([submission("other")])
+    assert told.wait()
+    assert (told.times, here.changes()) == (2, 1)
+
+
+def test_who_writes_without_a_ring_is_noticed_all_the_same(stores: tuple[SqliteStore, SqliteStore]) -> None:
+    here, _ = stores
+    told = Told()
+    here.subscribe(told)
+    connection = apsw.Connection(str(here._path))
+    connection.execute("DELETE FROM workers WHERE name = 'nobody'; CREATE TABLE elsewhere (a); DROP TABLE elsewhere")
+    connection.close()
+    assert told.wait()
+
+
+def test_without_the_systems_help_the_file_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())  # a system without inotify
+    here, there = (SqliteStore(tmp_path / "jobs.db", poll_seconds=0.001) for _ in range(2))
+    told = Told()
+    here.subscribe(told)
+    assert here._ear is not None
+    assert not here._ear.is_woken
+    there.commit_blocking([submission("other")])
+    assert told.wait()
+    for store in (here, there):
+        asyncio.run(store.close())
+
+
+def test_a_bell_that_cannot_be_watched_is_looked_at(tmp_path: Path) -> None:
+    looked = threading.Event()
+    ear = Ear(tmp_path / "nothing", tmp_path / "no log", looked.set, poll_seconds=0.001)
+    assert not ear.is_woken
+    assert looked.wait(10)
+    ear.stop()
+
+
+def test_somebody_whose_loop_was_closed_does_not_end_the_ear(tmp_path: Path) -> None:
+    bell = tmp_path / "bell"
+    bell.touch()
+    looked = threading.Semaphore(0)
+
+    def look() -> None:
+        looked.release()
+        raise RuntimeError("Event loop is closed")
+
+    ear = Ear(bell, tmp_path / "no log", look, poll_seconds=0.001)
+    assert ear.is_woken
+    descriptor = os.open(bell, os.O_RDWR)
+    for _ in range(2):
+        os.pwrite(descriptor, b"!", 0)
+        assert looked.acquire(timeout=10)
+    os.close(descriptor)
+    ear.stop()
+
+
+def test_an_ear_that_is_not_rung_does_not_look(tmp_path: Path) -> None:
+    bell = tmp_path / "bell"
+    bell.touch()
+    looks: list[int] = []
+    ear = Ear(bell, tmp_path / "no log", lambda: looks.append(1), poll_seconds=0.001)
+    assert not ear._rung(ear._watched or 0)
+    ear.stop()
+    assert looks == []

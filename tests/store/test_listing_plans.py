@@ -1,0 +1,120 @@
+"""Listings of very many runs are answered from indexes, on both databases: by status, by attribute, by cursor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from holdfast.store import Append, Claim, Submit
+from holdfast.store.looking import Questions, RunFilter
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.sql_rows import JOB_WRITTEN
+from holdfast.store.sqlite import SqliteStore
+from support.postgres import fresh_schema, server
+
+RUNS = 200_000
+PAGE = 1000
+
+Explain = Callable[[tuple[str, list[Any]]], str]
+
+
+async def _seed(store: SqliteStore | PostgresStore) -> None:
+    """One run that has succeeded, one that has failed, one that is queued."""
+    entries = frozenset({("b", "e")})
+    for name, end in (("good", "job_completed"), ("bad", "job_failed"), ("open", None)):
+        await store.commit([Submit(job=name, plugin="b", entry="e", args={}, attributes={"tenant": name})])
+        if end is not None:
+            await store.commit([Claim(worker="w", entries=entries, queues=None, limit=1, lease_seconds=3600)])
+            await store.commit([Append(name, 1, ((end, {"reason": "no"}),))])
+    await store.close()
+
+
+def _copies(prefix: str, numbers: str, few: int) -> list[str]:
+    """Statements that make many of them: most have succeeded, a few are the others; attributes with them."""
+    columns = ", ".join(JOB_WRITTEN[1:])
+    return [
+        (
+            f"INSERT INTO {prefix}jobs (id, {columns}) SELECT id || '-' || n, {columns} FROM {prefix}jobs, {numbers}"
+            f" WHERE id = 'good' OR n <= {few}"
+        ),
+        (
+            f"INSERT INTO {prefix}attributes (name, value, job) SELECT a.name, a.value, j.id FROM {prefix}jobs j"
+            f" JOIN {prefix}attributes a ON j.id LIKE a.job || '-%'"
+        ),
+    ]
+
+
+@pytest.fixture(scope="module")
+def on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explain]:
+    path: Path = tmp_path_factory.mktemp("many") / "jobs.db"
+    asyncio.run(_seed(SqliteStore(path)))
+    connection = apsw.Connection(str(path))
+    numbers = f"(WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < {RUNS}) SELECT n FROM t)"
+    for statement in _copies("", numbers, 500):
+        connection.execute(statement)
+
+    def explain(asked: tuple[str, list[Any]]) -> str:
+        return "\n".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {asked[0]}", asked[1]))
+
+    yield explain
+    connection.close()
+
+
+LISTINGS = {
+    "all": (RunFilter(), None),
+    "all, from a cursor": (RunFilter(), ("good-5", 1)),
+    "a rare status": (RunFilter(status=("failed",)), None),
+    "a common status, from a cursor": (RunFilter(status=("succeeded",)), ("good-5", 1)),
+    "a rare attribute": (RunFilter(attributes={"tenant": "bad"}), None),
+    "a common attribute, from a cursor": (RunFilter(attributes={"tenant": "good"}), ("good-5", 1)),
+}
+
+
+@pytest.mark.parametrize("listing", LISTINGS)
+def test_a_listing_on_sqlite_walks_an_index(on_sqlite: Explain, listing: str) -> None:
+    where, before = LISTINGS[listing]
+    plan = on_sqlite(Questions("?").newest_runs(where, before, PAGE))
+    walked = [line for line in plan.splitlines() if line.startswith("SCAN")]
+    assert "TEMP B-TREE" not in plan, f"all that fit would be read and sorted for one page: {plan}"
+    # Without a filter the table itself is walked, in the order of its key, until the page is full.
+    assert walked == (["SCAN j"] if listing == "all" else []), plan
+    assert "jobs_status" in plan or not where.status, plan
+    assert "SEARCH a USING PRIMARY KEY" in plan or not where.attributes, plan
+
+
+@pytest.fixture(scope="module")
+def schema() -> str:
+    name = fresh_schema()
+    asyncio.run(_seed(PostgresStore(server().url, name)))
+    with psycopg.connect(server().url, autocommit=True) as connection:
+        for statement in _copies(f"{name}.", f"generate_series(1, {RUNS}) AS n", 500):
+            connection.execute(statement.encode())
+        for table in ("jobs", "attributes", "progress", "past_runs"):
+            connection.execute(f"ANALYZE {name}.{table}".encode())
+    return name
+
+
+@pytest.mark.parametrize("listing", LISTINGS)
+def test_a_listing_on_postgres_reads_about_a_page_and_never_the_whole_table(schema: str, listing: str) -> None:
+    where, before = LISTINGS[listing]
+    sql, bindings = Questions("%s", f"{schema}.").newest_runs(where, before, PAGE)
+    with psycopg.connect(server().url) as connection:
+        found = connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}".encode(), bindings).fetchone()
+    assert found is not None
+    scans = list(_scans(found[0][0]["Plan"]))
+    assert not [scan for scan in scans if scan["Node Type"] == "Seq Scan" and scan["Relation Name"] == "jobs"], scans
+    read = max(scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) for scan in scans)
+    assert read <= 3 * PAGE, scans
+
+
+def _scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "Scan" in plan["Node Type"]:
+        yield plan
+    for part in plan.get("Plans", []):
+        yield from _scans(part)

@@ -1,0 +1,75 @@
+"""More jobs than anybody can do, for a while: what is taken, what is refused, and what becomes of the first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast import Limits, QueueFull, RunHandle
+from support.limited import app_of, worker
+
+DEPTH = 200
+AT_ONCE = 4
+JOB_SECONDS = 0.01
+TIMES = 5  # what the workers can do at best
+
+
+class Told(NamedTuple):
+    """What an overload has shown."""
+
+    accepted: int
+    refused: int
+    latency_seconds: float  # of the slowest that was accepted, from its submission to its start
+    throughput: float  # jobs a second
+    memory: float  # of the worker, after it, of that before
+
+    def __str__(self) -> str:
+        return (
+            f"overload: {self.accepted} accepted and done, {self.refused} refused; {self.throughput:.0f} jobs/s,"
+            f" started after {self.latency_seconds:.2f} s at most (depth/throughput {DEPTH / self.throughput:.2f} s);"
+            f" memory {self.memory:.2f} times that before"
+        )
+
+
+async def overload(url: str, seconds: float) -> Told:
+    """Submit five times what the worker can do."""
+    app = app_of(url)
+    await app.aset_limits(Limits(queue="deep", depth=DEPTH, concurrency=AT_ONCE))
+    process = worker(url, "w")
+    accepted: list[RunHandle] = []
+    refused = 0
+    try:
+        for handle in [await app.astart("deep", JOB_SECONDS) for _ in range(DEPTH // 2)]:
+            await handle.aresult(timeout=60)  # warm, before it is measured
+        before = _resident_bytes(process.pid)
+        begun = time.monotonic()
+        while (past := time.monotonic() - begun) < seconds:
+            due = int(past * TIMES * AT_ONCE / JOB_SECONDS) - len(accepted) - refused
+            asked = (app.astart("deep", JOB_SECONDS) for _ in range(min(due, 1000)))
+            for one in await asyncio.gather(*asked, return_exceptions=True):
+                if isinstance(one, QueueFull):
+                    assert (one.queue, one.depth, one.retry_after_seconds) == ("deep", DEPTH, 1.0)
+                    refused += 1
+                elif isinstance(one, BaseException):
+                    raise one
+                else:
+                    accepted.append(one)
+            await asyncio.sleep(0.005)
+        for handle in accepted:
+            await handle.aresult(timeout=60)
+        memory = _resident_bytes(process.pid) / before
+        streams = [await app.store().events(handle.id) for handle in accepted]
+    finally:
+        process.terminate()
+        process.wait()
+        await app.aclose()
+    length = max(stream[-1].at for stream in streams) - min(stream[0].at for stream in streams)
+    latency = max(stream[1].at - stream[0].at for stream in streams)
+    return Told(len(accepted), refused, latency, len(accepted) / length, memory)
+
+
+def _resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
