@@ -23,7 +23,7 @@ from holdfast.plans import Draft
 NODES = 1000
 LIMIT = 100
 JOBS = 4
-ROUNDS = 5
+ROUNDS = 9
 RATIO_MAX = 1.5
 GROWTH_MAX = 1.3  # of the memory for a node, from 1,000 to 4,000 of them
 

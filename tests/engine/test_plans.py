@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, IdempotencyConflict, InvalidPlan, Plan, RunFailed, StepFailed, extend
+from holdfast import App, IdempotencyConflict, InvalidPlan, PayloadTooLarge, Plan, RunFailed, StepFailed, extend
 from holdfast.client.rehearsing import rehearse
 from holdfast.plans import Draft, Extension
 from holdfast.plans.past import Past
@@ -684,6 +684,30 @@ nodes:
 """
     assert Plan.from_json(as_json) == Plan.from_yaml(as_yaml) == written.plan()
     assert Plan.from_dict(written.plan().to_dict()) == written.plan()
+
+
+def test_a_plan_over_the_limit_of_bytes_is_refused(app: App) -> None:
+    @app.step
+    async def keep(text: str) -> int:
+        return len(text)
+
+    plan = app.plan("p")
+    plan.call(keep, text="x" * app.config.payload_bytes_max)
+
+    @app.planner
+    async def large() -> Draft:
+        return plan
+
+    async def story() -> None:
+        with pytest.raises(PayloadTooLarge, match="the plan of p: "):
+            await plan.astart()
+        run = await large.astart()
+        await drain(app)
+        with pytest.raises(RunFailed, match="the plan: "):
+            await run.aresult(timeout=5)
+        assert len(await app.alist()) == 1
+
+    play(story())
 
 
 def test_a_literal_may_look_like_a_reference(app: App) -> None:

@@ -143,6 +143,8 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         chosen = job.chosen
         limit = chosen.deadline_seconds if chosen.deadline_seconds is not None else job.deadline_seconds
         plan = job.recorded_plan()
+        if plan is not None:
+            kept(f"the plan of {job.name}", plan, self.config.payload_bytes_max)
         return Submit(
             job=name,
             plugin=job.plugin,

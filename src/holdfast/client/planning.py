@@ -36,7 +36,9 @@ class Planning(Registry):
 
     def names(self) -> Names:
         """Give what plans of this app may name."""
-        return Names(self.calls, {name: job for (_, name), job in self.entries.items()}, self._gates)
+        jobs = {f"{plugin}.{name}": job for (plugin, name), job in self.entries.items() if plugin != self.name}
+        jobs |= {name: job for (plugin, name), job in self.entries.items() if plugin == self.name}
+        return Names(self.calls, jobs, self._gates)
 
     def plan(
         self,

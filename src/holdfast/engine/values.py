@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.authoring.signature import payload
 from holdfast.engine.bridge import later
 from holdfast.machines import HistoryEvent
 
@@ -49,6 +50,7 @@ class Values:
         """Give the recorded plan; without one, record the one that was made, once and for all (E11)."""
         attempt = cast("Attempt", self)
         if attempt.replay.plan is None and made is not None:
+            payload("the plan", made, attempt.config.payload_bytes_max)
             attempt.record((HistoryEvent.PLAN_GENERATED.value, {"plan": made}))
             attempt.replay.plan = made
         return attempt.replay.plan
