@@ -9,7 +9,7 @@ CHECKERS := $(VENV)/.checkers
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check prove torture races bench fix docs lock clean
+.PHONY: help demo test check prove torture races exact bench fix docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -43,6 +43,10 @@ RACES ?= 2000
 races: $(READY)  ## random orders of ends, cancels and deadlines, RACES=2000 or as asked, STORE as above; prints its tally
 	$(BIN)/python tools/races.py $(RACES) $(STORE)
 
+SECONDS ?= 60
+exact: $(READY)  ## limits under workers that are killed, and overload, SECONDS=60 each or as asked; prints its tally
+	$(BIN)/python bench/gates.py $(SECONDS)
+
 bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/machines.py
 	$(BIN)/python bench/jobs.py
@@ -52,6 +56,7 @@ bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/over_http.py
 	$(BIN)/python bench/postgres.py
 	$(BIN)/python bench/postgres_growth.py
+	$(BIN)/python bench/gates.py
 
 fix: $(CHECKERS)  ## format, and mend what the linter can mend
 	$(BIN)/ruff format .

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from holdfast import App, InvalidArguments, NotInsideJob, RunHandle, spend, wait_for
 from holdfast.machines import JobEvent, JobState
+from holdfast.ready import BudgetGate, raise_violation
 from support.stories import drain, play
 
 
@@ -202,3 +205,38 @@ def test_a_budget_that_is_none_is_refused(budget: Any) -> None:
 def test_spend_is_for_code_inside_a_job() -> None:
     with pytest.raises(NotInsideJob):
         spend(tokens=1)
+
+
+def test_a_budget_in_the_store_is_exact_over_all_who_share_it(url: str) -> None:
+    """Threads with stores of their own, as processes have; together they get what there is, and not one more."""
+    apps = [App("shop", url)] if url == "memory:" else [App("shop", url) for _ in range(3)]
+    gates = [
+        BudgetGate(20, per=60, name="model", ledger=app.ledger(), now=lambda: 1000.0, on_violation=raise_violation)
+        for app in [*apps, *apps]
+    ]
+    barrier = threading.Barrier(len(gates))
+
+    def take(gate: BudgetGate) -> int:
+        barrier.wait(30)
+        return sum(gate.try_acquire() is not None for _ in range(15))
+
+    with ThreadPoolExecutor(len(gates)) as threads:
+        assert sum(threads.map(take, gates)) == min(20, 15 * len(gates))
+    assert gates[0].remaining == 0
+    gates[0].spend(5)
+    assert gates[-1].remaining == -5, "what was used counts for all"
+    for app in apps:
+        app.close()
+
+
+def test_a_budgets_next_window_is_whole_again_and_an_old_one_gives_nothing(app: App) -> None:
+    ledger = app.ledger()
+    assert ledger.take("model", 60.0, 7, 10)
+    assert not ledger.take("model", 60.0, 4, 10)
+    assert ledger.peek("model", 60.0) == 7
+    assert ledger.take("model", 120.0, 10, 10)
+    assert not ledger.take("model", 60.0, 1, 10), "that window has ended for others"
+    assert ledger.take("model", 60.0, 1, None), "what was used was used"
+    assert ledger.peek("model", 120.0) == 11
+    assert ledger.take("model", 120.0, -5, None)
+    assert ledger.peek("model", 120.0) == 6

@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from holdfast import App, RunHandle
-from holdfast.errors import IdempotencyConflict, InvalidArguments, UnknownJob
+from holdfast import App, Limits, RunHandle
+from holdfast.errors import IdempotencyConflict, InvalidArguments, QueueFull, UnknownJob
 from support.postgres import fresh_schema, server
 
 Commit = Callable[[], Awaitable[Any]]
@@ -215,3 +215,20 @@ def test_what_is_no_connection_for_it_is_refused_before_anything_is_sent(app: Ap
         with pytest.raises(InvalidArguments, match="none of psycopg, asyncpg or SQLAlchemy"):
             asyncio.run(in_loop(wrong))
     assert app.list() == []
+
+
+def test_a_group_and_a_full_queue_are_the_same_in_the_callers_transaction(app: App) -> None:
+    work = app.job(name="grouped")(lambda: None)
+    app.set_limits(Limits(queue="default", depth=1))
+    with psycopg.connect(server().url) as connection:
+        handle = app.start(work.options(group="acme"), connection=connection)
+        with pytest.raises(QueueFull) as full:
+            app.start(work, connection=connection)
+        assert (full.value.queue, full.value.depth) == ("default", 1)
+    row = app.block(app.store().get(handle.id))
+    assert row is not None
+    assert row.group == "acme"
+    assert app.verify() == {}
+    app.clear_limits("default")
+    app.worker().run(until_idle=True)
+    assert app.get(handle.id).status == "succeeded"

@@ -54,13 +54,13 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=lambda page: page.name)
-def test_the_holdfast_commands_of_a_page_print_what_it_shows(page: Path) -> None:
+def test_the_holdfast_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
     """Lines after ``$ holdfast`` are its output; a line of three dots stands for any number of lines."""
     for block in blocks(page, "console"):
         for command, shown in re.findall(r"^\$ holdfast (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
             ran = subprocess.run(
                 [Path(sys.executable).with_name("holdfast"), *command.split()],
-                capture_output=True, text=True, check=True, timeout=60,
+                cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
             )  # fmt: skip
             pattern = re.escape(shown).replace(re.escape("...\n"), r"(?:.*\n)*")
             assert re.fullmatch(pattern, ran.stdout), f"holdfast {command} prints:\n{ran.stdout}"

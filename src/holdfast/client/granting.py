@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.authoring.gating import amounts
@@ -15,9 +15,36 @@ from holdfast.client.handle import job_of_run
 from holdfast.client.workers import GateView, gates
 from holdfast.ids import new_id
 from holdfast.store import SendSignal, Store
+from holdfast.store.budgets import SpendBudget, Spent
 from holdfast.store.decide import BUDGET_KEY
 
-__all__ = ["StoreGates"]
+__all__ = ["StoreGates", "StoreLedger"]
+
+
+class StoreLedger:
+    """What is spent of budgets, kept in the store: exact over all processes that name a budget alike.
+
+    For a `BudgetGate` with ``now=time.time``, for all must agree on the windows. Each use is a transaction for which
+    the caller waits.
+    """
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
+
+    def take(self, budget: str, window_start: float, millionths: int, limit: int | None) -> bool:
+        """Add to what is spent in a window, unless that would be over the limit."""
+        return self._spend(SpendBudget(budget, window_start, millionths, limit)).taken
+
+    def peek(self, budget: str, window_start: float) -> int:
+        """Say how many millionths are spent in a window."""
+        return self._spend(SpendBudget(budget, window_start)).total
+
+    def _spend(self, command: SpendBudget) -> Spent:
+        (answer,) = self._store().commit_blocking([command])
+        if isinstance(answer, Exception):
+            raise answer
+        spent: Spent = answer
+        return spent
 
 
 class StoreGates:
@@ -26,6 +53,10 @@ class StoreGates:
     @abstractmethod
     def store(self) -> Store:
         """Give the store, opened."""
+
+    def ledger(self) -> StoreLedger:
+        """Give a ledger for budgets that all processes of this store share: ``BudgetGate(…, ledger=app.ledger())``."""
+        return StoreLedger(self.store)
 
     async def agates(self) -> builtins.list[GateView]:
         """List gates; see `Client.agates`."""

@@ -395,6 +395,5 @@ class Batch(Limited):
         c.PutBlob: Produced.put_piece,
         c.Report: _report,
         c.Leave: _leave,
-        c.SetLimits: Limited.set_limits,
-        c.PauseQueue: Limited.pause_queue,
+        **Limited.handlers,
     }

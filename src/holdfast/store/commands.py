@@ -7,7 +7,7 @@ is refused is refused alone: its answer is the error, and the others of the batc
 Who may write what (L3): `Append`, `Renew`, `Progress`, `KeepExport` and `PutBlob` carry an attempt and are fenced;
 everything else is the closed list of unfenced writers: submit, signal, the operator's verbs, reclaim, expiry and purge.
 They look at the row inside the transaction, and where the stream has moved they do what is right for where it is now,
-or nothing. `KeepEvidence`, `Report` and `Leave` touch no job at all.
+or nothing. `KeepEvidence`, `Report`, `SpendBudget` and `Leave` touch no job at all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
+from holdfast.store.budgets import SpendBudget
 from holdfast.store.limits import Held, Limits
 from holdfast.store.rows import Evidence, Job, WorkerCard
 
@@ -49,6 +50,7 @@ __all__ = [
     "Retry",
     "SendSignal",
     "SetLimits",
+    "SpendBudget",
     "Submit",
     "Submitted",
     "Swept",
@@ -361,6 +363,7 @@ Command = (
     | PutBlob
     | KeepEvidence
     | Report
+    | SpendBudget
     | Leave
     | SetLimits
     | PauseQueue

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 import msgspec
 
 from holdfast.errors import QueueFull
 from holdfast.machines import JobState
 from holdfast.store import commands as c
+from holdfast.store.budgets import BudgetRow, SpendBudget, Spent, spent_of
 from holdfast.store.changes import LIMITS, WORK
 from holdfast.store.limits import Held, LimitRow, Limits, fill, may_take, room_of
 from holdfast.store.produced import Produced
@@ -104,6 +106,21 @@ class Limited(Produced):
     @abstractmethod
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
         """Keep other claims out of queues, by name; read their rows, then the time, and count what runs there."""
+
+    @abstractmethod
+    def lock_budget(self, name: str) -> BudgetRow | None:
+        """Keep others from a budget, and read its row."""
+
+    @abstractmethod
+    def put_budget(self, name: str, row: BudgetRow) -> None:
+        """Write a budget's row."""
+
+    def spend_budget(self, command: SpendBudget) -> Spent:
+        """Take of a budget that processes share."""
+        answer, row = spent_of(command, self.lock_budget(command.budget))
+        if row is not None:
+            self.put_budget(command.budget, row)
+        return answer
 
     @abstractmethod
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
@@ -236,6 +253,12 @@ class Limited(Produced):
             self._all_limits()[row.queue] = row
             self.put_limits(row)
         self.change |= WORK | LIMITS
+
+    handlers: ClassVar[Mapping[type, Callable[..., Any]]] = {
+        c.SetLimits: set_limits,
+        c.PauseQueue: pause_queue,
+        SpendBudget: spend_budget,
+    }
 
 
 def held_back(pick: Pick, row: LimitRow, taken: int, wanted: int) -> list[Held]:

@@ -53,6 +53,7 @@ class MemoryStore(MemoryLimits):
             c.Leave: self._leave,
             c.SetLimits: self.set_limits,
             c.PauseQueue: self.pause_queue,
+            c.SpendBudget: self.spend_budget,
         }
         self._lock = threading.Lock()
         self._notices: list[Callable[[int], None]] = []

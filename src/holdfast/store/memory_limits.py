@@ -11,6 +11,7 @@ from holdfast.clock import Clock
 from holdfast.errors import QueueFull
 from holdfast.machines import JobState
 from holdfast.store import commands as c
+from holdfast.store.budgets import BudgetRow, SpendBudget, Spent, spent_of
 from holdfast.store.changes import LIMITS, WORK
 from holdfast.store.limited import Pick, held_back, interleaved, is_waiting, place_of
 from holdfast.store.limits import Held, LimitRow, Limits, QueueState, fill, in_turn, may_take, queue_state, room_of
@@ -26,6 +27,7 @@ class MemoryLimits(MemoryRuns):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self._limits: dict[str, LimitRow] = {}
+        self._budgets: dict[str, BudgetRow] = {}
 
     async def limits(self) -> list[QueueState]:
         """Read the limits of queues, and how these stand."""
@@ -97,6 +99,13 @@ class MemoryLimits(MemoryRuns):
 
     def _waiting(self, queue: str, now: float) -> int:
         return sum(job.queue == queue and is_waiting(job, now) for job in self._jobs.values())
+
+    def spend_budget(self, command: SpendBudget) -> Spent:
+        """Take of a budget."""
+        answer, row = spent_of(command, self._budgets.get(command.budget))
+        if row is not None:
+            self._budgets[command.budget] = row
+        return answer
 
     def _row(self, queue: str) -> LimitRow:
         return self._limits.get(queue) or LimitRow(Limits(queue=queue))

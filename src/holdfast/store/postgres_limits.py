@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.store import commands as c
 from holdfast.store.batch import Batch
+from holdfast.store.budgets import BudgetRow
 from holdfast.store.limited import Running, place_of
 from holdfast.store.limits import COUNTED_MAX, LimitRow, QueueState, queue_state
 from holdfast.store.postgres_schema import Connection
@@ -76,6 +77,18 @@ class PostgresLimits(Batch):
     def drop_limits(self, queue: str) -> None:
         """Remove a row."""
         self._connection.execute(self._sql.drop_limits, (queue,))
+
+    def lock_budget(self, name: str) -> BudgetRow | None:
+        """Have a budget's row, locked; an empty one if there was none."""
+        row: Any = self._connection.execute(self._sql.lock_budget, (name,)).fetchone()
+        if row is None:
+            self._connection.execute(self._sql.open_budget, (name,))
+            row = self._connection.execute(self._sql.lock_budget, (name,)).fetchone()
+        return BudgetRow(*row)
+
+    def put_budget(self, name: str, row: BudgetRow) -> None:
+        """Write a budget's row."""
+        self._connection.execute(self._sql.put_budget, (*row, name))
 
     def promote(self) -> None:
         """Mark what has become due, once in a transaction."""

@@ -165,6 +165,12 @@ class Statements:
         self.put_limits = f"{put} {changes.replace('= excluded.grouped', '= l.grouped OR excluded.grouped')}"
         self.put_grouped = f"{put} grouped = true WHERE NOT l.grouped"
         self.drop_limits = f"DELETE FROM {schema}.limits WHERE queue = %s AND NOT grouped"
+        self.lock_budget = f"SELECT window_start, spent FROM {schema}.budgets WHERE name = %s FOR UPDATE"
+        self.open_budget = (
+            f"INSERT INTO {schema}.budgets (name, window_start, spent) VALUES (%s, '-infinity', 0)"
+            " ON CONFLICT DO NOTHING"
+        )
+        self.put_budget = f"UPDATE {schema}.budgets SET window_start = %s, spent = %s WHERE name = %s"
         self.waiting = f"SELECT {schema}.waiting(%s, %s)"
         running = (
             f"SELECT j.queue, j.group_name, count(*) FROM {schema}.jobs j"
@@ -182,7 +188,8 @@ class Statements:
         one = f"SELECT 1 FROM {schema}.jobs j WHERE j.claimable AND j.plugin = e.plugin AND j.entry = e.entry"
         self.look_at = (
             f"WITH {entries}, busy AS (SELECT q.queue FROM unnest(%(wanted)s::text[]) AS q(queue) WHERE EXISTS"
-            f" (SELECT 1 FROM entries e CROSS JOIN LATERAL ({one} AND j.queue = q.queue LIMIT 1) AS fitting))"
+            f" (SELECT 1 FROM entries e CROSS JOIN LATERAL ({one} AND j.queue = q.queue"
+            " ORDER BY j.group_name LIMIT 1) AS fitting))"
             " SELECT b.queue, r.group_name, r.count FROM busy b LEFT JOIN"
             f" ({running.format(queues='ARRAY(SELECT queue FROM busy)')}) r ON r.queue = b.queue"
         )

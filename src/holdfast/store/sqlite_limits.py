@@ -9,6 +9,7 @@ import apsw
 
 from holdfast.store import commands as c
 from holdfast.store.batch import Batch
+from holdfast.store.budgets import BudgetRow
 from holdfast.store.limited import Running
 from holdfast.store.limits import COUNTED_MAX, LimitRow, QueueState, queue_state
 from holdfast.store.rows import Job
@@ -131,6 +132,18 @@ class SqliteLimits(Batch):
             heads[group] = [name for _, _, name in sorted(found)[:count]]
         self.load(name for names in heads.values() for name in names)
         return heads
+
+    def lock_budget(self, name: str) -> BudgetRow | None:
+        """Read a budget's row; nobody else writes meanwhile."""
+        row: Any = self._connection.execute(
+            "SELECT window_start, spent FROM budgets WHERE name = ?", (name,)
+        ).fetchone()
+        return BudgetRow(*row) if row is not None else None
+
+    def put_budget(self, name: str, row: BudgetRow) -> None:
+        """Write a budget's row."""
+        sql = "INSERT OR REPLACE INTO budgets (name, window_start, spent) VALUES (?, ?, ?)"
+        self._connection.execute(sql, (name, *row))
 
 
 def count_waiting(connection: apsw.Connection, queue: str, most: int) -> int:
