@@ -50,6 +50,7 @@ exact: $(READY)  ## limits under workers that are killed, and overload, SECONDS=
 bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/machines.py
 	$(BIN)/python bench/jobs.py
+	$(BIN)/python bench/plans.py
 	$(BIN)/python bench/growth.py
 	$(BIN)/python bench/idle.py --postgres
 	$(BIN)/python bench/over_http.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cli_page import cli_page
+from holdfast import Plan
 from holdfast.machines import JOB, READY, RUN, Table
 from http_page import http_page
 
@@ -56,6 +58,11 @@ def _part(title: str, table: Table[Any, Any], text: str) -> str:
     return f"## {title}\n\n{text}\n{table.markdown()}\n\n```mermaid\n{table.mermaid()}\n```\n"
 
 
+def schema_page() -> str:
+    """Write docs/plan.schema.json."""
+    return json.dumps(Plan.schema(), indent=2) + "\n"
+
+
 def cookbook_page() -> str:
     """Give docs/cookbook.md with the programs as they are, each where a comment names it."""
     page = (DOCS / "cookbook.md").read_text()
@@ -67,7 +74,13 @@ def cookbook_page() -> str:
     )
 
 
-PAGES = {"cli.md": cli_page, "cookbook.md": cookbook_page, "http.md": http_page, "states.md": states_page}
+PAGES = {
+    "cli.md": cli_page,
+    "cookbook.md": cookbook_page,
+    "http.md": http_page,
+    "plan.schema.json": schema_page,
+    "states.md": states_page,
+}
 
 if __name__ == "__main__":
     for page, write in PAGES.items():

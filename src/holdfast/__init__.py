@@ -13,6 +13,7 @@ from holdfast.errors import (
     InDoubt,
     InvalidArguments,
     InvalidEvent,
+    InvalidPlan,
     InvalidResult,
     InvalidRunTransition,
     InvalidSetting,
@@ -26,6 +27,7 @@ from holdfast.errors import (
     NotInsideJob,
     PayloadTooLarge,
     Permanent,
+    PlanFailed,
     QueueFull,
     RunCanceled,
     RunFailed,
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from holdfast.client.handle import RunHandle
     from holdfast.client.remote import connect
     from holdfast.config import Config
+    from holdfast.plans.building import Draft
+    from holdfast.plans.model import Plan, extend
     from holdfast.store.limits import Limits
 
 __all__ = [
@@ -71,12 +75,14 @@ __all__ = [
     "Codec",
     "Config",
     "Done",
+    "Draft",
     "EmptyWakeSet",
     "HoldfastError",
     "IdempotencyConflict",
     "InDoubt",
     "InvalidArguments",
     "InvalidEvent",
+    "InvalidPlan",
     "InvalidResult",
     "InvalidRunTransition",
     "InvalidSetting",
@@ -92,6 +98,8 @@ __all__ = [
     "NotInsideJob",
     "PayloadTooLarge",
     "Permanent",
+    "Plan",
+    "PlanFailed",
     "QueueFull",
     "RetryAfter",
     "RunCanceled",
@@ -114,6 +122,7 @@ __all__ = [
     "check_cancelled",
     "connect",
     "export",
+    "extend",
     "external_key",
     "gather",
     "map",
@@ -134,15 +143,18 @@ _LATER = {
     "Codec": "holdfast.authoring.secrets",
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
+    "Draft": "holdfast.plans.building",
     "Limits": "holdfast.store.limits",
     "NotDone": "holdfast.authoring.functions",
+    "Plan": "holdfast.plans.model",
     "RetryAfter": "holdfast.authoring.gating",
     "RunHandle": "holdfast.client.handle",
     "Secret": "holdfast.authoring.secrets",
     "attempt": "holdfast.authoring.inside",
     "check_cancelled": "holdfast.authoring.inside",
-    "export": "holdfast.authoring.reporting",
     "connect": "holdfast.client.remote",
+    "export": "holdfast.authoring.reporting",
+    "extend": "holdfast.plans.model",
     "external_key": "holdfast.authoring.inside",
     "gather": "holdfast.authoring.inside",
     "map": "holdfast.authoring.inside",

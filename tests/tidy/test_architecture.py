@@ -28,9 +28,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": {"store"},
     "authoring": {"errors", "durations", "ready"},
     "engine": {"machines", "ready", "store", "journal", "authoring", "config", "ids", "errors"},
-    "client": {"machines", "ready", "store", "journal", "authoring", "engine", "config", "durations", "ids", "errors"},
+    "plans": {"authoring", "durations", "errors", "machines"},
+    "client": {"machines", "ready", "store", "journal", "authoring", "engine", "config", "durations", "ids", "errors"}
+    | {"plans"},
     "testing": {"machines", "ready", "errors"},
-    "surfaces": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store"},
+    "surfaces": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"},
     "server": {"client", "surfaces"},
     "__main__": {"surfaces"},
     "holdfast": {"errors"},  # the package's own list of public names

@@ -5,15 +5,16 @@ Code inside a job finds its conductor through a context variable, which tasks an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from holdfast.errors import NotInsideJob
 
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Call, JobFunction
 
-__all__ = ["Conductor", "Suspended", "conductor", "current", "external"]
+__all__ = ["Conductor", "Place", "Suspended", "conductor", "current", "external", "place"]
 
 
 class Suspended(BaseException):
@@ -22,6 +23,13 @@ class Suspended(BaseException):
     A BaseException, so that ``except Exception`` in a job does not swallow it. Code in ``finally`` runs, but nothing it
     asks for is done any more.
     """
+
+
+class Place(NamedTuple):
+    """Where in a plan a call is made: the node by which it is known, and its arguments as the plan has them."""
+
+    node: str
+    arguments: dict[str, Any]
 
 
 class Conductor(Protocol):
@@ -50,6 +58,14 @@ class Conductor(Protocol):
         """Give the time, a random number or a name, recorded so that a replay gives the same."""
         ...
 
+    def recorded(self, node: str, make: Callable[[], Any]) -> Any:
+        """Give a value that was recorded under this name, or make it and record it."""
+        ...
+
+    def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Give the job's recorded plan; if it has none, record the one that was made, if one was."""
+        ...
+
     def check_cancelled(self) -> None:
         """Raise if the job was asked to cancel, or its attempt is over."""
         ...
@@ -64,6 +80,7 @@ class Conductor(Protocol):
 
 
 conductor: ContextVar[Conductor | None] = ContextVar("holdfast_conductor", default=None)
+place: ContextVar[Place | None] = ContextVar("holdfast_place", default=None)  # inside a node of a plan
 external: ContextVar[tuple[str, int] | None] = ContextVar("holdfast_external", default=None)  # (key, attempt)
 
 

@@ -184,6 +184,10 @@ class JobFunction(Generic[P, R]):
         """Start a run of this job and return its handle."""
         return await self._starter.astart(self, *args, **kwargs)
 
+    def recorded_plan(self) -> dict[str, Any] | None:
+        """Give the plan that is recorded with a new run; code has none."""
+        return None
+
     def with_options(self, chosen: Options) -> JobFunction[P, R]:
         """Give the same job with options for the runs started from it."""
         other: JobFunction[P, R] = object.__new__(type(self))

@@ -22,6 +22,7 @@ __all__ = ["Registry"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+J = TypeVar("J", bound=JobFunction[..., Any])
 
 ON_DOUBT = {"ask", "fail", "retry"}
 
@@ -33,7 +34,7 @@ class Registry:
         self.name = name
         self.vault = Vault(codec)
         self.entries: dict[tuple[str, str], JobFunction[..., Any]] = {}
-        self._calls: dict[str, Call[..., Any]] = {}
+        self.calls: dict[str, Call[..., Any]] = {}
         self._max_attempts = max_attempts
         self.included_by: list[Registry] = []  # whoever serves its jobs, too
 
@@ -60,7 +61,7 @@ class Registry:
 
     def shared_gates(self) -> list[Gate]:
         """List the gates that steps and tools share, each once."""
-        return list({id(call.gate): call.gate for call in self._calls.values() if call.gate is not None}.values())
+        return list({id(call.gate): call.gate for call in self.calls.values() if call.gate is not None}.values())
 
     def entry(self, job: JobFunction[..., Any] | str) -> JobFunction[..., Any]:
         """Find a job function by itself or by name; that of an included plugin by ``plugin.name``."""
@@ -169,6 +170,10 @@ class Registry:
             queue=queue,
             deadline_seconds=seconds(deadline) if deadline is not None else None,
         )
+        return self.declared(made)
+
+    def declared(self, made: J) -> J:
+        """Keep an entry under its name."""
         self._refuse_second(made)
         self._adopt(made)
         return made
@@ -201,7 +206,7 @@ class Registry:
             vault=self.vault,
             gate=gate,
         )
-        if made.name in self._calls:
+        if made.name in self.calls:
             raise ValueError(f"{self.name} has a step or tool {made.name!r} already: give one of them another name")
-        self._calls[made.name] = made
+        self.calls[made.name] = made
         return made

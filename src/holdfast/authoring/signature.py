@@ -119,6 +119,25 @@ class Signature:
         """Give JSON values that were bound before as what the hints say."""
         return {name: self._typed(name, value) for name, value in plain.items()}
 
+    def parameters(self) -> dict[str, bool]:
+        """Give the names of the parameters, and whether each must be given; an open end (``**more``) is not listed."""
+        listed = [one for one in self._signature.parameters.values() if one.name != self._open]
+        return {one.name: one.default is inspect.Parameter.empty for one in listed}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes arguments of any name."""
+        return self._open is not None
+
+    def hint(self, name: str) -> Any:
+        """Give the type of a parameter; Any if it has none."""
+        return self._hints.get(name, Any)
+
+    @property
+    def result_hint(self) -> Any:
+        """The type of the result; Any if it has none."""
+        return self._result
+
     def schema(self) -> dict[str, Any]:
         """Give a JSON Schema of the arguments; a type that has none may be anything."""
         parameters = [one for one in self._signature.parameters.values() if one.name != self._open]

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.authoring.functions import JobFunction
-from holdfast.authoring.registry import Registry
 from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
@@ -23,19 +22,20 @@ from holdfast.client import enlisting
 from holdfast.client.entries import chosen, described
 from holdfast.client.explain import explain, look
 from holdfast.client.exporting import content, exported
+from holdfast.client.forking import Forking
 from holdfast.client.granting import StoreGates
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.limiting import StoreLimits
 from holdfast.client.opening import open_effects, open_store
+from holdfast.client.planning import Planning
 from holdfast.client.retention import ENDED, evict, purge
-from holdfast.client.verbs import Client
 from holdfast.client.verifying import judged
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.watching import watch
 from holdfast.client.workers import WorkerStatus, stats, workers
 from holdfast.config import Config
 from holdfast.durations import Duration
-from holdfast.errors import UnknownEntry, UnknownJob
+from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["App"]
 
 
-class App(Registry, StoreLimits, StoreGates, Client):
+class App(Planning, StoreLimits, StoreGates, Forking):
     """A plugin: its job functions are its entries, its name is their namespace.
 
     Args:
@@ -67,8 +67,8 @@ class App(Registry, StoreLimits, StoreGates, Client):
     ) -> None:
         self.config = config if config is not None else Config.read({"url": url} if url is not None else None)
         self.url = url if url is not None else self.config.url
-        Registry.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
-        Client.__init__(self, name)
+        Planning.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
+        Forking.__init__(self, name)
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
@@ -95,6 +95,10 @@ class App(Registry, StoreLimits, StoreGates, Client):
     def _relative(self, function: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submit:
         """Put together a command whose times are seconds from a moment that is not known yet."""
         plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
+        if getattr(function, "replaced", False):
+            raise InvalidArguments(
+                function.name, "a plan of its own is not recorded in your transaction: start it without"
+            )
         return self.submission(function, new_id(), plain, 0.0)
 
     async def acreate(self, creation: Creation) -> Created:
@@ -138,6 +142,9 @@ class App(Registry, StoreLimits, StoreGates, Client):
         """Put together the command that creates a job."""
         chosen = job.chosen
         limit = chosen.deadline_seconds if chosen.deadline_seconds is not None else job.deadline_seconds
+        plan = job.recorded_plan()
+        if plan is not None:
+            kept(f"the plan of {job.name}", plan, self.config.payload_bytes_max)
         return Submit(
             job=name,
             plugin=job.plugin,
@@ -149,8 +156,9 @@ class App(Registry, StoreLimits, StoreGates, Client):
             deadline=now + limit if limit else None,
             max_attempts=job.max_attempts,
             idempotency_key=chosen.key,
-            fingerprint=fingerprint(plain),
+            fingerprint=fingerprint([plain, plan] if getattr(job, "replaced", False) else plain),
             attributes=chosen.attributes or None,
+            plan=plan,
             budget=chosen.budget,
             group=chosen.group,
         )

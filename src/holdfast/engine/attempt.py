@@ -22,7 +22,7 @@ from concurrent.futures import Executor
 from functools import cached_property
 from typing import Any
 
-from holdfast.authoring.context import Suspended, conductor
+from holdfast.authoring.context import Suspended, conductor, place
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reporting import reporter
@@ -182,6 +182,7 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
 
     async def _code(self) -> Any:
         conducted, reported = conductor.set(self), reporter.set(self)
+        place.set(None)  # whoever started this may have been at one
         try:
             if self._effects is not None:
                 await self.outcomes.begin()
@@ -357,7 +358,7 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
 
     def _enlist(self) -> None:
         task = asyncio.current_task()
-        if task is not None and task is not self._main:
+        if task is not None and task is not self._main and task not in self._tasks:
             self._tasks.add(task)
             task.add_done_callback(self._forget)
 

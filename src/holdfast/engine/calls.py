@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.authoring.context import conductor, external
+from holdfast.authoring.context import conductor, external, place
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.authoring.gating import RetryAfter
 from holdfast.engine.admission import admitted, leave_alone
@@ -61,7 +61,7 @@ class Calls:
             self._delivered.set()
             self._delivered = asyncio.Event()
             return handed_out(call, node, recorded)
-        if attempt.replay.owed:
+        if attempt.replay.owed and place.get() is None:  # nodes of a plan are known by name: any order will do
             await self._frontier(call.name, node)
         if attempt.pausing:
             await attempt.waits.pause()
@@ -107,7 +107,9 @@ class Calls:
         attempt = self._attempt
         attempt.replay.tries[node] += 1
         kind = TOOL_STARTED if call.tool else NODE_STARTED
-        said = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": plain}
+        at = place.get()  # in a plan, what others gave is referred to, and not copied
+        given = plain if at is None else at.arguments
+        said = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": given}
         attempt.record((kind, said))
 
     async def _due(self, node: str) -> None:

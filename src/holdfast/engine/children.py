@@ -39,7 +39,7 @@ class Children:
         node = attempt.replay.node(f"job.{job.name}", plain, job.chosen.key)
         run = f".{attempt.row.run}" if attempt.row.run > 1 else ""  # a new run has children of its own
         key = f"holdfast:child:{node}{run}"
-        if node not in attempt.replay.completed_waits:
+        if node not in attempt.replay.completed_waits and attempt.deliveries.recorded(node) is None:
             name = attempt.recorded(f"{node}:id{run}", new_id)
             with attempt.waits.working():
                 submit = self._submission(job, name, plain, attempt.now())

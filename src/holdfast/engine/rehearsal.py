@@ -172,7 +172,7 @@ class Rehearsal:
 
     async def _completed(self, name: str, node: str) -> dict[str, Any]:
         self._asked += 1
-        completed = self._replay.completed_waits.pop(node, None)
+        completed = self._replay.completed_waits.pop(node, None) or self._replay.values.get(f"{node}:ended")
         if completed is None:
             await self._stand_still(name, node)
         self._answered += 1
@@ -193,6 +193,14 @@ class Rehearsal:
         }
         node = self._replay.value_node(kind)
         return self._replay.values[node] if node in self._replay.values else made[kind]()
+
+    def recorded(self, node: str, make: Callable[[], Any]) -> Any:
+        """Give a recorded value, or make one."""
+        return self._replay.values[node] if node in self._replay.values else make()
+
+    def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Give the recorded plan, or the one that was made."""
+        return self._replay.plan if self._replay.plan is not None else made
 
     def check_cancelled(self) -> None:
         """Nobody cancels a rehearsal."""

@@ -2,11 +2,12 @@
 
 A call's identity (its *node*) is its name, the hash of its arguments and its number among equals. Order does not
 count: concurrent branches may ask in any order, and a new call in the code shifts no other. An explicit key takes the
-hash's place.
+hash's place, and inside a plan the id of its node does.
 
 - A recorded result is handed out once, to the call that asks for it; until then it is owed.
 - A tool that was started and has no recorded end is *in doubt*; an operator's answer to it is here, too.
 - A wait that was completed is handed out by its node.
+- A plan is here as it was recorded. What was recorded before it was for making it, and is not asked for again.
 - A recorded value (the time, a random number) has no arguments: it is known by what its branch has asked for before.
 """
 
@@ -20,6 +21,7 @@ from zlib import crc32
 
 import msgspec
 
+from holdfast.authoring.context import place
 from holdfast.authoring.signature import fingerprint
 from holdfast.machines import Event, HistoryEvent, JobEvent
 from holdfast.machines.course import DEADLINE
@@ -60,6 +62,7 @@ class Replay:
         self.failed_tries: defaultdict[str, int] = defaultdict(int)
         self.postponed: defaultdict[str, int] = defaultdict(int)  # node → times it was asked to come back later
         self.retry_at: dict[str, float] = {}  # node whose next try is not due before this time
+        self.plan: dict[str, Any] | None = None
         self.failures = 0  # of the job's own code, in this run
         self._ended_by: list[str] = []  # nodes whose failure ended the last run
         for event in events:
@@ -67,6 +70,8 @@ class Replay:
 
     def node(self, name: str, arguments: dict[str, Any], key: str | None) -> str:
         """Give the identity of the next call of this name with these arguments."""
+        at = place.get()
+        key = at.node if at is not None else key
         # A number among equals stands behind a `#`: those of a key are doubled, so that "x#2" is not the second "x".
         label = f"{name}:{key.replace('#', '##') if key is not None else fingerprint(arguments)[:12]}"
         _trail.set(crc32(label.encode(), _trail.get()))
@@ -123,6 +128,8 @@ class Replay:
             self.completed_waits.pop(node, None)
             self.failed_tries.pop(node, None)
             self.retry_at.pop(node, None)
+            for wait in ("ended", "until"):
+                self.values.pop(f"{node}:{wait}", None)
         self._ended_by = []
 
     def _read_call(self, event: Event, payload: dict[str, Any], node: str) -> None:
@@ -147,6 +154,10 @@ class Replay:
                     self._keep(node, payload, Failure(payload.get("kind") or "", payload.get("reason") or ""))
             case HistoryEvent.VALUE_RECORDED:
                 self.values[node] = payload.get("value")
+            case HistoryEvent.PLAN_GENERATED:
+                self.plan = payload.get("plan")
+                self._outcomes.clear()
+                self._owed.clear()
             case _:
                 pass
 

@@ -1,4 +1,4 @@
-"""The time, random numbers and names that a job's code asks for: recorded; a replay gives the same (SPEC E9)."""
+"""Values that a job asks for, recorded so that a replay gives the same (SPEC E9); and the plan it follows (E11)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.authoring.signature import payload
 from holdfast.engine.bridge import later
 from holdfast.machines import HistoryEvent
 
@@ -44,3 +45,12 @@ class Values:
             attempt.replay.values[node] = make()
             attempt.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": attempt.replay.values[node]}))
         return attempt.replay.values[node]
+
+    def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Give the recorded plan; without one, record the one that was made, once and for all (E11)."""
+        attempt = cast("Attempt", self)
+        if attempt.replay.plan is None and made is not None:
+            payload("the plan", made, attempt.config.payload_bytes_max)
+            attempt.record((HistoryEvent.PLAN_GENERATED.value, {"plan": made}))
+            attempt.replay.plan = made
+        return attempt.replay.plan

@@ -18,6 +18,7 @@ from holdfast.errors import (
     NonDeterminism,
     PayloadTooLarge,
     Permanent,
+    PlanFailed,
     StepFailed,
 )
 from holdfast.machines import JobEvent
@@ -57,7 +58,7 @@ def _failed_calls(error: BaseException | None) -> list[str]:
     """The calls whose failure ended the job: an operator's retry makes them again. One in doubt is never among them."""
     if isinstance(error, BaseExceptionGroup):
         return [node for one in error.exceptions for node in _failed_calls(one)]
-    if isinstance(error, StepFailed):
+    if isinstance(error, StepFailed) and not isinstance(error, PlanFailed):
         return [error.node] if error.node and not isinstance(error, InDoubt) else []
     return _failed_calls(error.__cause__) if error is not None else []
 

@@ -10,6 +10,7 @@
     │   ├── PayloadTooLarge (ValueError)          arguments, a result or a signal over the limit; nothing was stored
     │   ├── InvalidSetting (ValueError)           a setting that cannot work, by its name
     │   ├── InvalidEvent (ValueError)             bytes or values that do not make an event record
+    │   ├── InvalidPlan (ValueError)              a plan that cannot run; all that is wrong with it, each with its place
     │   ├── InvalidTable (ValueError)             rows that do not make a state machine
     │   ├── IdempotencyConflict (ValueError)      the key or id was used before, for something else
     │   ├── UnknownEntry (LookupError)            no job function has this name
@@ -31,7 +32,8 @@
     ├── inside a job
     │   ├── Permanent                             raised by users: trying again is no use
     │   ├── StepFailed                            a step or tool failed for good
-    │   │   └── InDoubt                           a tool may or may not have acted, and does not ask
+    │   │   ├── InDoubt                           a tool may or may not have acted, and does not ask
+    │   │   └── PlanFailed                        nodes of a plan failed, and all that could go on has ended
     │   ├── SecretUnavailable (LookupError)       this process cannot reveal a secret: cause and cure are named
     │   ├── WaitTimeout (TimeoutError)            nobody signalled in time
     │   └── NonDeterminism (RuntimeError)         a replay asked for something else than what was recorded
@@ -69,6 +71,7 @@ __all__ = [
     "InDoubt",
     "InvalidArguments",
     "InvalidEvent",
+    "InvalidPlan",
     "InvalidResult",
     "InvalidRunTransition",
     "InvalidSetting",
@@ -82,6 +85,7 @@ __all__ = [
     "NotInsideJob",
     "PayloadTooLarge",
     "Permanent",
+    "PlanFailed",
     "QueueFull",
     "RunCanceled",
     "RunFailed",
@@ -101,6 +105,18 @@ __all__ = [
 
 class InvalidTable(HoldfastError, ValueError):
     """Rows that do not make a state machine: a cell given twice, a state nothing reaches, an unknown name."""
+
+
+class InvalidPlan(HoldfastError, ValueError):
+    """A plan that cannot run: `problems` lists all that is wrong with it, each with its place. Nothing was started."""
+
+    def __init__(self, plan: str, problems: list[str]) -> None:
+        self.plan, self.problems = plan, problems
+        super().__init__(plan, problems)
+
+    def __str__(self) -> str:
+        count = f"{len(self.problems)} problems" if len(self.problems) > 1 else "a problem"
+        return "\n".join([f"the plan {self.plan!r} has {count}, and nothing was started:", *self.problems])
 
 
 class InvalidEvent(HoldfastError, ValueError):
@@ -260,6 +276,10 @@ class StepFailed(HoldfastError):
 
 class InDoubt(StepFailed):
     """A tool was started and nobody knows whether it acted; by its policy the job does not ask but fails."""
+
+
+class PlanFailed(StepFailed):
+    """Nodes of a plan have failed; `reason` lists them all. What did not depend on them was done, or not begun."""
 
 
 class SecretUnavailable(HoldfastError, LookupError):

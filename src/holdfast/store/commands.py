@@ -63,6 +63,9 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     The same idempotency key for the same plugin and entry gives the existing job if the fingerprint of the arguments
     is equal, and `IdempotencyConflict` if it is not. A job id that exists already is treated the same way. A queue that
     is as deep as it may be takes no more: `QueueFull`; but the children of a job, which was taken, it takes.
+
+    A `plan` is recorded with it, as plan_generated. A `past` are events of calls that another job has made and this one
+    is to reuse: they are written under an administrative claim, job_leased{purpose: fork}, that job_requeued ends.
     """
 
     job: str
@@ -82,6 +85,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attributes: dict[str, Any] | None = None
     budget: dict[str, int] | None = None  # what the run may spend, in millionths of each unit
     group: str | None = None
+    plan: dict[str, Any] | None = None
+    past: tuple[tuple[str, dict[str, Any]], ...] = ()
 
 
 class Submitted(msgspec.Struct, frozen=True):

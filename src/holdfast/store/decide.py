@@ -18,6 +18,7 @@ from holdfast.machines.course import DEADLINE
 from holdfast.machines.event import GENESIS, freeze, seal_frozen, vouch
 from holdfast.store import commands as c
 from holdfast.store.changes import ASKED, EVENTS, WORK
+from holdfast.store.past import with_past
 from holdfast.store.pen import GROWING, Decision, Pen
 from holdfast.store.rows import Job, Lease, Signal
 
@@ -102,9 +103,8 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         due_at=max(command.due_at or 0.0, now),
         updated_at=now,
     )
-    return Decision(
-        job, [event], [frozen], answer=c.Submitted(command.job, existing=False, at=now), change=EVENTS | WORK
-    )
+    submitted = c.Submitted(command.job, existing=False, at=now)
+    return with_past(command, Decision(job, [event], [frozen], answer=submitted, change=EVENTS | WORK), now)
 
 
 def claim(job: Job, command: c.Claim, now: float) -> Decision:

@@ -13,7 +13,18 @@ from typing import Any
 import click
 
 from holdfast import HoldfastError, __version__, errors
-from holdfast.surfaces import checking, completing, following, keeping, queues, serving, starting, steering, watching
+from holdfast.surfaces import (
+    checking,
+    completing,
+    following,
+    keeping,
+    planning,
+    queues,
+    serving,
+    starting,
+    steering,
+    watching,
+)
 
 __all__ = ["EXIT_CODES", "SECTIONS", "main"]
 
@@ -46,7 +57,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Start and work": [*starting.COMMANDS, *serving.COMMANDS],
     "Look": [*watching.COMMANDS, *following.COMMANDS],
     "Steer": [*steering.COMMANDS, *queues.COMMANDS],
-    "Check and keep": [*checking.COMMANDS, *keeping.COMMANDS, *completing.COMMANDS],
+    "Check and keep": [*checking.COMMANDS, *planning.COMMANDS, *keeping.COMMANDS, *completing.COMMANDS],
 }
 
 

@@ -23,6 +23,7 @@ from holdfast.surfaces.common import (
     show_result,
     where_options,
 )
+from holdfast.surfaces.noding import Nodes
 from holdfast.surfaces.tables import lasted, on_terminal
 from holdfast.surfaces.telling import Line, Story
 
@@ -62,12 +63,16 @@ def _as_json(asked: Client, run_id: str) -> RunRecord:
 
 
 def _as_lines(asked: Client, run_id: str) -> RunRecord:
-    story = Story()
+    story, nodes = Story(), Nodes()
     shown: list[tuple[Any, ...]] = [()]
+    far: list[str | None] = [None]
 
     def tell(record: RunRecord, news: list[Event]) -> None:
         for line in filter(None, map(story.tell, news)):
             click.echo(_line(line))
+        far.append(nodes.take(news))
+        if far[-1] is not None and far[-1] != far[-2]:
+            click.echo(f"{'':>12}{far[-1]}")
         reported = (record.progress, record.message)
         if any(reported) and reported != shown[-1] and record.finished_at is None:
             click.echo(f"{'':>12}{_reported(record)}")
@@ -82,13 +87,14 @@ def _as_lines(asked: Client, run_id: str) -> RunRecord:
 def _live(asked: Client, run_id: str) -> RunRecord:
     from holdfast.surfaces.screen import Screen  # noqa: PLC0415 - see the module's promise
 
-    story = Story()
+    story, nodes = Story(), Nodes()
     with Screen(run_id) as screen:
 
         def tell(record: RunRecord, news: list[Event]) -> None:
             for line in filter(None, map(story.tell, news)):
                 screen.say(line)
-            screen.show(record, {node: story.called(node) for node in story.open})
+            far = nodes.take(news)
+            screen.show(record, {**({far: far} if far else {}), **{node: story.called(node) for node in story.open}})
 
         record = _followed(asked, run_id, tell)
     screen.end(_ended(record), str(record.status))

@@ -1,0 +1,274 @@
+"""Whether a plan can run: everything that is wrong with it, told at once, each with its place. Nothing is run for it.
+
+What can be wrong: ids that are none or there twice, names that nothing has, arguments that are missing, too many or of
+another type, references that lead nowhere, circles, options that cannot be, and more nodes than are allowed. Without
+the app (`names`), only what the plan itself can say is checked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from holdfast.authoring.functions import Call, JobFunction
+from holdfast.authoring.signature import Signature
+from holdfast.durations import seconds
+from holdfast.errors import InvalidPlan
+from holdfast.plans import kinds
+from holdfast.plans.graph import RESERVED, Graph
+from holdfast.plans.model import (
+    LITERAL,
+    NODES_MAX,
+    REF,
+    CallNode,
+    ChoiceNode,
+    JobNode,
+    MapNode,
+    Node,
+    Plan,
+    SleepNode,
+    WaitNode,
+    references,
+)
+
+__all__ = ["Names", "checked", "problems"]
+
+ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
+ON_DOUBT = ("ask", "fail", "retry")
+
+
+class Names(NamedTuple):
+    """What a plan may name: the steps and tools, the jobs and the gates of an app."""
+
+    calls: Mapping[str, Call[..., Any]]
+    jobs: Mapping[str, JobFunction[..., Any]]
+    gates: Mapping[str, Any]
+
+
+def checked(plan: Plan, names: Names | None) -> Plan:
+    """Give the plan back, if it can run.
+
+    Raises:
+        InvalidPlan: it cannot; every reason is in it.
+    """
+    found = problems(plan, names)
+    if found:
+        raise InvalidPlan(plan.name, found)
+    return plan
+
+
+def problems(plan: Plan, names: Names | None) -> list[str]:
+    """List everything that is wrong with a plan; an empty list means that it can run."""
+    return list(_Check(plan, names).all())
+
+
+class _Check:
+    def __init__(self, plan: Plan, names: Names | None) -> None:
+        self._plan = plan
+        self._names = names
+        self._nodes = {node.id: node for node in plan.nodes}
+
+    def all(self) -> Iterator[str]:
+        if len(self._plan.nodes) > NODES_MAX:
+            yield f"nodes: {len(self._plan.nodes):,}, and a plan may have {NODES_MAX:,}"
+            return
+        if self._plan.limit < 1:
+            yield f"limit: at least one node runs at once, got {self._plan.limit}"
+        yield from self._ids()
+        for node in self._plan.nodes:
+            for place, said in self._node(node):
+                yield f"{node.id}{'.' if place else ''}{place}: {said}"
+        if not isinstance(self._plan.output, msgspec.UnsetType):
+            yield from (f"output: {said}" for said in self._references(self._plan.output, in_map=False))
+        circle = Graph(self._plan.nodes).circle()
+        if circle:
+            yield f"{circle[0]}: it depends on itself: {' → '.join(circle)}"
+
+    def _ids(self) -> Iterator[str]:
+        for name, count in Counter(node.id for node in self._plan.nodes).items():
+            if count > 1:
+                yield f"{name}: {count} nodes have this id; each needs its own"
+            if not ID.fullmatch(name):
+                yield f"{name!r:.110}: an id is a letter and then letters, digits, - and _, 100 at most"
+            elif name in RESERVED:
+                yield f"{name}: references to {name} mean something else; give the node another id"
+        for name in self._plan.input:
+            if not ID.fullmatch(name):
+                yield f"input.{name!r:.110}: a name is a letter and then letters, digits, - and _"
+
+    def _node(self, node: Node) -> Iterator[tuple[str, str]]:
+        for other in node.after:
+            if other not in self._nodes:
+                yield "after", self._unknown("node", other, self._nodes)
+        match node:
+            case CallNode():
+                yield from self._options(node)
+                yield from self._called(node, node.call, "call", in_map=False)
+            case JobNode():
+                yield from self._called(node, node.job, "job", in_map=False)
+            case MapNode():
+                yield from self._options(node)
+                yield from self._map(node)
+            case WaitNode():
+                yield from _duration("timeout", node.timeout)
+                key = node.key if node.key is not None else node.id
+                if not key or key.startswith("holdfast:"):
+                    yield "key", f"a signal's key is text and does not begin with holdfast:, got {key!r}"
+            case SleepNode():
+                refs = list(references(node.duration))
+                yield from (("duration", said) for said in self._references(node.duration, in_map=False))
+                yield from [] if refs else _duration("duration", node.duration, needed=True)
+            case ChoiceNode():
+                yield from self._choice(node)
+
+    def _map(self, node: MapNode) -> Iterator[tuple[str, str]]:
+        yield from (("over", said) for said in self._references(node.over, in_map=False))
+        if not isinstance(node.over, list) and not list(references(node.over)):
+            yield "over", f"it is a list, or a reference to one, got {node.over!r:.60}"
+        elif self._item(node) is None:
+            yield "over", f"it is a list, and {self._said(node.over)} gives {kinds.described(self._given(node.over))}"
+        if node.limit is not None and node.limit < 1:
+            yield "limit", f"at least one item is worked on at once, got {node.limit}"
+        if (node.call is None) == (node.job is None):
+            yield "", "a map has a call or a job, and not both"
+        elif node.call is not None:
+            yield from self._called(node, node.call, "call", in_map=True)
+        elif node.job is not None:
+            yield from self._called(node, node.job, "job", in_map=True)
+
+    def _choice(self, node: ChoiceNode) -> Iterator[tuple[str, str]]:
+        yield from (("value", said) for said in self._references(node.value, in_map=False))
+        for place, case in enumerate(node.cases):
+            if len(case.tests()) != 1:
+                yield f"cases[{place}]", "a case has one of equals, any_of, above and below"
+        for other in node.named():
+            if other not in self._nodes:
+                yield "cases", self._unknown("node", other, self._nodes)
+
+    def _options(self, node: CallNode | MapNode) -> Iterator[tuple[str, str]]:
+        if node.retries is not None and node.retries < 0:
+            yield "retries", f"it is a whole number, 0 or more, got {node.retries}"
+        yield from _duration("timeout", node.timeout)
+        if node.on_doubt is not None and node.on_doubt not in ON_DOUBT:
+            yield "on_doubt", f"it is one of {', '.join(ON_DOUBT)}, got {node.on_doubt!r}"
+        if self._names is not None and node.gate is not None and node.gate not in self._names.gates:
+            yield "gate", self._unknown("gate", node.gate, self._names.gates)
+        found = self._names.calls.get(node.call or "") if self._names is not None else None
+        if found is not None and node.on_doubt is not None and not found.tool:
+            yield "on_doubt", f"{found.name} is a step, which may run again: only tools are in doubt"
+
+    def _called(
+        self, node: CallNode | JobNode | MapNode, name: str, kind: str, *, in_map: bool
+    ) -> Iterator[tuple[str, str]]:
+        for argument, value in node.args.items():
+            yield from ((f"args.{argument}", said) for said in self._references(value, in_map=in_map))
+        if self._names is None:
+            return
+        known: Mapping[str, Call[..., Any] | JobFunction[..., Any]]
+        known = self._names.calls if kind == "call" else self._names.jobs
+        if name not in known:
+            yield kind, self._unknown("step or tool" if kind == "call" else "job", name, known)
+            return
+        signature = known[name].signature
+        wants = signature.parameters()
+        for argument in wants:
+            if wants[argument] and argument not in node.args:
+                yield f"args.{argument}", f"{name} needs it, and it is not given"
+        for argument, value in node.args.items():
+            if argument not in wants and not signature.is_open:
+                yield f"args.{argument}", f"{name} takes no such argument{_near(argument, wants)}"
+            elif argument in wants:
+                yield from self._typed(node, signature, argument, value)
+
+    def _typed(
+        self, node: CallNode | JobNode | MapNode, signature: Signature, argument: str, value: Any
+    ) -> Iterator[tuple[str, str]]:
+        hint = signature.hint(argument)
+        if not list(references(value)):
+            literal = value[LITERAL] if isinstance(value, dict) and value.keys() == {LITERAL} else value
+            wrong = kinds.value_fits(literal, hint)
+            if wrong is not None:
+                yield f"args.{argument}", wrong
+            return
+        gives = self._given(value, node if isinstance(node, MapNode) else None)
+        takes = kinds.type_of(hint)
+        if not kinds.fits(gives, takes):
+            said = f"{self._said(value)} gives {kinds.described(gives)}, and {kinds.described(takes)} is wanted"
+            yield f"args.{argument}", said
+
+    def _references(self, value: Any, *, in_map: bool) -> Iterator[str]:
+        for ref in dict.fromkeys(references(value)):
+            name, _, path = ref.partition(".")
+            if name == "input":
+                argument = path.partition(".")[0]
+                if argument not in self._plan.input:
+                    yield f"{ref} refers to an input that there is not{_near(argument, self._plan.input)}"
+            elif name in {"item", "index"}:
+                if not in_map:
+                    yield f"{ref} means something in the arguments of a map only"
+            elif name not in self._nodes:
+                yield f"{ref} refers to a node that there is not{_near(name, self._nodes)}"
+            elif kinds.inside(self._output(name), path) is None:
+                yield f"{ref} refers to a part that {kinds.described(self._output(name))} has not"
+
+    def _given(self, value: Any, node: MapNode | None = None) -> inspect.Type:
+        """Give the type of what a reference stands for; of anything else that holds references, nobody can say."""
+        if not (isinstance(value, dict) and value.keys() == {REF} and isinstance(value[REF], str)):
+            return kinds.ANY
+        name, _, path = value[REF].partition(".")
+        if name == "index":
+            return inspect.IntType()
+        if name == "item" and node is not None:
+            return kinds.inside(self._item(node) or kinds.ANY, path) or kinds.ANY
+        skipped = name in self._nodes and isinstance(self._nodes[name], ChoiceNode)
+        return kinds.ANY if skipped else kinds.inside(self._output(name), path) or kinds.ANY
+
+    def _item(self, node: MapNode) -> inspect.Type | None:
+        return kinds.item_of(self._given(node.over))
+
+    def _output(self, name: str) -> inspect.Type:
+        """Give the type of what a node gives, as far as it is known."""
+        node = self._nodes.get(name)
+        if isinstance(node, SleepNode):
+            return inspect.NoneType()
+        if self._names is None or not isinstance(node, (CallNode, JobNode, MapNode)):
+            return kinds.ANY
+        job = None if isinstance(node, CallNode) else node.job
+        function: Call[..., Any] | JobFunction[..., Any] | None
+        if job is not None:
+            function = self._names.jobs.get(job)
+        else:
+            function = None if isinstance(node, JobNode) else self._names.calls.get(node.call or "")
+        if function is None:
+            return kinds.ANY
+        given = kinds.type_of(function.signature.result_hint)
+        return inspect.ListType(item_type=given) if isinstance(node, MapNode) else given
+
+    @staticmethod
+    def _said(value: Any) -> str:
+        return ", ".join(references(value))
+
+    @staticmethod
+    def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+        return f"there is no {what} {name!r}{_near(name, known)}"
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """Say which name was meant, perhaps."""
+    found = difflib.get_close_matches(name, list(known)[:NODES_MAX], 1)
+    return f"; {found[0]!r}, perhaps?" if found else ""
+
+
+def _duration(place: str, given: Any, *, needed: bool = False) -> Iterator[tuple[str, str]]:
+    if given is None and not needed:
+        return
+    try:
+        seconds("" if given is None else given)
+    except (TypeError, ValueError) as error:
+        yield place, str(error)

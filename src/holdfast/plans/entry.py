@@ -1,0 +1,178 @@
+"""Plans as jobs: what ``app.plan`` and ``@app.planner`` declare. Each is an entry like a job function.
+
+What a run follows is the plan that was recorded with it, plan_generated: the one it was created with, or what its
+planner gave the first time. It is never planned again, whatever the code says by then.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.authoring.context import current
+from holdfast.authoring.functions import JobFunction
+from holdfast.authoring.signature import Signature, payload
+from holdfast.errors import InvalidPlan
+from holdfast.plans.building import Draft
+from holdfast.plans.checking import Names, checked
+from holdfast.plans.model import REF, CallNode, JobNode, MapNode, Plan
+from holdfast.plans.running import run
+
+__all__ = ["PlanJob", "planner"]
+
+
+class _Inputs(Signature):
+    """The arguments of a plan: checked against what its nodes take, kept as JSON."""
+
+    def decode(self, plain: dict[str, Any]) -> dict[str, Any]:
+        """Check stored arguments, and give them as they are."""
+        super().decode(plain)
+        return plain
+
+    def decode_result(self, plain: Any) -> Any:
+        """Give a stored result as it is."""
+        return plain
+
+
+class PlanJob(Draft, JobFunction[..., Any]):
+    """A plan with a name: add nodes to it, and start runs of it."""
+
+    def __init__(self, draft: Mapping[str, Any], given: Plan | None, names: Callable[[], Names], **entry: Any) -> None:
+        Draft.__init__(self, entry["name"], **draft)
+        self._of_app = names
+        self._whole = given
+        self._checked: tuple[int, Plan, _Inputs] | None = None
+        self.replaced = False  # whether its runs follow another plan than that of the app
+        JobFunction.__init__(self, self._run, **entry)
+
+    @property
+    def signature(self) -> Signature:
+        """How runs are started: by the plan's inputs."""
+        return self._ready()[1]
+
+    @signature.setter
+    def signature(self, made: Signature) -> None:
+        """There is one for every state of the draft."""
+
+    def recorded_plan(self) -> dict[str, Any]:
+        """Give the plan that is recorded with a new run.
+
+        Raises:
+            InvalidPlan: it cannot run.
+        """
+        return self._ready()[0].to_dict()
+
+    def plan(self) -> Plan:
+        """Give the plan as it stands."""
+        return self._whole if self._whole is not None else Draft.plan(self)
+
+    def given(self, plan: Plan | Draft) -> PlanJob:
+        """Give this entry with another plan for the runs that are started from the result."""
+        other: PlanJob = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._whole = plan.plan() if isinstance(plan, Draft) else plan
+        other._checked, other.replaced = None, True
+        return other
+
+    def _ready(self) -> tuple[Plan, _Inputs]:
+        if self._checked is None or self._checked[0] != len(self._nodes):
+            names, plan = self._of_app(), self.plan()
+            self._checked = (
+                len(self._nodes),
+                plan,
+                _Inputs(_anything, self.name, self._starter.vault),
+            )  # should it start itself as a child
+            try:
+                checked(plan, names)
+                self._checked = len(self._nodes), plan, _Inputs(_function(plan, names), self.name, self._starter.vault)
+            except InvalidPlan:
+                self._checked = None
+                raise
+        return self._checked[1], self._checked[2]
+
+    async def _run(self, **given: Any) -> Any:
+        recorded = current().plan()
+        if recorded is None:
+            recorded = current().plan(self.recorded_plan())
+        return await run(Plan.from_dict(recorded), given, self._of_app())
+
+
+def planner(function: Callable[..., Any], name: str, names: Callable[[], Names]) -> Callable[..., Any]:
+    """Make a job of a function that gives a plan: it is asked once, and what it gave is recorded and run."""
+
+    def keep(made: Any) -> None:
+        plan = made.plan() if isinstance(made, Draft) else made
+        if not isinstance(plan, Plan):
+            raise InvalidPlan(name, [f"a planner gives a Plan, got {type(plan).__name__}"])
+        current().plan(checked(plan, names()).to_dict())
+
+    async def planned(given: dict[str, Any]) -> Any:
+        recorded = current().plan()
+        assert recorded is not None, "it was planned, now or before"
+        plan = Plan.from_dict(recorded)
+        return await run(plan, payload(name, {key: given[key] for key in given if key in plan.input}), names())
+
+    async def awaited(**given: Any) -> Any:
+        if current().plan() is None:
+            keep(await function(**given))
+        return await planned(given)
+
+    def plain(**given: Any) -> Any:
+        conductor = current()
+        if conductor.plan() is None:
+            made = function(**given)
+            conductor.from_thread(_later(keep, made))
+        return conductor.from_thread(planned(given))
+
+    made = awaited if inspect.iscoroutinefunction(function) else plain
+    functools.update_wrapper(made, function)
+    hints = dict(inspect.get_annotations(function))
+    hints.pop("return", None)
+    made.__annotations__ = hints
+    return made
+
+
+def _anything(**given: Any) -> Any:
+    return given
+
+
+async def _later(function: Callable[[Any], None], argument: Any) -> None:
+    function(argument)
+
+
+def _function(plan: Plan, names: Names) -> Callable[..., Any]:
+    """Make a function whose parameters are the plan's inputs, typed as the nodes that they go to want them."""
+    hints = {name: _hint(plan, names, name) for name in plan.input}
+
+    def inputs(**given: Any) -> Any:
+        return given
+
+    empty = inspect.Parameter.empty
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=empty if isinstance(one.default, msgspec.UnsetType) else one.default,
+            annotation=hints[name],
+        )
+        for name, one in plan.input.items()
+    ]
+    inputs.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # - what inspect looks for
+    inputs.__annotations__ = hints
+    return inputs
+
+
+def _hint(plan: Plan, names: Names, name: str) -> Any:
+    """Give the one type that all nodes want of an input; Any if they differ."""
+    found = []
+    for node in plan.nodes:
+        if isinstance(node, (CallNode, JobNode, MapNode)):
+            job = None if isinstance(node, CallNode) else node.job
+            called = names.jobs.get(job) if job is not None else names.calls.get(getattr(node, "call", None) or "")
+            wanted = [argument for argument, value in node.args.items() if value == {REF: f"input.{name}"}]
+            found += [called.signature.hint(argument) for argument in wanted] if called is not None else []
+    return found[0] if found and all(one == found[0] for one in found) else Any

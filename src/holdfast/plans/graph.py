@@ -1,0 +1,148 @@
+"""What depends on what in a plan, and how a value with references is filled in. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.plans.model import (
+    LITERAL,
+    REF,
+    CallNode,
+    ChoiceNode,
+    JobNode,
+    MapNode,
+    Node,
+    SleepNode,
+    references,
+)
+
+__all__ = ["RESERVED", "Graph", "Missing", "dig", "filled", "values_of"]
+
+RESERVED = ("input", "item", "index")  # what a reference may begin with besides an id
+
+
+class Missing(LookupError):
+    """A reference leads nowhere in what a node gave."""
+
+
+class Graph:
+    """A plan's arrows, both ways. References to what is not there are left out: the check tells of them."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.needs: dict[str, dict[str, None]] = {}  # id → ids of what it depends on, in order
+        self.feeds: defaultdict[str, list[str]] = defaultdict(list)  # id → ids of what depends on it
+        self.guards: defaultdict[str, list[str]] = defaultdict(list)  # id → choices that decide whether it runs
+        self.add(nodes)
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Add nodes, which may depend on those that are there."""
+        new = {node.id: node for node in nodes}
+        self.nodes.update(new)
+        for name, node in new.items():
+            self.needs.setdefault(name, {})
+            for other in [*node.after, *(ref.partition(".")[0] for ref in references(values_of(node)))]:
+                self._arrow(other, name)
+            if isinstance(node, ChoiceNode):
+                for other in node.named():
+                    self._arrow(name, other)
+                    if name not in self.guards[other]:
+                        self.guards[other].append(name)
+
+    def _arrow(self, before: str, behind: str) -> None:
+        if before in self.nodes and behind in self.nodes:
+            needs = self.needs.setdefault(behind, {})
+            if before not in needs:
+                needs[before] = None
+                self.feeds[before].append(behind)
+
+    def behind(self, names: Iterable[str]) -> set[str]:
+        """Give these nodes and all that depends on them."""
+        found: set[str] = set()
+        look = [name for name in names if name in self.nodes]
+        while look:
+            name = look.pop()
+            if name not in found:
+                found.add(name)
+                look += self.feeds[name]
+        return found
+
+    def order(self) -> list[str]:
+        """List the nodes so that each comes behind what it depends on; those of a circle are left out."""
+        left = {name: len(needs) for name, needs in self.needs.items()}
+        ordered = [name for name in self.nodes if not left[name]]
+        for name in ordered:
+            for other in self.feeds[name]:
+                left[other] -= 1
+                if not left[other]:
+                    ordered.append(other)
+        return ordered
+
+    def circle(self) -> list[str]:
+        """Give a circle, its first node again at its end; an empty list if there is none."""
+        inside = set(self.nodes) - set(self.order())
+        if not inside:
+            return []
+        path: list[str] = [next(name for name in self.nodes if name in inside)]
+        while True:  # every node left depends on another that is left: going back, one is met twice
+            before = next(name for name in self.needs[path[-1]] if name in inside)
+            if before in path:
+                return [before, *reversed(path[path.index(before) :])]
+            path.append(before)
+
+
+def values_of(node: Node) -> Any:
+    """Give everything of a node that may hold references."""
+    match node:
+        case CallNode() | JobNode():
+            return node.args
+        case MapNode():
+            return [node.over, {name: _without_item(value) for name, value in node.args.items()}]
+        case SleepNode():
+            return node.duration
+        case ChoiceNode():
+            return node.value
+        case _:
+            return None
+
+
+def _without_item(value: Any) -> Any:
+    kept = [ref for ref in references(value) if ref.partition(".")[0] not in {"item", "index"}]
+    return [{REF: ref} for ref in kept]
+
+
+def filled(value: Any, look_up: Callable[[str], Any]) -> Any:
+    """Give a value with every reference in it replaced by what it stands for."""
+    if isinstance(value, dict):
+        if value.keys() == {REF} and isinstance(value[REF], str):
+            return look_up(value[REF])
+        if value.keys() == {LITERAL}:
+            return value[LITERAL]
+        return {name: filled(item, look_up) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [filled(item, look_up) for item in value]
+    return value
+
+
+def dig(value: Any, path: str) -> Any:
+    """Give the part of a value that a path of names and numbers leads to.
+
+    Raises:
+        Missing: it leads nowhere.
+    """
+    for part in path.split(".") if path else ():
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.lstrip("-").isdecimal() and -len(value) <= int(part) < len(value):
+            value = value[int(part)]
+        else:
+            raise Missing(f"there is no {part!r} in {_shape(value)}")
+    return value
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"an object with {', '.join(map(repr, list(value)[:10])) or 'nothing'}"
+    return f"a list of {len(value)}" if isinstance(value, list) else f"{value!r:.60}"

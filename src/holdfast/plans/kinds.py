@@ -1,0 +1,164 @@
+"""Whether what one function gives can be what another takes, by their type hints, as JSON between them. Pure.
+
+Where a type is not known, or is of a kind that only its library understands, everything fits: the value itself is still
+checked when the node runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+__all__ = ["ANY", "described", "fits", "inside", "item_of", "type_of", "value_fits"]
+
+ANY = inspect.AnyType()
+
+# Types that are text in JSON.
+_TEXT = (
+    inspect.StrType,
+    inspect.DateTimeType,
+    inspect.DateType,
+    inspect.TimeType,
+    inspect.TimeDeltaType,
+    inspect.UUIDType,
+    inspect.DecimalType,
+    inspect.BytesType,
+    inspect.ByteArrayType,
+)
+_LISTS = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType, inspect.CollectionType)
+_FIELDS = (inspect.StructType, inspect.TypedDictType, inspect.DataclassType, inspect.NamedTupleType)
+
+
+def type_of(hint: Any) -> inspect.Type:
+    """Give a hint as msgspec sees it; what it does not know is anything."""
+    try:
+        found = inspect.type_info(hint)
+    except (TypeError, NotImplementedError):
+        return ANY
+    return found.type if isinstance(found, inspect.Metadata) else found
+
+
+def inside(kind: inspect.Type, path: str) -> inspect.Type | None:
+    """Give the type of the part that a path leads to; None if there can be no such part."""
+    for part in path.split(".") if path else ():
+        found = _part(kind, part)
+        if found is None:
+            return None
+        kind = found
+    return kind
+
+
+def item_of(kind: inspect.Type) -> inspect.Type | None:
+    """Give the type of a list's items; None if it can be no list."""
+    if isinstance(kind, _LISTS):
+        return _bare(kind.item_type)
+    if isinstance(kind, inspect.UnionType):
+        found = [item for item in map(item_of, map(_bare, kind.types)) if item is not None]
+        return (found[0] if len(found) == 1 else ANY) if found else None
+    return None if _is_certain(kind) and not isinstance(kind, inspect.TupleType) else ANY
+
+
+def fits(gives: inspect.Type, takes: inspect.Type) -> bool:
+    """Whether every value of the one type can be a value of the other; True where nobody can say."""
+    gives, takes = _bare(gives), _bare(takes)
+    if not _is_certain(gives) or not _is_certain(takes):
+        return True
+    if isinstance(gives, inspect.UnionType):
+        return all(fits(one, takes) for one in gives.types)
+    if isinstance(takes, inspect.UnionType):
+        return any(fits(gives, one) for one in takes.types)
+    if isinstance(gives, _LISTS) and isinstance(takes, _LISTS):
+        return fits(gives.item_type, takes.item_type)
+    if isinstance(gives, inspect.DictType) and isinstance(takes, inspect.DictType):
+        return fits(gives.value_type, takes.value_type)
+    return bool(_names(gives) & _names(takes)) and _fields_fit(gives, takes)
+
+
+def _fields_fit(gives: inspect.Type, takes: inspect.Type) -> bool:
+    if not isinstance(gives, _FIELDS) or not isinstance(takes, _FIELDS) or gives.cls is takes.cls:
+        return True
+    given = {field.encode_name if hasattr(field, "encode_name") else field.name: field for field in gives.fields}
+    for field in takes.fields:
+        name = field.encode_name if hasattr(field, "encode_name") else field.name
+        if name not in given:
+            if field.required:
+                return False
+        elif not fits(given[name].type, field.type):
+            return False
+    return True
+
+
+def value_fits(value: Any, hint: Any) -> str | None:
+    """Say why a literal cannot be of a type; None if it can, or nobody can say."""
+    if not _is_certain(type_of(hint)):
+        return None
+    try:
+        msgspec.convert(value, hint, strict=True, str_keys=True)
+    except msgspec.ValidationError as error:
+        return str(error)
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+    return None
+
+
+def described(kind: inspect.Type) -> str:
+    """Name a type for people."""
+    match kind:
+        case inspect.UnionType():
+            return " | ".join(dict.fromkeys(map(described, kind.types)))
+        case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType() | inspect.VarTupleType():
+            return f"list[{described(kind.item_type)}]"
+        case inspect.DictType():
+            return f"dict[{described(kind.key_type)}, {described(kind.value_type)}]"
+        case inspect.LiteralType():
+            return " | ".join(map(repr, kind.values))
+        case inspect.Metadata():
+            return described(kind.type)
+        case _:
+            cls = getattr(kind, "cls", None)
+            return cls.__name__ if cls is not None else type(kind).__name__.removesuffix("Type").lower()
+
+
+def _part(kind: inspect.Type, part: str) -> inspect.Type | None:
+    kind = _bare(kind)
+    if isinstance(kind, _FIELDS):
+        fields = {getattr(field, "encode_name", field.name): field.type for field in kind.fields}
+        return _bare(fields[part]) if part in fields else None
+    if isinstance(kind, inspect.DictType):
+        return _bare(kind.value_type)
+    if isinstance(kind, (*_LISTS, inspect.TupleType)):
+        if not part.lstrip("-").isdecimal():
+            return None
+        return _bare(kind.item_type) if isinstance(kind, _LISTS) else ANY
+    return None if _is_certain(kind) and not isinstance(kind, inspect.UnionType) else ANY
+
+
+def _bare(kind: inspect.Type) -> inspect.Type:
+    return kind.type if isinstance(kind, inspect.Metadata) else kind
+
+
+def _is_certain(kind: inspect.Type) -> bool:
+    return not isinstance(kind, (inspect.AnyType, inspect.CustomType, inspect.RawType, inspect.ExtType))
+
+
+def _names(kind: inspect.Type) -> set[str]:
+    """Give the kinds of JSON value that a type has."""
+    match kind:
+        case inspect.NoneType():
+            return {"null"}
+        case inspect.BoolType():
+            return {"bool"}
+        case inspect.IntType():
+            return {"int"}
+        case inspect.FloatType():
+            return {"float", "int"}
+        case inspect.LiteralType():
+            return {"text" if isinstance(value, str) else "int" for value in kind.values}
+        case inspect.EnumType():
+            return {"text" if isinstance(value.value, str) else "int" for value in kind.cls}
+        case inspect.DictType() | inspect.StructType() | inspect.TypedDictType() | inspect.DataclassType():
+            return {"object"}
+        case _:
+            return {"text"} if isinstance(kind, _TEXT) else {"list"}

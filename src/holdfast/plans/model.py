@@ -1,0 +1,309 @@
+"""A plan as data: nodes with ids, what each takes from others, and in what order. Pure; what may be in it is a schema.
+
+A value in a plan is JSON. ``{"$ref": "extract.rows"}`` stands for a part of what the node `extract` gave,
+``{"$ref": "input.day"}`` for an argument of the run, and inside a map ``{"$ref": "item"}`` and ``{"$ref": "index"}``
+for the item at hand. ``{"$literal": …}`` stands for what is in it, references and all.
+
+Reading a plan looks at its shape only: every node that is none is told at once, each with its place. Whether the plan
+can run is for `holdfast.plans.checking` to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.errors import InvalidPlan
+
+__all__ = [
+    "NODES_MAX",
+    "CallNode",
+    "Case",
+    "ChoiceNode",
+    "Extension",
+    "Input",
+    "JobNode",
+    "MapNode",
+    "Node",
+    "Plan",
+    "SleepNode",
+    "WaitNode",
+    "extend",
+    "extension_of",
+    "references",
+]
+
+NODES_MAX = 10_000  # of one plan, with everything that it was extended by
+LIMIT = 100  # nodes at once, unless the plan says otherwise
+REF, LITERAL, EXTEND = "$ref", "$literal", "$extend"
+
+Time = float | int | str | None
+
+
+class _Part(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"
+):
+    """What every node has: an id, what it comes after, and whether it needs all of what it depends on, or any."""
+
+    id: str
+    after: tuple[str, ...] = ()
+    needs: Literal["all", "any"] = "all"
+
+
+class CallNode(_Part, frozen=True, kw_only=True, tag="call"):
+    """A step or a tool is called. What it says of retries, time, doubt and gate holds for this node only."""
+
+    call: str
+    args: dict[str, Any] = {}
+    retries: int | None = None
+    timeout: Time = None
+    on_doubt: str | None = None
+    gate: str | None = None
+
+
+class WaitNode(_Part, frozen=True, kw_only=True, tag="wait"):
+    """A signal is waited for; what was sent is what it gives. The key is the node's id unless it is said."""
+
+    key: str | None = None
+    timeout: Time = None
+    type: Literal["signal", "human", "webhook"] = "signal"
+
+
+class SleepNode(_Part, frozen=True, kw_only=True, tag="sleep"):
+    """A time is waited for: seconds, "3d", or a reference to one of them."""
+
+    duration: Any
+
+
+class JobNode(_Part, frozen=True, kw_only=True, tag="job"):
+    """Another job is started as a child; its result is what it gives."""
+
+    job: str
+    args: dict[str, Any] = {}
+
+
+class MapNode(_Part, frozen=True, kw_only=True, tag="map"):
+    """A step, a tool or a job is called for each item of a list, so many at once; the results are a list."""
+
+    over: Any
+    call: str | None = None
+    job: str | None = None
+    args: dict[str, Any] = {}
+    limit: int | None = None
+    retries: int | None = None
+    timeout: Time = None
+    on_doubt: str | None = None
+    gate: str | None = None
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A case of a choice: which value it is for, by one of four tests, and the nodes that run then."""
+
+    then: tuple[str, ...]
+    equals: Any = msgspec.UNSET
+    any_of: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    above: float | msgspec.UnsetType = msgspec.UNSET
+    below: float | msgspec.UnsetType = msgspec.UNSET
+
+    def tests(self) -> list[str]:
+        """List the tests it has; it must have one."""
+        return [
+            name
+            for name in ("equals", "any_of", "above", "below")
+            if not isinstance(getattr(self, name), msgspec.UnsetType)
+        ]
+
+    def holds(self, value: Any) -> bool:
+        """Whether this case is for the value."""
+        if not isinstance(self.any_of, msgspec.UnsetType):
+            return any(_same(value, one) for one in self.any_of)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not isinstance(self.above, msgspec.UnsetType):
+            return number and value > self.above
+        if not isinstance(self.below, msgspec.UnsetType):
+            return number and value < self.below
+        return _same(value, self.equals)
+
+
+class ChoiceNode(_Part, frozen=True, kw_only=True, tag="choice", rename={"otherwise": "else"}):
+    """The first case that holds says which of the nodes that its cases name run; the others are skipped."""
+
+    value: Any
+    cases: tuple[Case, ...]
+    otherwise: tuple[str, ...] = ()
+
+    def named(self) -> list[str]:
+        """List the nodes that depend on the choice."""
+        return list(dict.fromkeys([*(one for case in self.cases for one in case.then), *self.otherwise]))
+
+    def chosen(self, value: Any) -> tuple[str, ...]:
+        """Give the nodes that run for this value."""
+        return next((case.then for case in self.cases if case.holds(value)), self.otherwise)
+
+
+Node = CallNode | WaitNode | SleepNode | JobNode | MapNode | ChoiceNode
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An argument of the runs; one with a default need not be given."""
+
+    default: Any = msgspec.UNSET
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A job as a graph.
+
+    Attributes:
+        nodes: what is to be done.
+        name: what messages call it.
+        version: of this form.
+        input: the arguments of a run.
+        output: what a run gives; unless said, the results of the nodes that nothing depends on, by id.
+        limit: how many calls may be under way at once.
+        policy: after a failure, finish what does not depend on it, or begin nothing more.
+    """
+
+    nodes: tuple[Node, ...]
+    name: str = "plan"
+    version: Literal[1] = 1
+    input: dict[str, Input] = {}
+    output: Any = msgspec.UNSET
+    limit: int = LIMIT
+    policy: Literal["finish", "fail_fast"] = "finish"
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Plan:
+        """Read a plan from plain values.
+
+        Raises:
+            InvalidPlan: what is no node, each with its place.
+        """
+        if not isinstance(data, dict):
+            raise InvalidPlan("plan", [f"a plan is an object with nodes, got {type(data).__name__}"])
+        name = str(data.get("name", "plan"))
+        listed = data.get("nodes")
+        if not isinstance(listed, (list, tuple)):
+            raise InvalidPlan(name, [f"nodes: they are a list, got {type(listed).__name__}"])
+        if len(listed) > NODES_MAX:
+            raise InvalidPlan(name, [f"nodes: {len(listed):,}, and a plan may have {NODES_MAX:,}"])
+        with contextlib.suppress(msgspec.ValidationError, TypeError):
+            return msgspec.convert(data, cls)  # at once, and fast; if that does not do, see what is wrong, node by node
+        wrong: list[str] = []
+        nodes = [node for node in (_node(place, one, wrong) for place, one in enumerate(listed)) if node is not None]
+        try:
+            read = msgspec.convert({**data, "nodes": ()}, cls)
+        except (msgspec.ValidationError, TypeError) as error:
+            wrong.insert(0, _told("plan", error))
+            raise InvalidPlan(name, wrong) from error
+        if wrong:
+            raise InvalidPlan(name, wrong)
+        return msgspec.structs.replace(read, nodes=tuple(nodes))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Read a plan from JSON."""
+        try:
+            return cls.from_dict(msgspec.json.decode(text))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidPlan("plan", [f"it is no JSON: {error}"]) from error
+
+    @classmethod
+    def from_yaml(cls, text: str | bytes) -> Plan:
+        """Read a plan from YAML; needs the extra ``holdfast[yaml]``."""
+        try:
+            import yaml  # noqa: PLC0415 - an extra, for those who write YAML
+        except ImportError as error:
+            raise InvalidPlan("plan", ["YAML needs PyYAML: install holdfast[yaml], or write JSON"]) from error
+        try:
+            return cls.from_dict(yaml.safe_load(text))
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidPlan("plan", [f"it is no YAML: {' '.join(str(error).split())}"]) from error
+
+    @classmethod
+    def read(cls, path: str | Path) -> Plan:
+        """Read a plan from a file, YAML if it is called ``.yaml`` or ``.yml``, else JSON."""
+        text = Path(path).read_bytes()
+        return cls.from_yaml(text) if str(path).endswith((".yaml", ".yml")) else cls.from_json(text)
+
+    @staticmethod
+    def schema() -> dict[str, Any]:
+        """Give the JSON Schema of plans."""
+        made = msgspec.json.schema(Plan)
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Holdfast plan", **made}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain values."""
+        made: dict[str, Any] = msgspec.to_builtins(self)
+        return made
+
+    def node(self, name: str) -> Node | None:
+        """Find a node by its id."""
+        return next((node for node in self.nodes if node.id == name), None)
+
+    def extended(self, more: Plan, by: str) -> Plan:
+        """Give this plan with the nodes of another, which come after the node that adds them."""
+        added = tuple(msgspec.structs.replace(node, after=(*node.after, by)) for node in more.nodes)
+        output = self.output if isinstance(more.output, msgspec.UnsetType) else more.output
+        return msgspec.structs.replace(self, nodes=(*self.nodes, *added), output=output)
+
+
+class Extension(msgspec.Struct, frozen=True, rename={"plan": EXTEND}):
+    """What a step returns that adds nodes to the plan it is in."""
+
+    plan: dict[str, Any]
+
+
+def extend(plan: Plan | Any) -> Extension:
+    """Inside a step or tool of a plan: return this to add the nodes of `plan` to the plan that runs.
+
+    The step's result is what is recorded, so a replay adds the same nodes and plans nothing again. The new nodes come
+    after the step, may refer to every node that is there, and change none of them.
+    """
+    made: Plan = plan if isinstance(plan, Plan) else plan.plan()
+    return Extension(made.to_dict())
+
+
+def extension_of(result: Any) -> dict[str, Any] | None:
+    """Give the plan by which a node's result extends its own; None if it is an ordinary result."""
+    if isinstance(result, dict) and result.keys() == {EXTEND} and isinstance(result[EXTEND], dict):
+        found: dict[str, Any] = result[EXTEND]
+        return found
+    return None
+
+
+def references(value: Any) -> Iterator[str]:
+    """Give every reference in a value, in order."""
+    if isinstance(value, dict):
+        if value.keys() == {REF} and isinstance(value[REF], str):
+            yield value[REF]
+        elif value.keys() != {LITERAL}:
+            for item in value.values():
+                yield from references(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from references(item)
+
+
+def _node(place: int, data: Any, wrong: list[str]) -> Node | None:
+    named = data.get("id") if isinstance(data, dict) else None
+    at = f"nodes[{place}]" + (f" ({named})" if isinstance(named, str) else "")
+    try:
+        node: Node = msgspec.convert(data, Node)
+    except (msgspec.ValidationError, TypeError) as error:
+        wrong.append(_told(at, error))
+        return None
+    return node
+
+
+def _told(at: str, error: Exception) -> str:
+    said, _, where = str(error).partition(" - at `$")
+    return f"{at}{where.rstrip('`')}: {said}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: true is not 1."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)

@@ -1,0 +1,372 @@
+"""Runs a plan: code of a job like any other, that asks its conductor for calls, waits, children and nothing else.
+
+Every node that can go on does, up to the plan's limit of calls at once; waits, sleeps and children take none of it, and
+the engine lets go of the job only when they are all that is left. A node that fails stops what depends on it and
+nothing else; when nothing is left to do, the job fails with every failure listed. With `fail_fast` nothing more is
+begun after the first, and waits are given up; what is under way is ended in order, for a tool cannot be taken back.
+
+Nothing here is recorded that the engine would not record of code: a call is known by the id of its node, its arguments
+are written as the plan has them, and a replay finds what was recorded, in any order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.authoring.context import Conductor, Place, current, place
+from holdfast.durations import seconds
+from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed, WaitTimeout
+from holdfast.plans.calling import Calling
+from holdfast.plans.checking import Names, problems
+from holdfast.plans.graph import Graph, Missing, dig, filled
+from holdfast.plans.model import (
+    CallNode,
+    ChoiceNode,
+    JobNode,
+    MapNode,
+    Node,
+    Plan,
+    SleepNode,
+    WaitNode,
+    extension_of,
+)
+
+__all__ = ["run"]
+
+DONE, FAILED, SKIPPED = "done", "failed", "skipped"
+
+
+class _Unit:
+    """Something that can be begun: a node, or one item of a map."""
+
+    __slots__ = ("index", "item", "node")
+
+    def __init__(self, node: Node, index: int | None = None, item: Any = None) -> None:
+        self.node = node
+        self.index = index
+        self.item = item
+
+    @property
+    def name(self) -> str:
+        return self.node.id if self.index is None else f"{self.node.id}[{self.index}]"
+
+
+class _Map:
+    """A map under way: items that wait for their turn, results that are there, how many are open."""
+
+    def __init__(self, node: MapNode, items: list[Any]) -> None:
+        self.waiting = deque(_Unit(node, index, item) for index, item in enumerate(items))
+        self.results: list[Any] = [None] * len(items)
+        self.open = len(items)
+        self.failed = False
+
+
+async def run(plan: Plan, given: Mapping[str, Any], names: Names) -> Any:
+    """Run a plan that was checked; what it gives.
+
+    Raises:
+        PlanFailed: nodes failed; all of them are listed.
+    """
+    return await _Running(plan, given, names, current()).run()
+
+
+class _Running:
+    def __init__(self, plan: Plan, given: Mapping[str, Any], names: Names, conductor: Conductor) -> None:
+        self._plan = plan
+        self._names = names
+        self._conductor = conductor
+        self._calling = Calling(names)
+        self._graph = Graph(plan.nodes)
+        self._left = {name: len(needs) for name, needs in self._graph.needs.items()}
+        self._ended: dict[str, str] = {}
+        defaults = {name: one.default for name, one in plan.input.items() if one.default is not msgspec.UNSET}
+        self._results: dict[str, Any] = {"input": {**defaults, **given}}
+        self._failures: list[tuple[str, Exception]] = []
+        self._ready: deque[_Unit] = deque()
+        self._maps: dict[str, _Map] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiters: set[asyncio.Task[None]] = set()  # those of them that only wait
+        self._runners = 0
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> Any:
+        try:
+            self._settle([name for name, left in self._left.items() if not left])
+            self._go_on()
+            if self._tasks:
+                await self._over
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        if self._failures:
+            raise self._failure()
+        return self._given()
+
+    # Which node comes next
+
+    def _settle(self, names: list[str]) -> None:
+        """These wait for nothing more: begin them, or let them end without; and so on with what depends on them."""
+        look = deque(names)
+        while look:
+            name = look.popleft()
+            fate = self._fate(name)
+            if fate is not None:
+                self._ended[name] = fate
+                look += self._freed(name)
+                continue
+            look += self._begin(self._graph.nodes[name])
+
+    def _freed(self, name: str) -> list[str]:
+        """A node has ended: list what waited for it and for nothing else."""
+        freed = []
+        for other in self._graph.feeds[name]:
+            self._left[other] -= 1
+            if not self._left[other]:
+                freed.append(other)
+        return freed
+
+    def _fate(self, name: str) -> str | None:
+        """How a node ends that is not begun; None if it is to begin."""
+        if self._failures and self._plan.policy == "fail_fast":
+            return FAILED
+        ends = {self._ended[other] for other in self._graph.needs[name]}
+        if FAILED in ends:
+            return FAILED
+        for choice in self._graph.guards.get(name, ()):
+            if self._ended[choice] == SKIPPED or name not in self._results[choice]:
+                return SKIPPED
+        if SKIPPED in ends and (self._graph.nodes[name].needs == "all" or DONE not in ends):
+            return SKIPPED
+        return None
+
+    def _begin(self, node: Node) -> list[str]:
+        """Begin a node; those that it frees at once, because it needs nobody else to end."""
+        if type(node) is CallNode:  # most are
+            self._ready.append(_Unit(node))
+            return []
+        try:
+            if isinstance(node, ChoiceNode):
+                chosen = node.chosen(filled(node.value, self._look_up))
+                return self._end(node.id, self._conductor.recorded(f"choice:{node.id}", lambda: list(chosen)))
+            if isinstance(node, MapNode):
+                items = _listed(filled(node.over, self._look_up))
+                if not items:
+                    return self._end(node.id, [])
+                made = self._maps[node.id] = _Map(node, items)
+                for _ in range(min(node.limit or len(items), len(items))):
+                    self._offer(made.waiting.popleft())
+                return []
+        except Missing as error:
+            self._failed(node.id, StepFailed(node.id, "Missing", str(error)))
+            return self._lost(node.id)
+        self._offer(_Unit(node))
+        return []
+
+    def _end(self, name: str, result: Any) -> list[str]:
+        self._ended[name] = DONE
+        self._results[name] = result
+        return self._freed(name)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """Keep a failure; if it is to be the last, begin nothing more and wait for nobody."""
+        self._failures.append((name, error))
+        if self._plan.policy == "fail_fast":
+            self._ready.clear()
+            for waiter in self._waiters:
+                waiter.cancel()
+
+    def _lost(self, name: str) -> list[str]:
+        self._ended[name] = FAILED
+        return self._freed(name)
+
+    # Who does it
+
+    def _offer(self, unit: _Unit) -> None:
+        """Have a unit begun: a wait at once, for it takes no place; a call when there is one."""
+        if _waits(unit.node):
+            self._spawn(self._wait(unit), self._waiters)
+        else:
+            self._ready.append(unit)
+
+    def _go_on(self) -> None:
+        """Have as many at work as the limit lets."""
+        while self._ready and self._runners < self._plan.limit:
+            self._runners += 1
+            self._spawn(self._work(self._ready.popleft()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]] | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        if among is not None:
+            among.add(task)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._waiters.discard(task)
+        error = task.exception() if not task.cancelled() else None
+        if self._over.done():
+            return
+        if error is not None:
+            self._over.set_exception(error)
+        elif not self._tasks:
+            self._over.set_result(None)
+
+    async def _work(self, unit: _Unit) -> None:
+        """Make one call after the other, while there are some: a chain of nodes is one task."""
+        while True:
+            await self._one(unit)
+            if not self._ready:
+                break
+            unit = self._ready.popleft()
+            self._go_on()
+        self._runners -= 1
+
+    async def _wait(self, unit: _Unit) -> None:
+        """Wait at one place; then have those called that waited for it."""
+        await self._one(unit)
+        self._go_on()
+
+    async def _one(self, unit: _Unit) -> None:
+        """Do what a unit says, and see what that makes possible."""
+        result, failed = None, False
+        try:
+            result = await self._act(unit)
+        except (HoldfastError, Missing) as error:
+            failed = True
+            self._failed(unit.name, _told(unit, error))
+        if unit.index is not None:
+            freed = self._item(unit, result, failed=failed)
+        else:
+            freed = self._lost(unit.name) if failed else self._extended(unit, result)
+        self._settle(freed)
+
+    def _item(self, unit: _Unit, result: Any, *, failed: bool) -> list[str]:
+        """An item of a map has ended; what its map frees if that was the last."""
+        made = self._maps[unit.node.id]
+        made.results[unit.index or 0] = result
+        made.open -= 1
+        made.failed = made.failed or failed
+        if made.waiting and not (self._failures and self._plan.policy == "fail_fast"):
+            self._offer(made.waiting.popleft())
+        if made.open:
+            return []
+        del self._maps[unit.node.id]
+        return self._lost(unit.node.id) if made.failed else self._end(unit.node.id, made.results)
+
+    async def _act(self, unit: _Unit) -> Any:
+        node = unit.node
+        if type(node) is CallNode:  # most are
+            place.set(Place(node.id, node.args))
+            return await self._conductor.call(self._calling.call(node), (), filled(node.args, self._look_up))
+        look_up = partial(self._look_up_in, unit) if unit.index is not None else self._look_up
+        match node:
+            case MapNode(call=str()):
+                place.set(Place(unit.name, node.args))
+                return await self._conductor.call(self._calling.call(node), (), filled(node.args, look_up))
+            case JobNode() | MapNode():
+                place.set(Place(unit.name, node.args))
+                return await self._conductor.child(self._calling.job(node), (), filled(node.args, look_up))
+            case WaitNode():
+                place.set(Place(unit.name, {}))
+                timeout = seconds(node.timeout) if node.timeout is not None else None
+                return await self._conductor.wait(node.key or node.id, timeout, node.type)
+            case SleepNode():
+                place.set(Place(unit.name, {}))
+                await self._conductor.sleep(_seconds(filled(node.duration, look_up)))
+                return None
+            case _:
+                raise AssertionError("a choice is made where it stands")
+
+    # Values
+
+    def _look_up(self, ref: str) -> Any:
+        name, _, path = ref.partition(".")
+        if self._ended.get(name) == SKIPPED:
+            return None
+        try:
+            return dig(self._results[name], path)
+        except Missing as error:
+            raise Missing(f"{ref}: {error}") from None
+
+    def _look_up_in(self, unit: _Unit, ref: str) -> Any:
+        name, _, path = ref.partition(".")
+        if name == "index":
+            return unit.index
+        return dig(unit.item, path) if name == "item" else self._look_up(ref)
+
+    def _extended(self, unit: _Unit, result: Any) -> list[str]:
+        """Keep what a node gave; if it extends the plan, add the nodes."""
+        name, more = unit.node.id, extension_of(result)
+        if more is None:
+            return self._end(name, result)
+        try:
+            wider = self._wider(Plan.from_dict(more), name)
+        except InvalidPlan as error:
+            self._failed(name, StepFailed(name, "InvalidPlan", str(error)))
+            return self._lost(name)
+        new = wider.nodes[len(self._plan.nodes) :]
+        self._plan = wider
+        self._graph.add(new)
+        for node in new:
+            self._left[node.id] = sum(other not in self._ended for other in self._graph.needs[node.id])
+        return self._end(name, None)
+
+    def _wider(self, added: Plan, by: str) -> Plan:
+        """Give the plan with the nodes that are added; those that are there are not changed."""
+        wider = self._plan.extended(added, by)
+        wrong = problems(wider, self._names)
+        wrong += [f"{one.id}: it may choose among new nodes only" for one in added.nodes if self._meddles(one)]
+        if wrong:
+            raise InvalidPlan(added.name, wrong)
+        return wider
+
+    def _meddles(self, node: Node) -> bool:
+        return isinstance(node, ChoiceNode) and any(other in self._left for other in node.named())
+
+    def _given(self) -> Any:
+        """What the run gives."""
+        if not isinstance(self._plan.output, msgspec.UnsetType):
+            return filled(self._plan.output, self._look_up)
+        last = [name for name in self._graph.nodes if not self._graph.feeds.get(name)]
+        return {name: self._results[name] for name in last if self._ended[name] == DONE}
+
+    def _failure(self) -> PlanFailed:
+        listed = "; ".join(f"{name}: {error}" for name, error in self._failures)
+        count = f"{len(self._failures)} of {len(self._graph.nodes)} nodes"
+        failed = PlanFailed(self._plan.name, count, listed)
+        failed.__cause__ = ExceptionGroup("nodes of the plan", [error for _, error in self._failures])
+        return failed
+
+
+def _waits(node: Node) -> bool:
+    return isinstance(node, (WaitNode, SleepNode, JobNode)) or (isinstance(node, MapNode) and node.job is not None)
+
+
+def _told(unit: _Unit, error: Exception) -> Exception:
+    """Give a node's failure as one that says which node it was: an operator's retry has it done again."""
+    if isinstance(error, StepFailed):
+        return error
+    node = f"wait:{unit.name}" if isinstance(error, WaitTimeout) else ""
+    return StepFailed(unit.name, type(error).__name__, str(error), node)
+
+
+def _listed(given: Any) -> list[Any]:
+    if not isinstance(given, list):
+        raise Missing(f"a map is over a list, got {given!r:.60}")
+    return given
+
+
+def _seconds(given: Any) -> float:
+    try:
+        return seconds(given)
+    except (TypeError, ValueError) as error:
+        raise Missing(str(error)) from error

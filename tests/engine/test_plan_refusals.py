@@ -1,0 +1,241 @@
+"""A plan that cannot run is refused before anything is stored, with everything that is wrong and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast import App, InvalidPlan, Plan
+from holdfast.plans import model
+from holdfast.plans.checking import problems
+
+
+@dataclass
+class Rows:
+    rows: list[int]
+    day: str
+
+
+def shop() -> App:
+    app = App("shop", "memory:")
+
+    @app.step
+    async def extract(day: str) -> Rows:
+        return Rows([1], day)
+
+    @app.step
+    async def clean(rows: list[int], strict: bool = False) -> list[str]:  # noqa: FBT002
+        return [str(row) for row in rows if strict]
+
+    @app.tool
+    async def charge(cents: int) -> str:
+        return str(cents)
+
+    @app.job
+    async def report(rows: list[str]) -> int:
+        return len(rows)
+
+    return app
+
+
+def call(id: str, name: str, **args: Any) -> dict[str, Any]:  # noqa: A002
+    return {"id": id, "kind": "call", "call": name, "args": args}
+
+
+def ref(path: str) -> dict[str, str]:
+    return {"$ref": path}
+
+
+EXTRACT = call("extract", "extract", day="monday")
+ROWS = [1, 2, 3]
+
+CASES: dict[str, tuple[list[Any], list[str]]] = {
+    "a circle": (
+        [
+            call("a", "clean", rows=ref("b.rows")) | {"after": ["c"]},
+            call("b", "extract", day="x") | {"after": ["a"]},
+            call("c", "extract", day="x"),
+        ],
+        ["a: it depends on itself: a → b → a"],
+    ),
+    "a node that depends on itself": (
+        [call("a", "extract", day="x") | {"after": ["a"]}],
+        ["a: it depends on itself: a → a"],
+    ),
+    "an unknown step": (
+        [call("a", "extrct", day="x")],
+        ["a.call: there is no step or tool 'extrct'; 'extract', perhaps?"],
+    ),
+    "an unknown job": ([{"id": "a", "kind": "job", "job": "zzz"}], ["a.job: there is no job 'zzz'"]),
+    "an unknown gate": ([EXTRACT | {"gate": "api"}], ["extract.gate: there is no gate 'api'"]),
+    "a missing argument": ([call("a", "extract")], ["a.args.day: extract needs it, and it is not given"]),
+    "an extra argument": (
+        [call("a", "extract", day="x", dya="y")],
+        ["a.args.dya: extract takes no such argument; 'day', perhaps?"],
+    ),
+    "a reference to no node": (
+        [EXTRACT, call("b", "clean", rows=ref("extrac.rows"))],
+        ["b.args.rows: extrac.rows refers to a node that there is not; 'extract', perhaps?"],
+    ),
+    "a reference to no part": (
+        [EXTRACT, call("b", "clean", rows=ref("extract.lines"))],
+        ["b.args.rows: extract.lines refers to a part that Rows has not"],
+    ),
+    "a reference to no input": (
+        [call("a", "extract", day=ref("input.day"))],
+        ["a.args.day: input.day refers to an input that there is not"],
+    ),
+    "an item outside a map": (
+        [call("a", "extract", day=ref("item"))],
+        ["a.args.day: item means something in the arguments of a map only"],
+    ),
+    "an order behind no node": ([EXTRACT | {"after": ["b"]}], ["extract.after: there is no node 'b'"]),
+    "an id that is there twice": ([EXTRACT, EXTRACT], ["extract: 2 nodes have this id; each needs its own"]),
+    "an id that is none": (
+        [call("a b", "extract", day="x")],
+        ["'a b': an id is a letter and then letters, digits, - and _, 100 at most"],
+    ),
+    "an id that means something else": (
+        [call("input", "extract", day="x")],
+        ["input: references to input mean something else; give the node another id"],
+    ),
+    "a literal of another type": ([call("a", "charge", cents="5")], ["a.args.cents: Expected `int`, got `str`"]),
+    "an output of another type": (
+        [EXTRACT, call("b", "charge", cents=ref("extract.day"))],
+        ["b.args.cents: extract.day gives str, and int is wanted"],
+    ),
+    "items of another type": (
+        [{"id": "m", "kind": "map", "over": ROWS, "call": "clean", "args": {"rows": ref("index")}}],
+        ["m.args.rows: index gives int, and list[int] is wanted"],
+    ),
+    "a map over no list": (
+        [EXTRACT, {"id": "m", "kind": "map", "over": ref("extract.day"), "call": "charge", "args": {"cents": 1}}],
+        ["m.over: it is a list, and extract.day gives str"],
+    ),
+    "a map over a literal that is no list": (
+        [{"id": "m", "kind": "map", "over": 3, "call": "charge", "args": {"cents": 1}}],
+        ["m.over: it is a list, or a reference to one, got 3"],
+    ),
+    "a map of nothing": ([{"id": "m", "kind": "map", "over": ROWS}], ["m: a map has a call or a job, and not both"]),
+    "a map of nothing at once": (
+        [{"id": "m", "kind": "map", "over": ROWS, "call": "charge", "args": {"cents": ref("item")}, "limit": 0}],
+        ["m.limit: at least one item is worked on at once, got 0"],
+    ),
+    "doubt about a step": (
+        [EXTRACT | {"on_doubt": "ask"}],
+        ["extract.on_doubt: extract is a step, which may run again: only tools are in doubt"],
+    ),
+    "doubt that is no policy": (
+        [call("a", "charge", cents=1) | {"on_doubt": "hope"}],
+        ["a.on_doubt: it is one of ask, fail, retry, got 'hope'"],
+    ),
+    "retries below nothing": (
+        [EXTRACT | {"retries": -1}],
+        ["extract.retries: it is a whole number, 0 or more, got -1"],
+    ),
+    "a timeout that is none": (
+        [EXTRACT | {"timeout": "soon"}],
+        ["extract.timeout: 'soon' is no duration: use text such as '90s', '1h30m', '3d' or '250ms'"],
+    ),
+    "a sleep that is none": (
+        [{"id": "s", "kind": "sleep", "duration": "x"}],
+        ["s.duration: 'x' is no duration: use text such as '90s', '1h30m', '3d' or '250ms'"],
+    ),
+    "a key of the engine's own": (
+        [{"id": "w", "kind": "wait", "key": "holdfast:x"}],
+        ["w.key: a signal's key is text and does not begin with holdfast:, got 'holdfast:x'"],
+    ),
+    "a case without a test": (
+        [EXTRACT, {"id": "c", "kind": "choice", "value": ref("extract.day"), "cases": [{"then": ["extract2"]}]}],
+        ["c.cases[0]: a case has one of equals, any_of, above and below",
+         "c.cases: there is no node 'extract2'; 'extract', perhaps?"],
+    ),
+    "no node at all": (
+        [{"id": "a", "kind": "dance"}, {"id": "b", "kind": "wait", "keys": "x"}, 5],
+        ["nodes[0] (a).kind: Invalid value 'dance'", "nodes[1] (b): Object contains unknown field `keys`",
+         "nodes[2]: Expected `object`, got `int`"],
+    ),
+    "everything at once": (
+        [call("a", "extract"), call("a", "nothing"), call("b", "clean", rows=ref("zz"), more=1)],
+        ["a: 2 nodes have this id; each needs its own", "a.args.day: extract needs it, and it is not given",
+         "a.call: there is no step or tool 'nothing'",
+         "b.args.rows: zz refers to a node that there is not", "b.args.more: clean takes no such argument"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_cannot_run_is_refused_before_anything_is_stored(case: str) -> None:
+    nodes, expected = CASES[case]
+    app = shop()
+    with pytest.raises(InvalidPlan) as refused:
+        app.plan("etl", Plan.from_dict({"name": "etl", "nodes": nodes})).start()
+    assert refused.value.problems == expected
+    assert all(line in str(refused.value) for line in expected)
+    assert app.list() == []
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (5, "a plan is an object with nodes, got int"),
+        ({}, "nodes: they are a list, got NoneType"),
+        ({"nodes": [], "policy": "hope"}, "plan.policy: Invalid enum value 'hope'"),
+        ({"nodes": [], "colour": 1}, "plan: Object contains unknown field `colour`"),
+        ({"nodes": [], "limit": 0}, "limit: at least one node runs at once, got 0"),
+        ({"nodes": [], "output": ref("a")}, "output: a refers to a node that there is not"),
+        ({"nodes": [], "input": {"a b": {}}}, "input.'a b': a name is a letter and then letters, digits, - and _"),
+    ],
+)
+def test_a_plan_as_a_whole_is_refused_with_its_reason(data: Any, said: str) -> None:
+    app = shop()
+    with pytest.raises(InvalidPlan) as refused:
+        app.plan("etl", Plan.from_dict(data)).start()
+    assert refused.value.problems == [said]
+    app.close()
+
+
+def test_more_nodes_than_are_allowed_are_refused() -> None:
+    nodes = [{"id": f"s{number}", "kind": "sleep", "duration": 0} for number in range(model.NODES_MAX + 1)]
+    with pytest.raises(InvalidPlan, match="nodes: 10,001, and a plan may have 10,000"):
+        Plan.from_dict({"nodes": nodes})
+    made = Plan.from_dict({"nodes": nodes[:-1]})
+    more = made.extended(Plan.from_dict({"nodes": nodes[-1:]}), "s0")
+    assert problems(more, None) == ["nodes: 10,001, and a plan may have 10,000"]
+
+
+def test_text_that_is_no_plan_is_refused() -> None:
+    for text in ("", "{", "[1", "\udcff".encode(errors="surrogatepass")):
+        with pytest.raises(InvalidPlan, match="it is no JSON"):
+            Plan.from_json(text)
+    with pytest.raises(InvalidPlan, match="it is no YAML"):
+        Plan.from_yaml("a: [")
+    with pytest.raises(InvalidPlan, match="it is no YAML"):
+        Plan.from_yaml("!!python/object/apply:os.system ['true']")
+
+
+def test_optional_values_fit_only_where_they_are_taken() -> None:
+    app = App("shop", "memory:")
+
+    @app.step
+    async def find() -> int | None:
+        return None
+
+    @app.step
+    async def show(number: int | None) -> float:
+        return float(number or 0)
+
+    @app.step
+    async def half(number: float) -> float:
+        return number / 2
+
+    good = app.plan("good")
+    good.call(half, number=good.call(show, number=good.call(find)))
+    assert problems(good.plan(), app.names()) == []
+    bad = app.plan("bad")
+    bad.call(half, number=bad.call(find))
+    assert problems(bad.plan(), app.names()) == ["half.args.number: find gives int | none, and float is wanted"]
+    app.close()

@@ -1,0 +1,726 @@
+"""Stories of plans, on every store: what runs when, what a failure stops, what is recorded and what is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import App, IdempotencyConflict, InvalidPlan, PayloadTooLarge, Plan, RunFailed, StepFailed, extend
+from holdfast.client.rehearsing import rehearse
+from holdfast.plans import Draft, Extension
+from holdfast.plans.past import Past
+from holdfast.plans.states import Course
+from holdfast.ready import ConcurrencyGate
+from support.stories import drain, play, until
+
+
+async def states(app: App, run_id: str) -> dict[str, str]:
+    past = Past(await app.aevents(run_id))
+    assert past.plan is not None
+    return Course(Plan.from_dict(past.plan), past).states
+
+
+def test_a_plan_written_in_python_runs_and_gives_its_last_nodes(app: App) -> None:
+    @app.step
+    async def extract(day: str) -> dict[str, list[int]]:
+        return {"rows": [len(day), 2]}
+
+    @app.step
+    def double(number: int) -> int:
+        return number * 2
+
+    @app.tool
+    async def load(rows: list[int], note: str = "") -> str:
+        return f"{sum(rows)} {note}"
+
+    etl = app.plan("etl")
+    rows = etl.call(extract, day=etl.input.day)
+    doubled = etl.map(double, rows["rows"], number=etl.item)
+    approved = etl.wait("approve", after=doubled)
+    etl.call(load, rows=doubled, note=approved.by)
+
+    async def story() -> None:
+        run = await etl.astart(day="monday")
+        await drain(app)
+        assert await states(app, run.id) == {
+            "extract": "done",
+            "double": "done",
+            "approve": "waiting",
+            "load": "pending",
+        }
+        await run.asignal("approve", {"by": "ann"})
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"load": "16 ann"}
+        started = [one.payload for one in await run.aevents() if one.type == "tool_invocation_started"]
+        assert started[0]["args"] == {"rows": {"$ref": "double"}, "note": {"$ref": "approve.by"}}, "nothing is copied"
+        assert [one.type for one in await run.aevents()].count("plan_generated") == 1
+        assert await app.averify() == {}
+        assert (await rehearse(app, await run.aevents())).fits
+        by_name = await app.astart("etl", day="x")
+        assert by_name.id != run.id
+
+    play(story())
+
+
+def test_ready_nodes_run_in_parallel_up_to_the_limit(app: App) -> None:
+    running, most = 0, 0
+    both = asyncio.Event()
+
+    @app.step
+    async def work(number: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 2:
+            both.set()
+        await both.wait()
+        await asyncio.sleep(0)
+        running -= 1
+        return number
+
+    plan = app.plan("wide", limit=2)
+    for number in range(6):
+        plan.call(work, number=number)
+    plan.map(work, [7, 8, 9], number=plan.item, id="all")
+    plan.returns([])
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        assert await run.aresult(timeout=5) == []
+        assert most == 2
+
+    play(story())
+
+
+def fallible(app: App, seen: list[str]) -> Any:
+    broken = {"bad", "worse"}
+
+    @app.step
+    async def work(name: str, of: Any = None) -> str:
+        del of
+        seen.append(name)
+        if name in broken:
+            raise ValueError(f"{name} is broken")
+        return name
+
+    return work, broken
+
+
+def test_a_failed_node_stops_what_depends_on_it_and_all_failures_are_listed(app: App) -> None:
+    seen: list[str] = []
+    work, broken = fallible(app, seen)
+    plan = app.plan("p")
+    bad = plan.call(work, name="bad", id="bad")
+    plan.call(work, name="never", of=bad, id="never")
+    good = plan.call(work, name="good", id="good")
+    plan.call(work, name="after", of=good, id="after")
+    plan.call(work, name="worse", of=good, id="worse")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        with pytest.raises(RunFailed, match=r"p failed: 2 of 5 nodes: bad: .*bad is broken; worse: .*worse is broken"):
+            await run.aresult(timeout=5)
+        assert sorted(seen) == ["after", "bad", "good", "worse"]
+        assert (await states(app, run.id))["never"] == "stopped"
+        broken.clear()
+        seen.clear()
+        await app.aretry(run.id, actor="ann", reason="mended")
+        await drain(app)
+        assert (await app.aget(f"{run.id}.2")).status == "succeeded"
+        assert sorted(seen) == ["bad", "never", "worse"], "only what had failed is done again"
+        assert await app.averify() == {}
+
+    play(story())
+
+
+def test_fail_fast_begins_nothing_more_and_waits_for_nobody(app: App) -> None:
+    seen: list[str] = []
+    work, _ = fallible(app, seen)
+    plan = app.plan("p", policy="fail_fast", limit=1)
+    plan.wait("never")
+    plan.call(work, name="bad", id="bad")
+    plan.call(work, name="good", id="good")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        with pytest.raises(RunFailed, match="1 of 3 nodes: bad"):
+            await run.aresult(timeout=5)
+        assert seen == ["bad"]
+
+    play(story())
+
+
+def test_a_wait_parks_the_job_only_when_nothing_else_can_run(app: App) -> None:
+    go = asyncio.Event()
+
+    @app.step
+    async def slow() -> str:
+        await go.wait()
+        return "slow"
+
+    plan = app.plan("p")
+    plan.wait("first")
+    plan.call(slow)
+    plan.sleep("1h", id="long")
+
+    async def story() -> None:
+        run = await plan.astart()
+        working = asyncio.create_task(app.worker().arun())
+
+        async def began() -> bool:
+            return any(one.type == "node_started" for one in await run.aevents())
+
+        async def waits() -> bool:
+            return any(one.type == "job_waiting" for one in await run.aevents())
+
+        await until(began)
+        assert not await waits(), "a step is under way"
+        assert (await states(app, run.id)) == {"first": "waiting", "slow": "running", "long": "waiting"}
+        go.set()
+        await until(waits)
+        working.cancel()
+        await asyncio.wait([working])
+        waiting = next(one for one in await run.aevents() if one.type == "job_waiting").payload
+        assert waiting["node"] == "sleep:long"
+        assert waiting["also"] == [{"node": "wait:first", "correlation_key": "first"}]
+
+    play(story())
+
+
+def test_a_wait_that_nobody_answers_fails_its_node_and_a_retry_waits_again(app: App) -> None:
+    plan = app.plan("p")
+    plan.wait("late", timeout="5ms", id="approval")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        with pytest.raises(RunFailed, match=r"approval: .*WaitTimeout: no signal 'late' came in time"):
+            await run.aresult(timeout=5)
+        await app.aretry(run.id, actor="ann", reason="now they are there")
+        await run.asignal("late", "yes")
+        await drain(app)
+        assert await app.aoutcome(f"{run.id}.2") == {"approval": "yes"}
+
+    play(story())
+
+
+def test_a_node_has_its_own_retries_timeout_and_policy_of_doubt(app: App) -> None:
+    tries: list[str] = []
+
+    @app.step
+    async def flaky(name: str) -> str:
+        tries.append(name)
+        if tries.count(name) < 3:
+            raise ValueError("again")
+        return name
+
+    @app.tool
+    async def hang() -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    plan = app.plan("p")
+    plan.call(flaky, name="a", id="a", retries=2)
+    plan.call(flaky, name="b", id="b")
+    plan.call(hang, timeout=0.01, on_doubt="fail")
+
+    async def story() -> None:
+        made = app.calls["flaky"]
+        made.backoff = type(made.backoff)(first_seconds=0.001)
+        run = await plan.astart()
+        await drain(app)
+        with pytest.raises(RunFailed) as failed:
+            await run.aresult(timeout=5)
+        assert "b: flaky failed: ValueError: again" in str(failed.value)
+        assert "hang: hang failed: InDoubt" in str(failed.value)
+        assert (tries.count("a"), tries.count("b")) == (3, 1)
+
+    play(story())
+
+
+def test_a_node_passes_the_gate_that_it_names(app: App) -> None:
+    most = running = 0
+
+    @app.step
+    async def fetch(number: int) -> int:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        running -= 1
+        return number
+
+    plan = app.plan("p", gates={"api": ConcurrencyGate(2)})
+    plan.map(fetch, list(range(8)), number=plan.item, gate="api")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"fetch": list(range(8))}
+        assert most == 2
+
+    play(story())
+
+
+def test_a_choice_runs_one_branch_and_a_node_that_needs_any_joins_them(app: App) -> None:
+    @app.step
+    async def score(text: str) -> int:
+        return len(text)
+
+    @app.step
+    async def note(text: str | None, other: str | None = None) -> str:
+        return f"{text}/{other}"
+
+    plan = app.plan("p")
+    scored = plan.call(score, text=plan.input.text)
+    high = plan.call(note, text="high", id="high")
+    low = plan.call(note, text="low", id="low")
+    lower = plan.call(note, text=low, id="lower")
+    plan.choice(scored, [{"above": 3, "then": high}, {"any_of": [1, 2], "then": []}], otherwise=low)
+    plan.call(note, text=high, other=lower, id="join", needs="any")
+
+    async def story() -> None:
+        runs = [await plan.astart(text=text) for text in ("a", "abc", "abcdef")]
+        await drain(app)
+        assert [await run.aresult(timeout=5) for run in runs] == [
+            {},
+            {"join": "None/low/None/None"},
+            {"join": "high/None/None"},
+        ]
+        assert (await states(app, runs[2].id))["lower"] == "skipped"
+        assert (await rehearse(app, await runs[2].aevents())).fits
+
+    play(story())
+
+
+def test_a_planner_is_asked_once_whatever_it_would_answer_later(app: App) -> None:
+    answers = iter(["first", "second", "third"])
+    asked: list[str] = []
+
+    @app.step
+    async def think(goal: str) -> str:
+        asked.append(goal)
+        return next(answers)
+
+    @app.step
+    async def do(what: str) -> str:
+        return what
+
+    @app.planner
+    async def agent(goal: str) -> Plan:
+        thought = await think(goal)
+        asked.append(thought)
+        draft = Draft("agent")
+        said = draft.wait("go")
+        draft.call(do, what=thought, after=said)
+        draft.call(think, goal=draft.input.goal, id="again", after=said)
+        return draft.plan()
+
+    async def story() -> None:
+        run = await agent.astart("rest")
+        await drain(app)
+        await run.asignal("go")
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"do": "first", "again": "second"}
+        assert asked == ["rest", "first", "rest"], "planned once; the node that thinks is a call of its own"
+        kinds = [one.type for one in await run.aevents()]
+        assert kinds.count("plan_generated") == 1
+        assert kinds.count("job_running") == 2
+        assert (await rehearse(app, await run.aevents())).fits
+        assert await app.averify() == {}
+
+    play(story())
+
+
+def test_a_plain_planner_plans_too_and_a_bad_plan_fails_the_job(app: App) -> None:
+    @app.step
+    def number() -> int:
+        return 7
+
+    @app.planner(name="plain")
+    def planned(twice: bool) -> Any:
+        draft = Draft()
+        draft.call("number" if number() == 7 else "nothing")
+        return draft if not twice else "nonsense"
+
+    async def story() -> None:
+        good, bad = await planned.astart(False), await planned.astart(True)  # noqa: FBT003
+        await drain(app)
+        assert await good.aresult(timeout=5) == {"number": 7}
+        with pytest.raises(RunFailed, match="a planner gives a Plan, got str"):
+            await bad.aresult(timeout=5)
+
+    play(story())
+
+
+def test_a_step_extends_the_plan_and_what_was_added_is_recorded(app: App) -> None:
+    rounds: list[int] = []
+
+    @app.step
+    async def work(number: int) -> int:
+        return number * 10
+
+    @app.step
+    async def replan(number: int) -> Extension | int:
+        rounds.append(number)
+        if number > 25:
+            return number
+        more = Draft()
+        done = more.call(work, number=number + 1, id=f"work{number}")
+        last = more.call(replan, number=done, id=f"replan{number}")
+        more.returns(last)
+        return extend(more)
+
+    plan = app.plan("p")
+    plan.call(replan, number=plan.call(work, number=0))
+    plan.wait("go")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        await run.asignal("go")
+        await drain(app)
+        assert await run.aresult(timeout=5) == 110
+        assert rounds == [0, 10, 110], "a replay extends by what was recorded"
+        assert (await states(app, run.id)) == dict.fromkeys(
+            ["work", "replan", "go", "work0", "replan0", "work10", "replan10"], "done"
+        )
+        assert await app.averify() == {}
+
+    play(story())
+
+
+def test_an_extension_that_changes_what_is_there_fails_its_node(app: App) -> None:
+    @app.step
+    async def meddle(kind: str) -> Extension:
+        more = Draft()
+        if kind == "same":
+            more.call(meddle, kind="x", id="a")
+        else:
+            more.choice(1, {1: ["b"]})
+        return extend(more)
+
+    plan = app.plan("p")
+    plan.call(meddle, kind="same", id="a")
+    plan.call(meddle, kind="choose", id="b")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        with pytest.raises(RunFailed) as failed:
+            await run.aresult(timeout=5)
+        assert "a: 2 nodes have this id" in str(failed.value)
+        assert "it may choose among new nodes only" in str(failed.value)
+
+    play(story())
+
+
+def test_a_value_that_does_not_fit_fails_its_node_alone(app: App) -> None:
+    @app.step
+    async def loose() -> Any:
+        return {"rows": "none"}
+
+    @app.step
+    async def strict(rows: list[int]) -> int:
+        return len(rows)
+
+    plan = app.plan("p")
+    given = plan.call(loose)
+    plan.call(strict, rows=given.rows)
+    plan.call(strict, rows=given.lines, id="gone")
+    plan.map(strict, given.rows, rows=plan.item, id="each")
+    plan.sleep(given, id="nap")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        with pytest.raises(RunFailed) as failed:
+            await run.aresult(timeout=5)
+        assert "strict: strict failed: InvalidArguments" in str(failed.value)
+        assert "gone failed: Missing: loose.lines: there is no 'lines' in an object with 'rows'" in str(failed.value)
+        assert "each failed: Missing: a map is over a list, got 'none'" in str(failed.value)
+        assert "nap failed: Missing: " in str(failed.value)
+
+    play(story())
+
+
+def test_a_plan_can_be_a_child_of_a_plan_and_of_code(app: App) -> None:
+    @app.step
+    async def double(number: int) -> int:
+        return number * 2
+
+    inner = app.plan("inner")
+    inner.returns(inner.call(double, number=inner.input.number))
+    outer = app.plan("outer")
+    outer.map(inner, [1, 2, 3], number=outer.item, limit=2)
+
+    @app.job
+    async def code() -> Any:
+        return await inner(number=21)
+
+    async def story() -> None:
+        runs = [await outer.astart(), await code.astart()]
+        await drain(app)
+        assert [await run.aresult(timeout=5) for run in runs] == [{"inner": [2, 4, 6]}, 42]
+
+    play(story())
+
+
+def test_arguments_are_checked_against_what_the_nodes_take(app: App) -> None:
+    @app.step
+    async def double(number: int) -> int:
+        return number * 2
+
+    plan = app.plan("p", input={"other": 5})
+    plan.call(double, number=plan.input.number)
+    plan.call(double, number=plan.input.other)
+
+    async def story() -> None:
+        for wrong in ({"number": "x"}, {}, {"number": 1, "more": 2}):
+            with pytest.raises(TypeError):
+                await plan.astart(**wrong)
+        run = await plan.astart(number=2)
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"double": 4, "double_2": 10}
+        schema = next(one for one in await app.aentries() if one.entry_id == "p").parameters
+        assert schema["required"] == ["number"]
+        assert schema["properties"]["number"] == {"type": "integer"}
+
+    play(story())
+
+
+def test_a_run_can_be_given_a_plan_of_its_own(app: App) -> None:
+    @app.step
+    async def double(number: int) -> int:
+        return number * 2
+
+    entry = app.plan("anything")
+    one, other = Draft("one"), Draft("other")
+    one.call(double, number=1)
+    other.call(double, number=2)
+
+    async def story() -> None:
+        first = await entry.given(one).options(key="k").astart()
+        assert (await entry.given(one).options(key="k").astart()).id == first.id
+        with pytest.raises(IdempotencyConflict):
+            await entry.given(other).options(key="k").astart()
+        wrong = Draft("wrong")
+        wrong.call("nothing")
+        with pytest.raises(InvalidPlan):
+            await entry.given(wrong).astart()
+        await drain(app)
+        assert await first.aresult(timeout=5) == {"double": 2}
+
+    play(story())
+
+
+def test_a_fork_reuses_what_came_before_and_calls_no_tool_of_it_again(app: App) -> None:
+    seen: list[str] = []
+
+    @app.step
+    async def price(sku: str) -> int:
+        seen.append(f"price {sku}")
+        return len(sku)
+
+    @app.tool
+    async def charge(cents: int) -> str:
+        seen.append(f"charge {cents}")
+        return f"receipt {cents}"
+
+    @app.tool
+    async def mail(text: str) -> str:
+        seen.append(f"mail {text}")
+        return text
+
+    @app.job
+    async def audit(text: str) -> str:
+        seen.append("audit")
+        return text
+
+    plan = app.plan("p")
+    receipt = plan.call(charge, cents=plan.call(price, sku=plan.input.sku))
+    plan.map(price, ["x", "xy"], sku=plan.item, id="each")
+    said = plan.wait("go", after=receipt)
+    audited = plan.job(audit, text=receipt, after=said)
+    plan.call(mail, text=audited)
+
+    async def story() -> None:
+        run = await plan.astart(sku="AB")
+        await run.asignal("go")
+        await drain(app)
+        first = await run.aresult(timeout=5)
+        seen.clear()
+        again = await app.afork(run.id, from_node="mail")
+        await drain(app)
+        assert await again.aresult(timeout=5) == first
+        assert seen == ["mail receipt 2"], "what came before is not called again, nor waited for"
+
+        seen.clear()
+        changed = Draft("changed")
+        paid = changed.call(charge, cents=changed.call(price, sku=changed.input.sku))
+        changed.call(mail, text=paid, id="thank")
+        other = await app.afork(run.id, plan=changed)
+        await drain(app)
+        assert await other.aresult(timeout=5) == {"thank": "receipt 2"}
+        assert seen == ["mail receipt 2"]
+        assert (await other.arecord()).status == "succeeded"
+        assert await app.averify() == {}
+        for wrong in ({"from_node": "nothing"}, {"from_step": "mail"}, {}):
+            with pytest.raises(TypeError):
+                await app.afork(run.id, **wrong)  # type: ignore[arg-type]
+
+    play(story())
+
+
+def test_a_fork_of_code_goes_on_from_a_step_with_what_was_recorded_before(app: App) -> None:
+    from holdfast import now, wait_for
+
+    seen: list[str] = []
+
+    @app.step
+    async def price(sku: str) -> int:
+        seen.append("price")
+        return len(sku)
+
+    @app.tool
+    async def refuse() -> str:
+        seen.append("refuse")
+        raise ValueError("no")
+
+    @app.tool
+    async def charge(cents: int) -> str:
+        seen.append("charge")
+        return f"receipt {cents}"
+
+    @app.job
+    async def child(number: int) -> int:
+        seen.append("child")
+        return number + 1
+
+    @app.job
+    async def checkout(sku: str) -> Any:
+        at, cents = now(), await price(sku)
+        try:
+            await refuse()
+        except StepFailed as error:
+            reason = error.reason
+        said = await wait_for("ready")
+        return [at, reason, said, await child(cents), await charge(cents)]
+
+    async def story() -> None:
+        run = await checkout.astart("AB")
+        await run.asignal("ready", "yes")
+        await drain(app)
+        first = await run.aresult(timeout=5)
+        seen.clear()
+        again = await app.afork(run.id, from_step="charge")
+        await drain(app)
+        assert await again.aresult(timeout=5) == first
+        assert seen == ["charge"], "step, tool, failure, wait, child and time are reused"
+        from_start = await app.afork(run.id, from_step="price")
+        await from_start.asignal("ready", "again")
+        await drain(app)
+        assert (await from_start.aresult(timeout=5))[1:3] == ["no", "again"]
+        assert (await app.alist(attributes={"forked_from": run.id}))[0].run_id == from_start.id
+        assert await app.averify() == {}
+        for wrong in ({"from_step": "nothing"}, {"from_node": "charge"}):
+            with pytest.raises(TypeError):
+                await app.afork(run.id, **wrong)  # type: ignore[arg-type]
+
+    play(story())
+
+
+def test_a_fork_from_what_failed_keeps_the_items_of_a_map_that_are_done(app: App) -> None:
+    broken = {2}
+    seen: list[int] = []
+
+    @app.step
+    async def work(number: int) -> int:
+        seen.append(number)
+        if number in broken:
+            raise ValueError("no")
+        return number
+
+    plan = app.plan("p")
+    plan.map(work, [1, 2, 3], number=plan.item)
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        assert (await run.arecord()).status == "failed"
+        broken.clear()
+        seen.clear()
+        again = await app.afork(run.id, plan=plan.plan())
+        await drain(app)
+        assert await again.aresult(timeout=5) == {"work": [1, 2, 3]}
+        assert seen == [2]
+
+    play(story())
+
+
+def test_a_plan_is_the_same_as_json_yaml_and_python(app: App) -> None:
+    @app.step
+    async def double(number: int) -> int:
+        return number * 2
+
+    written = app.plan("p")
+    written.call(double, number=written.input.number, retries=2)
+    as_json = '{"name": "p", "input": {"number": {}}, "nodes": [{"id": "double", "kind": "call", "call": "double", "args": {"number": {"$ref": "input.number"}}, "retries": 2}]}'  # noqa: E501
+    as_yaml = """
+name: p
+input: {number: {}}
+nodes:
+  - id: double
+    kind: call
+    call: double
+    args: {number: {$ref: input.number}}
+    retries: 2
+"""
+    assert Plan.from_json(as_json) == Plan.from_yaml(as_yaml) == written.plan()
+    assert Plan.from_dict(written.plan().to_dict()) == written.plan()
+
+
+def test_a_plan_over_the_limit_of_bytes_is_refused(app: App) -> None:
+    @app.step
+    async def keep(text: str) -> int:
+        return len(text)
+
+    plan = app.plan("p")
+    plan.call(keep, text="x" * app.config.payload_bytes_max)
+
+    @app.planner
+    async def large() -> Draft:
+        return plan
+
+    async def story() -> None:
+        with pytest.raises(PayloadTooLarge, match="the plan of p: "):
+            await plan.astart()
+        run = await large.astart()
+        await drain(app)
+        with pytest.raises(RunFailed, match="the plan: "):
+            await run.aresult(timeout=5)
+        assert len(await app.alist()) == 1
+
+    play(story())
+
+
+def test_a_literal_may_look_like_a_reference(app: App) -> None:
+    @app.step
+    async def keep(value: dict[str, str]) -> dict[str, str]:
+        return value
+
+    plan = app.plan("p")
+    plan.call(keep, value={"$literal": {"$ref": "nothing"}})
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"keep": {"$ref": "nothing"}}
+
+    play(story())
