@@ -47,6 +47,7 @@ from holdfast.store import (
     WorkerCard,
     rebuilt,
 )
+from holdfast.store.budgets import SpendBudget
 from holdfast.store.looking import RunFilter
 from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres import PostgresStore
@@ -169,8 +170,9 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
             rng.choice([None, "ana"]),
         ),
         PauseQueue(rng.choice(["default", "mail"]), rng.random() < 0.3),
+        SpendBudget(rng.choice(["tokens", "usd"]), now // 5 * 5, rng.choice([-3, 0, 2, 5]), rng.choice([None, 10])),
     ]
-    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1, 1, 2, 2, 1, 2, 2]
+    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1, 1, 2, 2, 1, 2, 2, 2]
     return rng.choices(choices, weights)[0]
 
 
