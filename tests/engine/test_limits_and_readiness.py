@@ -49,10 +49,9 @@ def test_a_used_up_rate_is_told_and_the_next_token_brings_the_next_job(app: App)
         async def work(number: int) -> None:
             ran.append(number)
 
-        await app.aset_limits(Limits(queue="default", rate=20.0, burst=1))
+        await app.aset_limits(Limits(queue="default", rate=5.0, burst=1))
+        await app.astart_many(work, [{"number": number} for number in range(4)])
         worker, task = working(app)
-        for number in range(4):
-            await work.astart(number)
         await until(lambda: _is(len(ran) == 4))
         found = worker.gate.counts()
         assert found.polls["budget_exhausted"] > 0
