@@ -9,7 +9,7 @@ CHECKERS := $(VENV)/.checkers
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check prove torture races exact bench fix docs lock clean
+.PHONY: help demo test coverage check prove torture races exact bench fix docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -17,11 +17,20 @@ help:  ## list the targets
 demo: $(READY)  ## a job, a kill -9 in the middle of it, the recovery, the verified history
 	@$(BIN)/python examples/demo.py
 
-test: $(READY)  ## all tests, with full branch coverage of the machines
+# The exhaustive ones, which need no coverage and would be slowed by it.
+WALKS := tests/machines/test_every_stream.py tests/ready/test_interleavings.py tests/ready/test_gate_interleavings.py
+
+test: $(READY)  ## all tests, with full branch coverage of the machines and gates
+	@rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -q -n auto --dist worksteal tests/machines tests/ready $(WALKS:%=--ignore=%)
+	@$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --include='src/holdfast/machines/*,src/holdfast/ready/*' --fail-under=100
+	$(BIN)/python -m pytest -n auto --dist worksteal $(WALKS) tests/engine tests/store tests/surfaces tests/tidy
+
+coverage: $(READY)  ## how much of the whole the tests run through: slower than the tests alone
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -n auto --dist worksteal
 	@$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --include='src/holdfast/machines/*,src/holdfast/ready/*' --fail-under=100
 	$(BIN)/coverage report --fail-under=95
 
 check: $(CHECKERS)  ## format, lint, strict types, types of the public API

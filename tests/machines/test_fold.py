@@ -386,3 +386,7 @@ def test_a_bare_step_name_moves_nothing(name: str) -> None:
     snapshot = fold(["job_created", "job_running", name])
     assert (snapshot.open_steps, snapshot.committed) == ({}, frozenset())
     assert fold(["job_created", "job_running", "tool_invocation_finished"]).committed == frozenset()
+
+
+def test_what_is_no_event_at_all_moves_nothing() -> None:
+    assert derive(["job_created", 42, None, "job_running"]) is JobState.RUNNING

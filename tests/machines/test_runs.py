@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.machines import InvalidTransition, RunError, RunProjection, RunRecord, RunStatus, run_paths, runs
+from holdfast.machines.course import Course, follow
+from holdfast.machines.fold import Fold
 from support.streams import Author, sealed
 
 Letter = tuple[str, dict[str, Any]]
@@ -212,3 +214,13 @@ def test_the_projection_made_anew_equals_the_one_that_was_kept(seed: int) -> Non
     for number, event in enumerate(events, 1):
         kept.push(event)
         assert kept.runs == runs(events[:number])
+
+
+def test_a_course_is_followed_without_its_path_and_an_ended_one_never_again() -> None:
+    job = Fold()
+    course = Course()
+    for event in sealed([CREATED, RUNNING, ("job_completed", {"result": 1})]):
+        job.take(event)
+        course = follow(course, job, event.type, event.payload, event.at)
+    assert course.status is RunStatus.SUCCEEDED
+    assert follow(course, job, "node_started", {}, 9.0) is course
