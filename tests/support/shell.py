@@ -17,6 +17,8 @@ class Shell:
         self.folder = folder
         self.environment = {**os.environ, "HOLDFAST_URL": f"sqlite:///{folder / 'jobs.db'}"}
         self.environment["SHOP_LEDGER"] = str(folder / "ledger")
+        # A file that is changed within a second, and is as long as before, would be taken for what was compiled before.
+        self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
 
     def ran(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
