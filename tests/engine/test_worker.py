@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import App, attempt
 from holdfast.authoring.context import conductor
+from holdfast.engine.bridge import Bridge, later
 from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines import JobState
@@ -306,3 +307,16 @@ def test_a_store_that_is_away_again_and_again_is_no_crash_of_the_job(url: str, m
     assert [event.payload["reason"] for event in run.events() if event.type == "job_requeued"] == ["store_outage"] * 5
     assert app.verify() == {}
     app.close()
+
+
+def test_a_thread_that_outlives_its_worker_is_told_that_it_is_over() -> None:
+    bridge = Bridge()
+
+    async def cross() -> None:
+        bridge.cross()
+
+    asyncio.run(cross())
+    asked = later(len, "never asked")
+    with pytest.raises(asyncio.CancelledError):
+        bridge.from_thread(asked)
+    assert asked.cr_frame is None, "closed, and not left to be complained about"

@@ -30,6 +30,9 @@ class Bridge:
 
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run something on the engine's loop and block this thread for it."""
+        if self.loop.is_closed():  # a plain function that went on after its worker was gone
+            coroutine.close()
+            raise asyncio.CancelledError
         try:
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
         except CancelledError as error:  # of a thread's future: an Exception, which the code would take for a failure
