@@ -319,4 +319,4 @@ def test_a_thread_that_outlives_its_worker_is_told_that_it_is_over() -> None:
     asked = later(len, "never asked")
     with pytest.raises(asyncio.CancelledError):
         bridge.from_thread(asked)
-    assert asked.cr_frame is None, "closed, and not left to be complained about"
+    assert cast(Any, asked).cr_frame is None, "closed, and not left to be complained about"

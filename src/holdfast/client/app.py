@@ -39,8 +39,6 @@ from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
-from holdfast.machines.course import Course
-from holdfast.machines.runs import record_of
 from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
@@ -112,10 +110,17 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         if submitted.at is None:
             return Created(await self.aget(submitted.job), submitted.existing)
         # Nobody can have changed it before it was there, so it need not be read.
-        fixed = {"plugin_id": submit.plugin, "entry_id": submit.entry, "idempotency_key": submit.idempotency_key}
-        at, attributes = submitted.at, submit.attributes or {}
-        record = record_of(
-            Course(), job=submitted.job, number=1, created_at=at, updated_at=at, attributes=attributes, **fixed
+        record = RunRecord(
+            run_id=submitted.job,
+            plugin_id=submit.plugin,
+            entry_id=submit.entry,
+            status=RunStatus.QUEUED,
+            created_at=submitted.at,
+            updated_at=submitted.at,
+            task_id=submitted.job,
+            idempotency_key=submit.idempotency_key,
+            stage="queued",
+            attributes=submit.attributes or {},
         )
         return Created(record, existing=False)
 

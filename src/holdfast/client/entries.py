@@ -24,8 +24,14 @@ def described(job: JobFunction[..., Any]) -> Entry:
     )
 
 
+_NOTHING = (None,) * 5
+
+
 def chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
     """Give the job with the options that a creation asks for; the everyday one asks for none."""
+    asked = creation.idempotency_key, creation.queue, creation.deadline, creation.delay, creation.group
+    if asked == _NOTHING and not creation.priority and not creation.attributes:
+        return function
     wanted = {
         "key": creation.idempotency_key,
         "priority": creation.priority or None,
