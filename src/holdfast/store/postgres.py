@@ -56,6 +56,7 @@ from holdfast.store.postgres_connections import in_a_line, leave
 from holdfast.store.postgres_limits import LooksOn
 from holdfast.store.postgres_listener import Listener
 from holdfast.store.postgres_schema import Connection, migrate, quoted, require
+from holdfast.store.postgres_seen import Seen
 from holdfast.store.postgres_statements import Statements
 from holdfast.store.postgres_transaction import Transaction
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
@@ -103,6 +104,7 @@ class PostgresStore(LooksOn):
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
         self._listener = Listener(self._connect, self._schema, self._tell)
+        self._seen = Seen()
         self._suspects: dict[str, float] = {}  # workers whose session lock is missing, and since when
         self._committing = False  # whether COMMIT was sent and not answered yet
         self._closing = threading.Lock()
@@ -273,6 +275,7 @@ class PostgresStore(LooksOn):
     def _connected_for_writing(self) -> Connection:
         if self._write_connection is None or self._write_connection.closed:
             self._write_connection = self._connect()
+            self._seen.forget()
         return self._write_connection
 
     def _connected_for_reading(self) -> Connection:
@@ -319,12 +322,16 @@ class PostgresStore(LooksOn):
     ) -> tuple[list[Any], int]:
         with connection.pipeline():
             connection.execute("BEGIN")
-            transaction = Transaction(connection, self._sql, looking_first=looking_first, locks=self._listener.locks)
+            locks, seen = self._listener.locks, self._seen
+            transaction = Transaction(connection, self._sql, looking_first=looking_first, locks=locks, seen=seen)
             answers = transaction.carry_out(batch)
+            writer = connection.execute(self._sql.writer)
             self._committing = True  # from here on nobody knows, until the server says so
             if transaction.change & ~EVENTS or transaction.ended:
                 connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
             connection.execute("COMMIT")
+        said = writer.fetchone()
+        seen.remember(transaction.held(), transaction.written, str(said and said[0]))
         return answers, transaction.change
 
     async def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:

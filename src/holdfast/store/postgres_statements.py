@@ -33,6 +33,9 @@ class Statements:
     def _reading(self, schema: str) -> None:
         self.clock = f"SELECT {schema}.clock()"
         self.lock_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+        self.read_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s)"
+        self.lock_names = f"SELECT id, xmin::text, head FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+        self.writer = "SELECT pg_current_xact_id_if_assigned()::xid::text"
         self.streams = f"SELECT {EVENT_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
         self.keys = (
             "SELECT j.plugin, j.entry, j.idempotency_key, j.id FROM json_to_recordset(%s) AS x(plugin text, entry text,"
