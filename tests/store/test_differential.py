@@ -254,6 +254,7 @@ def test_every_backend_answers_and_keeps_the_same(seed: int) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**64))
+@example(16384)  # a job that was started again was not known to a command before the claim that found it
 def test_postgres_answers_and_keeps_the_same(seed: int) -> None:
     succeeded = asyncio.run(compare(seed, 20, postgres))
     assert succeeded.total() > 0

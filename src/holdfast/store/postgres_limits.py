@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import psycopg
+
 from holdfast.store import commands as c
 from holdfast.store.batch import Batch
 from holdfast.store.budgets import BudgetRow
@@ -51,6 +53,7 @@ class PostgresLimits(Batch):
         self._connection = connection
         self._sql = statements
         self._promoted = False
+        self._taken_as_new: set[str] = set()  # names that nobody has looked for
 
     def _read_limits(self, rows: Iterable[tuple[Any, ...]] | None) -> None:
         """Have the limits at hand, as they were read ahead."""
@@ -60,7 +63,21 @@ class PostgresLimits(Batch):
         """Look for a job by its name: most batches leave that to the key of the table."""
         if self._jobs.get(name) is None:
             self._stored.pop(name, None)
+            for job in self.read_rows([name]):
+                self._at_hand(job)
         return self.job(name)
+
+    def _at_hand(self, job: Job) -> None:
+        """Have a row that was found.
+
+        Raises:
+            UniqueViolation: the job was taken to be new, and is there already, as the key of the table would say. What
+                the batch has decided before knew nothing of it.
+        """
+        if self._stored.get(job.id) is None:
+            if job.id in self._taken_as_new:
+                raise psycopg.errors.UniqueViolation(f"the job {job.id} is there already")
+            self._stored[job.id] = self._jobs[job.id] = job
 
     def read_limits(self) -> Iterable[LimitRow]:
         """Read the rows."""
@@ -133,8 +150,7 @@ class PostgresLimits(Batch):
             names = heads[job.group or ""]
             if len(names) < wanted[job.group or ""]:
                 names.append(job.id)
-            if self._stored.get(job.id) is None:
-                self._stored[job.id] = self._jobs[job.id] = job
+            self._at_hand(job)
         self.bring_up([job.id for job in jobs])
         return heads
 

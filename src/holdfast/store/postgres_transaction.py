@@ -74,6 +74,7 @@ class Transaction(PostgresLimits):
         inboxes = self._connection.execute(self._sql.signals, (list(signalled),)) if signalled else None
         limits = self._connection.execute(self._sql.limits) if any(isinstance(one, _LIMITED) for one in batch) else None
         clock = self._connection.execute(self._sql.clock)
+        self._taken_as_new = fresh
         self._stored.update(dict.fromkeys([*names, *fresh]))
         self._inboxes.update({job: [] for job in signalled})
         found = rows.fetchall() if rows is not None else []
@@ -122,8 +123,7 @@ class Transaction(PostgresLimits):
         for row in rows:
             job = job_of(row)
             names.append(job.id)
-            if self._stored.get(job.id) is None:
-                self._stored[job.id] = self._jobs[job.id] = job
+            self._at_hand(job)
         self.bring_up(names)
         return names
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.errors import QueueFull
-from holdfast.store.commands import Bury, PauseQueue, Reclaim, SetLimits, Submit
+from holdfast.store.commands import Bury, Claim, KeepEvidence, PauseQueue, Reclaim, SetLimits, Submit
 from holdfast.store.contract.lab import LEASE, Lab, clause
 from holdfast.store.limits import Held, Limits
-from holdfast.store.rows import Job
+from holdfast.store.rows import Evidence, Job
 
 LATE = LEASE + 1
 DONE = ("job_completed", {"result": 1})
@@ -204,6 +204,27 @@ async def a_queue_that_is_full_takes_no_more_until_some_have_gone(lab: Lab) -> N
     await lab.submit("child", parent=running.id)
     await lab.do(batch[3])
     await lab.refused(batch[4], QueueFull)
+
+
+@clause
+async def a_job_that_is_there_is_known_to_a_batch_that_starts_it_again_in_a_full_queue(lab: Lab) -> None:
+    await lab.submit("a")
+    await _limit(lab, depth=1)
+    again = Submit(job="a", plugin="shop", entry="checkout", args={})
+    evidence, known = await lab.store.commit([KeepEvidence(Evidence("a", "charge:1", 1, 1)), again])
+    assert evidence is True, "kept, though the job's start comes behind it"
+    assert known.existing
+
+
+@clause
+async def a_job_that_is_there_is_known_to_a_batch_that_claims_it_and_starts_it_again(lab: Lab) -> None:
+    await lab.submit("a")
+    again = Submit(job="a", plugin="shop", entry="checkout", args={})
+    claim = Claim(worker="w1", entries=frozenset({("shop", "checkout")}), queues=None, limit=1, lease_seconds=LEASE)
+    evidence, claims, known = await lab.store.commit([KeepEvidence(Evidence("a", "charge:1", 1, 1)), claim, again])
+    assert evidence is True, "kept, though the job is found only behind it"
+    assert _names([claimed.job for claimed in claims.claimed]) == ["a"]
+    assert known.existing
 
 
 @clause
