@@ -67,6 +67,7 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         self.url = url if url is not None else self.config.url
         Planning.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
         Forking.__init__(self, name)
+        self.own_workers: set[AppWorker] = set()  # those that run in this process
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()

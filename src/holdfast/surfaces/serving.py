@@ -26,6 +26,7 @@ _hosts = click.option("--allow-host", "hosts", multiple=True, help="A name it is
 @_host
 @_port
 @_hosts
+@click.option("--worker", "workers", multiple=True, hidden=True)
 def serve(
     target: str | None,
     plugins: bool,  # noqa: FBT001 - a flag of the command line
@@ -33,6 +34,7 @@ def serve(
     host: str,
     port: int,
     hosts: tuple[str, ...],
+    workers: tuple[str, ...],
 ) -> None:
     """Serve the HTTP API for the App in TARGET, a file or a module, until stopped.
 
@@ -61,7 +63,7 @@ def serve(
         raise click.UsageError(f"cannot listen on {host} port {port}: {error.strerror}; choose another") from error
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"holdfast: {app.name} on http://{shown}:{socket.getsockname()[1]}", err=True)
-    listening.serve(Service(app, keys, [*hosts, shown]), socket)
+    listening.serve(Service(app, keys, [*hosts, shown], workers=workers), socket)
 
 
 @click.command(epilog="Example: holdfast dev shop.py")
