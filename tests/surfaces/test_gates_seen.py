@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from holdfast import App, spend
-from holdfast.ready import ConcurrencyGate
+from holdfast.engine.readiness import WorkGate
+from holdfast.engine.worker import Worker
+from holdfast.ready import ConcurrencyGate, WakeSource
 from holdfast.surfaces.cli import main
 from support.stories import drain, play, quick, until
 from support.web import near
@@ -65,6 +69,88 @@ def test_gates_are_listed_and_explain_names_the_one_that_holds_a_run(url: str) -
 
     play(story())
     app.close()
+
+
+class Deaf(WorkGate):
+    """The seeded bug: that there is something to claim is not announced."""
+
+    def heard(self, source: WakeSource = WakeSource.IO_READY) -> None:
+        del source
+        self.fresh = True
+
+
+class Forgetful(ConcurrencyGate):
+    """Another: that there is room again is not announced, the first time."""
+
+    forgot = False
+
+    def release(self, receipt: object, error: BaseException | None) -> bool:
+        announced = super().release(receipt, error) and self.forgot
+        self.forgot = True
+        return announced
+
+
+def test_a_broken_contract_is_an_error_in_the_log_stored_and_counted_and_the_worker_goes_on(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("shop", config=quick(url, lease_seconds=0.6))
+    gate = Forgetful(1, name="model")
+    go = asyncio.Event()
+
+    @app.tool(gate=gate)
+    async def ask(*, wait: bool) -> None:
+        if wait:
+            await go.wait()
+
+    @app.job
+    async def work(*, wait: bool = False) -> str:
+        await ask(wait=wait)
+        return "done"
+
+    async def story() -> None:
+        worker = Worker(
+            app.store(), app.entries, app.config, children=app.submission, name="w1", gates=app.shared_gates
+        )
+        worker.gate = Deaf(4)
+        working = asyncio.create_task(worker.run())
+        first = await work.astart(wait=True)
+        await until(lambda: _is(first.id in worker.running and gate.why() is not None))
+        second = await work.astart()
+        await until(lambda: _is(gate.counts().waiting == 1))
+        go.set()
+        await first.aresult()
+        third = await work.astart()
+        for handle in (second, third):
+            assert await handle.aresult() == "done", "what was held in silence goes on, and so does the worker"
+
+        async def reported() -> bool:
+            return all(one.gate.violations and one.gate.violation for one in await app.agates()) and bool(gates())
+
+        def gates() -> list[str]:
+            return [record.gate for record in caplog.records if record.levelname == "ERROR" and hasattr(record, "gate")]
+
+        await until(reported)
+        assert {"worker", "model"} <= set(gates()), "each with the name of the gate, as a field"
+        async with near(app) as client:
+            items = {one["gate"]["name"]: one["gate"] for one in (await client.get("/api/v1/gates")).json()["items"]}
+            assert "wake" in items["model"]["violation"]
+            metrics = (await client.get("/metrics")).text
+            for name in ("worker", "model"):
+                found = re.search(rf'holdfast_ready_violations_total{{gate="{name}",worker="w1"}} (\d+)', metrics)
+                assert found is not None
+                assert int(found[1]) >= 1
+        listed = await asyncio.to_thread(CliRunner().invoke, main, ["gates", "--url", url])
+        assert listed.output.count("BROKE ITS CONTRACT") == 2
+        worker.stop()
+        await working
+
+    with caplog.at_level(logging.ERROR, "holdfast.ready"):
+        play(story())
+    app.close()
+
+
+async def _is(value: object) -> bool:
+    return bool(value)
 
 
 def test_a_run_is_granted_more_from_the_command_line_and_over_http(url: str) -> None:
