@@ -8,16 +8,20 @@ import logging
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
-from holdfast import App, spend
+import holdfast
+from holdfast import App, InvalidArguments, spend
 from holdfast.engine.readiness import WorkGate
 from holdfast.engine.worker import Worker
 from holdfast.ready import ConcurrencyGate, WakeSource
+from holdfast.server import asgi
 from holdfast.surfaces.cli import main
+from holdfast.surfaces.targets import load
 from support.stories import drain, play, quick, until
-from support.web import near
+from support.web import near, serving
 
 
 @pytest.fixture
@@ -184,4 +188,49 @@ def test_a_run_is_granted_more_from_the_command_line_and_over_http(url: str) -> 
         assert await handle.aresult() == 3
 
     play(story())
+    app.close()
+
+
+SHOP = """
+from holdfast import App, spend
+app = App("shop")
+
+@app.step
+async def ask(number: int) -> int:
+    spend(tokens=10)
+    return number
+
+@app.job
+async def work() -> int:
+    return sum([await ask(number) for number in range(3)])
+"""
+
+
+def test_a_budget_is_given_over_http_from_the_command_line_and_by_a_remote_client(url: str, tmp_path: Path) -> None:
+    target = tmp_path / "shop.py"
+    target.write_text(SHOP)
+    app = load(str(target), url)
+    kept = {"tokens": 15_000_000, "usd": 500_000}
+    body = {"plugin_id": "shop", "entry_id": "work", "budget": {"tokens": 15, "usd": 0.5}}
+    with serving(asgi(app)) as server, holdfast.connect(server) as remote:
+        made = httpx.post(f"{server}/api/v1/runs", json=body)
+        assert made.status_code == 201
+        for wrong in ({}, {"tokens": -1}, {"tokens": "many"}, {"a b": 1}, 7, {"tokens": 1e300}, {"tokens": True}):
+            refused = httpx.post(f"{server}/api/v1/runs", json={**body, "budget": wrong})
+            assert (refused.status_code, refused.json()["code"]) == (422, "invalid_arguments"), wrong
+        far = remote.entry("work").options(budget={"tokens": 15, "usd": 0.5}).start()
+        with pytest.raises(InvalidArguments, match="tokens"):
+            remote.entry("work").options(budget={"tokens": -1}).start()
+        run = CliRunner().invoke
+        given = ["--budget", "tokens=15", "--budget", "usd=0.5"]
+        typed = run(main, ["start", str(target), "work", "--url", url, *given])
+        assert typed.exit_code == 0, typed.output
+        for words in (["tokens"], ["tokens=many"], ["tokens=nan"], ["tokens=1", "--budget", "tokens=2"]):
+            refused_here = run(main, ["start", str(target), "work", "--url", url, "--budget", *words])
+            assert refused_here.exit_code == 2, refused_here.output
+        app.worker().run(until_idle=True)
+        for name in (made.json()["run_id"], far.id, typed.output.strip()):
+            assert app.events(name)[0].payload["budget"] == kept
+            assert "tokens 20 of 15" in app.explain(name).explanation
+        assert len(app.list()) == 3, "nothing was made of what was refused"
     app.close()

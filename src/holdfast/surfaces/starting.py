@@ -11,6 +11,7 @@ from holdfast import errors
 from holdfast.surfaces import completing
 from holdfast.surfaces.common import (
     Where,
+    amounts_of,
     client,
     json_option,
     plain,
@@ -90,6 +91,9 @@ def worker(
 @click.option("--group", help="Whose it is among those that share the queue; groups take turns.")
 @click.option("--attr", "attributes", multiple=True, help="What to find it by, name=value; may be given again.")
 @click.option(
+    "--budget", "budget", multiple=True, help="What it may spend before it is parked, unit=amount; may be given again."
+)
+@click.option(
     "--wait", type=float, is_flag=False, flag_value=FOR_EVER, help="Wait for the result, so many seconds at most."
 )
 @click.option("-f", "--follow", is_flag=True, help="Show it live until it has ended, then its result.")
@@ -124,6 +128,7 @@ def start(
         queue=options["queue"],
         group=options["group"],
         attributes={name: value_of(text) for name, text in pairs(options["attributes"], "attributes")},
+        budget=amounts_of(options["budget"]) or None,
     )
     run_id = asked.create(creation).record.run_id
     if follow:
