@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 
@@ -40,6 +39,7 @@ def serve(
 
     Any address but loopback needs a token: see holdfast tokens create.
     """
+    from holdfast.client.logs import guard_process  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.http import listening  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.http.security import is_loopback  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.http.service import Service  # noqa: PLC0415 - see the promise of `cli`
@@ -53,9 +53,7 @@ def serve(
             f"{host} can be reached from other machines, and no token is set up: make one with `holdfast tokens create "
             f"--name NAME` (kept in {app.config.tokens}), or set HOLDFAST_TOKEN, or listen on 127.0.0.1"
         )
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s"
-    )
+    guard_process()
     app.store()  # what is wrong with it is said now
     try:
         socket = listening.listen(host, port)

@@ -57,9 +57,11 @@ def worker(
     """
     import signal  # noqa: PLC0415 - see the promise of `cli`
 
+    from holdfast.client.logs import guard_process  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
 
     app = load(target, url, plugins=plugins)
+    guard_process()
     if processes > 1:
         from holdfast.surfaces.supervisor import supervise  # noqa: PLC0415 - see the promise of `cli`
 
