@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast import App, export, gather, progress, sleep, wait_for
+from holdfast import App, export, gather, progress, sleep, spend, wait_for
 
 app = App("shop")
 
@@ -18,6 +18,7 @@ def witness(line: str) -> None:
 
 @app.step
 async def price(n: int) -> int:
+    spend(tokens=1)
     export(n * 10, f"price of {n}")
     return n * 10
 
@@ -25,6 +26,7 @@ async def price(n: int) -> int:
 @app.tool
 async def charge(order: int, cents: int) -> str:
     witness(f"charge {order}")
+    spend(usd=0.5)
     return f"receipt {order} {cents}"
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import logging
 import os
+import threading
 import time
 import urllib.parse
 from typing import Any
@@ -105,6 +108,29 @@ PLACES: dict[str, Any] = {
 }
 
 
+def die(text: str) -> None:
+    raise OSError(f"a thread of its own, with {text}")
+
+
+async def stray(text: str) -> None:
+    raise OSError(f"nobody waits for this task, with {text}")
+
+
+async def say(text: str) -> None:
+    """Write log lines with it, and leave what dies of it to others."""
+    log = logging.getLogger("leaky")
+    log.error("using %s for %r", text, {"key": text})
+    try:
+        raise chained(text)
+    except ExceptionGroup:
+        log.exception("it failed", stack_info=True)
+    thread = threading.Thread(target=die, args=(text,))
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    left = asyncio.create_task(stray(text))
+    await asyncio.wait([left])
+
+
 @app.job(retries=1)
 async def leak(place: str, secret: Secret[str]) -> Any:
     """Do the wrong thing."""
@@ -114,6 +140,7 @@ async def leak(place: str, secret: Secret[str]) -> Any:
     match place:
         case "progress":
             report(text)
+            await say(text)
         case "exports":
             export(text, text[:200])
             export({"key": [text, {text: text}]})

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast import App, InvalidArguments, NotInsideJob, RunHandle, spend, wait_for
+from holdfast.errors import InvalidTransition
 from holdfast.machines import JobEvent, JobState
 from holdfast.ready import BudgetGate, raise_violation
-from support.stories import drain, play
+from support.stories import drain, play, until
 
 
 async def row(app: App, handle: RunHandle) -> Any:
@@ -52,7 +53,7 @@ def test_a_run_over_its_budget_is_parked_and_goes_on_with_a_grant(app: App) -> N
     play(story())
 
 
-def test_a_resume_forgives_what_was_spent(app: App) -> None:
+def test_a_resume_of_a_run_over_its_budget_is_refused_until_it_is_granted_more(app: App) -> None:
     called: list[int] = []
 
     @app.step
@@ -67,11 +68,82 @@ def test_a_resume_forgives_what_was_spent(app: App) -> None:
 
     async def story() -> None:
         handle = await work.options(budget={"calls": 1}).astart()
-        for number in range(3):
-            await drain(app)
-            assert called == list(range(number + 1))
+        await drain(app)
+        before = await app.aevents(handle.id)
+        with pytest.raises(InvalidTransition, match="more than its budget: grant it more"):
             await app.aresume(handle.id)
+        await drain(app)
+        assert (called, await app.aevents(handle.id)) == ([0], before), "nothing was written, and nothing called"
+        await app.agrant(handle.id, calls=1)
+        await drain(app)
+        assert called == [0, 1]
+        with pytest.raises(InvalidTransition):
+            await app.aresume(handle.id)
+        assert (await app.apause(handle.id)).status == "running"
+        await app.aresume(handle.id)  # takes the pause back, and nothing else
+        await app.agrant(handle.id, calls=10)
+        await drain(app)
         assert (await app.aget(handle.id)).status == "succeeded"
+
+    play(story())
+
+
+def test_a_branch_that_waits_for_a_grant_beside_another_wait_is_not_resumed(app: App) -> None:
+    @app.step
+    async def ask(number: int) -> int:
+        spend(tokens=10)
+        return number
+
+    @app.job
+    async def work() -> list[int]:
+        async def two() -> int:
+            return await ask(1) + await ask(2)
+
+        return list(await asyncio.gather(wait_for("other"), two()))
+
+    async def story() -> None:
+        handle = await work.options(budget={"tokens": 5}).astart()
+        await drain(app)
+        with pytest.raises(InvalidTransition, match="more than its budget"):
+            await app.aresume(handle.id)
+        await app.agrant(handle.id, tokens=100)
+        await handle.asignal("other", 7)
+        await drain(app)
+        assert await handle.aresult() == [7, 3]
+
+    play(story())
+
+
+def test_what_a_call_spends_is_written_before_it_ends_and_not_with_every_word(app: App) -> None:
+    go = asyncio.Event()
+
+    @app.step
+    async def ask() -> None:
+        for _ in range(500):
+            spend(tokens=1)
+        await go.wait()
+        spend(tokens=1)
+
+    @app.job
+    async def work() -> None:
+        await ask()
+
+    async def story() -> None:
+        handle = await work.astart()
+        draining = asyncio.create_task(drain(app))
+
+        async def spent() -> list[int]:
+            said = [event.payload for event in await app.aevents(handle.id) if event.type == "value_recorded"]
+            return [one["value"]["tokens"] for one in said if one["node"].startswith("spent:")]
+
+        async def all_but_one() -> bool:
+            return sum(await spent()) == 500_000_000
+
+        await until(all_but_one)
+        assert len(await spent()) == 2, "the first at once, the others together"
+        go.set()
+        await draining
+        assert (await app.aget(handle.id)).metrics["spent"] == {"tokens": 501}
 
     play(story())
 

@@ -122,7 +122,8 @@ def test_a_job_is_committed_or_rolled_back_with_the_callers_transaction(app: App
     opened: Callable[[], Any] = {**PLAIN, **ASYNC}[driver]
 
     async def started(*args: Any, **options: Any) -> RunHandle:
-        job = app.entry("checkout").options(**{name: options[name] for name in ("key", "delay") if name in options})
+        known = ("key", "delay", "budget")
+        job = app.entry("checkout").options(**{name: options[name] for name in known if name in options})
         if driver in ASYNC:
             return await app.astart(job, *args, connection=options["connection"])
         return app.start(job, *args, connection=options["connection"])
@@ -138,7 +139,7 @@ def test_a_job_is_committed_or_rolled_back_with_the_callers_transaction(app: App
             with pytest.raises(IdempotencyConflict) as refusal:
                 await started("B", connection=connection, key="k")
             assert (refusal.value.key, refusal.value.job) == ("k", kept.id)
-            late = await started("C", connection=connection, delay="1d")
+            late = await started("C", connection=connection, delay="1d", budget={"tokens": 7, "usd": 0.1})
             await commit()  # a conflict has not spoilt the transaction
             with pytest.raises(UnknownJob):
                 await app.aget(lost.id)
@@ -148,6 +149,8 @@ def test_a_job_is_committed_or_rolled_back_with_the_callers_transaction(app: App
             assert row.deadline is not None
             assert 3_590 < row.deadline - row.created_at < 3_610
             assert row.max_attempts == 3
+            created = (await app.store().events(late.id))[0]
+            assert created.payload["budget"] == {"tokens": 7_000_000, "usd": 100_000}
             return kept.id
 
     kept = asyncio.run(story())

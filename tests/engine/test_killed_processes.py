@@ -2,7 +2,7 @@
 
 On SQLite a supervisor says who has died; on PostgreSQL nobody does, and the others notice (L10).
 No tool acts twice, every run ends or asks, what was acknowledged is there, every history is legal and unbroken, and no
-export is lost or there twice.
+export and nothing that was spent is lost or there twice.
 `make torture` runs the same for as long as asked.
 """
 
@@ -90,6 +90,7 @@ async def kill_and_answer(
         record = await app.aget(run)
         assert record.status == "succeeded", (run, record.status, record.stage, record.error)
         await exports_are_whole(app, run, record)
+        await spending_is_whole(app, run)
     lines = (folder / "witness").read_text().splitlines()
     twice = [line for line, count in Counter(lines).items() if count > 1]
     assert twice == [], f"acted twice: {twice}"
@@ -105,6 +106,17 @@ async def exports_are_whole(app: App, run: str, record: RunRecord) -> None:
     assert record.result_refs == [f"{run}/exports/{number}" for number in (1, 2, 3)]
     receipt = next(one for one in found if one.name == "receipt")
     assert len(b"".join([piece async for piece in app.acontent(run, receipt.number)])) == receipt.size > 0
+
+
+async def spending_is_whole(app: App, run: str) -> None:
+    """What was spent is counted once for each time that a call began at most, and for each that ended at least."""
+    events = await app.aevents(run)
+    values = [event.payload["node"] for event in events if event.type == "value_recorded"]
+    spent = Counter(node.split(":", 1)[1].rsplit(":", 2)[0] for node in values if node.startswith("spent:"))
+    begun = Counter(event.payload["node"] for event in events if event.type.endswith("_started"))
+    ended = {event.payload["node"] for event in events if event.type == "node_finished"}
+    assert all(count <= begun[node] for node, count in spent.items()), (run, spent, begun)
+    assert all(spent[node] for node in ended if node.startswith("price")), (run, spent, ended)
 
 
 async def all_ended(app: App, runs: list[str]) -> bool:

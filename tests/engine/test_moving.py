@@ -374,6 +374,23 @@ def test_limits_and_groups_move_along(tmp_path: Path) -> None:
     new.close()
 
 
+def test_what_is_spent_of_shared_budgets_moves_along_and_cannot_be_spent_in_the_old_file(tmp_path: Path) -> None:
+    """The same window in both counts together, of two the newer one does, and nothing is spent behind the move."""
+    source, place = f"sqlite:///{tmp_path / 'jobs.db'}", f"{server().url}?schema={fresh_schema()}"
+    old, new = App("shop", source), App("shop", place)
+    for budget, here, there in (("model", 60.0, None), ("both", 60.0, 60.0), ("behind", 60.0, 120.0)):
+        assert old.ledger().take(budget, here, 7, 10)
+        assert there is None or new.ledger().take(budget, there, 2, 10)
+    move(source, place)
+    assert [new.ledger().peek(budget, 60.0) for budget in ("model", "both")] == [7, 9]
+    assert new.ledger().peek("behind", 120.0) == 2
+    assert not new.ledger().take("model", 60.0, 4, 10)
+    with pytest.raises(StoreUnavailable, match="moved"):
+        old.ledger().take("model", 60.0, 1, 10)
+    old.close()
+    new.close()
+
+
 def test_migrate_store_on_the_command_line(path: Path, tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     source, place = f"sqlite:///{path}", f"{server().url}?schema={fresh_schema()}"

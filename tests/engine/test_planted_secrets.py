@@ -84,6 +84,13 @@ def test_none_of_fifty_planted_secrets_is_kept_or_shown(
     output += "".join(said(shell, store, run) for run in (runs if store == "sqlite" else runs[::25]))
     output += shell.run("runs", "--json", "--limit", "100")
     assert all(word in output for word in ("[secret]", '"$secret"', '"box"'))
+    for line in (
+        "using [secret] for",
+        "it failed",
+        "a thread of its own, with [secret]",
+        "for this task, with [secret]",
+    ):
+        assert line in output, "what the worker logs is redacted, whoever logs it"
     kept = everything_in(url, folder) + output.encode() + play(shown(url, runs))
     assert kept.count(b"[secret]") > 50
     found = [text for text in texts if any(form in kept for form in forms(text))]

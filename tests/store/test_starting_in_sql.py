@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import App
+from holdfast.authoring.gating import amounts
 from holdfast.authoring.signature import fingerprint
 from holdfast.errors import IdempotencyConflict
 from holdfast.ids import new_id
@@ -191,6 +192,9 @@ def test_ids_made_in_sql_are_in_order_with_those_made_in_python(sql: Connection)
         "'shop', 'checkout', '[]'", "'shop', 'checkout', NULL", "'', 'checkout'", "'shop', NULL", "'s', 'c', key => ''",
         "'s', 'c', max_attempts => 0", "'s', 'c', delay => interval '-1 s'", "'s', 'c', priority => NULL",
         "'s', 'c', id => repeat('x', 256)", "'s', 'c', queue => ''",
+        "'s', 'c', budget => '{}'", "'s', 'c', budget => '7'",
+        "'s', 'c', budget => '{\"tokens\": -1}'", "'s', 'c', budget => '{\"tokens\": \"many\"}'",
+        "'s', 'c', budget => '{\"a b\": 1}'", "'s', 'c', budget => '{\"tokens\": 1e10}'",
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_job_is_refused_in_sql(sql: Connection, call: str) -> None:
@@ -222,3 +226,12 @@ def test_two_transactions_that_start_the_same_key_make_one_job(schema: str) -> N
         first.rollback()
         other.join(10)
         assert found[1] != third, "the first was rolled back: the second has made its own"
+
+
+def test_a_budget_given_in_sql_is_kept_as_python_keeps_it(sql: Connection) -> None:
+    job = one(sql, "SELECT start_job('shop', 'checkout', budget => '{\"usd\": 0.1, \"tokens\": 1000}')")
+    (row,) = map(job_of, sql.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = %s".encode(), (job,)))
+    (event,) = map(event_of, sql.execute(f"SELECT {EVENT_READ} FROM events WHERE job = %s".encode(), (job,)))
+    assert event.payload["budget"] == amounts("budget", {"tokens": 1000, "usd": 0.1})
+    assert check([event], head=row.head) == []
+    assert rebuilt(row, [event]) == row

@@ -46,7 +46,9 @@ def work(near: Shell) -> None:
 
 
 def test_a_run_from_start_to_end_through_a_server(near: Shell, far: Shell) -> None:
-    run = far.run("start", "shop", "checkout", "sku=A1", "card=4242", "--deadline", "1h", "--key", "k")
+    more = ("--deadline", "1h", "--key", "k", "--budget", "usd=2.5", "--budget", "tokens=100")
+    run = far.run("start", "shop", "checkout", "sku=A1", "card=4242", *more)
+    assert far.json("events", run)[0]["payload"]["budget"] == {"tokens": 100_000_000, "usd": 2_500_000}
     told = far.run("explain", run)
     assert "no worker has taken it yet. No worker is alive: start one with `holdfast worker`." in told
     assert "Its deadline is" in told

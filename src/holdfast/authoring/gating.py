@@ -54,8 +54,8 @@ def amounts(what: str, given: Mapping[Any, Any]) -> dict[str, int]:
 def spend(**given: float) -> None:
     """Say what was used, inside a job, a step or a tool: ``spend(tokens=1200, usd=0.02)``.
 
-    In a step or tool it counts when the call has ended, however it ended; a crash before that loses the amount, as it
-    does the call. It never raises because of the budget: what was used was used.
+    It counts at once, however the step or tool ends, and if its process dies. It never raises because of the budget:
+    what was used was used.
 
     Raises:
         NotInsideJob: nobody keeps the amount.

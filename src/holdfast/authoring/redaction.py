@@ -4,6 +4,8 @@ A history cannot be unwritten, so this looks before anything is. Whatever a job 
 its attempt runs, and what is revealed outside a job for as long as the process does (the latest `TEXTS_MAX` of it).
 
 - Texts for people are redacted: errors, tracebacks, progress, exports. `MARK` stands where the secret stood.
+- Log lines are redacted too, by `unseen`, which knows the latest `LOGGED_MAX` of everything that this process has seen:
+  a line may be written where no job runs, by a thread or a loop that was left behind.
 - Values that a job's code goes on with are refused, by `holds`: a redacted argument or result would be a wrong one.
   Only by what the job itself has revealed: one user's weak password must not stop the jobs of others.
 
@@ -15,6 +17,7 @@ three characters is in half of all texts.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import threading
 import urllib.parse
@@ -22,10 +25,11 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["MARK", "Revealed", "holds", "redacted", "redacted_bytes", "remember", "revealed", "scrubbed"]
+__all__ = ["MARK", "Revealed", "holds", "redacted", "redacted_bytes", "remember", "revealed", "scrubbed", "unseen"]
 
 MARK = "[secret]"
 TEXTS_MAX = 200  # secrets that are known at once, of a job or of the process
+LOGGED_MAX = 1000  # secrets that are kept out of log lines
 REDACT_MIN = 4  # characters of a text that is redacted
 WHOLE_MIN = 8  # characters of one that may be no text of a value by itself
 PART_MIN = 16  # characters of one that may be nowhere in a value: shorter ones are words, and in words
@@ -58,22 +62,40 @@ class Revealed:
 
 revealed: ContextVar[Revealed | None] = ContextVar("holdfast_revealed", default=None)  # by the attempt that runs here
 _outside = Revealed()  # by code that runs in no job
+_seen: dict[str, None] = {}  # by anybody here: what log lines must not show
+_seeing = threading.Lock()
 
 
 def remember(value: Any, *, outside: bool = True) -> None:
     """Know everything in a secret's value, texts and numbers, however deep; `outside` also where no job runs."""
     known = revealed.get() or (_outside if outside else None)
-    if known is None:
-        return
     for text in _texts(value):
-        if len(text) >= REDACT_MIN:
+        if len(text) < REDACT_MIN:
+            continue
+        if known is not None:
             known.add(text)
+        if text not in _seen:
+            with _seeing:
+                _seen[text] = None
+                if len(_seen) > LOGGED_MAX:
+                    del _seen[next(iter(_seen))]
 
 
 def redacted(text: str) -> str:
     """Give a text for people without the secrets in it."""
     for known in _known():
         for form in known.forms:
+            if form in text:
+                text = text.replace(form, MARK)
+    return text
+
+
+def unseen(text: str) -> str:
+    """Give a log line without the secrets that this process has seen, wherever it was written."""
+    with _seeing:
+        known = list(_seen)
+    for secret in known:
+        for form in _forms(secret):
             if form in text:
                 text = text.replace(form, MARK)
     return text
@@ -128,11 +150,13 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(one)
 
 
-def _forms(text: str) -> set[str]:
-    """How a text may be written."""
+@functools.lru_cache(LOGGED_MAX)
+def _forms(text: str) -> tuple[str, ...]:
+    """How a text may be written; the longest first, for one may hold another."""
     raw = text.encode(errors="surrogatepass")
     found = {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
     found |= {urllib.parse.quote(raw), urllib.parse.quote(raw, safe=""), urllib.parse.quote_plus(raw)}
     found |= {base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
     found |= {line.strip() for line in text.splitlines() if len(line.strip()) >= LINE_MIN}
-    return {form.encode(errors="backslashreplace").decode() for form in found}
+    written = {form.encode(errors="backslashreplace").decode() for form in found}
+    return tuple(sorted(written, key=len, reverse=True))

@@ -26,6 +26,7 @@ from holdfast.client.forking import Forking
 from holdfast.client.granting import StoreGates
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.limiting import StoreLimits
+from holdfast.client.logs import guard
 from holdfast.client.opening import open_effects, open_store
 from holdfast.client.planning import Planning
 from holdfast.client.retention import ENDED, evict, purge
@@ -67,6 +68,8 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         self.url = url if url is not None else self.config.url
         Planning.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
         Forking.__init__(self, name)
+        guard()
+        self.own_workers: set[AppWorker] = set()  # those that run in this process
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()

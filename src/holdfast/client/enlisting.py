@@ -49,6 +49,7 @@ _TYPES = {
     "key": "text",
     "attributes": "text",
     "group_name": "text",
+    "budget": "text",
 }
 
 
@@ -95,8 +96,6 @@ def _statement(url: str, mark: str) -> str:
 
 
 def _values(submit: Submit) -> dict[str, Any]:
-    if submit.budget is not None:
-        raise InvalidArguments("budget", "a run that is started over a connection of one's own has none yet")
     return {
         "id": submit.job,
         "plugin": submit.plugin,
@@ -110,6 +109,7 @@ def _values(submit: Submit) -> dict[str, Any]:
         "key": submit.idempotency_key,
         "attributes": freeze_plain(submit.attributes).decode() if submit.attributes else None,
         "group_name": submit.group,
+        "budget": freeze_plain(submit.budget).decode() if submit.budget else None,
     }
 
 

@@ -24,12 +24,13 @@ def described(job: JobFunction[..., Any]) -> Entry:
     )
 
 
-_NOTHING = (None,) * 5
+_NOTHING = (None,) * 6
 
 
 def chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
     """Give the job with the options that a creation asks for; the everyday one asks for none."""
-    asked = creation.idempotency_key, creation.queue, creation.deadline, creation.delay, creation.group
+    named = creation.idempotency_key, creation.queue, creation.group
+    asked = *named, creation.deadline, creation.delay, creation.budget
     if asked == _NOTHING and not creation.priority and not creation.attributes:
         return function
     wanted = {
@@ -40,6 +41,7 @@ def chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[.
         "delay": creation.delay,
         "attributes": creation.attributes or None,
         "group": creation.group,
+        "budget": creation.budget,
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     try:

@@ -206,7 +206,7 @@ def _child(key: str, around: Around) -> str:
 def _over_budget(last: Event | None) -> str:
     over = (last.payload.get("over_budget") if last is not None else None) or {}
     spent = ", ".join(f"{unit} {amount:g} of {limit:g}" for unit, (amount, limit) in sorted(over.items()))
-    return f"It has spent more than its budget{f': {spent}' if spent else ''}. It goes on with a grant, or a resume."
+    return f"It has spent more than its budget{f': {spent}' if spent else ''}. It goes on with a grant."
 
 
 def _question(key: str) -> str:

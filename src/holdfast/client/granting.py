@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.gating import amounts
 from holdfast.client.handle import job_of_run
@@ -17,6 +17,9 @@ from holdfast.ids import new_id
 from holdfast.store import SendSignal, Store
 from holdfast.store.budgets import SpendBudget, Spent
 from holdfast.store.decide import BUDGET_KEY
+
+if TYPE_CHECKING:
+    from holdfast.client.working import AppWorker
 
 __all__ = ["StoreGates", "StoreLedger"]
 
@@ -50,6 +53,8 @@ class StoreLedger:
 class StoreGates:
     """These verbs, on a store."""
 
+    own_workers: set[AppWorker]
+
     @abstractmethod
     def store(self) -> Store:
         """Give the store, opened."""
@@ -57,6 +62,10 @@ class StoreGates:
     def ledger(self) -> StoreLedger:
         """Give a ledger for budgets that all processes of this store share: ``BudgetGate(…, ledger=app.ledger())``."""
         return StoreLedger(self.store)
+
+    def own_gates(self) -> builtins.list[GateView]:
+        """List the readiness of the workers in this process; see `Client.own_gates`."""
+        return [view for one in list(self.own_workers) if (view := one.gate()) is not None]
 
     async def agates(self) -> builtins.list[GateView]:
         """List gates; see `Client.agates`."""

@@ -118,6 +118,7 @@ def _move(leaving: MovingSource, arriving: MovingTarget, path: str, name: str) -
         surely_not_there = arrived is None and not note.complete
         if surely_not_there:
             arriving.take_limits(leaving.limits())
+            arriving.take_budgets(leaving.budgets())
         for luggage in leaving.batches() if surely_not_there else ():
             broken += _wrong(luggage)
             arriving.take(luggage)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteJob"]
 
-_OPTIONS = frozenset({"attributes", "deadline", "delay", "group", "key", "priority", "queue"})
+_OPTIONS = frozenset({"attributes", "budget", "deadline", "delay", "group", "key", "priority", "queue"})
 
 
 class RemoteJob:
@@ -27,7 +27,7 @@ class RemoteJob:
         self._client = client
 
     def options(self, **chosen: Any) -> RemoteJob:
-        """Choose ``key``, ``priority``, ``queue``, ``deadline``, ``delay``, ``group``, ``attributes``, as in an app."""
+        """Choose ``key``, ``priority``, ``queue``, ``deadline``, ``delay``, ``group``, ``attributes``, ``budget``."""
         unknown = sorted(set(chosen) - _OPTIONS)
         if unknown:
             raise TypeError(f"unknown options {', '.join(unknown)}; there are {', '.join(sorted(_OPTIONS))}")
@@ -59,4 +59,5 @@ class RemoteJob:
             queue=chosen.get("queue"),
             group=chosen.get("group"),
             attributes=dict(chosen.get("attributes") or {}),
+            budget=chosen.get("budget"),
         )

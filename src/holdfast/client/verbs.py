@@ -93,6 +93,10 @@ class Client(LimitVerbs):
     async def agates(self) -> builtins.list[GateView]:
         """List the gates of the workers that were heard of lately, as they were then; each worker's own one first."""
 
+    def own_gates(self) -> builtins.list[GateView]:
+        """List the readiness of each worker that runs in this very process, as it is at this moment."""
+        return []
+
     @abstractmethod
     async def aentries(self) -> builtins.list[Entry]:
         """List the jobs that can be started by name."""

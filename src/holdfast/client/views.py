@@ -27,7 +27,7 @@ __all__ = [
 PAGE = 100  # how many a listing gives unless asked for another number
 
 
-class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A run to be created, by name: what a program in another process or language asks for.
 
     Attributes:
@@ -41,6 +41,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         queue: the queue, if not the job's own.
         group: whose it is among those that share the queue: a tenant, a customer.
         attributes: what it is to be found by.
+        budget: what it may spend of each unit before it is parked, as {"tokens": 100000, "usd": 2}.
     """
 
     plugin_id: str
@@ -53,6 +54,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     queue: str | None = None
     group: str | None = None
     attributes: dict[str, Attribute] = {}
+    budget: dict[str, float] | None = None
 
 
 class Created(msgspec.Struct, frozen=True):

@@ -7,8 +7,12 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from holdfast.client.workers import GateView
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
+from holdfast.machines.ready import ReadyState
 
 if TYPE_CHECKING:
     from holdfast.client.app import App
@@ -46,11 +50,13 @@ class AppWorker:
         )
         if self._stopped:
             return
+        self._app.own_workers.add(self)
         config = self._app.config
         evicting = asyncio.create_task(self._evict()) if config.keep_seconds or config.keep_runs else None
         try:
             await self._worker.run(until_idle=until_idle)
         finally:
+            self._app.own_workers.discard(self)
             if evicting is not None:
                 evicting.cancel()
                 await asyncio.wait([evicting])
@@ -80,6 +86,18 @@ class AppWorker:
             self.stop()
             ended.wait()
             raise
+
+    def gate(self) -> GateView | None:
+        """Say how its readiness stands at this moment; None if it does not run. From any thread."""
+        worker = self._worker
+        if worker is None:
+            return None
+        card = worker.card().gates[0]
+        if self._stopped:
+            card = msgspec.structs.replace(
+                card, held=ReadyState.BUSY.value, why="the worker is stopping", opens_at=None
+            )
+        return GateView(worker.name, worker.now(), card)
 
     def stop(self) -> None:
         """Stop in order: claim nothing more, let jobs go on for a while, hand the rest back. From any thread."""

@@ -22,6 +22,7 @@ from holdfast.machines.ready import BudgetExhausted, Busy, RetryAfter, WakeSourc
 from holdfast.ready import Gate, OnViolation, log_violation
 from holdfast.ready.leaf import LeafGate
 from holdfast.ready.telling import Hold, HoldKey
+from holdfast.ready.watched import WatchedGate
 from holdfast.store.limits import Held
 from holdfast.store.rows import GateCard
 
@@ -123,6 +124,14 @@ class WorkGate(LeafGate):
 
     def look(self) -> Hold | None:
         """Say what keeps the worker from claiming."""
+        return self._hold(fresh=self.fresh)
+
+    def standing(self) -> Hold | None:
+        """Say the same for those who look on: a claim that is about to be made has found nothing new yet."""
+        with self.lock:
+            return self._hold(fresh=False)
+
+    def _hold(self, *, fresh: bool) -> Hold | None:
         now_ns = self.clock_ns()
         if self._away_ns is not None:
             left = self._away_ns - now_ns
@@ -135,7 +144,7 @@ class WorkGate(LeafGate):
             reason = f"all {self.slots} slots are taken"
             return Hold(HoldKey(self.number, _FULL), reason, _ALL, self.clock_ns, Busy(reason), self._due_ns)
         until_ns = min((at for at in (self._due_ns, self._held_ns) if at is not None), default=None)
-        if self.fresh or (until_ns is not None and until_ns <= now_ns):
+        if fresh or (until_ns is not None and until_ns <= now_ns):
             return None
         if not self.held:
             return Hold(HoldKey(self.number, _IDLE), "nothing is due", _ALL, self.clock_ns, None, until_ns)
@@ -149,6 +158,14 @@ class WorkGate(LeafGate):
             news = BudgetExhausted(rates[0].limit, rates[0].remaining)
             return Hold(key, reason, _ALL, self.clock_ns, news, until_ns)
         return Hold(key, reason, _ALL, self.clock_ns, Busy(reason), until_ns)
+
+    def opens_in_seconds(self) -> float | None:
+        """How long until time alone lets it claim; a look at leases that may have run out by then is no opening."""
+        with self.lock:
+            if self._away_ns is None and self.busy >= self.slots:
+                return None
+            at_ns = self._away_ns or (self._held_ns if self.held else self._due_ns)
+            return max(0, at_ns - self.clock_ns()) / 1e9 if at_ns is not None else None
 
     # A worker takes jobs, not shares; whoever else passes through this gate takes nothing of it
 
@@ -180,7 +197,8 @@ def gate_cards(gates: Sequence[Gate], now: float, held: Iterable[tuple[str, str]
     held = list(held)
     cards: list[GateCard] = []
     for gate in gates:
-        counts, why, wait = gate.counts(), gate.why(), gate.wake_in_seconds()
+        counts, why = gate.counts(), gate.why()
+        wait = gate.opens_in_seconds() if isinstance(gate, WorkGate) else gate.wake_in_seconds()
         cards.append(
             GateCard(
                 name=gate.name,
@@ -193,6 +211,16 @@ def gate_cards(gates: Sequence[Gate], now: float, held: Iterable[tuple[str, str]
                 wakes=dict(counts.wakes),
                 seconds={state: round(seconds, 3) for state, seconds in counts.seconds.items()},
                 violations=counts.violations,
+                violation=counts.violation,
+                held=_held(gate),
             )
         )
     return tuple(cards)
+
+
+def _held(gate: Gate) -> str | None:
+    """Say by which state what holds a gate is told; nothing if there is just nothing to do."""
+    holds: list[Hold | None] = []
+    if isinstance(gate, WatchedGate):
+        holds += [gate.standing()] if isinstance(gate, WorkGate) else gate.holds()
+    return next((hold.news.state.value for hold in holds if hold is not None and hold.news is not None), None)

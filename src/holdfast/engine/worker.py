@@ -290,7 +290,7 @@ class Worker:
             journal=self._journal,
             executor=self._threads,
             config=self._config,
-            now=self._now,
+            now=self.now,
             children=self._children,
             effects=self._effects,
         )
@@ -320,7 +320,7 @@ class Worker:
         """Whether this worker was cancelled instead of being stopped."""
         return self._gone or (self._task is not None and self._task.cancelling() > 0)
 
-    def _now(self) -> float:
+    def now(self) -> float:
         """The store's time, as near as this host can tell: due times and deadlines are compared with the store's."""
         return time.time() + self._ahead
 
@@ -368,15 +368,18 @@ class Worker:
 
     # Leases
 
+    def card(self) -> WorkerCard:
+        """Describe this worker and the gates of its process, its own first; from any thread."""
+        at_gates = [(gate, job) for job, one in list(self.running.items()) for gate in list(one.held_by.values())]
+        cards = gate_cards([self.gate, *self._gates()], self.now(), at_gates)
+        return msgspec.structs.replace(self._card, slots=self.gate.slots, gates=cards)
+
     def renew(self) -> None:
         """Renew all leases, from the heartbeat's thread; tell attempts what they have to know."""
         held = tuple((job, attempt.attempt) for job, attempt in list(self.running.items()))
         try:
             renewal = Renew(self.name, held, self._config.lease_seconds)
-            at_gates = [(gate, job) for job, one in list(self.running.items()) for gate in list(one.held_by.values())]
-            cards = gate_cards([self.gate, *self._gates()], self._now(), at_gates)
-            card = msgspec.structs.replace(self._card, slots=self.gate.slots, gates=cards)
-            leases, _ = self._store.commit_blocking([renewal, Report(card)])
+            leases, _ = self._store.commit_blocking([renewal, Report(self.card())])
         except StoreUnavailable:
             if time.monotonic() - self._renewed > self._config.lease_seconds * 0.8:
                 lost = frozenset(job for job, _ in held)  # nobody may take them yet, and by then we have stopped

@@ -26,8 +26,12 @@ _log = logging.getLogger("holdfast.ready")
 
 
 def log_violation(gate: str, error: HoldfastError) -> None:
-    """Write an error to the log, for production: the gate has started anew at Ready and goes on."""
-    _log.error("gate %s broke the contract of readiness and starts anew: %s", gate, error)
+    """Write an error to the log, for production: the gate has started anew at Ready and goes on.
+
+    The record has the attributes `gate` and `violation`, the kind of the refusal, for whoever keeps logs as fields.
+    """
+    told = {"gate": gate, "violation": type(error).__name__}
+    _log.error("gate %s broke the contract of readiness and starts anew: %s", gate, error, extra=told)
 
 
 def raise_violation(gate: str, error: HoldfastError) -> None:
@@ -47,6 +51,7 @@ class GateCounts:
     seconds: Mapping[str, float]  # how long each state was the one reported last, until now
     waiting: int  # callers in line
     violations: int  # refusals of the monitor; 0 unless there is a bug here or in a ledger
+    violation: str | None = None  # what the last of those was
 
 
 @runtime_checkable

@@ -30,7 +30,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InvalidArguments, InvalidSetting, TransitionRefused, WakeRefused
+from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, TransitionRefused, WakeRefused
 from holdfast.machines.ready import Reading, ReadyState, WakeSource
 from holdfast.ready import telling
 from holdfast.ready.gate import GateCounts, OnViolation
@@ -86,6 +86,7 @@ class WatchedGate(ABC):
         self._entered: dict[object, list[Share]] = {}  # shares of `with` blocks, by the task or thread that is inside
         self._line_has_waker = False  # whether the Pending interval that is open will wake the line
         self._violations = 0
+        self._violation: HoldfastError | None = None  # the last
         self._spent_ns = dict.fromkeys(ReadyState, 0)  # time in each state, up to the last change
         self._state = _READY  # what was published last; its time is running
         self._since_ns = leaves[0].clock_ns()
@@ -118,11 +119,14 @@ class WatchedGate(ABC):
         with self._locks:
             return telling.seconds_until_due(self._holds)
 
-    def why(self) -> str | None:
-        """What holds it closed at this moment, for people; None if nothing does. This is no poll and counts as none."""
+    def holds(self) -> list[Hold]:
+        """What holds it closed at this moment. This is no poll and counts as none."""
         with self._locks:
-            holds = [hold for leaf in self._leaves if (hold := leaf.look()) is not None]
-        return "; ".join(hold.reason for hold in holds) or None
+            return [hold for leaf in self._leaves if (hold := leaf.look()) is not None]
+
+    def why(self) -> str | None:
+        """Say the same for people; None if nothing holds it."""
+        return "; ".join(hold.reason for hold in self.holds()) or None
 
     def counts(self) -> GateCounts:
         """Give the totals so far."""
@@ -138,6 +142,7 @@ class WatchedGate(ABC):
                 seconds={state.value: spent / 1e9 for state, spent in spent_ns.items()},
                 waiting=len(self._line),
                 violations=self._violations,
+                violation=str(self._violation) if self._violation is not None else None,
             )
 
     # Taking
@@ -363,7 +368,7 @@ class WatchedGate(ABC):
         try:
             published = self._monitor.report(reading)
         except (TransitionRefused, WakeRefused) as error:
-            self._violations += 1
+            self._violations, self._violation = self._violations + 1, error
             after += self._monitor.reset()
             after.append(partial(self._on_violation, self._name, error))
             published = self._monitor.report(reading)

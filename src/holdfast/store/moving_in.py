@@ -70,6 +70,21 @@ class MovingTarget:
 
         self._guarded(taken)
 
+    def take_budgets(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Write what is spent of budgets; of one that both have, the newer window counts, and of the same the sum."""
+        sql = (
+            f"INSERT INTO {self._schema}.budgets AS b (name, window_start, spent) VALUES (%s, %s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET window_start = greatest(b.window_start, excluded.window_start),"
+            " spent = CASE WHEN b.window_start > excluded.window_start THEN b.spent"
+            " WHEN b.window_start = excluded.window_start THEN b.spent + excluded.spent ELSE excluded.spent END"
+        )
+
+        def taken() -> None:
+            for row in rows:
+                self._connection.execute(sql.encode(), row)
+
+        self._guarded(taken)
+
     def end(self, move: str, source: str) -> Arrived:
         """Write that the move has happened, tell workers, commit."""
         counts = msgspec.structs.astuple(self._arrived)

@@ -34,7 +34,7 @@ __all__ = ["Luggage", "MovedNote", "MovingSource", "moved_note"]
 T = TypeVar("T")
 
 BATCH = 500  # jobs that are read at once
-_TABLES = ("jobs", "events", *OF_A_JOB, "workers", "limits")
+_TABLES = ("jobs", "events", *OF_A_JOB, "workers", "limits", "budgets")
 _VERBS = ("INSERT", "UPDATE", "DELETE")
 _SIGNAL_COLUMNS = "job, id, key, payload, at, used"
 _EVIDENCE_COLUMNS = "job, node, attempt, number, result, error, at"
@@ -137,6 +137,10 @@ class MovingSource:
         """Read the limits of queues."""
         rows = self._connection.execute(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue").fetchall()
         return [limits_of(row) for row in rows]
+
+    def budgets(self) -> list[tuple[Any, ...]]:
+        """Read what is spent of budgets that processes share: name, window, millionths."""
+        return self._connection.execute("SELECT name, window_start, spent FROM budgets ORDER BY name").fetchall()
 
     def leave(self) -> None:
         """Say that everything is there: the file stays closed for ever."""

@@ -67,6 +67,8 @@ class GateCard(msgspec.Struct, frozen=True):
         name: the gate's name; ``worker`` is the worker's own readiness.
         state: what it said last.
         why: what held it closed; None if nothing did.
+        held: the state by which that is told, `busy`, `budget_exhausted` or `retry_after`; None if nothing did, or if
+            there was just nothing to do.
         opens_at: when time alone opens it, by the store's clock; None if time does not.
         waiting: how many stood in line.
         jobs: jobs of this worker whose calls were held by it; 100 at most.
@@ -74,6 +76,7 @@ class GateCard(msgspec.Struct, frozen=True):
         wakes: how often it was woken, by the source.
         seconds: how long it was in each state.
         violations: how often it broke its own contract; 0 unless there is a bug.
+        violation: what the last of those was.
     """
 
     name: str
@@ -86,6 +89,8 @@ class GateCard(msgspec.Struct, frozen=True):
     wakes: dict[str, int] = {}
     seconds: dict[str, float] = {}
     violations: int = 0
+    held: str | None = None
+    violation: str | None = None
 
 
 class WorkerCard(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Where",
+    "amounts_of",
     "as_exit_code",
     "client",
     "full_id",
@@ -150,6 +151,21 @@ def value_of(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def amounts_of(given: tuple[str, ...]) -> dict[str, float]:
+    """Read amounts that are given as unit=number."""
+    found: dict[str, float] = {}
+    for one in given:
+        unit, _, amount = one.partition("=")
+        try:
+            number = float(amount)
+        except ValueError:
+            raise click.UsageError(f"an amount is unit=number, as tokens=50000, got {one!r}") from None
+        if unit in found:
+            raise click.UsageError(f"{unit} is given more than once")
+        found[unit] = number
+    return found
 
 
 def as_exit_code(status: str) -> int:

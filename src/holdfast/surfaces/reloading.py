@@ -92,7 +92,7 @@ class _Children:
     def start(self) -> None:
         self._worker = new_id()
         self._running = {
-            "server": self._process("serve", *self._target, *self._options),
+            "server": self._process("serve", *self._target, *self._options, "--worker", self._worker),
             "worker": self._process("worker", *self._target, "--name", self._worker),
         }
 

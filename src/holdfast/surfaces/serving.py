@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 
@@ -26,6 +25,7 @@ _hosts = click.option("--allow-host", "hosts", multiple=True, help="A name it is
 @_host
 @_port
 @_hosts
+@click.option("--worker", "workers", multiple=True, hidden=True)
 def serve(
     target: str | None,
     plugins: bool,  # noqa: FBT001 - a flag of the command line
@@ -33,11 +33,13 @@ def serve(
     host: str,
     port: int,
     hosts: tuple[str, ...],
+    workers: tuple[str, ...],
 ) -> None:
     """Serve the HTTP API for the App in TARGET, a file or a module, until stopped.
 
     Any address but loopback needs a token: see holdfast tokens create.
     """
+    from holdfast.client.logs import guard_process  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.http import listening  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.http.security import is_loopback  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.http.service import Service  # noqa: PLC0415 - see the promise of `cli`
@@ -51,9 +53,7 @@ def serve(
             f"{host} can be reached from other machines, and no token is set up: make one with `holdfast tokens create "
             f"--name NAME` (kept in {app.config.tokens}), or set HOLDFAST_TOKEN, or listen on 127.0.0.1"
         )
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s"
-    )
+    guard_process()
     app.store()  # what is wrong with it is said now
     try:
         socket = listening.listen(host, port)
@@ -61,7 +61,7 @@ def serve(
         raise click.UsageError(f"cannot listen on {host} port {port}: {error.strerror}; choose another") from error
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"holdfast: {app.name} on http://{shown}:{socket.getsockname()[1]}", err=True)
-    listening.serve(Service(app, keys, [*hosts, shown]), socket)
+    listening.serve(Service(app, keys, [*hosts, shown], workers=workers), socket)
 
 
 @click.command(epilog="Example: holdfast dev shop.py")

@@ -11,6 +11,7 @@ from holdfast import errors
 from holdfast.surfaces import completing
 from holdfast.surfaces.common import (
     Where,
+    amounts_of,
     client,
     json_option,
     plain,
@@ -57,9 +58,11 @@ def worker(
     """
     import signal  # noqa: PLC0415 - see the promise of `cli`
 
+    from holdfast.client.logs import guard_process  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
 
     app = load(target, url, plugins=plugins)
+    guard_process()
     if processes > 1:
         from holdfast.surfaces.supervisor import supervise  # noqa: PLC0415 - see the promise of `cli`
 
@@ -91,6 +94,9 @@ def worker(
 @click.option("--queue", help="The queue, if not the job's own.")
 @click.option("--group", help="Whose it is among those that share the queue; groups take turns.")
 @click.option("--attr", "attributes", multiple=True, help="What to find it by, name=value; may be given again.")
+@click.option(
+    "--budget", "budget", multiple=True, help="What it may spend before it is parked, unit=amount; may be given again."
+)
 @click.option(
     "--wait", type=float, is_flag=False, flag_value=FOR_EVER, help="Wait for the result, so many seconds at most."
 )
@@ -126,6 +132,7 @@ def start(
         queue=options["queue"],
         group=options["group"],
         attributes={name: value_of(text) for name, text in pairs(options["attributes"], "attributes")},
+        budget=amounts_of(options["budget"]) or None,
     )
     run_id = asked.create(creation).record.run_id
     if follow:

@@ -9,6 +9,7 @@ import click
 
 from holdfast.surfaces.common import (
     Where,
+    amounts_of,
     client,
     full_id,
     json_option,
@@ -134,15 +135,8 @@ def grant(
     as_json: bool,  # noqa: FBT001 - a flag of the command line
 ) -> None:
     """Let RUN spend more than its budget: AMOUNTS such as tokens=50000; prints delivered, kept, repeat or too_late."""
-    granted: dict[str, float] = {}
-    for one in amounts:
-        unit, _, amount = one.partition("=")
-        try:
-            granted[unit] = float(amount)
-        except ValueError:
-            raise click.UsageError(f"an amount is unit=number, as tokens=50000, got {one!r}") from None
     asked = client(where)
-    outcome = asked.grant(full_id(asked, run), granted, actor=_who(where, actor), id=name)
+    outcome = asked.grant(full_id(asked, run), amounts_of(amounts), actor=_who(where, actor), id=name)
     show_result({"outcome": outcome}, as_json=as_json, text=lambda: outcome)
 
 

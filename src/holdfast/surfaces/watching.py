@@ -25,6 +25,7 @@ from holdfast.surfaces.tables import ago, bar, lasted, on_terminal, show_table
 if TYPE_CHECKING:
     from holdfast.client.workers import WorkerStatus
     from holdfast.machines import RunRecord
+    from holdfast.store.rows import GateCard
 
 __all__ = ["COMMANDS", "pairs"]
 
@@ -273,11 +274,16 @@ def gates(where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the 
             "" if one.gate.opens_at is None else f"in {lasted(max(0.0, one.gate.opens_at - now))}",
             str(one.gate.waiting),
             one.worker,
-            one.gate.why or "",
+            "; ".join(filter(None, [one.gate.why, _broken(one.gate)])),
         ]
         for one in found
     ]
     show_table(["GATE", "STATE", "OPENS", "LINE", "WORKER", "WHY"], rows, empty="no gates: no worker was heard of")
+
+
+def _broken(gate: GateCard) -> str | None:
+    """Tell of a gate's violations of its own contract, of which there are none unless there is a bug."""
+    return f"BROKE ITS CONTRACT {gate.violations} TIMES: {gate.violation}" if gate.violations else None
 
 
 @click.command(epilog="Example: holdfast stats --json")

@@ -240,7 +240,10 @@ def test_what_is_around_the_runs_is_told(app: App) -> None:
             for name in ("gates", "schedules"):
                 assert (await client.get(f"/api/v1/{name}")).json() == {"items": [], "next": None}
             assert (await client.get("/healthz")).json() == {"status": "ok"}
-            assert (await client.get("/readyz")).json() == {"state": "ready"}
+            assert (await client.get("/readyz")).json() == {
+                "state": "ready",
+                "gates": [{"gate": "server", "state": "ready"}, {"gate": "store", "state": "ready"}],
+            }
             assert (await client.get("/openapi.json")).json()["openapi"] == "3.1.0"
             told = (await client.get("/metrics")).text
             assert 'holdfast_http_requests_total{route="/api/v1/runs",method="POST",code="201"} 1' in told

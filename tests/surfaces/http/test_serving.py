@@ -19,7 +19,7 @@ from starlette.routing import Mount
 
 from holdfast import App, Config, InvalidSetting
 from holdfast.server import asgi, token
-from holdfast.surfaces.http.probes import Readiness
+from holdfast.surfaces.http.readiness import Readiness
 from holdfast.surfaces.reloading import sources
 from support.postgres import Server, fresh_schema
 from support.scripts import ROOT
@@ -87,6 +87,15 @@ def test_dev_serves_works_and_starts_again_when_the_code_changes(tmp_path: Path)
                 return None
 
         wait_until(lambda: answers("/stats") is not None, dev)
+
+        def ready() -> tuple[int, dict[str, Any]]:
+            told = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=10)
+            return told.status_code, told.json()["gates"][-1]
+
+        wait_until(lambda: ready()[0] == 200, dev)
+        assert ready()[1]["gate"] == "worker", (
+            "the worker of `dev` is part of what is ready, though a process of its own"
+        )
         run = httpx.post(f"{url}/runs", json={"plugin_id": "shop", "entry_id": "work"}).json()["run_id"]
         wait_until(lambda: len((answers(f"/runs/{run}/events") or {"items": []})["items"]) >= 6, dev)
         target.write_text(code.format(second="return 'new'"))
@@ -198,7 +207,10 @@ def test_while_the_store_is_away_the_server_is_not_ready_and_says_so_without_det
             assert httpx.post(f"{url}/api/v1/runs", json=GREET).status_code == 201
             database.stop()
             wait_until(lambda: httpx.get(f"{url}/readyz", timeout=30).status_code == 503)
-            assert httpx.get(f"{url}/readyz", timeout=30).json()["reason"] == "the store does not answer"
+            told = httpx.get(f"{url}/readyz", timeout=30)
+            assert told.json()["reason"] == "the store does not answer"
+            assert told.json()["gates"][1]["held"] == "retry_after"
+            assert told.headers["retry-after"] == "2"
             refused = httpx.post(f"{url}/api/v1/runs", json=GREET, timeout=60)
             assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
             assert refused.headers["retry-after"]

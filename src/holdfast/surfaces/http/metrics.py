@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from holdfast.client.views import Stats
 from holdfast.client.workers import GateView
+from holdfast.ready import GateCounts
+from holdfast.store.rows import GateCard
 
 __all__ = ["Metrics"]
 
@@ -23,8 +26,12 @@ class Metrics:
         """Count a request, by its route and not by its path: there are few routes."""
         self._requests[route, method if method in _METHODS else "other", status] += 1
 
-    def text(self, stats: Stats | None, ready: str, streams: int, dropped: int, gates: Sequence[GateView] = ()) -> str:
-        """Write everything down; without the store's figures if it is away."""
+    def text(
+        self, stats: Stats | None, own: Sequence[GateCounts], streams: int, dropped: int, gates: Sequence[GateView] = ()
+    ) -> str:
+        """Write everything down; without the store's figures if it is away. `own` are gates of the server itself."""
+        told = [_Told({"gate": one.gate}, one) for one in own]
+        told += [_Told({"gate": one.gate.name, "worker": one.worker}, one.gate) for one in gates]
         parts = [
             _family(
                 "http_requests_total", "counter", "Requests answered.",
@@ -34,8 +41,7 @@ class Metrics:
             _family("http_streams", "gauge", "Streams that are open.", [({}, streams)]),
             _family("http_streams_dropped_total", "counter", "Streams whose client did not read.", [({}, dropped)]),
             _family("ready_state", "gauge", "1 for the state that each gate is in.",
-                    [({"gate": "server", "state": ready}, 1),
-                     *((_labels(one, state=one.gate.state), 1) for one in gates)]),
+                    [({**one.labels, "state": str(one.counts.state)}, 1) for one in told]),
             _family("store_up", "gauge", "Whether the store answers.", [({}, int(stats is not None))]),
         ]  # fmt: skip
         if stats is not None:
@@ -52,29 +58,35 @@ class Metrics:
                         [({}, stats.oldest_due_seconds or 0.0)]),
                 _family("workers", "gauge", "Workers that were heard of lately.", [({}, stats.workers)]),
             ]  # fmt: skip
-        return "".join(parts + _gates(gates))
+        return "".join(parts + _gates(told))
 
 
-def _gates(gates: Sequence[GateView]) -> list[str]:
-    """Write down what the gates of workers have counted, as they have last reported."""
-    if not gates:
-        return []
+class _Told(NamedTuple):
+    """What a gate has counted, and under which labels that is told."""
+
+    labels: dict[str, str]
+    counts: GateCounts | GateCard
+
+
+def _gates(told: Sequence[_Told]) -> list[str]:
+    """Write down what gates have counted: those of workers, as they have last reported."""
+
+    def each(label: str, field: str) -> Samples:
+        return [
+            ({**one.labels, label: name}, number)
+            for one in told
+            for name, number in sorted(getattr(one.counts, field).items())
+        ]
+
     return [
-        _family("wake_total", "counter", "Wakes of each gate, by source.",
-                [(_labels(one, source=source), n) for one in gates for source, n in sorted(one.gate.wakes.items())]),
-        _family("ready_polls_total", "counter", "Polls of each gate, by what it said.",
-                [(_labels(one, state=state), n) for one in gates for state, n in sorted(one.gate.polls.items())]),
-        _family("ready_seconds_total", "counter", "Time that each gate was in each state.",
-                [(_labels(one, state=state), n) for one in gates for state, n in sorted(one.gate.seconds.items())]),
+        _family("wake_total", "counter", "Wakes of each gate, by source.", each("source", "wakes")),
+        _family("ready_polls_total", "counter", "Polls of each gate, by what it said.", each("state", "polls")),
+        _family("ready_seconds_total", "counter", "Time that each gate was in each state.", each("state", "seconds")),
         _family("ready_waiting", "gauge", "Callers in line at each gate.",
-                [(_labels(one), one.gate.waiting) for one in gates]),
+                [(one.labels, one.counts.waiting) for one in told]),
         _family("ready_violations_total", "counter", "Times that a gate broke the contract of readiness: a bug.",
-                [(_labels(one), one.gate.violations) for one in gates]),
+                [(one.labels, one.counts.violations) for one in told]),
     ]  # fmt: skip
-
-
-def _labels(one: GateView, **more: str) -> dict[str, str]:
-    return {"gate": one.gate.name, "worker": one.worker, **more}
 
 
 _METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"}

@@ -169,7 +169,7 @@ def _outside() -> list[Operation]:
         Operation("GET", "/healthz", PUBLIC, probes.healthz, "Whether the process answers.", {200: probes.Health}),
         Operation(
             "GET", "/readyz", PUBLIC, probes.readyz, "Whether more work may be sent here.",
-            {200: probes.ReadyAnswer, 503: probes.ReadyAnswer},
+            {200: probes.ReadyAnswer, 503: probes.ReadyAnswer}, query=(probes.GATE,),
         ),
         Operation("GET", "/metrics", READ, probes.metrics, "Figures for Prometheus.", {200: Text("text/plain")}),
         Operation("GET", "/openapi.json", READ, get_openapi, "This API, described.", {200: dict[str, Any]}),

@@ -7,7 +7,7 @@ handler raises what nobody foresaw. Then the client gets an id, and the same id 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from starlette.routing import Match
 
@@ -18,8 +18,8 @@ from holdfast.surfaces.http.answers import WHOLE, Answer, Receive, Scope, Send
 from holdfast.surfaces.http.limits import Limits, check_request, heads_of
 from holdfast.surfaces.http.metrics import Metrics
 from holdfast.surfaces.http.operations import Operation
-from holdfast.surfaces.http.probes import Readiness
 from holdfast.surfaces.http.problems import Problem, problem_of
+from holdfast.surfaces.http.readiness import Readiness
 from holdfast.surfaces.http.routes import routes
 from holdfast.surfaces.http.security import HEADS, Guard
 from holdfast.surfaces.http.streams import Hub
@@ -33,15 +33,22 @@ _log = logging.getLogger("holdfast.http")
 
 
 class Service:
-    """An ASGI application over one client."""
+    """An ASGI application over one client; `workers` are those that run beside it and are part of its readiness."""
 
-    def __init__(self, client: Client, keys: Keyring, hosts: Iterable[str] = (), limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        keys: Keyring,
+        hosts: Iterable[str] = (),
+        limits: Limits | None = None,
+        workers: Sequence[str] = (),
+    ) -> None:
         self.client = client
         self.limits = limits or Limits()
         self.guard = Guard(keys, hosts)
         self.hub = Hub(client, self.limits)
         self.metrics = Metrics()
-        self.readiness = Readiness(client)
+        self.readiness = Readiness(client, workers)
         self._table = routes()
         # A path that is a route's own, letter by letter, need not be looked at again nor looked up.
         self._plain = {(one.method, one.path.encode()): one for one in self._table if "{" not in one.path}

@@ -1,0 +1,148 @@
+-- Jobs started in the caller's own transaction can have a budget. Whoever calls as before does.
+DROP FUNCTION {schema}.start_job(
+    text, text, jsonb, text, integer, text, interval, interval, integer, text, jsonb, text
+);
+DROP FUNCTION {schema}.insert_job(
+    text, text, text, text, text, bigint, double precision, double precision, bigint, text, text, text
+);
+
+CREATE FUNCTION {schema}.insert_job(
+    id text, plugin text, entry text, args text, queue text, priority bigint, delay double precision,
+    deadline double precision, max_attempts bigint, key text, attributes text DEFAULT NULL,
+    group_name text DEFAULT NULL, budget text DEFAULT NULL
+) RETURNS TABLE (job text, outcome text) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    now_at  double precision := {schema}.clock();
+    ends    double precision := now_at + nullif(insert_job.deadline, 0);
+    due     double precision := now_at + nullif(insert_job.delay, 0);
+    print   text := left(encode(sha256(convert_to(insert_job.args, 'UTF8')), 'hex'), 32);
+    none    text := repeat('0', 64);
+    payload text;
+    hashed  bytea;
+    other   record;
+    door    record;
+BEGIN
+    payload := '{"args":' || insert_job.args
+        || coalesce(',"attributes":' || insert_job.attributes, '')
+        || coalesce(',"budget":' || insert_job.budget, '')
+        || coalesce(',"deadline":' || {schema}.canonical_double(ends), '')
+        || coalesce(',"due_at":' || {schema}.canonical_double(due), '')
+        || ',"entry":' || to_json(insert_job.entry)::text
+        || ',"fingerprint":"' || print || '"'
+        || coalesce(',"group":' || to_json(insert_job.group_name)::text, '')
+        || coalesce(',"idempotency_key":' || to_json(insert_job.key)::text, '')
+        || ',"max_attempts":' || insert_job.max_attempts
+        || ',"plugin":' || to_json(insert_job.plugin)::text
+        || ',"priority":' || insert_job.priority
+        || ',"queue":' || to_json(insert_job.queue)::text || '}';
+    hashed := sha256(convert_to(
+        '[1,' || to_json(insert_job.id)::text || ',1,' || to_json(insert_job.id || ':1')::text || ',"job_created",null,'
+        || {schema}.canonical_double(now_at) || ',' || payload || ',"' || none || '"]', 'UTF8'
+    ));
+    LOOP
+        SELECT j.id, (j.plugin, j.entry, j.fingerprint) = (insert_job.plugin, insert_job.entry, print) AS same
+            INTO other FROM {schema}.jobs j
+            WHERE j.id = insert_job.id OR (insert_job.key IS NOT NULL AND j.plugin = insert_job.plugin
+                AND j.entry = insert_job.entry AND j.idempotency_key = insert_job.key)
+            ORDER BY j.id = insert_job.id DESC LIMIT 1;
+        IF FOUND THEN
+            RETURN QUERY SELECT other.id, CASE WHEN other.same THEN 'existing' ELSE 'conflict' END;
+            RETURN;
+        END IF;
+        SELECT (l.settings::json ->> 'depth')::bigint AS depth, l.grouped INTO door
+            FROM {schema}.limits l WHERE l.queue = insert_job.queue;
+        IF door.depth IS NOT NULL AND {schema}.waiting(insert_job.queue, door.depth) >= door.depth THEN
+            RETURN QUERY SELECT door.depth::text, 'full'::text;
+            RETURN;
+        ELSIF insert_job.group_name IS NOT NULL AND door.grouped IS NOT TRUE THEN
+            INSERT INTO {schema}.limits AS l (queue, settings, grouped)
+                VALUES (insert_job.queue, '{"queue":' || to_json(insert_job.queue)::text || '}', true)
+                ON CONFLICT ON CONSTRAINT limits_pkey DO UPDATE SET grouped = true WHERE NOT l.grouped;
+        END IF;
+        INSERT INTO {schema}.jobs (
+            id, plugin, entry, queue, priority, created_at, deadline, max_attempts, idempotency_key, fingerprint,
+            facts, group_name, version, head, state, attempt, attempts, run, started, due_at, updated_at, pause, claimable, ends_at
+        ) VALUES (
+            insert_job.id, insert_job.plugin, insert_job.entry, insert_job.queue, insert_job.priority, now_at, ends,
+            insert_job.max_attempts, insert_job.key, print,
+            '{"attributes":' || insert_job.attributes || '}', coalesce(insert_job.group_name, ''), 1, encode(hashed, 'hex'), 'queued',
+            0, 0, 1, false, coalesce(due, now_at), now_at, false, due IS NULL, ends
+        ) ON CONFLICT DO NOTHING;  -- waits for whoever is creating the same; then it is there to be found, or is not
+        EXIT WHEN FOUND;
+    END LOOP;
+    INSERT INTO {schema}.events (job, seq, type, payload, attempt, at, schema, prev, hash)
+        VALUES (insert_job.id, 1, 'job_created', payload::json, NULL, now_at, 1, decode(none, 'hex'), hashed);
+    INSERT INTO {schema}.attributes (name, value, job)
+        SELECT a.key, {schema}.canonical(a.value), insert_job.id FROM jsonb_each(insert_job.attributes::jsonb) AS a;
+    PERFORM pg_notify('holdfast_{schema}', '3:');  -- told with the commit: an event, and work
+    RETURN QUERY SELECT insert_job.id, 'created'::text;
+END
+$$;
+
+CREATE FUNCTION {schema}.start_job(
+    plugin text,
+    entry text,
+    args jsonb DEFAULT '{}',
+    queue text DEFAULT 'default',
+    priority integer DEFAULT 0,
+    key text DEFAULT NULL,
+    delay interval DEFAULT NULL,
+    deadline interval DEFAULT NULL,
+    max_attempts integer DEFAULT 5,
+    id text DEFAULT NULL,
+    attributes jsonb DEFAULT NULL,
+    group_name text DEFAULT NULL,
+    budget jsonb DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    written text := {schema}.canonical(args);
+    amounts jsonb;
+    made    record;
+BEGIN
+    IF jsonb_typeof(args) IS DISTINCT FROM 'object' THEN
+        RAISE EXCEPTION 'the arguments of a job are an object: names and values' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF octet_length(convert_to(written, 'UTF8')) > 8388608 THEN
+        RAISE EXCEPTION 'the arguments have more than 8388608 bytes' USING ERRCODE = 'program_limit_exceeded';
+    ELSIF coalesce(plugin, '') = '' OR coalesce(entry, '') = '' OR coalesce(queue, '') = '' OR key = '' OR id = ''
+        OR group_name = '' OR length(group_name) > 255
+        OR greatest(length(plugin), length(entry), length(queue), length(key)) > 1000 OR length(id) > 255 THEN
+        RAISE EXCEPTION 'plugin, entry, queue and key are text of 1 to 1000 characters, an id or a group of 1 to 255'
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF jsonb_typeof(attributes) <> 'object' OR EXISTS (
+        SELECT 1 FROM jsonb_each(CASE jsonb_typeof(attributes) WHEN 'object' THEN attributes ELSE '{}' END) AS a
+        WHERE jsonb_typeof(a.value) NOT IN ('string', 'number', 'boolean') OR length(a.value::text) > 257
+            OR length(a.key) NOT BETWEEN 1 AND 1000
+    ) THEN
+        RAISE EXCEPTION 'attributes are an object of names with text of at most 255 characters, numbers or flags'
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF budget IS NOT NULL AND (jsonb_typeof(budget) <> 'object' OR budget = '{}' OR (
+        SELECT count(*) > 16 OR bool_or(
+            length(b.key) > 64 OR b.key !~ '^[[:alpha:]_][[:alnum:]_]*$' OR CASE jsonb_typeof(b.value)
+                WHEN 'number' THEN b.value::numeric < 0 OR b.value::numeric >= 9007199254.740992 ELSE true END
+        ) FROM jsonb_each(CASE jsonb_typeof(budget) WHEN 'object' THEN budget ELSE '{}' END) AS b
+    )) THEN
+        RAISE EXCEPTION 'a budget is an object of 1 to 16 units such as tokens or usd, each 0 or more and under 9e9'
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF priority IS NULL OR coalesce(max_attempts, 0) < 1 OR delay < interval '0' OR deadline < interval '0' THEN
+        RAISE EXCEPTION 'priority is a whole number, max_attempts at least 1, delay and deadline are not negative'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- Amounts are kept in whole millionths: ten times 0.1 is 1.
+    SELECT jsonb_object_agg(b.key, round(b.value::numeric * 1000000)::bigint) INTO amounts FROM jsonb_each(budget) AS b;
+    SELECT * INTO made FROM {schema}.insert_job(
+        coalesce(start_job.id, {schema}.new_id()), plugin, entry, written, queue, priority,
+        extract(epoch FROM delay)::double precision, extract(epoch FROM deadline)::double precision, max_attempts, key,
+        {schema}.canonical(nullif(attributes, '{}')), group_name, {schema}.canonical(amounts)
+    );
+    IF made.outcome = 'full' THEN
+        RAISE EXCEPTION 'the queue % holds % jobs that wait, and takes no more', quote_literal(queue), made.job
+            USING ERRCODE = 'configuration_limit_exceeded', HINT = 'try again later, or raise its depth';
+    END IF;
+    IF made.outcome = 'conflict' THEN
+        RAISE EXCEPTION 'the key % belongs to job %, which was started with something else',
+            quote_literal(coalesce(key, start_job.id)), made.job USING ERRCODE = 'unique_violation',
+            HINT = 'use another key, or the same arguments';
+    END IF;
+    RETURN made.job;
+END
+$$;
