@@ -41,6 +41,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         queue: the queue, if not the job's own.
         group: whose it is among those that share the queue: a tenant, a customer.
         attributes: what it is to be found by.
+        plan: a plan of its own, if the entry is open to them; see the page on plans.
     """
 
     plugin_id: str
@@ -53,6 +54,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     queue: str | None = None
     group: str | None = None
     attributes: dict[str, Attribute] = {}
+    plan: dict[str, Any] | None = None
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -119,6 +121,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         queue: where its runs go unless told otherwise.
         deadline_seconds: how long a run may take; None is no limit.
         parameters: a JSON Schema of its arguments.
+        open: whether whoever may start it may give its runs a plan of their own.
     """
 
     plugin_id: str
@@ -127,6 +130,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     deadline_seconds: float | None
     parameters: dict[str, Any]
+    open: bool = False
 
 
 class Explanation(msgspec.Struct, frozen=True):
