@@ -520,6 +520,51 @@ def test_a_run_can_be_given_a_plan_of_its_own(app: App) -> None:
     play(story())
 
 
+def test_a_plan_of_its_own_may_have_inputs_of_its_own(app: App) -> None:
+    @app.step
+    async def add(one: int, two: int) -> int:
+        return one + two
+
+    entry = app.plan("sum", input={"one": 1})
+    entry.call(add, one=entry.input.one, two=2)
+    own = Draft("own", input={"two": 5})
+    own.call(add, one=own.input.first, two=own.input.two)
+
+    async def story() -> None:
+        run = await entry.given(own).astart(first=10)
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"add": 15}
+
+    play(story())
+
+
+def test_an_index_that_is_none_fails_its_node_alone(app: App) -> None:
+    @app.step
+    async def items() -> Any:
+        return [1, 2]
+
+    @app.step
+    async def take(item: Any) -> Any:
+        return item
+
+    parts = {"last": "-1", "dashes": "--1", "long": "9" * 5000, "foreign": "\u0661"}
+    draft = app.plan("parts")
+    draft.call(items)
+    for name, part in parts.items():
+        draft.call(take, id=name, item={"$ref": f"items.{part}"})
+
+    async def story() -> None:
+        run = await draft.astart()
+        await drain(app)
+        with pytest.raises(RunFailed) as failed:
+            await run.aresult(timeout=5)
+        assert "3 of 5 nodes" in str(failed.value)
+        assert all(f"{name}: " in str(failed.value) for name in ("dashes", "long", "foreign"))
+        assert (await states(app, run.id))["last"] == "done"
+
+    play(story())
+
+
 def test_a_fork_reuses_what_came_before_and_calls_no_tool_of_it_again(app: App) -> None:
     seen: list[str] = []
 

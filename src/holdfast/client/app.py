@@ -19,7 +19,7 @@ from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
 from holdfast.client import enlisting
-from holdfast.client.entries import chosen, described
+from holdfast.client.entries import chosen, described, following
 from holdfast.client.explain import explain, look
 from holdfast.client.exporting import content, exported
 from holdfast.client.forking import Forking
@@ -107,6 +107,8 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         function = self.entries.get((creation.plugin_id, creation.entry_id))
         if function is None:
             raise UnknownEntry(f"{creation.plugin_id}.{creation.entry_id}", [".".join(name) for name in self.entries])
+        if creation.plan is not None:  # a large one takes a while to check, and others are served meanwhile
+            function = await asyncio.to_thread(following, function, creation.plan)
         plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
         submit = self.submission(chosen(function, creation), new_id(), plain, await self._store().now())
         submitted = await self._journal().write(submit)

@@ -26,11 +26,10 @@ __all__ = ["PlanJob", "planner"]
 
 
 class _Inputs(Signature):
-    """The arguments of a plan: checked against what its nodes take, kept as JSON."""
+    """The arguments of a plan: checked against what its nodes take when a run is started, kept as JSON."""
 
     def decode(self, plain: dict[str, Any]) -> dict[str, Any]:
-        """Check stored arguments, and give them as they are."""
-        super().decode(plain)
+        """Give stored arguments as they are: they fit the plan that was recorded with them, if not that of the app."""
         return plain
 
     def decode_result(self, plain: Any) -> Any:
@@ -46,6 +45,7 @@ class PlanJob(Draft, JobFunction[..., Any]):
         self._of_app = names
         self._whole = given
         self._checked: tuple[int, Plan, _Inputs] | None = None
+        self.open = False  # whether others may give its runs plans of theirs
         self.replaced = False  # whether its runs follow another plan than that of the app
         JobFunction.__init__(self, self._run, **entry)
 

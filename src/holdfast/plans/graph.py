@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,8 +19,9 @@ from holdfast.plans.model import (
     references,
 )
 
-__all__ = ["RESERVED", "Graph", "Missing", "dig", "filled", "values_of"]
+__all__ = ["INDEX", "RESERVED", "Graph", "Missing", "dig", "filled", "values_of"]
 
+INDEX = re.compile(r"-?[0-9]{1,9}")  # of a part of a list
 RESERVED = ("input", "item", "index")  # what a reference may begin with besides an id
 
 
@@ -85,12 +87,13 @@ class Graph:
         inside = set(self.nodes) - set(self.order())
         if not inside:
             return []
-        path: list[str] = [next(name for name in self.nodes if name in inside)]
+        last = next(name for name in self.nodes if name in inside)
+        places = {last: 0}
         while True:  # every node left depends on another that is left: going back, one is met twice
-            before = next(name for name in self.needs[path[-1]] if name in inside)
-            if before in path:
-                return [before, *reversed(path[path.index(before) :])]
-            path.append(before)
+            last = next(name for name in self.needs[last] if name in inside)
+            if last in places:
+                return [last, *reversed(list(places)[places[last] :])]
+            places[last] = len(places)
 
 
 def values_of(node: Node) -> Any:
@@ -135,10 +138,10 @@ def dig(value: Any, path: str) -> Any:
     for part in path.split(".") if path else ():
         if isinstance(value, dict) and part in value:
             value = value[part]
-        elif isinstance(value, list) and part.lstrip("-").isdecimal() and -len(value) <= int(part) < len(value):
+        elif isinstance(value, list) and INDEX.fullmatch(part) and -len(value) <= int(part) < len(value):
             value = value[int(part)]
         else:
-            raise Missing(f"there is no {part!r} in {_shape(value)}")
+            raise Missing(f"there is no {part!r:.60} in {_shape(value)}")
     return value
 
 

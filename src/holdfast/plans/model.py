@@ -39,6 +39,8 @@ __all__ = [
 
 NODES_MAX = 10_000  # of one plan, with everything that it was extended by
 LIMIT = 100  # nodes at once, unless the plan says otherwise
+PROBLEMS_MAX = 100  # that are told; whoever has so many has made one mistake many times
+MORE = "and more: mend these first"
 REF, LITERAL, EXTEND = "$ref", "$literal", "$extend"
 
 Time = float | int | str | None
@@ -193,7 +195,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         with contextlib.suppress(msgspec.ValidationError, TypeError):
             return msgspec.convert(data, cls)  # at once, and fast; if that does not do, see what is wrong, node by node
         wrong: list[str] = []
-        nodes = [node for node in (_node(place, one, wrong) for place, one in enumerate(listed)) if node is not None]
+        nodes = []
+        for place, one in enumerate(listed):
+            node = _node(place, one, wrong)
+            nodes += [node] if node is not None else []
+            if len(wrong) >= PROBLEMS_MAX:
+                wrong.append(MORE)
+                break
         try:
             read = msgspec.convert({**data, "nodes": ()}, cls)
         except (msgspec.ValidationError, TypeError) as error:

@@ -295,7 +295,7 @@ class _Running:
         try:
             return dig(self._results[name], path)
         except Missing as error:
-            raise Missing(f"{ref}: {error}") from None
+            raise Missing(f"{ref:.100}: {error}") from None
 
     def _look_up_in(self, unit: _Unit, ref: str) -> Any:
         name, _, path = ref.partition(".")
