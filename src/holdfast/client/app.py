@@ -89,7 +89,7 @@ class App(Planning, StoreLimits, StoreGates, Forking):
             made = await enlisting.astart(self._relative(function, args, kwargs), self.url, given)
             return RunHandle(self, made, function)
         plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
-        submit = self.submission(function, new_id(), plain, await self._store().now())
+        submit = self.submission(function, new_id(), plain, await self._moment(function))
         submitted = await self._journal().write(submit)
         return RunHandle(self, submitted.job, function)
 
@@ -110,7 +110,8 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         if creation.plan is not None:  # a large one takes a while to check, and others are served meanwhile
             function = await asyncio.to_thread(following, function, creation.plan)
         plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
-        submit = self.submission(chosen(function, creation), new_id(), plain, await self._store().now())
+        function = chosen(function, creation)
+        submit = self.submission(function, new_id(), plain, await self._moment(function))
         submitted = await self._journal().write(submit)
         if submitted.at is None:
             return Created(await self.aget(submitted.job), submitted.existing)
@@ -135,7 +136,7 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         """Start many runs of one job at once; the list of their ids, in order."""
         function = self.entry(job)
         limit = self.config.payload_bytes_max
-        now = await self._store().now()
+        now = await self._moment(function)
         commands = [
             self.submission(function, new_id(), plain, now)
             for plain in [function.signature.encode((), dict(one), limit) for one in arguments]  # all are checked first
@@ -147,6 +148,10 @@ class App(Planning, StoreLimits, StoreGates, Forking):
                     raise submitted
                 names.append(submitted.job)
         return names
+
+    async def _moment(self, job: JobFunction[..., Any]) -> float:
+        """The store's time, where something counts from it."""
+        return await self._store().now() if job.timed else 0.0
 
     def submission(self, job: JobFunction[..., Any], name: str, plain: dict[str, Any], now: float) -> Submit:
         """Put together the command that creates a job."""
