@@ -115,8 +115,7 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         submitted = await self._journal().write(submit)
         if submitted.at is None:
             return Created(await self.aget(submitted.job), submitted.existing)
-        # Nobody can have changed it before it was there, so it need not be read.
-        record = RunRecord(
+        record = RunRecord(  # nobody can have changed it before it was there, so it need not be read
             run_id=submitted.job,
             plugin_id=submit.plugin,
             entry_id=submit.entry,
