@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.machines import JobState
@@ -15,7 +17,7 @@ from holdfast.store.rows import Job
 from holdfast.store.sql_rows import job_of
 from support.postgres import fresh_schema, server
 from support.postgres_store import claim, submit, with_store
-from support.stories import play
+from support.stories import play, until
 
 STEP = (("node_started", {"node": "s:0", "name": "s", "try": 1, "args": {}}),)
 
@@ -65,6 +67,31 @@ def test_what_another_process_has_changed_is_read_again(read: list[str]) -> None
         await there.close()
 
     play(story())
+
+
+def test_what_changes_while_its_lock_is_waited_for_is_read_again() -> None:
+    """The row that the lock is given for is the one that was written meanwhile."""
+    schema = fresh_schema()
+
+    async def story(store: PostgresStore) -> None:
+        await store.commit([submit("a")])
+        await store.commit([claim()])
+        with psycopg.connect(server().url) as other, psycopg.connect(server().url, autocommit=True) as looking:
+            other.execute(f"UPDATE {schema}.jobs SET pause = true WHERE id = 'a'".encode())
+            assert store._write_connection is not None
+            pid = store._write_connection.info.backend_pid
+
+            async def waits() -> bool:
+                asked = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+                return looking.execute(asked, (pid,)).fetchone() == (True,)
+
+            renewing = asyncio.create_task(store.commit([Renew("w", (("a", 1),), 60)]))
+            await until(waits)
+            other.commit()
+            (leases,) = await renewing
+        assert leases.pause == {"a"}
+
+    with_store(story, schema)
 
 
 def test_rows_are_forgotten_with_the_connection(read: list[str]) -> None:
