@@ -29,7 +29,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
 from holdfast.machines import Event, JobState, RunRecord
@@ -52,7 +51,7 @@ from holdfast.store.looking import (
     past_of,
     record_of_newest,
 )
-from holdfast.store.postgres_connections import in_a_line, leave
+from holdfast.store.postgres_connections import connect, in_a_line, leave
 from holdfast.store.postgres_limits import LooksOn
 from holdfast.store.postgres_listener import Listener
 from holdfast.store.postgres_schema import Connection, migrate, quoted, require
@@ -70,7 +69,6 @@ TRIES = 6  # of a batch that stands in somebody's way, before it is given up
 GIVING_WAY_SECONDS = 0.01  # longest pause before the second of these tries; doubled for each one after it
 FLOOR_SECONDS = 1.0
 PATIENCE_SECONDS = 0.6  # how long a session lock may be missing before its worker is taken to be dead
-SILENCE_SECONDS = 15  # how long a server may not acknowledge anything before its connection is given up
 
 _IN_THE_WAY = (
     psycopg.errors.DeadlockDetected,
@@ -266,11 +264,7 @@ class PostgresStore(LooksOn):
     # Machinery
 
     def _connect(self) -> Connection:
-        usual: dict[str, Any] = {"application_name": "holdfast", "connect_timeout": 10}
-        usual |= {"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 2}
-        usual["tcp_user_timeout"] = SILENCE_SECONDS * 1000
-        chosen = {**usual, **conninfo_to_dict(self._url)}
-        return psycopg.connect(**chosen, autocommit=True, prepare_threshold=None)
+        return connect(self._url)
 
     def _connected_for_writing(self) -> Connection:
         if self._write_connection is None or self._write_connection.closed:
@@ -321,7 +315,7 @@ class PostgresStore(LooksOn):
         self, connection: Connection, batch: Sequence[c.Command], *, looking_first: bool
     ) -> tuple[list[Any], int]:
         with connection.pipeline():
-            connection.execute("BEGIN")
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # whatever the role would begin with
             locks, seen = self._listener.locks, self._seen
             transaction = Transaction(connection, self._sql, looking_first=looking_first, locks=locks, seen=seen)
             answers = transaction.carry_out(batch)
