@@ -30,7 +30,8 @@ __all__ = ["Transaction"]
 
 PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
 MARKS = [chr(number) for number in range(30, 0, -1)]  # what may stand between values that are sent as one text
-_WAITING, _ENDS_BADLY = JobEvent.WAITING.value, frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
+_COMPLETED, _WAITING = JobEvent.COMPLETED.value, JobEvent.WAITING.value
+_ENDS_BADLY = frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 _LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # what asks for limits
 _encode = msgspec.json.Encoder().encode
 
@@ -65,10 +66,12 @@ class Transaction(PostgresLimits):
         signalled |= {command.job for command in batch if isinstance(command, c.Append) and _waits(command)}
         fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
         rows = self._connection.execute(self._sql.lock_rows, (names,)) if names else None
+        kept = self._connection.execute(self._sql.keep_places, {"names": names}) if _hands_on(batch) else None
         inboxes = self._connection.execute(self._sql.signals, (list(signalled),)) if signalled else None
         limits = self._connection.execute(self._sql.limits) if any(isinstance(one, _LIMITED) for one in batch) else None
         clock = self._connection.execute(self._sql.clock)
         self._stored.update(dict.fromkeys([*names, *fresh]))
+        self._kept = frozenset(queue for queue, _ in kept.fetchall()) if kept is not None else self._kept
         self._inboxes.update({job: [] for job in signalled})
         self._have(rows.fetchall() if rows is not None else [])
         self._read_inboxes(inboxes.fetchall() if inboxes is not None else [])
@@ -262,6 +265,16 @@ class Transaction(PostgresLimits):
             row["id"] = job.id
             rows.append(row)
         return _encode(rows).decode()
+
+
+def _hands_on(batch: Sequence[c.Command]) -> bool:
+    """Whether a batch ends jobs and then claims others, and does nothing else for which it may have to wait."""
+    *before, last = batch or (None,)
+    return (
+        isinstance(last, c.Claim)
+        and all(isinstance(one, c.Append) and not _fails(one) and not _waits(one) for one in before)
+        and any(one.events and one.events[-1][0] == _COMPLETED for one in before if isinstance(one, c.Append))
+    )
 
 
 def _fails(command: c.Append) -> bool:
