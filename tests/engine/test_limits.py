@@ -31,11 +31,11 @@ async def _small_groups_done(url: str, big: int) -> float:
     app = app_of(url)
     await app.aset_limits(Limits(queue="shared", concurrency=4))
     shared = app.entries["shop", "shared"]
-    await app.astart_many(shared.options(group="big"), [{"seconds": 0.03} for _ in range(big)])
+    await app.astart_many(shared.options(group="big"), [{"seconds": 0.01} for _ in range(big)])
     small = [
         name
         for group in range(10)
-        for name in await app.astart_many(shared.options(group=f"small-{group}"), [{"seconds": 0.03}] * 10)
+        for name in await app.astart_many(shared.options(group=f"small-{group}"), [{"seconds": 0.01}] * 10)
     ]
     begun = await app.store().now()
     working = app.worker(concurrency=20)

@@ -9,6 +9,7 @@ other looks while that one has not committed yet, if that makes a difference: a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -233,6 +234,60 @@ def test_a_claim_counts_what_one_that_it_waited_for_has_let_go(lab: Lab) -> None
         answers = lab.play(order, (done(), claim("v")))
         running = [row for row in lab.rows() if " running " in row.partition(":")[0]]
         assert (answers[1], len(running)) in {("b", 1), ("none", 0)}, order
+
+
+def handing_on(job: str, worker: str, lease_seconds: float = LEASE) -> tuple[Command, ...]:
+    taking = Claim(worker=worker, entries=claim("").entries, queues=None, limit=5, lease_seconds=lease_seconds)
+    return Append(job, 1, (("job_completed", {}),)), taking
+
+
+def test_two_that_hand_places_on_and_one_that_counts_in_every_order(lab: Lab) -> None:
+    """Whoever ends a job takes one in its place, whatever the others do; and there are never more than two."""
+    limited = SetLimits(Limits(queue="default", concurrency=2))
+    for order in orders(3, 2):
+        lab.fresh(limited, submit("a"), submit("b"), claim("w"), claim("w"), *map(submit, "cdef"))
+        answers = lab.play(order, (handing_on("a", "v"), handing_on("b", "w"), claim("u")), TWO_STEPS)
+        assert answers[2] == "none", order
+        assert {answers[0], answers[1]} <= set("cdef"), order
+        assert Counter(row.split()[1] for row in lab.rows()) == {"completed": 2, "running": 2, "queued": 2}
+
+
+def test_a_place_is_not_counted_as_free_while_it_is_handed_on_though_its_lease_runs_out(lab: Lab) -> None:
+    lab.fresh(SetLimits(Limits(queue="default", concurrency=1)), *RUNNING, submit("b"), submit("c"))
+    one, other, _ = lab.sessions
+    one.take(handing_on("a", "v", 10 * LEASE))
+    one.begin("read")
+    lab.settle()
+    lab.clock.move(LATE)
+    other.take(claim("u"))
+    for step in ("read", "decide"):
+        other.begin(step)
+    lab.settle()
+    for step in ("decide", "commit"):
+        one.begin(step)
+    lab.settle()
+    other.begin("commit")
+    lab.settle()
+    assert [said(session.answer) for session in (one, other)] == ["b", "none"]
+    assert [row.split()[1] for row in lab.rows()] == ["completed", "running", "queued"]
+
+
+def test_a_rate_that_another_claim_is_taking_from_is_not_waited_for(lab: Lab) -> None:
+    lab.fresh(SetLimits(Limits(queue="default", rate=10, burst=5)), *map(submit, "abc"))
+    one, other, _ = lab.sessions
+    for session, worker in ((one, "v"), (other, "w")):
+        session.take(claim(worker))
+        for step in ("read", "decide"):
+            session.begin(step)
+        lab.settle()
+        assert all(step.done() for step in session.running), "it waits for nobody"
+    assert said(other.answer) == "none"
+    (held,) = other.answer.held
+    assert (held.why, held.until, held.slack) == ("turn", lab.clock.now() + 0.02, 0.4)
+    for session in (one, other):
+        session.begin("commit")
+    lab.settle()
+    assert [row.split()[1] for row in lab.rows()] == ["running", "queued", "queued"]
 
 
 THREE: dict[str, tuple[float, tuple[Command, ...], set[tuple[str, str]]]] = {

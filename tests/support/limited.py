@@ -19,8 +19,8 @@ from holdfast.store import Bury, QueueState, Reclaim
 from support.scripts import load
 
 TARGET = Path(__file__).parent.parent / "engine" / "limited_shop.py"
-CONCURRENCY, RATE, BURST = 5, 100.0, 50
-JOB_SECONDS = 0.5  # many times what it takes to hand a place on, which is what is lost of them
+CONCURRENCY, RATE, BURST = 5, 100.0, 20
+JOB_SECONDS = 0.05
 
 
 class Tally(NamedTuple):
@@ -57,7 +57,7 @@ def app_of(url: str) -> App:
     return app
 
 
-async def torture(url: str, seconds: float, seed: int, pause_seconds: float = 1.5) -> Tally:
+async def torture(url: str, seconds: float, seed: int, pause_seconds: float = 1.2) -> Tally:
     """Let four processes work on both queues, kill one now and then, and look at everything at the end."""
     rng, app = random.Random(seed), app_of(url)
     await app.aset_limits(Limits(queue="few", concurrency=CONCURRENCY))

@@ -74,6 +74,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return float(self.burst) if self.burst is not None else max(1.0, self.rate or 0.0)
 
     @property
+    def slack(self) -> float:
+        """For how many seconds after the first token more are saved up."""
+        return (self.capacity - 1.0) / self.per_second if self.rate is not None else 0.0
+
+    @property
     def retry_after_seconds(self) -> float:
         """When it is worth to submit again to a full queue: a tenth of it has gone by then, as far as a rate tells."""
         least, most = RETRY_SECONDS
@@ -86,10 +91,11 @@ class Held(msgspec.Struct, frozen=True):
 
     Attributes:
         queue: the queue.
-        why: ``concurrency``, ``group_concurrency``, ``rate`` or ``paused``.
-        limit: the number that was set; 0 of a queue that is paused.
+        why: ``concurrency``, ``group_concurrency``, ``rate``, ``paused``, or ``turn``: another claim takes from it.
+        limit: the number that was set; 0 of a queue that is paused, or another's turn.
         remaining: what is left of it.
         until: when it is worth to claim again, of a rate; else None: a lease that ends, or a changed row, decides.
+        slack: for how many seconds after that nothing is lost if nobody claims: what comes by then is saved up.
     """
 
     queue: str
@@ -97,6 +103,7 @@ class Held(msgspec.Struct, frozen=True):
     limit: float
     remaining: float
     until: float | None = None
+    slack: float = 0.0
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,7 +210,7 @@ def room_of(row: LimitRow, running: int, now: float) -> tuple[int, Held | None]:
         tokens = tokens_of(row, now)
         whole = max(0, math.floor(tokens + NEARLY))
         if whole < room:
-            room, held = whole, Held(row.queue, "rate", limits.rate, tokens, row.opens_at)
+            room, held = whole, Held(row.queue, "rate", limits.rate, tokens, row.opens_at, limits.slack)
     return room, held
 
 

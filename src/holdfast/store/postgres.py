@@ -222,12 +222,12 @@ class PostgresStore(LooksOn):
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
-        found: float | None = (await self._read(self._sql.next_due, (after, after)))[0][0]
+        found: float | None = (await self._read(self._sql.next_due, (after,)))[0][0]
         return found
 
     async def stirs(self) -> bool:
         """See whether there is anything to do, in one read."""
-        return bool((await self._read(self._sql.stirs, (0.0, None)))[0][0])
+        return bool((await self._read(self._sql.stirs, (0.0,)))[0][0])
 
     async def now(self) -> float:
         """Read the server's clock."""

@@ -1,7 +1,13 @@
 """The part of a batch on a PostgreSQL connection that is about limits, and what is read of them.
 
 At READ COMMITTED a count holds only while nobody else can add to it. So a claim locks the rows of the queues that it
-takes from, in the order of their names, and counts with the next statement, which sees whatever was committed before.
+takes from, and counts with the next statement, which sees whatever was committed before. A rate that another claim has
+locked is not waited for: that one takes the tokens that there are, and this one looks again soon.
+
+A transaction that ends a job and claims another of the same queue adds nothing: it hands the place on, and waits for
+nobody who does the same. It keeps those out who count, by a lock that it shares with its like and takes before it
+reads the time: else a lease that runs out meanwhile would be counted as a free place by them, and handed on here. While
+it has that lock it waits for no other.
 """
 
 from __future__ import annotations
@@ -54,6 +60,7 @@ class PostgresLimits(Batch):
         self._sql = statements
         self._promoted = False
         self._taken_as_new: set[str] = set()  # names that nobody has looked for
+        self._kept: frozenset[str] = frozenset()  # queues whose places nobody else can count meanwhile
 
     def _read_limits(self, rows: Iterable[tuple[Any, ...]] | None) -> None:
         """Have the limits at hand, as they were read ahead."""
@@ -124,17 +131,52 @@ class PostgresLimits(Batch):
         return lambda: _by_queue(asked.fetchall())
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
-        """Lock rows in the order of their names, then read the time, then count."""
-        del seen
+        """Lock rows in the order of their names, then read the time, then count. What is handed on needs none of it."""
+        if not self._kept:
+            return self._count(queues)
+        left = {queue: room for queue in queues if (room := self._left_in(queue)) > 0}
+        seen_room = {queue: self._limit_of(queue) - sum(seen.get(queue, {}).values()) for queue in left}
+        found = self._count([queue for queue in queues if queue not in left or seen_room[queue] > left[queue]])
+        counted = {row.queue for row, _ in found}
+        handed = {queue: min(left[queue], seen_room[queue]) for queue in left if queue not in counted}
+        return found + [(self._of(queue), {"": self._limit_of(queue) - room}) for queue, room in handed.items()]
+
+    def _limit_of(self, queue: str) -> int:
+        return self._of(queue).limits.concurrency or 0
+
+    def _left_in(self, queue: str) -> int:
+        """How many places of a queue this transaction has left, and may take again whoever else takes some."""
+        row = self._of(queue)
+        plain = row.limits.rate is None and row.limits.group_concurrency is None and not row.grouped
+        return self.places.free(queue) if queue in self._kept and plain and row.limits.concurrency else 0
+
+    def _count(self, queues: list[str]) -> list[tuple[LimitRow, Running]]:
+        """Count what runs in queues, with everybody else kept out; all in one round trip.
+
+        The time is read anew where what counts may have ended since. Else what is handed on begins when the other ends.
+        """
         if not queues:
             return []
-        rows = self._connection.execute(self._sql.lock_limits, (queues,))
-        clock = self._connection.execute(self._sql.clock)
+        waited_for = [queue for queue in queues if not self._kept and self._of(queue).limits.rate is None]
+        tried = [queue for queue in queues if queue not in waited_for]
+        rows = [self._connection.execute(self._sql.take_limits, (waited_for,))] if waited_for else []
+        rows += [self._connection.execute(self._sql.try_limits, (tried,))] if tried else []
+        later = not self._kept or any(_counts(self._of(queue)) for queue in queues)
+        clock = self._connection.execute(self._sql.clock) if later else None
         counted = self._connection.execute(self._sql.running, (queues,))
+        found = [limits_of(row) for asked in rows for *row, alone in asked.fetchall() if alone]
+        self.now = clock.fetchone()[0] if clock is not None else self.now
+        running = _by_queue(counted.fetchall())
+        # A token that others have left at a later time than this transaction's may not have been there at this one.
+        return [(row, running.get(row.queue, {})) for row in found if later or row.tokens_at <= self.now]
+
+    def lock_row(self, queue: str) -> LimitRow | None:
+        """Wait until nobody takes from a queue, then read the time."""
+        rows = self._connection.execute(self._sql.lock_limits, ([queue],))
+        clock = self._connection.execute(self._sql.clock)
         found = [limits_of(row) for row in rows.fetchall()]
         self.now = clock.fetchone()[0]
-        running = _by_queue(counted.fetchall())
-        return [(row, running.get(row.queue, {})) for row in found]
+        return found[0] if found else None
 
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
         """Find groups by steps through the index."""
@@ -153,6 +195,10 @@ class PostgresLimits(Batch):
             self._at_hand(job)
         self.bring_up([job.id for job in jobs])
         return heads
+
+
+def _counts(row: LimitRow) -> bool:
+    return row.limits.concurrency is not None or row.limits.group_concurrency is not None
 
 
 def entries_of(command: c.Claim) -> dict[str, list[str]]:

@@ -18,13 +18,13 @@ from collections.abc import Callable
 
 import psycopg
 
-from holdfast.store.changes import ASKED, EVENTS, WORK
+from holdfast.store.changes import ASKED, EVENTS, ROOM, WORK
 from holdfast.store.postgres_connections import is_a_session
 from holdfast.store.postgres_schema import Connection, number_of
 
 __all__ = ["Listener", "lock_key"]
 
-EVERYTHING = EVENTS | WORK | ASKED
+EVERYTHING = EVENTS | WORK | ASKED | ROOM
 AGAIN_SECONDS = 0.2  # between tries to connect
 TURN_SECONDS = 0.5  # how long the thread sleeps when nobody says anything
 

@@ -28,6 +28,7 @@ class Statements:
         self._finding(schema)
         self._producing(schema)
         self._workers(schema)
+        self._locking(schema)
         self._limiting(schema)
 
     def _reading(self, schema: str) -> None:
@@ -144,8 +145,7 @@ class Statements:
         self.next_due = (
             f"SELECT least((SELECT min(due_at) FROM {schema}.jobs WHERE state = 'queued' AND NOT claimable AND due_at >"
             f" coalesce(%s, {schema}.clock())), (SELECT min(lease_until) FROM {schema}.jobs WHERE state = 'running'),"
-            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL),"
-            f" (SELECT min(opens_at) FROM {schema}.limits WHERE opens_at > coalesce(%s, {schema}.clock())))"
+            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL))"
         )
         self.dead = (
             f"SELECT name FROM {schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
@@ -159,9 +159,32 @@ class Statements:
         )
         self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"
 
+    def _locking(self, schema: str) -> None:
+        """Who may take from queues with limits: those who count alone, those who hand places on together."""
+        self.lock_limits = (
+            f"SELECT {LIMIT_COLUMNS} FROM {schema}.limits WHERE queue = ANY(%s) ORDER BY queue FOR UPDATE"
+        )
+        key = f"hashtext('holdfast:{schema}'), hashtext(q.queue)".replace("%", "%%")
+        counts_places = (
+            "NOT q.grouped AND q.settings::json->>'concurrency' IS NOT NULL AND q.settings::json->>'rate' IS NULL"
+        )
+        self.try_limits = (
+            f"WITH q AS ({self.lock_limits} SKIP LOCKED) SELECT {LIMIT_COLUMNS},"
+            f" CASE WHEN {counts_places} THEN pg_try_advisory_xact_lock({key}) ELSE true END FROM q"
+        )
+        self.take_limits = (
+            f"WITH q AS ({self.lock_limits}) SELECT {LIMIT_COLUMNS},"
+            f" CASE WHEN {counts_places} THEN pg_advisory_xact_lock({key}) IS NOT NULL ELSE true END FROM q"
+        )
+        self.keep_places = (
+            f"SELECT q.queue, pg_advisory_xact_lock_shared({key}) FROM (SELECT q.queue FROM {schema}.limits q"
+            f" WHERE {counts_places} AND EXISTS (SELECT 1 FROM"
+            f" {schema}.jobs j WHERE j.id = ANY(%(names)s) AND j.queue = q.queue) AND NOT EXISTS (SELECT 1 FROM"
+            f" {schema}.jobs j WHERE j.id = ANY(%(names)s) AND j.parent IS NOT NULL) ORDER BY q.queue OFFSET 0) q"
+        )
+
     def _limiting(self, schema: str) -> None:
         self.limits = f"SELECT {LIMIT_COLUMNS} FROM {schema}.limits"
-        self.lock_limits = f"{self.limits} WHERE queue = ANY(%s) ORDER BY queue FOR UPDATE"
         values = ", ".join(["%s"] * len(LIMIT_WRITTEN.split(", ")))
         changes = ", ".join(f"{name} = excluded.{name}" for name in LIMIT_WRITTEN.split(", "))
         put = f"INSERT INTO {schema}.limits AS l ({LIMIT_WRITTEN}) VALUES ({values}) ON CONFLICT (queue) DO UPDATE SET"

@@ -31,7 +31,8 @@ __all__ = ["Transaction"]
 
 PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
 MARKS = [chr(number) for number in range(30, 0, -1)]  # what may stand between values that are sent as one text
-_WAITING, _ENDS_BADLY = JobEvent.WAITING.value, frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
+_COMPLETED, _WAITING = JobEvent.COMPLETED.value, JobEvent.WAITING.value
+_ENDS_BADLY = frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 _LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # what asks for limits
 _encode = msgspec.json.Encoder().encode
 
@@ -71,11 +72,13 @@ class Transaction(PostgresLimits):
         fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
         lock = self._sql.lock_names if self._seen.knows_most(names) else self._sql.lock_rows
         rows = self._connection.execute(lock, (names,)) if names else None
+        kept = self._connection.execute(self._sql.keep_places, {"names": names}) if _hands_on(batch) else None
         inboxes = self._connection.execute(self._sql.signals, (list(signalled),)) if signalled else None
         limits = self._connection.execute(self._sql.limits) if any(isinstance(one, _LIMITED) for one in batch) else None
         clock = self._connection.execute(self._sql.clock)
         self._taken_as_new = fresh
         self._stored.update(dict.fromkeys([*names, *fresh]))
+        self._kept = frozenset(queue for queue, _ in kept.fetchall()) if kept is not None else self._kept
         self._inboxes.update({job: [] for job in signalled})
         found = rows.fetchall() if rows is not None else []
         self._have(found if lock is self._sql.lock_rows else self._changed_since(found))
@@ -281,6 +284,16 @@ class Transaction(PostgresLimits):
             row["id"] = job.id
             rows.append(row)
         return _encode(rows).decode()
+
+
+def _hands_on(batch: Sequence[c.Command]) -> bool:
+    """Whether a batch ends jobs and then claims others, and does nothing else for which it may have to wait."""
+    *before, last = batch or (None,)
+    return (
+        isinstance(last, c.Claim)
+        and all(isinstance(one, c.Append) and not _fails(one) and not _waits(one) for one in before)
+        and any(one.events and one.events[-1][0] == _COMPLETED for one in before if isinstance(one, c.Append))
+    )
 
 
 def _fails(command: c.Append) -> bool:

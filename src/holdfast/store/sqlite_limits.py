@@ -114,6 +114,10 @@ class SqliteLimits(Batch):
         """Everybody else is out already."""
         return [(self._of(queue), dict(seen.get(queue, {}))) for queue in queues]
 
+    def lock_row(self, queue: str) -> LimitRow | None:
+        """Everybody else is out already."""
+        return self._all_limits().get(queue)
+
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
         """Find groups by steps through the index."""
         found: set[tuple[int, str]] = set()
