@@ -191,6 +191,8 @@ def test_what_one_is_told_holds_for_everybody_who_shares_the_gate(app: App) -> N
             row = await app.store().get(handle.id)
             assert row is not None
             assert row.due_at - now > 3000
+            said = (await app.aexplain(handle.id)).explanation
+            assert said.startswith("It waits for the gate model, to call "), "the one that was told so, too"
 
     play(story())
     assert asked == ["ask"]
