@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import App, Config, InvalidArguments, RetryAfter, RunFailed
+from holdfast import App, Config, InvalidArguments, RetryAfter, RunFailed, gather
 from holdfast.machines import HistoryEvent, JobEvent, JobState
 from holdfast.ready import BackoffGate, ConcurrencyGate, all_of, raise_violation
 from support.stories import drain, play, quick, until
@@ -129,6 +129,92 @@ def test_a_call_whose_gate_opens_much_later_gives_its_slot_back(url: str) -> Non
     app.close()
 
 
+def test_calls_that_stand_in_line_for_long_give_their_slots_back_and_the_first_stays(url: str) -> None:
+    """Nobody can say when the share comes back: two slots, three jobs that wait for it, and one that does not."""
+    app = App("shop", config=quick(url, gate_park_seconds=0.05))
+    gate = ConcurrencyGate(1, name="model")
+    called: list[int] = []
+
+    @app.tool(gate=gate)
+    async def ask(number: int) -> int:
+        called.append(number)
+        return number
+
+    @app.job
+    async def held(number: int) -> int:
+        return await ask(number)
+
+    @app.job
+    async def other() -> str:
+        return "done"
+
+    async def story() -> None:
+        share = gate.try_acquire()
+        assert share is not None
+        runs = [await held.astart(number) for number in range(3)]
+        worker = app.worker(concurrency=2)
+        working = asyncio.create_task(worker.arun())
+        assert await (await other.astart()).aresult(timeout=60) == "done"
+
+        async def given_back() -> list[int]:
+            streams = [await app.store().events(run.id) for run in runs]
+            return [sum(event.payload.get("gate") == "model" for event in stream) for stream in streams]
+
+        async def all_but_one() -> bool:
+            return sorted(map(bool, await given_back())) == [False, True, True]
+
+        await until(all_but_one)
+        assert gate.counts().waiting >= 1, "the first in line is there when it opens"
+        assert not called
+        share.release()
+        assert [await run.aresult(timeout=60) for run in runs] == [0, 1, 2]
+        assert sorted(called) == [0, 1, 2]
+        worker.stop()
+        await working
+
+    play(story())
+    app.close()
+
+
+def test_a_branch_goes_on_when_its_gate_opens_although_another_works(url: str) -> None:
+    """The gate opens much later, but the job cannot be given back: the share is used when it comes, and not kept."""
+    app = App("shop", config=quick(url, gate_park_seconds=0.01))
+    upstream = BackoffGate(1, name="upstream")
+    gate = all_of(upstream, ConcurrencyGate(1), name="model")
+    asked = asyncio.Event()
+
+    @app.tool(gate=gate)
+    async def ask() -> str:
+        asked.set()
+        return "asked"
+
+    @app.step
+    async def long() -> str:
+        await asked.wait()
+        return "long"
+
+    @app.job
+    async def work() -> list[str]:
+        return list(await gather(long(), ask()))
+
+    async def story() -> None:
+        upstream.retry_after(3600)
+        handle = await work.astart()
+        draining = asyncio.create_task(drain(app))
+
+        async def waits() -> bool:
+            return gate.counts().waiting == 1 and (await events(app, handle.id)).count(HistoryEvent.NODE_STARTED) == 1
+
+        await until(waits)
+        upstream.reset()
+        assert await handle.aresult(timeout=30) == ["long", "asked"]
+        await draining
+        assert gate.try_acquire() is not None
+
+    play(story())
+    app.close()
+
+
 def test_retry_after_closes_the_gate_for_all_and_uses_up_no_retry(url: str) -> None:
     app = App("shop", config=quick(url))
     upstream = BackoffGate(0.05, name="upstream", on_violation=raise_violation)
@@ -191,6 +277,8 @@ def test_what_one_is_told_holds_for_everybody_who_shares_the_gate(app: App) -> N
             row = await app.store().get(handle.id)
             assert row is not None
             assert row.due_at - now > 3000
+            said = (await app.aexplain(handle.id)).explanation
+            assert said.startswith("It waits for the gate model, to call "), "the one that was told so, too"
 
     play(story())
     assert asked == ["ask"]

@@ -108,6 +108,7 @@ def test_a_retry_says_why_and_when(app: App) -> None:
         assert "(no luck); 1 of 5 attempts are used up." in await said(app, whole.id)
         node = next(one.payload["node"] for one in await app.aevents(step.id) if one.type == "node_started")
         assert (await said(app, step.id)).startswith(f"It tries {node} again ")
+        assert "; 0 of 5 attempts are used up." in await said(app, step.id), "a retry of a step is no crash of the job"
 
     told(app, story)
 

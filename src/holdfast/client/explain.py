@@ -220,7 +220,9 @@ def _late(evidence: Evidence) -> str:
 
 
 def _attempts(job: Job) -> str:
-    return f"{job.attempts} of {job.max_attempts} attempts are used up" if job.attempts else "it was not started yet"
+    if not job.attempts and not job.started:
+        return "it was not started yet"
+    return f"{job.attempts} of {job.max_attempts} attempts are used up"
 
 
 def _time(at: float, now: float) -> str:

@@ -1,14 +1,24 @@
 """Lets a call through its gate, and closes the gate when the other side asks to be left alone.
 
 A call that is held has not been declared: a crash while it waits leaves no doubt (E4). It waits in line as long as that
-is short, or as nobody can say how long it will be. If the gate will not open for longer than `gate_park_seconds`, the
-job is given back until then, and its slot is free for others.
+is short. The job is given back, and its slot is free for others,
+
+- if the gate will not open for longer than `gate_park_seconds`: until it does;
+- if the call has stood in line for that long, and nobody of this process has passed the gate meanwhile: for as long
+  again, and longer each time. The first in line stays, so that the gate is used as soon as it opens; where others pass,
+  however slowly, the line is kept, for whoever leaves it has to join it again at its end.
+
+While other branches of the job work it is not given back; then the call stays in line, and goes on when it may.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+import time
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from holdfast.ready import BackoffGate, Gate, Share
 
@@ -17,20 +27,46 @@ if TYPE_CHECKING:
 
 __all__ = ["admitted", "leave_alone"]
 
+PAUSE_SECONDS_MAX = 300.0  # longest time that a job is given back for without knowing when its gate opens
+
+
+class _Line:
+    """Calls of this process that wait for a gate, and when one last passed it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[object] = []
+        self.passed_at = float("-inf")
+
+
+_lines: MutableMapping[Gate, _Line] = WeakKeyDictionary()
+
 
 async def admitted(attempt: Attempt, gate: Gate, node: str) -> Share:
     """Take a share of a gate for a call; wait for it here, or give the job back."""
+    line = _lines.get(gate) or _lines.setdefault(gate, _Line())
     share = gate.try_acquire()
-    if share is not None:
-        return share
+    if share is None:
+        share = await _held(attempt, gate, node, line)
+    line.passed_at = time.monotonic()
+    return share
+
+
+async def _held(attempt: Attempt, gate: Gate, node: str, line: _Line) -> Share:
     acquiring = asyncio.ensure_future(gate.acquire())
     attempt.held_by[node] = gate.name
+    line.waiting.append(acquiring)
+    patience, since = attempt.config.gate_park_seconds, time.monotonic()
     try:
         while not acquiring.done():
-            wait = gate.wake_in_seconds()
-            if wait is not None and wait > attempt.config.gate_park_seconds:
-                await attempt.waits.retry_later(node, attempt.now() + wait, gate.name)
-            await asyncio.wait([acquiring], timeout=attempt.config.gate_park_seconds)
+            pause = gate.wake_in_seconds() or 0.0
+            stuck = time.monotonic() - max(since, line.passed_at) >= patience and line.waiting[0] is not acquiring
+            if stuck and pause <= patience:
+                longer = min(patience * 2 ** min(attempt.replay.held[node], 10), PAUSE_SECONDS_MAX)
+                pause = patience + longer * random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load
+            if pause > patience:
+                await _parked(attempt, gate, node, pause, acquiring)
+            else:
+                await asyncio.wait([acquiring], timeout=patience)
         attempt.check_cancelled()
         return acquiring.result()
     except BaseException:
@@ -38,7 +74,22 @@ async def admitted(attempt: Attempt, gate: Gate, node: str) -> Share:
             acquiring.result().release(asyncio.CancelledError())  # it came too late: somebody else may have it
         raise
     finally:
+        line.waiting.remove(acquiring)
         attempt.held_by.pop(node, None)
+
+
+async def _parked(attempt: Attempt, gate: Gate, node: str, seconds: float, acquiring: asyncio.Future[Share]) -> None:
+    """Have the job given back for so long; or, if it is not, because other branches work, wait for the share."""
+    parked = asyncio.ensure_future(attempt.waits.retry_later(node, attempt.now() + seconds, gate.name))
+    try:
+        both: list[asyncio.Future[Any]] = [acquiring, parked]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not parked.done():
+            parked.cancel()
+            await asyncio.wait([parked])
+    if not parked.cancelled():
+        parked.result()  # the attempt is over
 
 
 def leave_alone(gate: Gate | None, seconds: float) -> None:

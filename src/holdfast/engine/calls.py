@@ -51,6 +51,7 @@ class Calls:
         self._not_begun: set[str] = set()  # tools whose time was over before a thread was free for them
         self._out_of_time: set[str] = set()  # tools in doubt because their time was over
         self._errors: dict[str, BaseException] = {}  # of the last try of a call with a gate
+        self._left_alone: dict[str, str] = {}  # calls that the other side has refused for a while, and their gates
 
     async def call(self, call: Call[..., Any], plain: dict[str, Any]) -> Any:
         """Hand out the recorded outcome, or bring one about and record it."""
@@ -117,7 +118,7 @@ class Calls:
         attempt = self._attempt
         delay = attempt.replay.retry_at[node] - attempt.now()
         if delay > attempt.config.inline_retry_seconds:
-            await attempt.waits.retry_later(node, attempt.now() + delay)
+            await attempt.waits.retry_later(node, attempt.now() + delay, self._left_alone.get(node))
         if delay > 0:
             await asyncio.sleep(delay)
             attempt.check_cancelled()
@@ -245,6 +246,8 @@ class Calls:
         if attempt.replay.postponed[node] >= POSTPONED_MAX:
             return False
         attempt.replay.postponed[node] += 1
+        if call.gate is not None:
+            self._left_alone[node] = call.gate.name
         retry_at = attempt.replay.retry_at[node] = attempt.now() + error.seconds
         self._record_failure(call, node, "RetryAfter", reason, retry_at=retry_at, hopeless=False)
         return True
@@ -254,6 +257,7 @@ class Calls:
         attempt = self._attempt
         if isinstance(error, RetryAfter) and self._postponed(call, node, error, reason):
             return
+        self._left_alone.pop(node, None)
         attempt.replay.failed_tries[node] += 1
         failures = attempt.replay.failed_tries[node]
         backoff = call.backoff

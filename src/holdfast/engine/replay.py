@@ -62,6 +62,9 @@ class Replay:
         self.tries: defaultdict[str, int] = defaultdict(int)
         self.failed_tries: defaultdict[str, int] = defaultdict(int)
         self.postponed: defaultdict[str, int] = defaultdict(int)  # node → times it was asked to come back later
+        self.held: defaultdict[str, int] = defaultdict(
+            int
+        )  # node → times the job was given back because a gate held it
         self.retry_at: dict[str, float] = {}  # node whose next try is not due before this time
         self.plan: dict[str, Any] | None = None
         self.failures = 0  # of the job's own code, in this run
@@ -118,6 +121,8 @@ class Replay:
         elif event.type == JobEvent.REQUEUED:
             retried = event.payload.get("reason") == "retry"
             self.failures = 0 if event.payload.get("actor") else self.failures + retried
+            if event.payload.get("gate"):
+                self.held[event.payload.get("node") or ""] += 1
             self._forgive()
         elif event.type == JobEvent.FAILED:
             self._ended_by = event.payload.get("nodes") or []
