@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, IdempotencyConflict, InvalidPlan, PayloadTooLarge, Plan, RunFailed, StepFailed, extend
+from holdfast import App, IdempotencyConflict, InvalidPlan, PayloadTooLarge, Plan, RunFailed, StepFailed, extend, spend
 from holdfast.client.rehearsing import rehearse
 from holdfast.plans import Draft, Extension
 from holdfast.plans.past import Past
@@ -534,6 +534,35 @@ def test_a_plan_of_its_own_may_have_inputs_of_its_own(app: App) -> None:
         run = await entry.given(own).astart(first=10)
         await drain(app)
         assert await run.aresult(timeout=5) == {"add": 15}
+
+    play(story())
+
+
+def test_a_plan_over_its_budget_says_so_beside_other_waits_and_a_fork_has_the_same_budget(app: App) -> None:
+    @app.step
+    async def think(about: str) -> str:
+        spend(cents=7)
+        return about
+
+    thinking = app.plan("thinking")
+    first = thinking.call(think, about="one", id="first")
+    thinking.wait("approve", timeout="1d")
+    thinking.call(think, about=first, id="second")
+
+    async def story() -> None:
+        run = await thinking.options(budget={"cents": 5}, group="ann").astart()
+        await drain(app)
+        last = (await run.aevents())[-1]
+        assert (last.type, last.payload["over_budget"]) == ("job_waiting", {"cents": [7.0, 5.0]})
+        assert "more than its budget: cents 7 of 5" in (await app.aexplain(run.id)).explanation
+        assert (await run.arecord()).metrics == {"spent": {"cents": 7.0}}
+        await app.agrant(run.id, cents=5)
+        await run.asignal("approve", "yes")
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"approve": "yes", "second": "one"}
+        fork = await app.afork(run.id, from_node="first")
+        created = (await fork.aevents())[0].payload
+        assert (created["budget"], created["group"]) == ({"cents": 5_000_000}, "ann")
 
     play(story())
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Waiting", "Waits"]
 
 PATIENCE_TURNS = 64  # of a busy loop, until a job is taken to have nothing left to do
+PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park"})
 PAUSED = float("-inf")  # before all other places: nothing but a resume brings the job back
 
 
@@ -174,4 +175,5 @@ def _with(intent: Written, others: list[Waiting]) -> Written:
         key, timer = f"holdfast:retry:{node}", {"wait_type": "timer", "deadline": said["not_before"], "park": False}
         said = {"node": f"{node}:retry", "correlation_key": key, **timer}
     also = [{"node": wait["node"], "correlation_key": wait["correlation_key"]} for wait in waits]
-    return JobEvent.WAITING.value, {**said, "also": also}
+    told = {name: value for wait in waits for name, value in wait.items() if name not in PLACE}  # why it waits there
+    return JobEvent.WAITING.value, {**told, **said, "also": also}
