@@ -243,6 +243,53 @@ def test_a_node_has_its_own_retries_timeout_and_policy_of_doubt(app: App) -> Non
     play(story())
 
 
+def test_a_call_in_doubt_or_tried_again_much_later_takes_no_place_of_the_limit(app: App) -> None:
+    @app.tool
+    async def hang(number: int) -> int:
+        if number == 0 and not answered:
+            await asyncio.Event().wait()
+        return number
+
+    @app.step(retries=1)
+    async def stumble() -> None:
+        if not answered:
+            raise ValueError("later")
+
+    @app.step
+    async def work(number: int) -> int:
+        return number
+
+    answered: list[bool] = []
+    plan = app.plan("p", limit=1)
+    doubt = plan.call(hang, number=0, timeout=0.01, id="doubt")
+    plan.map(hang, [0, 1, 2], number=plan.item, timeout=0.01, limit=1, id="items")
+    plan.call(stumble)
+    last = plan.call(work, number=1, id="one")
+    plan.call(work, number=last, id="two")
+    plan.call(work, number=doubt, id="behind")
+
+    async def story() -> None:
+        made = app.calls["stumble"]
+        made.backoff = type(made.backoff)(retries=1, first_seconds=60)
+        run = await plan.astart()
+        await drain(app)
+        past = Past(await run.aevents())
+        assert set(past.ended) == {"hang:items[1]", "hang:items[2]", "work:one", "work:two"}
+        assert past.doubtful == {"hang:doubt", "hang:items[0]"}
+        assert (await app.aget(run.id)).finished_at is None
+        answered.append(True)
+        await app.aresolve(run.id, "hang:doubt", done=7)
+        await drain(app)
+        await app.aresolve(run.id, "hang:items[0]", not_done=True)
+        await drain(app)
+        past = Past(await run.aevents())
+        assert past.ended["work:behind"].result == 7
+        assert past.ended["hang:items[0]"].result == 0
+        assert await app.averify() == {}
+
+    play(story())
+
+
 def test_a_node_passes_the_gate_that_it_names(app: App) -> None:
     most = running = 0
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.authoring.context import Suspended
+from holdfast.authoring.context import place as place_in_plan
 from holdfast.engine.verdict import Written
 from holdfast.machines import JobEvent
 from holdfast.store.decide import PAUSE_KEY
@@ -82,6 +83,7 @@ class Waits:
 
     async def ask(self, node: str, key: str) -> None:
         """Wait for an operator's answer, from inside a call."""
+        _leave()
         with self.not_working():
             await self.blocked_on(node, key, "human")
 
@@ -96,6 +98,7 @@ class Waits:
         said = {"reason": "step_retry", "not_before": not_before, "node": node}
         if gate is not None:
             said["gate"] = gate
+        _leave()
         with self.not_working():
             await self._wait(not_before, (JobEvent.REQUEUED.value, said))
 
@@ -162,6 +165,13 @@ class Waits:
             yield
         finally:
             self.busy += 1
+
+
+def _leave() -> None:
+    """In a plan: a call that waits here for another attempt takes no place among those that are under way."""
+    at = place_in_plan.get()
+    if at is not None and at.leave is not None:
+        at.leave()
 
 
 def _with(intent: Written, others: list[Waiting]) -> Written:
