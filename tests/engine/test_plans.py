@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, IdempotencyConflict, InvalidPlan, PayloadTooLarge, Plan, RunFailed, StepFailed, extend
+from holdfast import App, IdempotencyConflict, InvalidPlan, PayloadTooLarge, Plan, RunFailed, StepFailed, extend, spend
 from holdfast.client.rehearsing import rehearse
 from holdfast.plans import Draft, Extension
 from holdfast.plans.past import Past
@@ -239,6 +239,53 @@ def test_a_node_has_its_own_retries_timeout_and_policy_of_doubt(app: App) -> Non
         assert "b: flaky failed: ValueError: again" in str(failed.value)
         assert "hang: hang failed: InDoubt" in str(failed.value)
         assert (tries.count("a"), tries.count("b")) == (3, 1)
+
+    play(story())
+
+
+def test_a_call_in_doubt_or_tried_again_much_later_takes_no_place_of_the_limit(app: App) -> None:
+    @app.tool
+    async def hang(number: int) -> int:
+        if number == 0 and not answered:
+            await asyncio.Event().wait()
+        return number
+
+    @app.step(retries=1)
+    async def stumble() -> None:
+        if not answered:
+            raise ValueError("later")
+
+    @app.step
+    async def work(number: int) -> int:
+        return number
+
+    answered: list[bool] = []
+    plan = app.plan("p", limit=1)
+    doubt = plan.call(hang, number=0, timeout=0.01, id="doubt")
+    plan.map(hang, [0, 1, 2], number=plan.item, timeout=0.01, limit=1, id="items")
+    plan.call(stumble)
+    last = plan.call(work, number=1, id="one")
+    plan.call(work, number=last, id="two")
+    plan.call(work, number=doubt, id="behind")
+
+    async def story() -> None:
+        made = app.calls["stumble"]
+        made.backoff = type(made.backoff)(retries=1, first_seconds=60)
+        run = await plan.astart()
+        await drain(app)
+        past = Past(await run.aevents())
+        assert set(past.ended) == {"hang:items[1]", "hang:items[2]", "work:one", "work:two"}
+        assert past.doubtful == {"hang:doubt", "hang:items[0]"}
+        assert (await app.aget(run.id)).finished_at is None
+        answered.append(True)
+        await app.aresolve(run.id, "hang:doubt", done=7)
+        await drain(app)
+        await app.aresolve(run.id, "hang:items[0]", not_done=True)
+        await drain(app)
+        past = Past(await run.aevents())
+        assert past.ended["work:behind"].result == 7
+        assert past.ended["hang:items[0]"].result == 0
+        assert await app.averify() == {}
 
     play(story())
 
@@ -534,6 +581,35 @@ def test_a_plan_of_its_own_may_have_inputs_of_its_own(app: App) -> None:
         run = await entry.given(own).astart(first=10)
         await drain(app)
         assert await run.aresult(timeout=5) == {"add": 15}
+
+    play(story())
+
+
+def test_a_plan_over_its_budget_says_so_beside_other_waits_and_a_fork_has_the_same_budget(app: App) -> None:
+    @app.step
+    async def think(about: str) -> str:
+        spend(cents=7)
+        return about
+
+    thinking = app.plan("thinking")
+    first = thinking.call(think, about="one", id="first")
+    thinking.wait("approve", timeout="1d")
+    thinking.call(think, about=first, id="second")
+
+    async def story() -> None:
+        run = await thinking.options(budget={"cents": 5}, group="ann").astart()
+        await drain(app)
+        last = (await run.aevents())[-1]
+        assert (last.type, last.payload["over_budget"]) == ("job_waiting", {"cents": [7.0, 5.0]})
+        assert "more than its budget: cents 7 of 5" in (await app.aexplain(run.id)).explanation
+        assert (await run.arecord()).metrics == {"spent": {"cents": 7.0}}
+        await app.agrant(run.id, cents=5)
+        await run.asignal("approve", "yes")
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"approve": "yes", "second": "one"}
+        fork = await app.afork(run.id, from_node="first")
+        created = (await fork.aevents())[0].payload
+        assert (created["budget"], created["group"]) == ({"cents": 5_000_000}, "ann")
 
     play(story())
 

@@ -98,7 +98,7 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
         if getattr(function, "replaced", False):
             raise InvalidArguments(
-                function.name, "a plan of its own is not recorded in your transaction: start it without"
+                function.name, "a plan of its own cannot be recorded in your transaction: start it without `connection`"
             )
         return self.submission(function, new_id(), plain, 0.0)
 

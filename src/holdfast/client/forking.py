@@ -106,6 +106,8 @@ def forked(
         max_attempts=said.get("max_attempts") or 5,
         fingerprint=fingerprint([events[0].job, said.get("args"), whole, from_node, from_step]),
         attributes=attributes,
+        budget=said.get("budget"),
+        group=said.get("group"),
         plan=whole,
         past=tuple(written),
     )

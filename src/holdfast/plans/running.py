@@ -1,7 +1,8 @@
 """Runs a plan: code of a job like any other, that asks its conductor for calls, waits, children and nothing else.
 
-Every node that can go on does, up to the plan's limit of calls at once; waits, sleeps and children take none of it, and
-the engine lets go of the job only when they are all that is left. A node that fails stops what depends on it and
+Every node that can go on does, up to the plan's limit of calls at once; waits, sleeps and children take none of it, nor
+does a call that is in doubt or tried again much later, and the engine lets go of the job only when they are all that is
+left. A node that fails stops what depends on it and
 nothing else; when nothing is left to do, the job fails with every failure listed. With `fail_fast` nothing more is
 begun after the first, and waits are given up; what is under way is ended in order, for a tool cannot be taken back.
 
@@ -45,9 +46,10 @@ DONE, FAILED, SKIPPED = "done", "failed", "skipped"
 class _Unit:
     """Something that can be begun: a node, or one item of a map."""
 
-    __slots__ = ("index", "item", "node")
+    __slots__ = ("index", "item", "left", "node")
 
     def __init__(self, node: Node, index: int | None = None, item: Any = None) -> None:
+        self.left = False  # whether it has given its place to others
         self.node = node
         self.index = index
         self.item = item
@@ -224,11 +226,28 @@ class _Running:
         """Make one call after the other, while there are some: a chain of nodes is one task."""
         while True:
             await self._one(unit)
+            if unit.left:
+                self._go_on()
+                return
             if not self._ready:
                 break
             unit = self._ready.popleft()
             self._go_on()
         self._runners -= 1
+
+    def _leave(self, unit: _Unit) -> None:
+        """A call waits for another attempt: others take its place among the calls, and among the items of its map."""
+        if unit.left:
+            return
+        unit.left = True
+        self._runners -= 1
+        if unit.index is not None:
+            self._next_item(self._maps[unit.node.id])
+        self._go_on()
+
+    def _next_item(self, made: _Map) -> None:
+        if made.waiting and not (self._failures and self._plan.policy == "fail_fast"):
+            self._offer(made.waiting.popleft())
 
     async def _wait(self, unit: _Unit) -> None:
         """Wait at one place; then have those called that waited for it."""
@@ -255,8 +274,8 @@ class _Running:
         made.results[unit.index or 0] = result
         made.open -= 1
         made.failed = made.failed or failed
-        if made.waiting and not (self._failures and self._plan.policy == "fail_fast"):
-            self._offer(made.waiting.popleft())
+        if not unit.left:
+            self._next_item(made)
         if made.open:
             return []
         del self._maps[unit.node.id]
@@ -265,12 +284,12 @@ class _Running:
     async def _act(self, unit: _Unit) -> Any:
         node = unit.node
         if type(node) is CallNode:  # most are
-            place.set(Place(node.id, node.args))
+            place.set(Place(node.id, node.args, partial(self._leave, unit)))
             return await self._conductor.call(self._calling.call(node), (), filled(node.args, self._look_up))
         look_up = partial(self._look_up_in, unit) if unit.index is not None else self._look_up
         match node:
             case MapNode(call=str()):
-                place.set(Place(unit.name, node.args))
+                place.set(Place(unit.name, node.args, partial(self._leave, unit)))
                 return await self._conductor.call(self._calling.call(node), (), filled(node.args, look_up))
             case JobNode() | MapNode():
                 place.set(Place(unit.name, node.args))
