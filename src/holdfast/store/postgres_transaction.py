@@ -31,6 +31,7 @@ __all__ = ["Transaction"]
 PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
 MARKS = [chr(number) for number in range(30, 0, -1)]  # what may stand between values that are sent as one text
 _WAITING, _ENDS_BADLY = JobEvent.WAITING.value, frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
+_ENDS = _ENDS_BADLY | {JobEvent.COMPLETED.value}
 _LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # what asks for limits
 _encode = msgspec.json.Encoder().encode
 
@@ -97,6 +98,8 @@ class Transaction(PostgresLimits):
             return ()
         if isinstance(command, c.Renew):
             return [name for name, _ in command.held]
+        if isinstance(command, c.Append) and command.parent is not None and _ends(command):
+            return command.job, command.parent  # older, so locked first: as by whoever cancels it with its children
         name = getattr(command, "job", None)
         return (name,) if name is not None else ()
 
@@ -266,6 +269,10 @@ class Transaction(PostgresLimits):
 
 def _fails(command: c.Append) -> bool:
     return any(kind in _ENDS_BADLY for kind, _ in command.events)
+
+
+def _ends(command: c.Append) -> bool:
+    return any(kind in _ENDS for kind, _ in command.events)
 
 
 def _waits(command: c.Append) -> bool:
