@@ -36,6 +36,7 @@ class Writer(Protocol):
 
     job: str
     attempt: int
+    parent: str | None
     gathered: list[tuple[str, bytes]]  # its events that wait for the next batch; the journal's to fill and to empty
     uses: list[str]  # signals that are used up in the same transaction; the journal's to empty
 
@@ -165,4 +166,4 @@ class Journal:
 def _taken(writer: Writer) -> Append:
     events, writer.gathered = tuple(writer.gathered), []
     uses, writer.uses = tuple(writer.uses), []
-    return Append(writer.job, writer.attempt, events, uses)
+    return Append(writer.job, writer.attempt, events, uses, writer.parent)

@@ -357,16 +357,21 @@ def test_a_heartbeat_that_waited_for_a_lock_does_not_revive_its_lease(lab: Lab) 
     assert lab.rows() == ["a running 1 (w): created running cancel_requested"]
 
 
-def test_a_child_that_ends_and_a_parent_that_is_cancelled_do_not_stand_in_each_others_way_for_ever(lab: Lab) -> None:
-    """One locks the child and then its parent, the other the parent and then its children: one of them goes again."""
+@pytest.mark.parametrize("parent", [None, "a"])
+def test_a_child_that_ends_and_a_parent_that_is_cancelled_do_not_stand_in_each_others_way_for_ever(
+    lab: Lab, parent: str | None
+) -> None:
+    """Both lock the parent first. If whoever ends the child does not know its parent, one of them goes again."""
     child = submit("b", parent="a", parent_key="k")
-    ended = Append("b", 1, (("job_completed", {}),))
+    ended = Append("b", 1, (("job_completed", {}),), parent=parent)
     told = "a cancelled 1: created leased cancelled"
     expected = {
         ("completed cancelled", told, "b completed 1: created running completed"),
         ("completed cancelled", told, "b completed 1: created running cancel_requested completed"),
     }
+    before = [session.gave_way for session in lab.sessions]
     for order in orders(2, 3):
         lab.fresh(child, claim("w"), submit("a"))
         answers = lab.play(order, (ended, CANCEL))
         assert (" ".join(answers), *lab.rows()) in expected, order
+    assert ([session.gave_way for session in lab.sessions] == before) is (parent is not None)

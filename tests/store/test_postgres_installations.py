@@ -93,6 +93,29 @@ def test_a_batch_is_read_committed_whatever_the_role_begins_with(role: str) -> N
     asyncio.run(story())
 
 
+def test_a_server_that_only_reads_is_told_as_such_and_written_to_as_soon_as_it_may_be(role: str) -> None:
+    """As a standby is, until it is promoted."""
+
+    async def story() -> None:
+        store = PostgresStore(server().url.replace("postgres@", f"{role}@"), schema)
+        new = Submit(job="a", plugin="shop", entry="checkout", args={})
+        await store.close()
+        store = PostgresStore(setting(role, "default_transaction_read_only = on"), schema)
+        with pytest.raises(StoreUnavailable, match=r"only reads.*use the URL of the server that writes"):
+            await store.commit([new])
+        assert await store.get("a") is None
+        setting(role, "default_transaction_read_only = off")
+        with psycopg.connect(server().url, autocommit=True) as owner:
+            sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
+            owner.execute(sql, (role,))
+        (answer,) = await store.commit([new])
+        assert not isinstance(answer, Exception)
+        await store.close()
+
+    schema = fresh_schema()
+    asyncio.run(story())
+
+
 def test_a_role_that_reads_rounded_times_through_a_pooler_is_told_so(role: str) -> None:
     setting(role, "extra_float_digits = 0")
     with Pooler() as pooler:

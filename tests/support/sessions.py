@@ -31,6 +31,7 @@ class Session:
         self.pid = self._connection.info.backend_pid
         self.isolation = self._connection.execute("SHOW transaction_isolation").fetchone()
         self.running: list[Future[None]] = []
+        self.gave_way = 0  # how often it had to begin again
 
     def take(self, command: Command | tuple[Command, ...]) -> None:
         """Have a command to carry out, or a batch; the last answer is the one that counts."""
@@ -55,6 +56,7 @@ class Session:
                 self._transaction.flush()
             except _IN_THE_WAY:
                 self._connection.execute("ROLLBACK")
+                self.gave_way += 1
                 give_way(attempt)
             else:
                 return

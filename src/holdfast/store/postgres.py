@@ -360,6 +360,9 @@ class PostgresStore(LooksOn):
             raise _Unkeepable(str(error)) from error
         except psycopg.OperationalError as error:
             raise StoreUnavailable(f"PostgreSQL is away: {in_a_line(error)}: check the server and the URL") from error
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            what = "use the URL of the server that writes, or wait until this one does"
+            raise StoreUnavailable(f"PostgreSQL only reads: {in_a_line(error)}: {what}") from error
         except psycopg.Error as error:
             raise StoreUnavailable(f"PostgreSQL refuses: {in_a_line(error)}: check the rights of this user") from error
 

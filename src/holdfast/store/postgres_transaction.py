@@ -33,6 +33,7 @@ PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server tak
 MARKS = [chr(number) for number in range(30, 0, -1)]  # what may stand between values that are sent as one text
 _COMPLETED, _WAITING = JobEvent.COMPLETED.value, JobEvent.WAITING.value
 _ENDS_BADLY = frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
+_ENDS = _ENDS_BADLY | {_COMPLETED}
 _LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # what asks for limits
 _encode = msgspec.json.Encoder().encode
 
@@ -107,6 +108,8 @@ class Transaction(PostgresLimits):
             return ()
         if isinstance(command, c.Renew):
             return [name for name, _ in command.held]
+        if isinstance(command, c.Append) and command.parent is not None and _ends(command):
+            return command.job, command.parent  # older, so locked first: as by whoever cancels it with its children
         name = getattr(command, "job", None)
         return (name,) if name is not None else ()
 
@@ -298,6 +301,10 @@ def _hands_on(batch: Sequence[c.Command]) -> bool:
 
 def _fails(command: c.Append) -> bool:
     return any(kind in _ENDS_BADLY for kind, _ in command.events)
+
+
+def _ends(command: c.Append) -> bool:
+    return any(kind in _ENDS for kind, _ in command.events)
 
 
 def _waits(command: c.Append) -> bool:
