@@ -70,6 +70,18 @@ def test_a_good_plan_is_said_to_be_good_and_a_bad_one_is_told_all_that_is_wrong(
     assert "it is no JSON" in holdfast("plan", "check", "none.json").output
 
 
+def test_a_file_that_is_not_there_or_is_no_plan_is_told_as_such(shop: Path) -> None:
+    missing = holdfast("plan", "show", "nowhere.yaml")
+    assert (missing.exit_code, "there is no file nowhere.yaml" in missing.stderr) == (2, True)
+    (shop / "bad.yaml").write_text("nodes:\n - {id: on, kind: sleep, duration: 1}\n - {id: a, kind: 1}\n")
+    bad = holdfast("plan", "show", "bad.yaml")
+    assert bad.exit_code == 2
+    assert bad.stderr.splitlines()[1:] == [
+        "nodes[0].id: it is text, got true: YAML reads it so, write it in quotes",
+        "nodes[1] (a).kind: there is no kind 1: it is one of call, wait, sleep, job, map and choice",
+    ]
+
+
 def test_a_run_is_drawn_with_the_states_of_its_nodes(shop: Path) -> None:
     del shop
     started = holdfast("start", "shop_of_plans.py", "etl", "day=monday")

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.plans.model import (
     LITERAL,
     REF,
+    SCALARS,
     CallNode,
     ChoiceNode,
     JobNode,
@@ -45,8 +46,10 @@ class Graph:
         self.nodes.update(new)
         for name, node in new.items():
             self.needs.setdefault(name, {})
-            for other in [*node.after, *(ref.partition(".")[0] for ref in references(values_of(node)))]:
+            for other in node.after:
                 self._arrow(other, name)
+            for ref in references(values_of(node)):
+                self._arrow(ref.partition(".")[0], name)
             if isinstance(node, ChoiceNode):
                 for other in node.named():
                     self._arrow(name, other)
@@ -98,8 +101,10 @@ class Graph:
 
 def values_of(node: Node) -> Any:
     """Give everything of a node that may hold references."""
+    if type(node) is CallNode:  # most are
+        return node.args
     match node:
-        case CallNode() | JobNode():
+        case JobNode():
             return node.args
         case MapNode():
             return [node.over, {name: _without_item(value) for name, value in node.args.items()}]
@@ -119,13 +124,15 @@ def _without_item(value: Any) -> Any:
 def filled(value: Any, look_up: Callable[[str], Any]) -> Any:
     """Give a value with every reference in it replaced by what it stands for."""
     if isinstance(value, dict):
-        if value.keys() == {REF} and isinstance(value[REF], str):
-            return look_up(value[REF])
-        if value.keys() == {LITERAL}:
-            return value[LITERAL]
-        return {name: filled(item, look_up) for name, item in value.items()}
+        if len(value) == 1:
+            ((name, inner),) = value.items()
+            if name == REF and isinstance(inner, str):
+                return look_up(inner)
+            if name == LITERAL:
+                return inner
+        return {name: one if type(one) in SCALARS else filled(one, look_up) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [filled(item, look_up) for item in value]
+        return [one if type(one) in SCALARS else filled(one, look_up) for one in value]
     return value
 
 

@@ -87,6 +87,7 @@ class _Running:
         self._graph = Graph(plan.nodes)
         self._left = {name: len(needs) for name, needs in self._graph.needs.items()}
         self._ended: dict[str, str] = {}
+        self._rough = False  # whether anything has failed or was skipped: until then, what waits for nothing begins
         defaults = {name: one.default for name, one in plan.input.items() if one.default is not msgspec.UNSET}
         self._results: dict[str, Any] = {"input": {**defaults, **given}}
         self._failures: list[tuple[str, Exception]] = []
@@ -116,15 +117,18 @@ class _Running:
 
     def _settle(self, names: list[str]) -> None:
         """These wait for nothing more: begin them, or let them end without; and so on with what depends on them."""
-        look = deque(names)
-        while look:
-            name = look.popleft()
-            fate = self._fate(name)
+        for name in names:  # which grows meanwhile
+            fate = self._fate(name) if self._rough or name in self._graph.guards else None
             if fate is not None:
                 self._ended[name] = fate
-                look += self._freed(name)
+                self._rough = True
+                names += self._freed(name)
                 continue
-            look += self._begin(self._graph.nodes[name])
+            node = self._graph.nodes[name]
+            if type(node) is CallNode:  # most are
+                self._ready.append(_Unit(node))
+            else:
+                names += self._begin(node)
 
     def _freed(self, name: str) -> list[str]:
         """A node has ended: list what waited for it and for nothing else."""
@@ -151,9 +155,6 @@ class _Running:
 
     def _begin(self, node: Node) -> list[str]:
         """Begin a node; those that it frees at once, because it needs nobody else to end."""
-        if type(node) is CallNode:  # most are
-            self._ready.append(_Unit(node))
-            return []
         try:
             if isinstance(node, ChoiceNode):
                 chosen = node.chosen(filled(node.value, self._look_up))
@@ -180,6 +181,7 @@ class _Running:
     def _failed(self, name: str, error: Exception) -> None:
         """Keep a failure; if it is to be the last, begin nothing more and wait for nobody."""
         self._failures.append((name, error))
+        self._rough = True
         if self._plan.policy == "fail_fast":
             self._ready.clear()
             for waiter in self._waiters:
@@ -187,6 +189,7 @@ class _Running:
 
     def _lost(self, name: str) -> list[str]:
         self._ended[name] = FAILED
+        self._rough = True
         return self._freed(name)
 
     # Who does it
@@ -258,7 +261,13 @@ class _Running:
         """Do what a unit says, and see what that makes possible."""
         result, failed = None, False
         try:
-            result = await self._act(unit)
+            node = unit.node
+            if type(node) is CallNode:  # most are
+                place.set(Place(node.id, node.args, partial(self._leave, unit)))
+                given = filled(node.args, self._look_up)
+                result = await self._conductor.call(self._calling.call(node), (), given)
+            else:
+                result = await self._act(unit)
         except (HoldfastError, Missing) as error:
             failed = True
             self._failed(unit.name, _told(unit, error))
@@ -283,9 +292,6 @@ class _Running:
 
     async def _act(self, unit: _Unit) -> Any:
         node = unit.node
-        if type(node) is CallNode:  # most are
-            place.set(Place(node.id, node.args, partial(self._leave, unit)))
-            return await self._conductor.call(self._calling.call(node), (), filled(node.args, self._look_up))
         look_up = partial(self._look_up_in, unit) if unit.index is not None else self._look_up
         match node:
             case MapNode(call=str()):
@@ -324,7 +330,7 @@ class _Running:
 
     def _extended(self, unit: _Unit, result: Any) -> list[str]:
         """Keep what a node gave; if it extends the plan, add the nodes."""
-        name, more = unit.node.id, extension_of(result)
+        name, more = unit.node.id, extension_of(result) if type(result) is dict else None
         if more is None:
             return self._end(name, result)
         try:
