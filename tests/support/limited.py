@@ -37,6 +37,16 @@ class Tally(NamedTuple):
     rate: float  # starts in a second, while work waited
     left: int  # leases that count after every worker was killed
 
+    def is_exact(self) -> bool:
+        """Whether the limits held, and were used."""
+        return (
+            max(self.seen_most, self.most_at_once) == CONCURRENCY
+            and self.used >= 0.9
+            and self.over_rate <= 0.01  # of a token: the times are floats
+            and self.rate >= 0.9 * RATE
+            and self.left == 0
+        )
+
     def __str__(self) -> str:
         return (
             f"{self.kills} kills in {self.seconds:.1f} s: {self.most_at_once} at once by the events ({self.seen_most}"
@@ -97,7 +107,7 @@ async def torture(url: str, seconds: float, seed: int, pause_seconds: float = 1.
         await app.aclose()
     length = ended - begun
     return Tally(
-        kills, length, len(samples), max(samples), _most(spans), used / length / CONCURRENCY, len(times),
+        kills, length, len(samples), max(samples), most_at_once(spans), used / length / CONCURRENCY, len(times),
         _over(times), within / length, left,
     )  # fmt: skip
 
@@ -147,7 +157,7 @@ def _spans(stream: list[Event], ended: float) -> list[tuple[float, float]]:
     ]
 
 
-def _most(spans: list[tuple[float, float]]) -> int:
+def most_at_once(spans: list[tuple[float, float]]) -> int:
     """How many there were at once; what ends at a time is not there with what begins then."""
     steps = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
     now = most = 0

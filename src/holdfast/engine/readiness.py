@@ -73,8 +73,11 @@ class WorkGate(LeafGate):
     def freed(self) -> None:
         """A slot is free; and if limits held the last claim back, there may be room for another."""
         self.busy -= 1
-        self.fresh = self.fresh or any(one.until is None for one in self.held)
+        self.fresh = self.fresh or self._may_have_room()
         self.change(WakeSource.IO_READY, lambda: True)
+
+    def _may_have_room(self) -> bool:
+        return any(one.until is None for one in self.held)
 
     def resized(self, slots: int) -> None:
         """The worker runs so many jobs at once from now on."""
@@ -139,13 +142,13 @@ class WorkGate(LeafGate):
 
     def _hold(self, *, fresh: bool) -> Hold | None:
         now_ns = self.clock_ns()
-        if self._away_ns is not None:
-            left = self._away_ns - now_ns
-            if left <= 0:
-                return None
+        if self._away_ns is not None and (left := self._away_ns - now_ns) > 0:
             reason = f"the store is away: tried again in {left / 1e9:.1f} s"
             key = HoldKey(self.number, self._episode)
             return Hold(key, reason, _TIME, self.clock_ns, RetryAfter(left / 1e9), self._away_ns)
+        if self._away_ns is not None:  # it is tried again now, unless it was known before that it is too early
+            self._away_ns, self.fresh = None, self.fresh or not self.held or self._may_have_room()
+            self._episode += 1  # what holds it then is told anew
         if self.busy >= self.slots:
             reason = f"all {self.slots} slots are taken"
             return Hold(HoldKey(self.number, _FULL), reason, _ALL, self.clock_ns, Busy(reason), self._due_ns)

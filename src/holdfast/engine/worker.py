@@ -166,7 +166,6 @@ class Worker:
         if not self._fixed_slots and config.concurrency != self.gate.slots:
             self._threads.resize(2 * config.concurrency + 4)
             self.gate.resized(config.concurrency)
-        self.gate.heard(WakeSource.CONFIG_RELOAD)
         self._wake.set()
 
     # The loop
@@ -190,11 +189,18 @@ class Worker:
                 pause = 0.05
             except StoreUnavailable:
                 self._news, pause = WORK | ASKED, min(pause * 2, PAUSE_SECONDS_MAX)
-                self.gate.away(pause)
-                self._poll()
+                self._leave_alone(pause)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
+
+    def _leave_alone(self, seconds: float) -> None:
+        """The store is away. That the gate now says so is no reason to wake: else nothing would be left alone."""
+        woken = self._wake.is_set()
+        self.gate.away(seconds)
+        self._poll()
+        if not woken:
+            self._wake.clear()
 
     async def _time(self) -> float:
         """The store's time. It is not asked again when only slots have become free since it was asked."""

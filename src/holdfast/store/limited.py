@@ -21,9 +21,9 @@ from holdfast.machines import JobState
 from holdfast.store import commands as c
 from holdfast.store.budgets import BudgetRow, SpendBudget, Spent, spent_of
 from holdfast.store.changes import LIMITS, ROOM, WORK
-from holdfast.store.limits import Held, LimitRow, Limits, fill, may_take, room_of
+from holdfast.store.limits import AGES_MAX, Held, LimitRow, Limits, fill, may_take, retry_after, room_of
 from holdfast.store.produced import Produced
-from holdfast.store.rows import Job
+from holdfast.store.rows import OUTDATED, Job
 
 __all__ = ["Limited", "Pick", "Places", "held_back", "interleaved"]
 
@@ -88,6 +88,7 @@ class Limited(Produced):
     def __init__(self) -> None:
         self._limits: dict[str, LimitRow] | None = None  # by queue, as far as anybody has asked
         self.places = Places()
+        self._again: dict[str, float] = {}  # when to come again to queues that are full
         self._depths: dict[str, int] = {}  # jobs that wait in queues with a depth, while nothing but submits is done
 
     @abstractmethod
@@ -125,6 +126,10 @@ class Limited(Produced):
     @abstractmethod
     def count_waiting(self, queue: str, most: int) -> int:
         """Count the jobs of a queue that are due and wait, after `promote`; not beyond `most`."""
+
+    @abstractmethod
+    def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
+        """Count the jobs of a queue with a live lease, and say of some since when their code has run."""
 
     @abstractmethod
     def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
@@ -193,12 +198,18 @@ class Limited(Produced):
         if row.limits.depth is not None and not self._has_room(command, row.limits.depth):
             existing = self.look_again(command.job)
             if existing is None:
-                raise QueueFull(command.queue, row.limits.depth, row.limits.retry_after_seconds)
+                raise QueueFull(command.queue, row.limits.depth, self._again_after(row))
             return existing
         if command.group is not None and not row.grouped:
             self._all_limits()[command.queue] = row = msgspec.structs.replace(row, grouped=True)
             self.put_grouped(row)
         return None
+
+    def _again_after(self, row: LimitRow) -> float:
+        if row.queue not in self._again:
+            running, since = self.running_since(row.queue, AGES_MAX)
+            self._again[row.queue] = retry_after(row.limits, running, [max(0.0, self.now - at) for at in since])
+        return self._again[row.queue]
 
     def _has_room(self, command: c.Submit, depth: int) -> bool:
         if command.queue not in self._depths:
@@ -337,6 +348,12 @@ def interleaved(lists: Iterable[list[str]], jobs: Mapping[str, Job], most: int) 
 def place_of(job: Job) -> tuple[int, float, str]:
     """Where a job stands in the order of claims (L7)."""
     return -job.priority, job.due_at, job.id
+
+
+def started_at(jobs: Iterable[Job]) -> list[float]:
+    """Since when the code of some jobs has run, where their rows say so."""
+    known = (job.course.started_at for job in jobs if job.course is not OUTDATED)
+    return [at for at in known if at is not None]
 
 
 def is_waiting(job: Job, now: float) -> bool:

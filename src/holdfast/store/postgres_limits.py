@@ -20,7 +20,7 @@ import psycopg
 from holdfast.store import commands as c
 from holdfast.store.batch import Batch
 from holdfast.store.budgets import BudgetRow
-from holdfast.store.limited import Running, place_of
+from holdfast.store.limited import Running, place_of, started_at
 from holdfast.store.limits import COUNTED_MAX, LimitRow, QueueState, queue_state
 from holdfast.store.postgres_schema import Connection
 from holdfast.store.postgres_statements import Statements
@@ -121,8 +121,19 @@ class PostgresLimits(Batch):
             self._promoted = True
 
     def count_waiting(self, queue: str, most: int) -> int:
-        """Count what is due and waits."""
-        return int(self._connection.execute(self._sql.waiting, (queue, most)).fetchone()[0])
+        """Count what is due and waits, then read the time: what comes in now comes behind what has gone."""
+        counted = self._connection.execute(self._sql.waiting, (queue, most))
+        clock = self._connection.execute(self._sql.clock)
+        waiting = int(counted.fetchone()[0])
+        self.now = clock.fetchone()[0]
+        return waiting
+
+    def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
+        """Look at what runs."""
+        counted = self._connection.execute(self._sql.running, ([queue],))
+        found = self._connection.execute(self._sql.running_rows, (queue, self.now, most))
+        running = sum(count for _, _, count in counted.fetchall())
+        return running, started_at(map(job_of, found.fetchall()))
 
     def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
         """Look into queues, without a lock: where there is no room, nobody waits for anybody."""

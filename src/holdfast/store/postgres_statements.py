@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 from holdfast.store.looking import OF_A_JOB
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
 
@@ -16,6 +18,11 @@ _JOB_TYPES = {
 }
 _EVENT_LISTS = ("jobs", "seqs", "types", "payloads", "attempts")
 CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
+
+
+def _number(name: str) -> int:
+    """A number for a lock, of four bytes: a second number says which queue. So it is not the lock of any worker."""
+    return zlib.crc32(f"holdfast:{name}".encode()) - 2**31
 
 
 class Statements:
@@ -164,7 +171,7 @@ class Statements:
         self.lock_limits = (
             f"SELECT {LIMIT_COLUMNS} FROM {schema}.limits WHERE queue = ANY(%s) ORDER BY queue FOR UPDATE"
         )
-        key = f"hashtext('holdfast:{schema}'), hashtext(q.queue)".replace("%", "%%")
+        key = f"{_number(f'{schema}:places')}, hashtext(q.queue)"
         counts_places = (
             "NOT q.grouped AND q.settings::json->>'concurrency' IS NOT NULL AND q.settings::json->>'rate' IS NULL"
         )
@@ -181,6 +188,12 @@ class Statements:
             f" WHERE {counts_places} AND EXISTS (SELECT 1 FROM"
             f" {schema}.jobs j WHERE j.id = ANY(%(names)s) AND j.queue = q.queue) AND NOT EXISTS (SELECT 1 FROM"
             f" {schema}.jobs j WHERE j.id = ANY(%(names)s) AND j.parent IS NOT NULL) ORDER BY q.queue OFFSET 0) q"
+        )
+
+        self.stand_at_the_door = (
+            f"SELECT pg_advisory_xact_lock({_number(f'{schema}:door')}, hashtext(q.queue)) FROM (SELECT l.queue FROM"
+            f" {schema}.limits l WHERE l.queue = ANY(%s) AND l.settings::json->>'depth' IS NOT NULL"
+            " ORDER BY l.queue OFFSET 0) q"
         )
 
     def _limiting(self, schema: str) -> None:
@@ -202,6 +215,10 @@ class Statements:
             f"SELECT j.queue, j.group_name, count(*) FROM {schema}.jobs j"
             f" WHERE j.state = 'running' AND j.queue = ANY({{queues}}) AND j.lease_until > (SELECT {schema}.clock())"
             " GROUP BY 1, 2"
+        )
+        self.running_rows = (
+            f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE state = 'running' AND queue = %s AND lease_until > %s"
+            " LIMIT %s"
         )
         self.running = running.format(queues="%s::text[]")
         self.look_on = (

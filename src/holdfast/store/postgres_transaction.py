@@ -71,6 +71,9 @@ class Transaction(PostgresLimits):
         signalled = {command.job for command in batch if isinstance(command, c.SendSignal)}
         signalled |= {command.job for command in batch if isinstance(command, c.Append) and _waits(command)}
         fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
+        doors = sorted({command.queue for command in batch if isinstance(command, c.Submit) and not command.parent})
+        if doors:  # before anything else is locked: who submits to a queue with a depth follows whoever does so, too
+            self._connection.execute(self._sql.stand_at_the_door, (doors,))
         lock = self._sql.lock_names if self._seen.knows_most(names) else self._sql.lock_rows
         rows = self._connection.execute(lock, (names,)) if names else None
         kept = self._connection.execute(self._sql.keep_places, {"names": names}) if _hands_on(batch) else None

@@ -251,6 +251,29 @@ async def a_job_that_is_there_is_known_to_a_batch_that_claims_it_and_starts_it_a
 
 
 @clause
+async def a_full_queue_says_when_a_tenth_of_it_will_have_gone(lab: Lab) -> None:
+    await _limit(lab, depth=20)
+    await _many(lab, 20)
+    new = Submit(job="new", plugin="shop", entry="checkout", args={})
+
+    async def told() -> float:
+        refusal = await lab.refused(new, QueueFull)
+        assert isinstance(refusal, QueueFull)
+        return refusal.retry_after_seconds
+
+    assert await told() == 1.0, "nothing runs, and nothing is known"
+    await _taken(lab, 2)
+    await lab.submit("x")
+    await lab.submit("y")
+    lab.clock.move(5.0)
+    assert await told() == 10.0, "two run for five seconds, so that they take ten; two will have gone after that"
+    await _limit(lab, depth=20, rate=0.1)
+    assert await told() == 20.0, "the rate is slower than that"
+    await lab.do(PauseQueue("default", paused=True))
+    assert await told() == 60.0
+
+
+@clause
 async def jobs_for_later_do_not_fill_a_queue_before_they_are_due(lab: Lab) -> None:
     await _limit(lab, depth=2)
     await _many(lab, 5, due_at=lab.clock.now() + 60)
