@@ -7,12 +7,24 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, IdempotencyConflict, InvalidPlan, PayloadTooLarge, Plan, RunFailed, StepFailed, extend, spend
+from holdfast import (
+    App,
+    IdempotencyConflict,
+    InvalidPlan,
+    PayloadTooLarge,
+    Plan,
+    RunFailed,
+    Secret,
+    StepFailed,
+    extend,
+    spend,
+)
 from holdfast.client.rehearsing import rehearse
 from holdfast.plans import Draft, Extension
 from holdfast.plans.past import Past
 from holdfast.plans.states import Course
 from holdfast.ready import ConcurrencyGate
+from support.codec import HmacCodec
 from support.stories import drain, play, until
 
 
@@ -610,6 +622,46 @@ def test_a_plan_over_its_budget_says_so_beside_other_waits_and_a_fork_has_the_sa
         fork = await app.afork(run.id, from_node="first")
         created = (await fork.aevents())[0].payload
         assert (created["budget"], created["group"]) == ({"cents": 5_000_000}, "ann")
+
+    play(story())
+
+
+def test_a_secret_reaches_a_node_from_an_input_and_from_nowhere_else(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANTED_KEY", "s3cret")
+    app.vault.codec = HmacCodec(b"k" * 32)
+
+    @app.step
+    async def size(key: Secret[str]) -> int:
+        return len(key.reveal())
+
+    @app.planner
+    async def planned(key: Secret[str]) -> Draft:
+        del key
+        draft = Draft()
+        draft.call(size, key=draft.input.key)
+        return draft
+
+    direct = app.plan("direct")
+    direct.call(size, key=direct.input.key)
+    sent = app.plan("sent")
+    sent.call(size, key=sent.wait("key"))
+    written = app.plan("written")
+    written.call(size, key={"$literal": {"$secret": {"env": "PLANTED_KEY"}}})
+
+    async def story() -> None:
+        runs = [
+            await job.astart(key=key) for job in (direct, planned) for key in (Secret.env("PLANTED_KEY"), Secret("abc"))
+        ]
+        refused = [await sent.astart(), await written.astart()]
+        await refused[0].asignal("key", {"$secret": {"env": "PLANTED_KEY"}})
+        await drain(app)
+        assert [await run.aresult(timeout=5) for run in runs] == [{"size": 6}, {"size": 3}] * 2
+        for run in refused:
+            with pytest.raises(RunFailed, match="may not be referred to from outside"):
+                await run.aresult(timeout=5)
+        for run in [*runs, *refused]:
+            kept = str([one.payload for one in await run.aevents()])
+            assert not any(word in kept for word in ("s3cret", "'abc'"))
 
     play(story())
 
