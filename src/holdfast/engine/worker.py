@@ -97,8 +97,7 @@ class Worker:
         self._queues = queues
         self._unsettled: set[Attempt] = set()  # those that are running, and those that others have taken the place of
         self._lost: list[Attempt] = []  # whose lease was lost, or of whose last write nobody knows
-        self._stopping = False
-        self._gone = False
+        self._stopping = self._gone = False
         self._news = WORK | ASKED  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._asked = 0.0  # the store's time when it was last asked for
@@ -395,9 +394,7 @@ class Worker:
         for job in leases.lost:
             if job in self.running and self.running[job].attempt == held.get(job):  # not a later one
                 self.running[job].lose()
-        for job in leases.cancel:
-            if job in self.running:
-                self.running[job].cancel()
-        for job in leases.pause:
-            if job in self.running:
-                self.running[job].ask_to_pause()
+        for job in leases.cancel & self.running.keys():
+            self.running[job].cancel()
+        for job in leases.pause & self.running.keys():
+            self.running[job].ask_to_pause()
