@@ -10,7 +10,7 @@ import pytest
 from holdfast import Limits, RunHandle
 from holdfast.machines import JobEvent
 from support.limited import BURST, app_of, torture
-from support.overload import overload
+from support.overload import DEPTH, overload
 from support.postgres import fresh_url
 
 
@@ -62,3 +62,4 @@ def test_an_overloaded_queue_refuses_what_it_cannot_take_and_does_the_rest(backe
     told = asyncio.run(overload(f"sqlite:///{tmp_path / 'jobs.db'}" if backend == "sqlite" else fresh_url(), 3))
 
     assert told.as_declared(), told
+    assert told.latency_seconds <= 2 * DEPTH / told.throughput, told

@@ -286,23 +286,28 @@ def test_every_edge_is_taken_by_a_worker_at_work(edge: Edge, backend: str, tmp_p
     play(told())
 
 
-def test_a_store_that_is_away_is_tried_again_with_growing_pauses() -> None:
+@pytest.mark.parametrize("what", ["unread", "unwritten"])
+def test_a_store_that_is_away_is_tried_again_with_growing_pauses(what: str) -> None:
     class Counting(Memory):
         def __init__(self) -> None:
             super().__init__()
             self.tried_at: list[float] = []
 
         async def now(self) -> Any:
-            self.tried_at.append(time.monotonic())
+            self.tried_at += [time.monotonic()] if self.unread else []
             return await super().now()
+
+        async def commit(self, batch: Any) -> Any:
+            self.tried_at += [time.monotonic()] if self.unwritten else []
+            return await super().commit(batch)
 
     async def told() -> None:
         store = Counting()
         world = World(store, 1, "", NOTHING[1])
         working = asyncio.create_task(world.worker.run())
         await world.rests(0)
-        store.tried_at.clear()
-        world.goes_away()
+        setattr(store, what, True)
+        world.worker._heard(WORK)
 
         async def tried() -> bool:
             return len(store.tried_at) >= 3

@@ -5,7 +5,8 @@ the worker's loop is waiting for at that moment. So a place in a queue that runs
 nobody else can have it, and is never empty. How much is claimed is decided when the transaction begins: by then more
 slots may be free, and one claim fills them all.
 
-What can go wrong: the claim fails. The worker is told, and claims again by itself, when the store is back.
+What can go wrong: the claim fails. Whoever waits for it is told, or else the worker, and it claims again when the store
+is back.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Claiming:
         journal: through which everything is written.
         make: gives the claim for so many jobs.
         took: is called with the answer, and how many were asked for.
-        failed: is called when nobody knows what was claimed.
+        failed: is called when nobody knows what was claimed, and nobody waits for it.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Claiming:
         self._failed = failed
         self._asked: asyncio.Future[Any] | None = None
         self._gathers = False  # whether what was asked for last is not under way yet
+        self._awaited = False  # whether somebody waits for it
         self._limit = 0
 
     @property
@@ -59,21 +61,26 @@ class Claiming:
 
     def claim(self) -> asyncio.Future[Any]:
         """Claim with the next transaction; the future ends when the jobs have been taken."""
-        future = self._journal.trail(self._made)
-        if future is not self._asked:
-            self._asked, self._gathers = future, True
-            future.add_done_callback(self._answered)
+        future = self._ask()
+        self._awaited = True
         return future
 
     def claim_if_ready(self) -> None:
         """Claim with the next transaction if the gate says so, and that is not to be done anyway."""
         if not self._gathers and self._gate.poll_ready().state is ReadyState.READY:
-            self.claim()
+            self._ask()
 
     async def settle(self) -> None:
         """Wait until no answer is to come."""
         while self._asked is not None:
             await asyncio.wait([self._asked])
+
+    def _ask(self) -> asyncio.Future[Any]:
+        future = self._journal.trail(self._made)
+        if future is not self._asked:
+            self._asked, self._gathers, self._awaited = future, True, False
+            future.add_done_callback(self._answered)
+        return future
 
     def _made(self) -> Claim | None:
         self._gathers = False
@@ -84,11 +91,14 @@ class Claiming:
         return self._make(self._limit)
 
     def _answered(self, future: asyncio.Future[Any]) -> None:
+        awaited = self._awaited or future is not self._asked
         if future is self._asked:
             self._asked = None
         if future.cancelled():
             return
         if future.exception() is not None:
-            self._failed()
+            self._gate.fresh = True
+            if not awaited:
+                self._failed()
         elif (answer := future.result()) is not None:
             self._took(answer, self._limit)

@@ -34,7 +34,7 @@ SOON_SECONDS = 0.001  # between two claims that time alone brings about
 PACE_SECONDS = (
     0.02  # for which tokens of a rate are let gather, as far as none is lost, by the worker that got the last
 )
-FOLLOW_SECONDS = 0.1  # and by others, which so leave them to that one, and take over when it does not come
+FOLLOW_SECONDS = 0.05  # and by others, which so leave them to that one, and take over when it does not come
 JOBS_SHOWN = 100  # of those that a gate holds
 _IDLE, _FULL = 0, 1  # episodes that are the same however often they come; those of limits and outages are counted
 
@@ -195,7 +195,7 @@ class WorkGate(LeafGate):
 
 def _let(one: Held, took: Collection[str]) -> float:
     """How long a token may lie there. Who always comes for the first finds it taken by another who does, too."""
-    return min(one.slack / 2, PACE_SECONDS if one.queue in took else FOLLOW_SECONDS)
+    return min(one.slack / 4, PACE_SECONDS if one.queue in took else FOLLOW_SECONDS)
 
 
 _SAID = {

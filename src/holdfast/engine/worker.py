@@ -119,8 +119,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._journal = Journal(self._store)
-        self._claiming = Claiming(self.gate, self._journal, self._claim, self._took, lambda: self._heard(WORK))
         self._wake = asyncio.Event()
+        self._claiming = Claiming(self.gate, self._journal, self._claim, self._took, self._wake.set)
         self._threads = Threads(2 * self.gate.slots + 4)  # a plain job in every slot, and the plain call it is in
         self._renewed = time.monotonic()
         unsubscribe = self._store.subscribe(self._notice)
@@ -303,7 +303,7 @@ class Worker:
         """An attempt's code runs no more: its slot is free."""
         del attempt
         self.gate.freed()
-        if not self._stopping:
+        if not (self._stopping or self.abandoned()):
             self._claiming.claim_if_ready()
         self._wake.set()
 

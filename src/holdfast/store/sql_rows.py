@@ -39,7 +39,7 @@ JOB_COLUMNS = ", ".join(_JOB_NAMES)
 JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at", "status"]
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
 LIMIT_COLUMNS = "queue, settings, grouped, tokens, tokens_at, turn, changed_at, changed_by"
-LIMIT_WRITTEN = f"{LIMIT_COLUMNS}, opens_at"
+LIMIT_WRITTEN = f"{LIMIT_COLUMNS}, opens_at"  # the last is for whoever looks with SQL, and for the release before
 EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 
 _FIXED = _JOB_NAMES.index("version")  # columns that never change come first
