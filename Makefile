@@ -9,7 +9,7 @@ CHECKERS := $(VENV)/.checkers
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check prove torture races exact bench fix docs lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans exact bench fix docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -36,8 +36,10 @@ coverage: $(READY)  ## how much of the whole the tests run through: slower than 
 check: $(CHECKERS)  ## format, lint, strict types, types of the public API
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/basedpyright
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target .mypy .basedpyright
+
+.mypy .basedpyright:  # side by side: each takes one core, and as long as the other
+	$(BIN)/$(@:.%=%)
 
 DEPTH ?= 11
 prove: $(READY)  ## the exhaustive walk at DEPTH=11 or as asked; prints its tally
@@ -51,6 +53,11 @@ torture: $(READY)  ## kill worker processes, KILLS=1000 or as asked, STORE=sqlit
 RACES ?= 2000
 races: $(READY)  ## random orders of ends, cancels and deadlines, RACES=2000 or as asked, STORE as above; prints its tally
 	$(BIN)/python tools/races.py $(RACES) $(STORE)
+
+SEEDS ?= 200
+PLANS = $(if $(filter command line environment,$(origin STORE)),$(STORE),memory)
+plans: $(READY)  ## every commit of random plans goes wrong, SEEDS=200 or as asked, in memory or STORE; prints its tally
+	$(BIN)/python tools/crash_plans.py $(SEEDS) $(PLANS)
 
 SECONDS ?= 60
 exact: $(READY)  ## limits under workers that are killed, and overload, SECONDS=60 each or as asked; prints its tally

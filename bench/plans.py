@@ -1,8 +1,9 @@
 """What a node of a plan costs over a step of code, in the same run: 1,000 nodes side by side, and 1,000 in a chain.
 
 Both sides run on SQLite, synchronous=FULL, with the same step, the same number of jobs and the same limit of calls at
-once; rounds alternate, and the best of each counts. Memory is what the engine allocates for one run, at its peak, by
-the number of nodes.
+once; rounds alternate, and the best of each counts. The limit holds for the time on the wall and for that of the
+processor, which tells the same on a machine that others use, too. Memory is what the engine allocates for one run, at
+its peak, by the number of nodes.
 """
 
 from __future__ import annotations
@@ -64,16 +65,16 @@ def drawn(nodes: int, *, chained: bool) -> Draft:
     return draft
 
 
-def timed(jobs: int, choose: Callable[[App], Job], arguments: dict[str, int]) -> Callable[[Path], float]:
-    """Seconds to run so many jobs, started before."""
+def timed(jobs: int, choose: Callable[[App], Job], arguments: dict[str, int]) -> Callable[[Path], tuple[float, float]]:
+    """Seconds to run so many jobs, started before: on the wall, and of the processor."""
 
-    def run(path: Path) -> float:
-        async def work() -> float:
+    def run(path: Path) -> tuple[float, float]:
+        async def work() -> tuple[float, float]:
             app = app_at(path)
             await app.astart_many(choose(app), [arguments] * jobs)
-            began = time.perf_counter()
+            began = time.perf_counter(), time.process_time()
             await app.worker(concurrency=jobs).arun(until_idle=True)
-            taken = time.perf_counter() - began
+            taken = time.perf_counter() - began[0], time.process_time() - began[1]
             ended = await app.alist(limit=jobs)
             assert [one.status for one in ended] == ["succeeded"] * jobs
             await app.aclose()
@@ -110,17 +111,20 @@ def compared(folder: Path, shape: str, jobs: int) -> bool:
         "code": timed(jobs, lambda app: app.entries["bench", shape], {"nodes": NODES}),
         "plan": timed(jobs, planned(NODES, chained=chained), {}),
     }
-    times: dict[str, list[float]] = {name: [] for name in sides}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for number in range(ROUNDS):
         for name, side in sides.items():
             times[name].append(side(folder / f"{shape}-{jobs}-{name}-{number}.db"))
-    best = {name: min(taken) / (jobs * NODES) * 1e6 for name, taken in times.items()}
-    ratio = best["plan"] / best["code"]
-    print(
-        f"{shape}, {jobs} at once: a step of code {best['code']:6.1f} µs, a node {best['plan']:6.1f} µs: "
-        f"{ratio:.2f} (at most {RATIO_MAX})"
-    )
-    return ratio <= RATIO_MAX
+    kept = True
+    for place, clock in enumerate(("wall", "processor")):
+        best = {name: min(one[place] for one in taken) / (jobs * NODES) * 1e6 for name, taken in times.items()}
+        ratio = best["plan"] / best["code"]
+        print(
+            f"{shape}, {jobs} at once, {clock}: a step of code {best['code']:6.1f} µs, a node {best['plan']:6.1f} µs: "
+            f"{ratio:.2f} (at most {RATIO_MAX})"
+        )
+        kept = kept and ratio <= RATIO_MAX
+    return kept
 
 
 def main() -> int:

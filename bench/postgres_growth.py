@@ -1,7 +1,7 @@
 """What must not grow, on PostgreSQL: each cost beside the same cost where there is little, in the same run.
 
 - A worker's turn with a million queued and a million finished jobs, beside one with a thousand of each.
-- Tables and indexes over two hundred thousand jobs that come, run and are deleted when they have ended.
+- Tables and indexes over two hundred thousand jobs that come, run and are purged when they have ended.
 - What streams that grow and leases that are renewed leave behind: nothing in any index (HOT updates).
 
 Tables are filled by SQL from the rows of a few jobs that were really decided, with other ids; what is measured goes
@@ -32,7 +32,6 @@ SCHEMAS = 4  # small ones, one after the other: each is claimed from while it st
 ROUNDS = {10: 12, 100: 6}  # turns on each small schema, by the size of the claim
 FLAT_MAX = 1.5  # size after the last round, of that after the second
 WAVE = 10_000  # jobs between two deletions
-DELETED = 2_000  # jobs that one statement deletes
 HOT_MIN = 0.9  # of updates that grow a stream or renew a lease
 
 
@@ -97,21 +96,8 @@ def size(url: str, schema: str) -> int:
     return int(found[0])
 
 
-def delete_ended(url: str, schema: str) -> None:
-    """Delete what has ended, in batches."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        while True:
-            found = connection.execute(
-                f"WITH gone AS (DELETE FROM {schema}.jobs WHERE id IN (SELECT id FROM {schema}.jobs"
-                f" WHERE state IN ('completed', 'failed', 'cancelled') LIMIT {DELETED}) RETURNING id)"
-                f" DELETE FROM {schema}.events WHERE job IN (SELECT id FROM gone)".encode()
-            )
-            if found.rowcount == 0:
-                return
-
-
 async def retention(url: str, jobs: int) -> list[str]:
-    """Let jobs come, run and go in waves; look at the size after each, with nothing but autovacuum to clean up."""
+    """Let jobs come, run and be purged in waves; look at the size after each. Nothing but autovacuum cleans up."""
     app = App("b", config=Config(url=f"{url}?schema=waves"))
 
     @app.job
@@ -122,12 +108,12 @@ async def retention(url: str, jobs: int) -> list[str]:
     for _ in range(max(jobs // WAVE, 4)):
         await app.astart_many(noop, [{} for _ in range(WAVE)])
         await app.worker(concurrency=512).arun(until_idle=True)
-        await asyncio.to_thread(delete_ended, url, "waves")
+        assert await app.apurge(older_than=0) == WAVE, "all have ended"
         sizes.append(size(url, "waves"))
     await app.aclose()
     growth = sizes[-1] / sizes[1]
     first, second, last, most = [each / 1e6 for each in (sizes[0], sizes[1], sizes[-1], max(sizes))]
-    print(f"{len(sizes)} waves of {WAVE:,} jobs, deleted when they have ended: {first:.0f} MB after the first, "
+    print(f"{len(sizes)} waves of {WAVE:,} jobs, purged when they have ended: {first:.0f} MB after the first, "
           f"{second:.0f} after the second, {last:.0f} after the last, at most {most:.0f}   growth {growth:4.2f}",
           flush=True)  # fmt: skip
     return [f"tables grow {growth:.2f} times over {jobs:,} jobs, {FLAT_MAX} is due"] if growth > FLAT_MAX else []

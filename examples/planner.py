@@ -1,9 +1,12 @@
 """An agent: a model plans, tools act, a person approves, a budget holds. Kill it at any moment; it goes on.
 
+A run has a budget of ten cents, and says what each answer of the model costs. When that is more, it is parked before
+its next call, with the reason, until somebody grants more.
+
 The model is a server of its own on the loopback interface, started here, that gives canned answers: nothing is fetched
 from anywhere. It would answer differently each time it is asked; it is asked once for a plan and once for each summary.
 
-    python examples/planner.py            a run, its worker killed with SIGKILL in the middle, the approval, the result
+    python examples/planner.py            a run, its worker killed with SIGKILL, the grant, the approval, the result
     holdfast worker examples/planner.py   the same app, by hand
 """
 
@@ -22,13 +25,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Config, Permanent, Plan, extend
+from holdfast import App, Config, Plan, extend, spend
 from holdfast.plans import Draft, Extension
 from holdfast.ready import ConcurrencyGate
 
 MODEL = os.environ.get("AGENT_MODEL", "http://127.0.0.1:1")
 OUTBOX = Path(os.environ.get("AGENT_OUTBOX", "outbox.txt"))
-BUDGET_CENTS = 50
+BUDGET = {"cents": 10}  # of one run
 
 app = App("agent", config=Config.read({"lease_seconds": 1.0}))
 
@@ -39,6 +42,7 @@ def think(prompt: str) -> dict[str, Any]:
     request = urllib.request.Request(f"{MODEL}/v1/answer", json.dumps({"prompt": prompt}).encode())  # noqa: S310 - loopback
     with urllib.request.urlopen(request) as response:  # noqa: S310 - as above
         answer: dict[str, Any] = json.load(response)
+    spend(cents=answer["cents"])
     return answer
 
 
@@ -47,14 +51,6 @@ def search(topic: str) -> str:
     """Look something up."""
     time.sleep(float(os.environ.get("AGENT_PAUSE", "0")))
     return f"three facts about {topic}"
-
-
-@app.step
-def within_budget(spent: list[int]) -> int:
-    """Add up what the model has cost, and stop if it was too much."""
-    if sum(spent) > BUDGET_CENTS:
-        raise Permanent(f"{sum(spent)} cents were spent, and {BUDGET_CENTS} are allowed")
-    return sum(spent)
 
 
 @app.tool
@@ -83,9 +79,8 @@ def agent(goal: str) -> Plan:
     facts = plan.map(search, thought["topics"], topic=plan.item, id="facts")
     draft = plan.call(think, prompt="write it", id="draft", after=facts, gate="model")
     plan.call(review, draft=draft)
-    budget = plan.call(within_budget, spent=[thought["cents"], draft.cents])
-    approval = plan.wait("approve", after=[draft, budget], type="human", timeout="7d")
-    plan.returns({"sent": plan.call(send, text=draft.text, approved_by=approval.by), "cents": budget})
+    approval = plan.wait("approve", after=draft, type="human", timeout="7d")
+    plan.returns(plan.call(send, text=draft.text, approved_by=approval.by))
     return plan.plan()
 
 
@@ -112,7 +107,7 @@ class Model(BaseHTTPRequestHandler):
 
 
 def main() -> int:
-    """Run the agent, kill its worker in the middle, approve, and show that nothing was done twice."""
+    """Run the agent, kill its worker in the middle, grant, approve, and show that nothing was done or paid twice."""
     model = ThreadingHTTPServer(("127.0.0.1", 0), Model)
     threading.Thread(target=model.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory() as name:
@@ -120,15 +115,18 @@ def main() -> int:
         host, port = model.server_address[:2]
         told = {"HOLDFAST_URL": url, "AGENT_MODEL": f"http://{host!s}:{port}", "AGENT_OUTBOX": str(outbox)}
         app.url = url
-        run = agent.start("a note about otters")
+        run = agent.options(budget=BUDGET).start("a note about otters")
         worker = working(told | {"AGENT_PAUSE": "30"})
         until(lambda: any(one.payload.get("name") == "search" for one in run.events()))
         worker.send_signal(signal.SIGKILL)
         worker.wait()
         print(f"killed the worker while it searched; the model was asked {Model.asked} time")
         worker = working(told)
-        until(lambda: any(one.type == "job_waiting" for one in run.events()))
-        print("the plan waits for a person:")
+        until(lambda: any("over_budget" in one.payload for one in run.events()))
+        print(app.explain(run.id).explanation)
+        subprocess.run(command("grant", run.id, "cents=20", "--url", url), check=True)
+        until(lambda: any(one.payload.get("name") == "review" for one in run.events()))
+        print("it goes on, and waits for a person:")
         subprocess.run(command("plan", "show", run.id, "--url", url), check=True)
         run.signal("approve", {"by": "ann"})
         result = run.result(timeout=60)
@@ -136,10 +134,12 @@ def main() -> int:
         worker.wait()
         sent = outbox.read_text().splitlines()
         plans = sum(one.type == "plan_generated" for one in run.events())
+        spent = run.record().metrics
         wrong = app.verify()
         app.close()
     model.shutdown()
-    print(f"result {result}; sent {sent}; the model was asked {Model.asked} times, and planned {plans} time")
+    print(f"result {result}; outbox {sent}; spent {spent}")
+    print(f"the model was asked {Model.asked} times, and planned {plans} time")
     return 0 if (len(sent), plans, Model.asked, wrong) == (1, 1, 2, {}) else 1
 
 

@@ -5,6 +5,8 @@ cost of a commit is shared by everybody who wrote meanwhile. Nobody has to wait 
 about to see something: `append` returns at once and tells later, and `write` waits.
 
 Writes of one job keep their order. Events that one attempt writes while a batch is under way are joined to one command.
+One command may go last in a batch, made when the batch is taken: a claim, which so finds the places of all the jobs
+whose ends are in the same transaction.
 
 What can go wrong: the store raises. Then nobody of the batch knows whether it was written, and everybody gets the
 error. A worker's answer to that is to give the attempt up and let the job be taken again from what the store has.
@@ -14,7 +16,7 @@ Whatever that attempt wrote behind what failed, or still writes, fails with it: 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.store import Append, Command, Signal, Store
@@ -34,6 +36,7 @@ class Writer(Protocol):
 
     job: str
     attempt: int
+    parent: str | None
     gathered: list[tuple[str, bytes]]  # its events that wait for the next batch; the journal's to fill and to empty
     uses: list[str]  # signals that are used up in the same transaction; the journal's to empty
 
@@ -66,6 +69,7 @@ class Journal:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: list[_Asked | Writer] = []
+        self._last: tuple[Callable[[], Command | None], asyncio.Future[Any]] | None = None
         self._draining: asyncio.Task[None] | None = None
 
     async def write(self, command: Command) -> Any:
@@ -77,6 +81,16 @@ class Journal:
         asked = _Asked(command, asyncio.get_running_loop().create_future())
         self._put(asked)
         return asked.future
+
+    def trail(self, make: Callable[[], Command | None]) -> asyncio.Future[Any]:
+        """Carry out a command behind everything that is written until the next batch is taken, and made only then.
+
+        Who asks again before that gets the same future. Its answer is None if nothing was made after all.
+        """
+        if self._last is None:
+            self._last = make, asyncio.get_running_loop().create_future()
+            self._begin()
+        return self._last[1]
 
     def append(self, writer: Writer, events: Events) -> None:
         """Write events under an attempt with the next batch, joined to what that attempt has there already."""
@@ -99,18 +113,33 @@ class Journal:
 
     def _put(self, entry: _Asked | Writer) -> None:
         self._waiting.append(entry)
+        self._begin()
+
+    def _begin(self) -> None:
         if self._draining is None:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
         try:
-            while self._waiting:
+            while self._waiting or self._last is not None:
                 for _ in range(GATHER_TURNS):
                     await asyncio.sleep(0)
                 batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-                await self._commit(batch)
+                if self._last is not None and not self._waiting:  # else what it goes behind is not all here
+                    batch += self._made()
+                if batch:
+                    await self._commit(batch)
         finally:
             self._draining = None
+
+    def _made(self) -> list[_Asked | Writer]:
+        assert self._last is not None, "somebody has asked"
+        (make, future), self._last = self._last, None
+        command = make()
+        if command is not None:
+            return [_Asked(command, future)]
+        future.set_result(None)
+        return []
 
     async def _commit(self, batch: list[_Asked | Writer]) -> None:
         commands: list[Any] = [entry.command if isinstance(entry, _Asked) else _taken(entry) for entry in batch]
@@ -137,4 +166,4 @@ class Journal:
 def _taken(writer: Writer) -> Append:
     events, writer.gathered = tuple(writer.gathered), []
     uses, writer.uses = tuple(writer.uses), []
-    return Append(writer.job, writer.attempt, events, uses)
+    return Append(writer.job, writer.attempt, events, uses, writer.parent)

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Limits, RunHandle
 from holdfast.machines import JobEvent
-from support.limited import BURST, CONCURRENCY, RATE, app_of, torture
-from support.overload import DEPTH, overload
+from support.limited import BURST, app_of, torture
+from support.overload import overload
 from support.postgres import fresh_url
 
 
@@ -19,11 +19,8 @@ def test_limits_hold_over_processes_that_are_killed(backend: str, tmp_path: Path
     url = f"sqlite:///{tmp_path / 'jobs.db'}" if backend == "sqlite" else fresh_url()
     tally = asyncio.run(torture(url, seconds=6, seed=7))
 
-    assert max(tally.seen_most, tally.most_at_once) == CONCURRENCY, tally
-    assert tally.used >= 0.9, tally
-    assert tally.over_rate <= 0.01, tally  # of a token: the times are floats
-    assert tally.rate >= 0.9 * RATE, tally
-    assert (tally.left, tally.kills > 2, tally.started > BURST) == (0, True, True), tally
+    assert tally.is_exact(), tally
+    assert (tally.kills > 2, tally.started > BURST) == (True, True), tally
 
 
 async def _small_groups_done(url: str, big: int) -> float:
@@ -31,11 +28,11 @@ async def _small_groups_done(url: str, big: int) -> float:
     app = app_of(url)
     await app.aset_limits(Limits(queue="shared", concurrency=4))
     shared = app.entries["shop", "shared"]
-    await app.astart_many(shared.options(group="big"), [{"seconds": 0.03} for _ in range(big)])
+    await app.astart_many(shared.options(group="big"), [{"seconds": 0.01} for _ in range(big)])
     small = [
         name
         for group in range(10)
-        for name in await app.astart_many(shared.options(group=f"small-{group}"), [{"seconds": 0.03}] * 10)
+        for name in await app.astart_many(shared.options(group=f"small-{group}"), [{"seconds": 0.01}] * 10)
     ]
     begun = await app.store().now()
     working = app.worker(concurrency=20)
@@ -60,9 +57,8 @@ def test_a_group_with_ten_thousand_jobs_does_not_delay_small_ones(backend: str, 
     assert shared <= 2 * alone, f"{shared:.2f} s beside many, {alone:.2f} s alone"
 
 
-def test_an_overloaded_queue_refuses_what_it_cannot_take_and_does_the_rest(tmp_path: Path) -> None:
-    told = asyncio.run(overload(f"sqlite:///{tmp_path / 'jobs.db'}", 4))
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_an_overloaded_queue_refuses_what_it_cannot_take_and_does_the_rest(backend: str, tmp_path: Path) -> None:
+    told = asyncio.run(overload(f"sqlite:///{tmp_path / 'jobs.db'}" if backend == "sqlite" else fresh_url(), 3))
 
-    assert told.refused > told.accepted > DEPTH, told
-    assert told.latency_seconds <= 2 * DEPTH / told.throughput, told
-    assert told.memory < 1.5, told
+    assert told.as_declared(), told

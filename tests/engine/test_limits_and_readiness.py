@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast import App, Limits
+from holdfast import App, Limits, RunHandle
 from holdfast.engine.worker import Worker
+from holdfast.machines import JobEvent
 from holdfast.ready import raise_violation
 from support.stories import play, until
 
@@ -64,20 +65,60 @@ def test_a_used_up_rate_is_told_and_the_next_token_brings_the_next_job(app: App)
 
 
 def test_a_job_that_ends_makes_room_in_a_queue_that_runs_so_many(app: App) -> None:
-    async def story() -> None:
-        ran: list[int] = []
+    """Each begins in the transaction that ends the one before: the place is never empty, and nobody is waited for."""
 
+    async def story() -> None:
         @app.job
-        async def work(number: int) -> None:
-            ran.append(number)
+        async def work() -> None:
+            await asyncio.sleep(0)
 
         await app.aset_limits(Limits(queue="default", concurrency=1))
+        runs = await app.astart_many(work, [{} for _ in range(20)])
         worker, task = working(app)
-        for number in range(20):
-            await work.astart(number)
-        async with asyncio.timeout(20):  # each waits for the one before, and none for a floor
-            await until(lambda: _is(len(ran) == 20))
+        for run in runs:
+            await RunHandle(app, run).aresult(timeout=60)
         worker.stop()
         await task
+        moves = [[(event.type, event.at) for event in await app.store().events(run)] for run in runs]
+        kinds = {tuple(kind for kind, _ in stream) for stream in moves}
+        assert kinds == {(JobEvent.CREATED, JobEvent.RUNNING, JobEvent.COMPLETED)}
+        began, ended = [[stream[place][1] for stream in moves] for place in (1, 2)]
+        assert began[1:] == ended[:-1]
+
+    play(story())
+
+
+def test_a_place_that_one_worker_leaves_is_taken_by_another_that_has_jobs_for_it(app: App) -> None:
+    """The one that ends a job has no other to put there: the other is told, and does not wait for its next look."""
+
+    async def story() -> None:
+        go = asyncio.Event()
+
+        @app.job
+        async def first() -> None:
+            await go.wait()
+
+        @app.job
+        async def then() -> str:
+            return "done"
+
+        await app.aset_limits(Limits(queue="default", concurrency=1))
+        names = [("shop", "first"), ("shop", "then")]
+        both = [
+            Worker(app.store(), {name: app.entries[name]}, app.config, children=app.submission, name=f"w{number}")
+            for number, name in enumerate(names)
+        ]
+        tasks = [asyncio.create_task(one.run()) for one in both]
+        await first.astart()
+        await until(lambda: _is(bool(both[0].running)))
+        handle = await then.astart()
+        await until(lambda: _is("as many jobs run" in (both[1].gate.why() or "")))
+        polls = both[1].gate.counts().wakes["io_ready"]
+        go.set()
+        assert await handle.aresult(timeout=30) == "done"
+        assert both[1].gate.counts().wakes["io_ready"] > polls
+        for one in both:
+            one.stop()
+        await asyncio.gather(*tasks)
 
     play(story())

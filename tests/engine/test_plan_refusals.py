@@ -154,8 +154,27 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "no node at all": (
         [{"id": "a", "kind": "dance"}, {"id": "b", "kind": "wait", "keys": "x"}, 5],
-        ["nodes[0] (a).kind: Invalid value 'dance'", "nodes[1] (b): Object contains unknown field `keys`",
-         "nodes[2]: Expected `object`, got `int`"],
+        ["nodes[0] (a).kind: there is no kind 'dance': it is one of call, wait, sleep, job, map and choice",
+         "nodes[1] (b): a wait has no field 'keys'; 'key', perhaps?",
+         "nodes[2]: a node is an object with an id and a kind, got 5"],
+    ),
+    "every field of a node that is none": (
+        [{"kind": "call", "id": True, "arg": {}, "retries": "3", "gate": 5, "after": "b"},
+         {"id": "b"}, {"kind": "cal"}, {"id": 3, "kind": None},
+         {"id": "c", "kind": "map", "call": "clean", "args": []}],
+        ["nodes[0].id: it is text, got true: YAML reads it so, write it in quotes",
+         "nodes[0]: a call has no field 'arg'; 'args', perhaps?",
+         "nodes[0].retries: Expected `int | null`, got `str`",
+         "nodes[0].gate: Expected `str | null`, got `int`",
+         "nodes[0].after: Expected `array`, got `str`",
+         "nodes[0]: a call needs a call, and it is not there",
+         "nodes[1] (b): it has no kind: one of call, wait, sleep, job, map and choice",
+         "nodes[2].kind: there is no kind 'cal': it is one of call, wait, sleep, job, map and choice; 'call', perhaps?",
+         "nodes[2]: it has no id, which is text",
+         "nodes[3].kind: there is no kind nothing: it is one of call, wait, sleep, job, map and choice",
+         "nodes[3].id: it is text, got 3: YAML reads it so, write it in quotes",
+         "nodes[4] (c).args: Expected `object`, got `array`",
+         "nodes[4] (c): a map needs an over, and it is not there"],
     ),
     "everything at once": (
         [call("a", "extract"), call("a", "nothing"), call("b", "clean", rows=ref("zz"), more=1)],
@@ -181,10 +200,12 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(case: str) -> None
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (5, "a plan is an object with nodes, got int"),
-        ({}, "nodes: they are a list, got NoneType"),
+        (5, "a plan is an object with nodes, got 5"),
+        (None, "a plan is an object with nodes, got nothing"),
+        ({}, "nodes: they are a list, got none"),
+        ({"nodes": {}}, "nodes: they are a list, got an object"),
         ({"nodes": [], "policy": "hope"}, "plan.policy: Invalid enum value 'hope'"),
-        ({"nodes": [], "colour": 1}, "plan: Object contains unknown field `colour`"),
+        ({"nodes": [], "colour": 1}, "plan: a plan has no field 'colour'"),
         ({"nodes": [], "limit": 0}, "limit: at least one node runs at once, got 0"),
         ({"nodes": [], "output": ref("a")}, "output: a refers to a node that there is not"),
         ({"nodes": [], "input": {"a b": {}}}, "input.'a b': a name is a letter and then letters, digits, - and _"),
@@ -208,13 +229,40 @@ def test_more_nodes_than_are_allowed_are_refused() -> None:
 
 
 def test_text_that_is_no_plan_is_refused() -> None:
-    for text in ("", "{", "[1", "\udcff".encode(errors="surrogatepass")):
+    for text in ("{", "[1", "\udcff".encode(errors="surrogatepass")):
         with pytest.raises(InvalidPlan, match="it is no JSON"):
             Plan.from_json(text)
-    with pytest.raises(InvalidPlan, match="it is no YAML"):
-        Plan.from_yaml("a: [")
+    for read in (Plan.from_json, Plan.from_yaml):
+        with pytest.raises(InvalidPlan, match="a plan is an object with nodes, got nothing"):
+            read(" ")
+    with pytest.raises(InvalidPlan, match="it is no YAML: line 4, column 3: expected <block end>"):
+        Plan.from_yaml("nodes:\n - id: a\n   kind: call\n  call: extract\n")
     with pytest.raises(InvalidPlan, match="it is no YAML"):
         Plan.from_yaml("!!python/object/apply:os.system ['true']")
+
+
+def test_every_field_of_a_plan_that_is_none_is_told_at_once() -> None:
+    with pytest.raises(InvalidPlan) as refused:
+        Plan.from_dict({"version": 2, "nodes": [], "policy": "stop", "limit": "ten", "colour": 1})
+    assert refused.value.problems == [
+        "plan.version: Invalid enum value 2",
+        "plan.policy: Invalid enum value 'stop'",
+        "plan.limit: Expected `int`, got `str`",
+        "plan: a plan has no field 'colour'",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60)) + "nodes: *a59\n",
+        "nodes: &all [*all]\n",
+    ],
+    ids=["many", "circle"],
+)
+def test_anchors_that_unfold_into_more_than_can_be_are_refused(text: str) -> None:
+    with pytest.raises(InvalidPlan, match="its anchors unfold into more than 1,000,000 values"):
+        Plan.from_yaml(text)
 
 
 def test_optional_values_fit_only_where_they_are_taken() -> None:

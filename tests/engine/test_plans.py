@@ -7,12 +7,24 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, IdempotencyConflict, InvalidPlan, PayloadTooLarge, Plan, RunFailed, StepFailed, extend
+from holdfast import (
+    App,
+    IdempotencyConflict,
+    InvalidPlan,
+    PayloadTooLarge,
+    Plan,
+    RunFailed,
+    Secret,
+    StepFailed,
+    extend,
+    spend,
+)
 from holdfast.client.rehearsing import rehearse
 from holdfast.plans import Draft, Extension
 from holdfast.plans.past import Past
 from holdfast.plans.states import Course
 from holdfast.ready import ConcurrencyGate
+from support.codec import HmacCodec
 from support.stories import drain, play, until
 
 
@@ -239,6 +251,53 @@ def test_a_node_has_its_own_retries_timeout_and_policy_of_doubt(app: App) -> Non
         assert "b: flaky failed: ValueError: again" in str(failed.value)
         assert "hang: hang failed: InDoubt" in str(failed.value)
         assert (tries.count("a"), tries.count("b")) == (3, 1)
+
+    play(story())
+
+
+def test_a_call_in_doubt_or_tried_again_much_later_takes_no_place_of_the_limit(app: App) -> None:
+    @app.tool
+    async def hang(number: int) -> int:
+        if number == 0 and not answered:
+            await asyncio.Event().wait()
+        return number
+
+    @app.step(retries=1)
+    async def stumble() -> None:
+        if not answered:
+            raise ValueError("later")
+
+    @app.step
+    async def work(number: int) -> int:
+        return number
+
+    answered: list[bool] = []
+    plan = app.plan("p", limit=1)
+    doubt = plan.call(hang, number=0, timeout=0.01, id="doubt")
+    plan.map(hang, [0, 1, 2], number=plan.item, timeout=0.01, limit=1, id="items")
+    plan.call(stumble)
+    last = plan.call(work, number=1, id="one")
+    plan.call(work, number=last, id="two")
+    plan.call(work, number=doubt, id="behind")
+
+    async def story() -> None:
+        made = app.calls["stumble"]
+        made.backoff = type(made.backoff)(retries=1, first_seconds=60)
+        run = await plan.astart()
+        await drain(app)
+        past = Past(await run.aevents())
+        assert set(past.ended) == {"hang:items[1]", "hang:items[2]", "work:one", "work:two"}
+        assert past.doubtful == {"hang:doubt", "hang:items[0]"}
+        assert (await app.aget(run.id)).finished_at is None
+        answered.append(True)
+        await app.aresolve(run.id, "hang:doubt", done=7)
+        await drain(app)
+        await app.aresolve(run.id, "hang:items[0]", not_done=True)
+        await drain(app)
+        past = Past(await run.aevents())
+        assert past.ended["work:behind"].result == 7
+        assert past.ended["hang:items[0]"].result == 0
+        assert await app.averify() == {}
 
     play(story())
 
@@ -516,6 +575,120 @@ def test_a_run_can_be_given_a_plan_of_its_own(app: App) -> None:
             await entry.given(wrong).astart()
         await drain(app)
         assert await first.aresult(timeout=5) == {"double": 2}
+
+    play(story())
+
+
+def test_a_plan_of_its_own_may_have_inputs_of_its_own(app: App) -> None:
+    @app.step
+    async def add(one: int, two: int) -> int:
+        return one + two
+
+    entry = app.plan("sum", input={"one": 1})
+    entry.call(add, one=entry.input.one, two=2)
+    own = Draft("own", input={"two": 5})
+    own.call(add, one=own.input.first, two=own.input.two)
+
+    async def story() -> None:
+        run = await entry.given(own).astart(first=10)
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"add": 15}
+
+    play(story())
+
+
+def test_a_plan_over_its_budget_says_so_beside_other_waits_and_a_fork_has_the_same_budget(app: App) -> None:
+    @app.step
+    async def think(about: str) -> str:
+        spend(cents=7)
+        return about
+
+    thinking = app.plan("thinking")
+    first = thinking.call(think, about="one", id="first")
+    thinking.wait("approve", timeout="1d")
+    thinking.call(think, about=first, id="second")
+
+    async def story() -> None:
+        run = await thinking.options(budget={"cents": 5}, group="ann").astart()
+        await drain(app)
+        last = (await run.aevents())[-1]
+        assert (last.type, last.payload["over_budget"]) == ("job_waiting", {"cents": [7.0, 5.0]})
+        assert "more than its budget: cents 7 of 5" in (await app.aexplain(run.id)).explanation
+        assert (await run.arecord()).metrics == {"spent": {"cents": 7.0}}
+        await app.agrant(run.id, cents=5)
+        await run.asignal("approve", "yes")
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"approve": "yes", "second": "one"}
+        fork = await app.afork(run.id, from_node="first")
+        created = (await fork.aevents())[0].payload
+        assert (created["budget"], created["group"]) == ({"cents": 5_000_000}, "ann")
+
+    play(story())
+
+
+def test_a_secret_reaches_a_node_from_an_input_and_from_nowhere_else(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANTED_KEY", "s3cret")
+    app.vault.codec = HmacCodec(b"k" * 32)
+
+    @app.step
+    async def size(key: Secret[str]) -> int:
+        return len(key.reveal())
+
+    @app.planner
+    async def planned(key: Secret[str]) -> Draft:
+        del key
+        draft = Draft()
+        draft.call(size, key=draft.input.key)
+        return draft
+
+    direct = app.plan("direct")
+    direct.call(size, key=direct.input.key)
+    sent = app.plan("sent")
+    sent.call(size, key=sent.wait("key"))
+    written = app.plan("written")
+    written.call(size, key={"$literal": {"$secret": {"env": "PLANTED_KEY"}}})
+
+    async def story() -> None:
+        runs = [
+            await job.astart(key=key) for job in (direct, planned) for key in (Secret.env("PLANTED_KEY"), Secret("abc"))
+        ]
+        refused = [await sent.astart(), await written.astart()]
+        await refused[0].asignal("key", {"$secret": {"env": "PLANTED_KEY"}})
+        await drain(app)
+        assert [await run.aresult(timeout=5) for run in runs] == [{"size": 6}, {"size": 3}] * 2
+        for run in refused:
+            with pytest.raises(RunFailed, match="may not be referred to from outside"):
+                await run.aresult(timeout=5)
+        for run in [*runs, *refused]:
+            kept = str([one.payload for one in await run.aevents()])
+            assert not any(word in kept for word in ("s3cret", "'abc'"))
+
+    play(story())
+
+
+def test_an_index_that_is_none_fails_its_node_alone(app: App) -> None:
+    @app.step
+    async def items() -> Any:
+        return [1, 2]
+
+    @app.step
+    async def take(item: Any) -> Any:
+        return item
+
+    parts = {"last": "-1", "dashes": "--1", "long": "9" * 5000, "foreign": "\u0661"}
+    draft = app.plan("parts")
+    draft.call(items)
+    for name, part in parts.items():
+        draft.call(take, id=name, item={"$ref": f"items.{part}"})
+
+    async def story() -> None:
+        run = await draft.astart()
+        await drain(app)
+        with pytest.raises(RunFailed) as failed:
+            await run.aresult(timeout=5)
+        assert "3 of 5 nodes" in str(failed.value)
+        assert all(f"{name}: " in str(failed.value) for name in ("dashes", "long", "foreign"))
+        assert (await states(app, run.id))["last"] == "done"
 
     play(story())
 

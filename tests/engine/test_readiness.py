@@ -194,6 +194,7 @@ def test_a_worker_goes_through_its_states_as_it_works() -> None:
         worker._heard(2)
         await until(lambda: _is(counts().polls["retry_after"] > 0))
         store.away = False
+        await until(lambda: _is(counts().wakes["timer"] > 0))
         handle = await busy.astart()
         await until(lambda: _ended(app, handle.id))
         worker.stop()
@@ -201,7 +202,6 @@ def test_a_worker_goes_through_its_states_as_it_works() -> None:
         found = counts()
         assert found.violations == 0
         assert found.wakes["io_ready"] > 0
-        assert found.wakes["timer"] > 0
         await app.aclose()
 
     play(story())

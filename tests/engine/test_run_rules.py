@@ -322,12 +322,12 @@ def test_r6_code_that_finishes_first_ends_as_it_ended(made: App, how: str, statu
 
 
 def test_r6_a_deadline_that_passes_during_a_cancel_ends_canceled_and_says_so(url: str) -> None:
-    app = App("shop", config=quick(url, grace_seconds=1.0))
+    app = App("shop", config=quick(url, grace_seconds=1.6))
     shop(app, [])
 
     async def story() -> None:
-        handle = await app.entry("stubborn").options(deadline=0.6).astart()
         async with working(app):
+            handle = await app.entry("stubborn").options(deadline=1.2).astart()
             await has(app, handle.id, stage="turning")
             await handle.acancel("enough")
             record = await has(app, handle.id, status="canceled")
@@ -344,8 +344,8 @@ def test_r6_a_cancel_that_comes_while_the_deadline_ends_the_code_ends_canceled_a
     shop(app, [])
 
     async def story() -> None:
-        handle = await app.entry("stubborn").options(deadline=0.2).astart()
         async with working(app):
+            handle = await app.entry("stubborn").options(deadline=1).astart()
             await has(app, handle.id, message="no")
             await handle.acancel("enough")
             record = await has(app, handle.id, status="canceled")
@@ -414,8 +414,8 @@ def test_r7_a_deadline_holds_while_queued_waiting_paused_and_running(made: App) 
 
 def test_r7_each_run_of_a_job_has_a_deadline_of_its_own(made: App) -> None:
     async def story() -> None:
-        handle = await made.entry("waits").options(deadline=0.3).astart()
         async with working(made):
+            handle = await made.entry("waits").options(deadline=1).astart()
             await has(made, handle.id, status="timeout")
             new = await made.aretry(handle.id, actor="ana", reason="again")
             record = await has(made, new.run_id, status="timeout")

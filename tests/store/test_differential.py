@@ -201,13 +201,16 @@ async def everything(store: Store) -> Any:
     return rows, streams, inboxes, evidence, await store.workers(), exports, blobs, told
 
 
-async def compare(seed: int, batches: int, other: Callable[[], tuple[Store, ManualClock]]) -> Counter[str]:
+async def compare(
+    seed: int, batches: int, other: Callable[[], tuple[Store, ManualClock]], every: int = 1
+) -> Counter[str]:
+    """Have both answer the same batches; look at all that they keep after `every` so many of them."""
     rng = random.Random(seed)
     store, clock = other()
     stores: list[Store] = [MemoryStore(clock), store]
     succeeded: Counter[str] = Counter()
     number = 0
-    for _ in range(batches):
+    for done in range(1, batches + 1):
         rows = await stores[0].jobs()
         batch = []
         for _ in range(rng.randrange(1, 6)):
@@ -215,7 +218,8 @@ async def compare(seed: int, batches: int, other: Callable[[], tuple[Store, Manu
             batch.append(any_command(rng, number, clock.now(), rows))
         one, two = [[plain(answer) for answer in await store.commit(batch)] for store in stores]
         assert one == two
-        assert await everything(stores[0]) == await everything(stores[1])
+        if done % every == 0:
+            assert await everything(stores[0]) == await everything(stores[1])
         assert await stores[0].next_due() == await stores[1].next_due()
         succeeded.update(
             type(command).__name__ for command, answer in zip(batch, one, strict=True) if not isinstance(answer, tuple)
@@ -250,6 +254,7 @@ def test_every_backend_answers_and_keeps_the_same(seed: int) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**64))
+@example(16384)  # a job that was started again was not known to a command before the claim that found it
 def test_postgres_answers_and_keeps_the_same(seed: int) -> None:
     succeeded = asyncio.run(compare(seed, 20, postgres))
     assert succeeded.total() > 0
@@ -258,5 +263,6 @@ def test_postgres_answers_and_keeps_the_same(seed: int) -> None:
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
 def test_every_command_succeeds_somewhere_in_the_comparison(backend: str, tmp_path: Path) -> None:
     """A comparison in which a verb is only ever refused would show nothing of it."""
-    succeeded = asyncio.run(compare(20, 400, postgres if backend == "postgres" else lambda: sqlite(tmp_path)))
+    other = postgres if backend == "postgres" else lambda: sqlite(tmp_path)
+    succeeded = asyncio.run(compare(20, 400, other, every=10))
     assert set(succeeded) == {command.__name__ for command in Command.__args__}

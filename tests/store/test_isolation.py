@@ -9,6 +9,7 @@ other looks while that one has not committed yet, if that makes a difference: a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -235,6 +236,71 @@ def test_a_claim_counts_what_one_that_it_waited_for_has_let_go(lab: Lab) -> None
         assert (answers[1], len(running)) in {("b", 1), ("none", 0)}, order
 
 
+def test_three_that_submit_to_a_queue_with_two_places_in_every_order(lab: Lab) -> None:
+    """Also where each submits more than one, in another order of queues."""
+    depths = [SetLimits(Limits(queue=queue, depth=2)) for queue in ("default", "mail")]
+    for order in orders(3, 2):
+        lab.fresh(*depths)
+        batches = tuple((submit(f"{name}1", queue="mail"), submit(name)) for name in "abc")
+        answers = lab.play(order, (batches[0], batches[1][::-1], batches[2]), TWO_STEPS)
+        assert answers.count("QueueFull") == 1, order
+        assert len(lab.rows()) == 4
+
+
+def handing_on(job: str, worker: str, lease_seconds: float = LEASE) -> tuple[Command, ...]:
+    taking = Claim(worker=worker, entries=claim("").entries, queues=None, limit=5, lease_seconds=lease_seconds)
+    return Append(job, 1, (("job_completed", {}),)), taking
+
+
+def test_two_that_hand_places_on_and_one_that_counts(lab: Lab) -> None:
+    """Whoever ends a job takes one in its place, whatever the others do; and there are never more than two."""
+    limited = SetLimits(Limits(queue="default", concurrency=2))
+    for order in orders(3, 2)[::3]:
+        lab.fresh(limited, submit("a"), submit("b"), claim("w"), claim("w"), *map(submit, "cdef"))
+        answers = lab.play(order, (handing_on("a", "v"), handing_on("b", "w"), claim("u")), TWO_STEPS)
+        assert answers[2] == "none", order
+        assert {answers[0], answers[1]} <= set("cdef"), order
+        assert Counter(row.split()[1] for row in lab.rows()) == {"completed": 2, "running": 2, "queued": 2}
+
+
+def test_a_place_is_not_counted_as_free_while_it_is_handed_on_though_its_lease_runs_out(lab: Lab) -> None:
+    lab.fresh(SetLimits(Limits(queue="default", concurrency=1)), *RUNNING, submit("b"), submit("c"))
+    one, other, _ = lab.sessions
+    one.take(handing_on("a", "v", 10 * LEASE))
+    one.begin("read")
+    lab.settle()
+    lab.clock.move(LATE)
+    other.take(claim("u"))
+    for step in ("read", "decide"):
+        other.begin(step)
+    lab.settle()
+    for step in ("decide", "commit"):
+        one.begin(step)
+    lab.settle()
+    other.begin("commit")
+    lab.settle()
+    assert [said(session.answer) for session in (one, other)] == ["b", "none"]
+    assert [row.split()[1] for row in lab.rows()] == ["completed", "running", "queued"]
+
+
+def test_a_rate_that_another_claim_is_taking_from_is_not_waited_for(lab: Lab) -> None:
+    lab.fresh(SetLimits(Limits(queue="default", rate=10, burst=5)), *map(submit, "abc"))
+    one, other, _ = lab.sessions
+    for session, worker in ((one, "v"), (other, "w")):
+        session.take(claim(worker))
+        for step in ("read", "decide"):
+            session.begin(step)
+        lab.settle()
+        assert all(step.done() for step in session.running), "it waits for nobody"
+    assert said(other.answer) == "none"
+    (held,) = other.answer.held
+    assert (held.why, held.until, held.slack) == ("turn", lab.clock.now() + 0.02, 0.4)
+    for session in (one, other):
+        session.begin("commit")
+    lab.settle()
+    assert [row.split()[1] for row in lab.rows()] == ["running", "queued", "queued"]
+
+
 THREE: dict[str, tuple[float, tuple[Command, ...], set[tuple[str, str]]]] = {
     "reclaim, claim, a late append": (
         LATE, (Reclaim(), claim("v"), done()), {
@@ -302,16 +368,21 @@ def test_a_heartbeat_that_waited_for_a_lock_does_not_revive_its_lease(lab: Lab) 
     assert lab.rows() == ["a running 1 (w): created running cancel_requested"]
 
 
-def test_a_child_that_ends_and_a_parent_that_is_cancelled_do_not_stand_in_each_others_way_for_ever(lab: Lab) -> None:
-    """One locks the child and then its parent, the other the parent and then its children: one of them goes again."""
+@pytest.mark.parametrize("parent", [None, "a"])
+def test_a_child_that_ends_and_a_parent_that_is_cancelled_do_not_stand_in_each_others_way_for_ever(
+    lab: Lab, parent: str | None
+) -> None:
+    """Both lock the parent first. If whoever ends the child does not know its parent, one of them goes again."""
     child = submit("b", parent="a", parent_key="k")
-    ended = Append("b", 1, (("job_completed", {}),))
+    ended = Append("b", 1, (("job_completed", {}),), parent=parent)
     told = "a cancelled 1: created leased cancelled"
     expected = {
         ("completed cancelled", told, "b completed 1: created running completed"),
         ("completed cancelled", told, "b completed 1: created running cancel_requested completed"),
     }
+    before = [session.gave_way for session in lab.sessions]
     for order in orders(2, 3):
         lab.fresh(child, claim("w"), submit("a"))
         answers = lab.play(order, (ended, CANCEL))
         assert (" ".join(answers), *lab.rows()) in expected, order
+    assert ([session.gave_way for session in lab.sessions] == before) is (parent is not None)

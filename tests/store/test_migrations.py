@@ -12,11 +12,12 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast import App, wait_for
+from holdfast import App, Limits, wait_for
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.machines import RunRecord
 from holdfast.store import Append, Claim, Report, SendSignal, Submit, WorkerCard, postgres_schema, schema
+from holdfast.store.budgets import SpendBudget
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sql_rows import EVENT_COLUMNS
 from holdfast.store.sqlite import SqliteStore
@@ -281,6 +282,12 @@ def test_a_role_with_the_documented_rights_runs_jobs_and_cannot_rewrite_history(
         second = started.fetchone()
         assert second is not None
         app.cancel(second[0])
+        app.store().commit_blocking([SpendBudget("tokens", 0.0, 5, 10)])
+        app.set_limits(Limits(queue="mail", concurrency=1))
+        kept = "SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relnamespace = %s::regnamespace"
+        may = f"{kept} AND has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'SELECT')"
+        all_of_it, mine = [{row[0] for row in connection.execute(sql.encode(), (name,))} for sql in (kept, may)]
+        assert all_of_it - mine == {"migrations", "moves"}, "the documents give rights to every table that jobs need"
         for attack in (
             "UPDATE {}.events SET at = 0", "DELETE FROM {}.events", "TRUNCATE {}.events", "DROP TABLE {}.events",
             "ALTER TABLE {}.events DISABLE TRIGGER ALL", "DELETE FROM {}.jobs", "DELETE FROM {}.evidence",

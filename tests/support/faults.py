@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ class FaultyStore:
         self.left = fail_at
         self._mode = mode
         self.crashed = False
+        self.gone = asyncio.Event()  # set with it
 
     @property
     def failed(self) -> bool:
@@ -35,6 +37,7 @@ class FaultyStore:
         if self.left == 0:
             if self._mode == "crash":
                 self.crashed = True
+                self.gone.set()
                 raise StoreUnavailable("the process is gone")
             if self._mode == "applied":
                 await self._store.commit(batch)

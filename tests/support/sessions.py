@@ -31,9 +31,11 @@ class Session:
         self.pid = self._connection.info.backend_pid
         self.isolation = self._connection.execute("SHOW transaction_isolation").fetchone()
         self.running: list[Future[None]] = []
+        self.gave_way = 0  # how often it had to begin again
 
-    def take(self, command: Command) -> None:
-        self._command = command
+    def take(self, command: Command | tuple[Command, ...]) -> None:
+        """Have a command to carry out, or a batch; the last answer is the one that counts."""
+        self._batch = command if isinstance(command, tuple) else (command,)
         self.answer: Any = None
         self.running = []
 
@@ -43,17 +45,18 @@ class Session:
     def read(self, *, looking_first: bool = False) -> None:
         self._connection.execute("BEGIN")
         self._transaction = Transaction(self._connection, self._sql, looking_first=looking_first)
-        self._transaction.prepare([self._command])
+        self._transaction.prepare(self._batch)
 
     def decide(self) -> None:
         for attempt in range(TRIES):  # as the store does: again, from the beginning
             try:
                 if attempt:
                     self.read(looking_first=True)
-                self.answer = self._transaction._answer(self._command)
+                self.answer = [self._transaction._answer(command) for command in self._batch][-1]
                 self._transaction.flush()
             except _IN_THE_WAY:
                 self._connection.execute("ROLLBACK")
+                self.gave_way += 1
                 give_way(attempt)
             else:
                 return
@@ -90,7 +93,12 @@ class Lab:
         if late:
             self.clock.move(late)
 
-    def play(self, order: tuple[int, ...], commands: tuple[Command, ...], steps: tuple[str, ...] = STEPS) -> list[Any]:
+    def play(
+        self,
+        order: tuple[int, ...],
+        commands: tuple[Command | tuple[Command, ...], ...],
+        steps: tuple[str, ...] = STEPS,
+    ) -> list[Any]:
         """Carry out the commands with their steps in this order; what was answered."""
         left = [iter(steps) for _ in commands]
         for session, command in zip(self.sessions, commands, strict=False):

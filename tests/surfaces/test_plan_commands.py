@@ -15,7 +15,7 @@ from holdfast.plans import Draft, Plan
 from holdfast.plans.drawing import MARKS, dot, mermaid, tree
 from holdfast.plans.states import STATES
 from holdfast.surfaces.cli import main
-from support.scripts import ROOT, load
+from support.scripts import ROOT
 
 SHOP = """
 from holdfast import App
@@ -68,6 +68,18 @@ def test_a_good_plan_is_said_to_be_good_and_a_bad_one_is_told_all_that_is_wrong(
     assert (alone.exit_code, json.loads(alone.output)) == (1, {"problems": ["a.after: there is no node 'b'"]})
     (shop / "none.json").write_text("[")
     assert "it is no JSON" in holdfast("plan", "check", "none.json").output
+
+
+def test_a_file_that_is_not_there_or_is_no_plan_is_told_as_such(shop: Path) -> None:
+    missing = holdfast("plan", "show", "nowhere.yaml")
+    assert (missing.exit_code, "there is no file nowhere.yaml" in missing.stderr) == (2, True)
+    (shop / "bad.yaml").write_text("nodes:\n - {id: on, kind: sleep, duration: 1}\n - {id: a, kind: 1}\n")
+    bad = holdfast("plan", "show", "bad.yaml")
+    assert bad.exit_code == 2
+    assert bad.stderr.splitlines()[1:] == [
+        "nodes[0].id: it is text, got true: YAML reads it so, write it in quotes",
+        "nodes[1] (a).kind: there is no kind 1: it is one of call, wait, sleep, job, map and choice",
+    ]
 
 
 def test_a_run_is_drawn_with_the_states_of_its_nodes(shop: Path) -> None:
@@ -141,10 +153,6 @@ def test_the_agent_is_killed_in_the_middle_and_sends_once() -> None:
     ran = subprocess.run([sys.executable, agent], capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "⏸ approve" in ran.stdout
+    assert "It has spent more than its budget: cents 18 of 10. It goes on with a grant, or a resume." in ran.stdout
+    assert "'spent': {'cents': 18.0}" in ran.stdout, "what was spent before the kill is spent, and only once"
     assert "the model was asked 2 times, and planned 1 time" in ran.stdout
-
-
-def test_the_agent_keeps_to_its_budget() -> None:
-    agent = load(ROOT / "examples" / "planner.py")
-    with pytest.raises(agent.Permanent, match="60 cents were spent, and 50 are allowed"):
-        agent.within_budget([40, 20])

@@ -26,10 +26,14 @@ class Suspended(BaseException):
 
 
 class Place(NamedTuple):
-    """Where in a plan a call is made: the node by which it is known, and its arguments as the plan has them."""
+    """Where in a plan a call is made: the node by which it is known, and its arguments as the plan has them.
+
+    A call that has to wait, and will not come back in this attempt, says so with `leave`: others go on in its place.
+    """
 
     node: str
     arguments: dict[str, Any]
+    leave: Callable[[], None] | None = None
 
 
 class Conductor(Protocol):

@@ -184,6 +184,11 @@ class JobFunction(Generic[P, R]):
         """Start a run of this job and return its handle."""
         return await self._starter.astart(self, *args, **kwargs)
 
+    @property
+    def timed(self) -> bool:
+        """Whether a delay or a deadline counts from the start of its runs."""
+        return bool(self.chosen.delay_seconds or self.chosen.deadline_seconds or self.deadline_seconds)
+
     def recorded_plan(self) -> dict[str, Any] | None:
         """Give the plan that is recorded with a new run; code has none."""
         return None

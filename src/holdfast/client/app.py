@@ -19,7 +19,7 @@ from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
 from holdfast.client import enlisting
-from holdfast.client.entries import chosen, described
+from holdfast.client.entries import chosen, described, following
 from holdfast.client.explain import explain, look
 from holdfast.client.exporting import content, exported
 from holdfast.client.forking import Forking
@@ -89,7 +89,7 @@ class App(Planning, StoreLimits, StoreGates, Forking):
             made = await enlisting.astart(self._relative(function, args, kwargs), self.url, given)
             return RunHandle(self, made, function)
         plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
-        submit = self.submission(function, new_id(), plain, await self._store().now())
+        submit = self.submission(function, new_id(), plain, await self._moment(function))
         submitted = await self._journal().write(submit)
         return RunHandle(self, submitted.job, function)
 
@@ -98,7 +98,7 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
         if getattr(function, "replaced", False):
             raise InvalidArguments(
-                function.name, "a plan of its own is not recorded in your transaction: start it without"
+                function.name, "a plan of its own cannot be recorded in your transaction: start it without `connection`"
             )
         return self.submission(function, new_id(), plain, 0.0)
 
@@ -107,13 +107,15 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         function = self.entries.get((creation.plugin_id, creation.entry_id))
         if function is None:
             raise UnknownEntry(f"{creation.plugin_id}.{creation.entry_id}", [".".join(name) for name in self.entries])
+        if creation.plan is not None:  # a large one takes a while to check, and others are served meanwhile
+            function = await asyncio.to_thread(following, function, creation.plan)
         plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
-        submit = self.submission(chosen(function, creation), new_id(), plain, await self._store().now())
+        function = chosen(function, creation)
+        submit = self.submission(function, new_id(), plain, await self._moment(function))
         submitted = await self._journal().write(submit)
         if submitted.at is None:
             return Created(await self.aget(submitted.job), submitted.existing)
-        # Nobody can have changed it before it was there, so it need not be read.
-        record = RunRecord(
+        record = RunRecord(  # nobody can have changed it before it was there, so it need not be read
             run_id=submitted.job,
             plugin_id=submit.plugin,
             entry_id=submit.entry,
@@ -133,7 +135,7 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         """Start many runs of one job at once; the list of their ids, in order."""
         function = self.entry(job)
         limit = self.config.payload_bytes_max
-        now = await self._store().now()
+        now = await self._moment(function)
         commands = [
             self.submission(function, new_id(), plain, now)
             for plain in [function.signature.encode((), dict(one), limit) for one in arguments]  # all are checked first
@@ -145,6 +147,10 @@ class App(Planning, StoreLimits, StoreGates, Forking):
                     raise submitted
                 names.append(submitted.job)
         return names
+
+    async def _moment(self, job: JobFunction[..., Any]) -> float:
+        """The store's time, where something counts from it."""
+        return await self._store().now() if job.timed else 0.0
 
     def submission(self, job: JobFunction[..., Any], name: str, plain: dict[str, Any], now: float) -> Submit:
         """Put together the command that creates a job."""

@@ -7,8 +7,12 @@ from typing import Any
 from holdfast.authoring.functions import JobFunction
 from holdfast.client.views import Creation, Entry
 from holdfast.errors import InvalidArguments
+from holdfast.plans.entry import PlanJob
+from holdfast.plans.model import Plan
 
-__all__ = ["chosen", "described"]
+__all__ = ["CLOSED", "chosen", "described", "following"]
+
+CLOSED = "its runs follow the plan of the app, and no other: an entry declared with open=True takes others"
 
 
 def described(job: JobFunction[..., Any]) -> Entry:
@@ -21,7 +25,22 @@ def described(job: JobFunction[..., Any]) -> Entry:
         queue=job.queue,
         deadline_seconds=job.deadline_seconds or None,
         parameters=job.signature.schema(),
+        open=isinstance(job, PlanJob) and job.open,
     )
+
+
+def following(job: JobFunction[..., Any], plan: dict[str, Any]) -> JobFunction[..., Any]:
+    """Give the job with a plan of the asker's own, if its app lets others give it one.
+
+    Raises:
+        InvalidArguments: it does not.
+        InvalidPlan: what is wrong with the plan, all of it.
+    """
+    if not isinstance(job, PlanJob) or not job.open:
+        raise InvalidArguments(f"{job.plugin}.{job.name}", CLOSED)
+    made = job.given(Plan.from_dict(plan))
+    made.recorded_plan()
+    return made
 
 
 _NOTHING = (None,) * 6

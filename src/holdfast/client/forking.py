@@ -9,14 +9,19 @@ What can go wrong: there is no such node or step, or nothing to go on from: `Inv
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.authoring.functions import JobFunction
-from holdfast.authoring.signature import fingerprint
+from holdfast.authoring.signature import fingerprint, named
+from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle
 from holdfast.client.verbs import Client
+from holdfast.config import Config
 from holdfast.errors import InvalidArguments
 from holdfast.ids import new_id
 from holdfast.journal import Journal
@@ -36,6 +41,7 @@ Written = tuple[str, dict[str, Any]]
 class Forking(Client):
     """A client that has a store, and knows what plans may name."""
 
+    config: Config
     entries: dict[tuple[str, str], JobFunction[..., Any]]
 
     @abstractmethod
@@ -52,28 +58,23 @@ class Forking(Client):
         from_node: str | None = None,
         from_step: str | None = None,
         plan: Plan | Draft | None = None,
+        key: str | None = None,
     ) -> RunHandle:
         """Start a new run that reuses what another has done, up to a node or step, which is done again.
 
         Of a plan, everything is reused that has ended well and does not depend on `from_node`; with another `plan`, of
         that, what is the same in both. Of code, everything that was recorded before `from_step` was first called. What
-        is reused is not called again, tools included; what comes behind it is, tools included.
+        is reused is not called again, tools included; what comes behind it is, tools included. The same `key` and the
+        same of all this give the same new run.
         """
         given = plan.plan() if isinstance(plan, Draft) else plan
-        submit = forked(await self.aevents(run_id), self.names(), from_node, from_step, given)
+        events = await self.aevents(run_id)  # what is large takes a while to check, and others are served meanwhile
+        submit = await asyncio.to_thread(forked, events, self.names(), from_node, from_step, given)
+        kept("the plan of the fork", submit.plan, self.config.payload_bytes_max)
+        if key is not None:
+            submit = msgspec.structs.replace(submit, idempotency_key=named("key", key))
         submitted = await self._journal().write(submit)
         return RunHandle(self, submitted.job, self.entries.get((submit.plugin, submit.entry)))
-
-    def fork(
-        self,
-        run_id: str,
-        *,
-        from_node: str | None = None,
-        from_step: str | None = None,
-        plan: Plan | Draft | None = None,
-    ) -> RunHandle:
-        """Start a run anew from where another was; see `afork`."""
-        return self.block(self.afork(run_id, from_node=from_node, from_step=from_step, plan=plan))
 
 
 def forked(
@@ -103,8 +104,10 @@ def forked(
         queue=said.get("queue") or "default",
         priority=said.get("priority") or 0,
         max_attempts=said.get("max_attempts") or 5,
-        fingerprint=fingerprint([said.get("args"), whole, from_node, from_step]),
+        fingerprint=fingerprint([events[0].job, said.get("args"), whole, from_node, from_step]),
         attributes=attributes,
+        budget=said.get("budget"),
+        group=said.get("group"),
         plan=whole,
         past=tuple(written),
     )

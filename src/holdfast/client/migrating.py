@@ -40,12 +40,12 @@ async def migrate(url: str, *, check: bool = False) -> Migration:
 def _postgres(url: str, *, check: bool) -> Migration:
     import psycopg  # noqa: PLC0415 - a backend is imported when it is used
 
-    from holdfast.store import postgres_schema  # noqa: PLC0415 - as above
+    from holdfast.store import postgres_connections, postgres_schema  # noqa: PLC0415 - as above
 
     place, ours = postgres_place(url)
     name = ours.get("schema", "holdfast")
     try:
-        with psycopg.connect(place, autocommit=True, application_name="holdfast", connect_timeout=10) as connection:
+        with postgres_connections.connect(place) as connection:
             current = postgres_schema.schema_number(connection, name)
             lacking = [number for number, _ in postgres_schema.missing(connection, name)]
             lacking = lacking if check else postgres_schema.migrate(connection, name)

@@ -49,6 +49,7 @@ class Planning(Registry):
         limit: int = LIMIT,
         policy: str = "finish",
         gates: Mapping[str, Gate] | None = None,
+        open: bool = False,  # noqa: A002 - an entry is open to the plans of others, or it is not
         **entry: Any,
     ) -> PlanJob:
         """Declare a plan: write its nodes with the methods of the result, or give it whole, as a `Plan` or a file.
@@ -60,12 +61,16 @@ class Planning(Registry):
             limit: calls at once.
             policy: after a failure ``finish`` what does not depend on it, or ``fail_fast``.
             gates: gates by the names that nodes use.
+            open: whether whoever may start it from outside, over HTTP, may give a run a plan of its own, and so call
+                every step, tool and job of the app with any arguments.
             entry: as of ``@app.job``: `retries`, `backoff`, `queue`, `deadline`, `max_attempts`.
         """
         whole = Plan.read(plan) if isinstance(plan, (str, Path)) else plan
         self._gates.update(gates or {})
         draft = {"input": input, "limit": limit, "policy": policy}
-        return self.declared(PlanJob(draft, whole, self.names, name=name, plugin=self.name, **self._as_entry(entry)))
+        made = PlanJob(draft, whole, self.names, name=name, plugin=self.name, **self._as_entry(entry))
+        made.open = open
+        return self.declared(made)
 
     @overload
     def planner(self, function: Callable[P, Any], /) -> JobFunction[P, Any]: ...

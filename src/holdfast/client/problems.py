@@ -45,6 +45,7 @@ _MADE: dict[str, Callable[[Fields], Exception]] = {
     "invalid_arguments": lambda said: errors.InvalidArguments(
         said.get("name") or "the request", said.get("reason") or said["message"]
     ),
+    "invalid_plan": lambda said: errors.InvalidPlan(str(said.get("plan") or "plan"), _names(said.get("problems"))),
     "invalid_result": lambda said: errors.InvalidResult(
         said.get("name") or "the job", said.get("reason") or said["message"]
     ),

@@ -19,7 +19,8 @@ import msgspec
 from holdfast.authoring.signature import outgoing
 from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle
-from holdfast.client.remote_job import RemoteJob
+from holdfast.client.remote_forks import RemoteForks
+from holdfast.client.remote_job import AUTO, RemoteJob
 from holdfast.client.remote_limits import RemoteLimits
 from holdfast.client.verbs import Client
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
@@ -39,7 +40,6 @@ T = TypeVar("T")
 PAGE_MAX = 1000  # what a server gives at once
 AT_ONCE = 16  # requests of one `start_many`
 LONG_SECONDS = 600.0  # for what looks at everything
-AUTO = "auto:"
 CREATED_STATUS = 201
 
 
@@ -78,7 +78,7 @@ class _Removed(msgspec.Struct):
     removed: int
 
 
-class RemoteClient(RemoteLimits, Client):
+class RemoteClient(RemoteLimits, RemoteForks, Client):
     """Runs on a server: every verb of `Client`, and starting by name."""
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.authoring.signature import outgoing
 from holdfast.client.handle import RunHandle
 from holdfast.client.views import Creation
@@ -12,18 +14,28 @@ from holdfast.durations import seconds
 
 if TYPE_CHECKING:
     from holdfast.client.remote import RemoteClient
+    from holdfast.plans.building import Draft
+    from holdfast.plans.model import Plan
 
-__all__ = ["RemoteJob"]
+__all__ = ["AUTO", "RemoteJob", "as_plain"]
 
 _OPTIONS = frozenset({"attributes", "budget", "deadline", "delay", "group", "key", "priority", "queue"})
+AUTO = "auto:"  # how a key begins that this client made up
 
 
 class RemoteJob:
     """A job on a server, by name, with the options for the runs started from it."""
 
-    def __init__(self, client: RemoteClient, name: str, chosen: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        client: RemoteClient,
+        name: str,
+        chosen: Mapping[str, Any] | None = None,
+        plan: dict[str, Any] | None = None,
+    ) -> None:
         self.name = name
         self.chosen = dict(chosen or {})
+        self.plan = plan
         self._client = client
 
     def options(self, **chosen: Any) -> RemoteJob:
@@ -31,7 +43,11 @@ class RemoteJob:
         unknown = sorted(set(chosen) - _OPTIONS)
         if unknown:
             raise TypeError(f"unknown options {', '.join(unknown)}; there are {', '.join(sorted(_OPTIONS))}")
-        return RemoteJob(self._client, self.name, chosen)
+        return RemoteJob(self._client, self.name, chosen, self.plan)
+
+    def given(self, plan: Plan | Draft) -> RemoteJob:
+        """Give this job with a plan of one's own for the runs that are started from the result, if it takes such."""
+        return RemoteJob(self._client, self.name, self.chosen, as_plain(plan))
 
     def start(self, **arguments: Any) -> RunHandle:
         """Start a run of this job and return its handle."""
@@ -60,4 +76,11 @@ class RemoteJob:
             group=chosen.get("group"),
             attributes=dict(chosen.get("attributes") or {}),
             budget=chosen.get("budget"),
+            plan=self.plan,
         )
+
+
+def as_plain(plan: Plan | Draft) -> dict[str, Any]:
+    """Give a plan as it is sent."""
+    made: Plan = plan if isinstance(plan, msgspec.Struct) else plan.plan()
+    return made.to_dict()

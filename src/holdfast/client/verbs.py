@@ -10,7 +10,7 @@ import builtins
 import threading
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,11 @@ from holdfast.client.workers import GateView, WorkerStatus
 from holdfast.durations import Duration
 from holdfast.machines import Event, RunRecord
 from holdfast.store import Evidence
+
+if TYPE_CHECKING:
+    from holdfast.client.handle import RunHandle
+    from holdfast.plans.building import Draft
+    from holdfast.plans.model import Plan
 
 __all__ = ["Client"]
 
@@ -40,6 +45,21 @@ class Client(LimitVerbs):
     @abstractmethod
     async def acreate(self, creation: Creation) -> Created:
         """Create a run by the names of its app and job, durably; or find the one that its key gave before."""
+
+    @abstractmethod
+    async def afork(
+        self,
+        run_id: str,
+        *,
+        from_node: str | None = None,
+        from_step: str | None = None,
+        plan: Plan | Draft | None = None,
+        key: str | None = None,
+    ) -> RunHandle:
+        """Start a new run that reuses what another has done, up to a node of its plan or a step, which is done again.
+
+        With another `plan`, what is the same in both is reused. The same `key` gives the same new run.
+        """
 
     @abstractmethod
     async def aget(self, run_id: str) -> RunRecord:
@@ -178,6 +198,18 @@ class Client(LimitVerbs):
     def create(self, creation: Creation) -> Created:
         """Create a run by name; see `acreate`."""
         return self.block(self.acreate(creation))
+
+    def fork(
+        self,
+        run_id: str,
+        *,
+        from_node: str | None = None,
+        from_step: str | None = None,
+        plan: Plan | Draft | None = None,
+        key: str | None = None,
+    ) -> RunHandle:
+        """Start a run anew from where another was; see `afork`."""
+        return self.block(self.afork(run_id, from_node=from_node, from_step=from_step, plan=plan, key=key))
 
     def get(self, run_id: str) -> RunRecord:
         """Read a run's record."""

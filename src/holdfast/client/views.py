@@ -42,6 +42,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         group: whose it is among those that share the queue: a tenant, a customer.
         attributes: what it is to be found by.
         budget: what it may spend of each unit before it is parked, as {"tokens": 100000, "usd": 2}.
+        plan: a plan of its own, if the entry is open to them; see the page on plans.
     """
 
     plugin_id: str
@@ -55,6 +56,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     group: str | None = None
     attributes: dict[str, Attribute] = {}
     budget: dict[str, float] | None = None
+    plan: dict[str, Any] | None = None
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -121,6 +123,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         queue: where its runs go unless told otherwise.
         deadline_seconds: how long a run may take; None is no limit.
         parameters: a JSON Schema of its arguments.
+        open: whether whoever may start it may give its runs a plan of their own.
     """
 
     plugin_id: str
@@ -129,6 +132,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     deadline_seconds: float | None
     parameters: dict[str, Any]
+    open: bool = False
 
 
 class Explanation(msgspec.Struct, frozen=True):

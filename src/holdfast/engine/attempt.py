@@ -69,7 +69,7 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
         children: Submission,
         effects: EffectStore | None = None,
     ) -> None:
-        super().__init__(claimed.job.id, claimed.job.attempt, journal)
+        super().__init__(claimed.job.id, claimed.job.attempt, claimed.job.parent, journal)
         self.row = claimed.job
         self.replay = Replay(claimed.events)
         self.config = config

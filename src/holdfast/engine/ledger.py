@@ -26,9 +26,10 @@ UNDER_WAY_MAX = 512  # events that may be under way before the code has to wait 
 class Ledger(ABC):
     """The events of one attempt at one job; a `Writer` of the journal."""
 
-    def __init__(self, job: str, attempt: int, journal: Journal) -> None:
+    def __init__(self, job: str, attempt: int, parent: str | None, journal: Journal) -> None:
         self.job = job
         self.attempt = attempt
+        self.parent = parent
         self.journal = journal
         self.lost = False  # whether its lease is
         self.shut = False  # whether it may write no more: it is lost, or its end is written

@@ -16,7 +16,7 @@ It is written by its worker alone, on the worker's loop, and may be looked at fr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from holdfast.machines.ready import BudgetExhausted, Busy, RetryAfter, WakeSource
 from holdfast.ready import Gate, OnViolation, log_violation
@@ -31,6 +31,10 @@ __all__ = ["WorkGate", "gate_cards"]
 _ALL = frozenset(WakeSource)
 _TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})
 SOON_SECONDS = 0.001  # between two claims that time alone brings about
+PACE_SECONDS = (
+    0.02  # for which tokens of a rate are let gather, as far as none is lost, by the worker that got the last
+)
+FOLLOW_SECONDS = 0.1  # and by others, which so leave them to that one, and take over when it does not come
 JOBS_SHOWN = 100  # of those that a gate holds
 _IDLE, _FULL = 0, 1  # episodes that are the same however often they come; those of limits and outages are counted
 
@@ -69,8 +73,11 @@ class WorkGate(LeafGate):
     def freed(self) -> None:
         """A slot is free; and if limits held the last claim back, there may be room for another."""
         self.busy -= 1
-        self.fresh = self.fresh or any(one.until is None for one in self.held)
+        self.fresh = self.fresh or self._may_have_room()
         self.change(WakeSource.IO_READY, lambda: True)
+
+    def _may_have_room(self) -> bool:
+        return any(one.until is None for one in self.held)
 
     def resized(self, slots: int) -> None:
         """The worker runs so many jobs at once from now on."""
@@ -81,12 +88,14 @@ class WorkGate(LeafGate):
 
         self.change(WakeSource.CONFIG_RELOAD, resize)
 
-    def claimed(self, *, all_there_was: bool, held: Sequence[Held], now: float) -> None:
-        """A claim has ended, at the store's time given; what it was held back by."""
+    def claimed(
+        self, *, all_there_was: bool, held: Sequence[Held], now: float, took: Collection[str] = frozenset()
+    ) -> None:
+        """A claim has ended, at the store's time given; what it was held back by, and the queues that it took from."""
 
         def take() -> bool:
             self.fresh, self._away_ns = not all_there_was, None
-            untils = [one.until for one in held if one.until is not None]
+            untils = [one.until + _let(one, took) for one in held if one.until is not None]
             if held and (held != self.held or untils):
                 self._episode += 1  # another token, another limit: it is told anew
             self.held = held
@@ -133,13 +142,13 @@ class WorkGate(LeafGate):
 
     def _hold(self, *, fresh: bool) -> Hold | None:
         now_ns = self.clock_ns()
-        if self._away_ns is not None:
-            left = self._away_ns - now_ns
-            if left <= 0:
-                return None
+        if self._away_ns is not None and (left := self._away_ns - now_ns) > 0:
             reason = f"the store is away: tried again in {left / 1e9:.1f} s"
             key = HoldKey(self.number, self._episode)
             return Hold(key, reason, _TIME, self.clock_ns, RetryAfter(left / 1e9), self._away_ns)
+        if self._away_ns is not None:  # it is tried again now, unless it was known before that it is too early
+            self._away_ns, self.fresh = None, self.fresh or not self.held or self._may_have_room()
+            self._episode += 1  # what holds it then is told anew
         if self.busy >= self.slots:
             reason = f"all {self.slots} slots are taken"
             return Hold(HoldKey(self.number, _FULL), reason, _ALL, self.clock_ns, Busy(reason), self._due_ns)
@@ -184,11 +193,17 @@ class WorkGate(LeafGate):
         return False
 
 
+def _let(one: Held, took: Collection[str]) -> float:
+    """How long a token may lie there. Who always comes for the first finds it taken by another who does, too."""
+    return min(one.slack / 2, PACE_SECONDS if one.queue in took else FOLLOW_SECONDS)
+
+
 _SAID = {
     "concurrency": "as many jobs run as it may",
     "group_concurrency": "as many jobs of a group run as it may",
     "rate": "its rate is used up",
     "paused": "paused",
+    "turn": "another worker takes from it",
 }
 
 

@@ -30,6 +30,7 @@ from holdfast.machines.rules import is_failure
 __all__ = ["Failure", "Replay", "Success"]
 
 
+_HISTORY = frozenset(kind.value for kind in HistoryEvent)
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # what a branch has asked for so far, in one number
 
 
@@ -113,7 +114,7 @@ class Replay:
         return list(self._outcomes)
 
     def _read(self, event: Event) -> None:
-        if event.type in HistoryEvent.__members__.values():
+        if event.type in _HISTORY:
             self._read_call(event, event.payload, event.payload.get("node") or "")
         elif event.type == JobEvent.WAIT_COMPLETED:
             self._complete(event.payload)

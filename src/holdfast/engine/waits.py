@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.authoring.context import Suspended
+from holdfast.authoring.context import place as place_in_plan
 from holdfast.engine.verdict import Written
 from holdfast.machines import JobEvent
 from holdfast.store.decide import PAUSE_KEY
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Waiting", "Waits"]
 
 PATIENCE_TURNS = 64  # of a busy loop, until a job is taken to have nothing left to do
+PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park"})
 PAUSED = float("-inf")  # before all other places: nothing but a resume brings the job back
 
 
@@ -81,6 +83,7 @@ class Waits:
 
     async def ask(self, node: str, key: str) -> None:
         """Wait for an operator's answer, from inside a call."""
+        _leave()
         with self.not_working():
             await self.blocked_on(node, key, "human")
 
@@ -95,6 +98,7 @@ class Waits:
         said = {"reason": "step_retry", "not_before": not_before, "node": node}
         if gate is not None:
             said["gate"] = gate
+        _leave()
         with self.not_working():
             await self._wait(not_before, (JobEvent.REQUEUED.value, said))
 
@@ -163,6 +167,13 @@ class Waits:
             self.busy += 1
 
 
+def _leave() -> None:
+    """In a plan: a call that waits here for another attempt takes no place among those that are under way."""
+    at = place_in_plan.get()
+    if at is not None and at.leave is not None:
+        at.leave()
+
+
 def _with(intent: Written, others: list[Waiting]) -> Written:
     """What to write for a job that waits at several places: the first, and the others that a signal may end."""
     waits = [place.intent[1] for place in others if place.intent[0] == JobEvent.WAITING]
@@ -174,4 +185,5 @@ def _with(intent: Written, others: list[Waiting]) -> Written:
         key, timer = f"holdfast:retry:{node}", {"wait_type": "timer", "deadline": said["not_before"], "park": False}
         said = {"node": f"{node}:retry", "correlation_key": key, **timer}
     also = [{"node": wait["node"], "correlation_key": wait["correlation_key"]} for wait in waits]
-    return JobEvent.WAITING.value, {**said, "also": also}
+    told = {name: value for wait in waits for name, value in wait.items() if name not in PLACE}  # why it waits there
+    return JobEvent.WAITING.value, {**told, **said, "also": also}

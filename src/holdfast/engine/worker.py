@@ -29,6 +29,7 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.config import Config
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
+from holdfast.engine.claiming import Claiming
 from holdfast.engine.heartbeat import Heartbeat
 from holdfast.engine.readiness import WorkGate, gate_cards
 from holdfast.engine.settings import reloading
@@ -55,15 +56,13 @@ from holdfast.store import (
     Store,
     WorkerCard,
 )
-from holdfast.store.changes import ASKED, EVENTS, LIMITS, WORK
+from holdfast.store.changes import ASKED, LIMITS, ROOM, WORK
 from holdfast.store.effects import EffectStore
 
 __all__ = ["Worker"]
 
 SWEEP_MAX = 100  # jobs that one sweep touches; a full one is followed by another at once
-ROOM_SECONDS = 0.02  # how soon a worker that limits hold looks again when something has happened to other jobs
 LOST_MAX = 1000  # attempts remembered whose code has not ended yet
-CLAIM_MAX = 500  # jobs taken by one claim: a claim costs little more for many than for one
 FRESH_SECONDS = 0.1  # for which a look at the store's clock is good, while nothing is heard
 PAUSE_SECONDS_MAX = 5.0  # longest pause between tries while the store is away
 
@@ -98,9 +97,7 @@ class Worker:
         self._queues = queues
         self._unsettled: set[Attempt] = set()  # those that are running, and those that others have taken the place of
         self._lost: list[Attempt] = []  # whose lease was lost, or of whose last write nobody knows
-        self._stopping = False
-        self._gone = False
-        self._room_soon = False
+        self._stopping = self._gone = False
         self._news = WORK | ASKED  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._asked = 0.0  # the store's time when it was last asked for
@@ -122,6 +119,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._journal = Journal(self._store)
+        self._claiming = Claiming(self.gate, self._journal, self._claim, self._took, lambda: self._heard(WORK))
         self._wake = asyncio.Event()
         self._threads = Threads(2 * self.gate.slots + 4)  # a plain job in every slot, and the plain call it is in
         self._renewed = time.monotonic()
@@ -132,6 +130,7 @@ class Worker:
         self._store.attend(self.name)
         try:
             await self._work(until_idle=until_idle)
+            await self._claiming.settle()
             await self._hand_back()
             with contextlib.suppress(StoreUnavailable):
                 await self._store.commit([Leave(self.name)])
@@ -151,17 +150,12 @@ class Worker:
         """A commit of this process has changed something; from any thread."""
         if change & (WORK | ASKED | LIMITS):
             self._loop.call_soon_threadsafe(self._heard, change)
-        elif change & EVENTS and self.gate.held and not self._room_soon:
-            self._room_soon = True  # what has ended elsewhere may make room; not looked for with every event
-            self._loop.call_soon_threadsafe(self._loop.call_later, ROOM_SECONDS, self._room)
-
-    def _room(self) -> None:
-        self._room_soon = False
-        self._heard(WORK)
+        elif change & ROOM and any(one.until is None for one in self.gate.held):
+            self._loop.call_soon_threadsafe(self._heard, ROOM)
 
     def _heard(self, change: int) -> None:
-        self._news |= change
-        if change & (WORK | LIMITS):
+        self._news |= change & ~ROOM  # which time brings nothing about by
+        if change & (WORK | LIMITS | ROOM):
             self.gate.heard(WakeSource.CONFIG_RELOAD if change & LIMITS else WakeSource.IO_READY)
         self._wake.set()
 
@@ -171,7 +165,6 @@ class Worker:
         if not self._fixed_slots and config.concurrency != self.gate.slots:
             self._threads.resize(2 * config.concurrency + 4)
             self.gate.resized(config.concurrency)
-        self.gate.heard(WakeSource.CONFIG_RELOAD)
         self._wake.set()
 
     # The loop
@@ -195,11 +188,18 @@ class Worker:
                 pause = 0.05
             except StoreUnavailable:
                 self._news, pause = WORK | ASKED, min(pause * 2, PAUSE_SECONDS_MAX)
-                self.gate.away(pause)
-                self._poll()
+                self._leave_alone(pause)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
+
+    def _leave_alone(self, seconds: float) -> None:
+        """The store is away. That the gate now says so is no reason to wake: else nothing would be left alone."""
+        woken = self._wake.is_set()
+        self.gate.away(seconds)
+        self._poll()
+        if not woken:
+            self._wake.clear()
 
     async def _time(self) -> float:
         """The store's time. It is not asked again when only slots have become free since it was asked."""
@@ -213,7 +213,8 @@ class Worker:
         """Nothing runs, the last claim found all there was, nothing was heard since, and nothing is due soon."""
         times = [self._sweep_at, *(one.until for one in self.gate.held)]
         soon = any(at is not None and at - now <= self._config.idle_seconds for at in times)
-        return not self.gate.fresh and not self.running and not self._wake.is_set() and not soon
+        works = self.running or self._claiming.under_way
+        return not self.gate.fresh and not works and not self._wake.is_set() and not soon
 
     async def _return_lost(self) -> None:
         """Give back what was lost to an outage of the store, while nobody else has it: no crash, no expiry to await.
@@ -247,24 +248,20 @@ class Worker:
             self.gate.heard(WakeSource.TIMER)
         ready = self.gate.poll_ready().state is ReadyState.READY
         if ready:
-            await self._claim()
+            await self._claiming.claim()
         return full or (ready and self.gate.fresh and self.gate.busy < self.gate.slots)
 
-    async def _claim(self) -> None:
-        """Take as many jobs as there are slots.
-
-        A slot is free when its job's code has ended. The end is written first, in this transaction or an earlier one.
-        """
-        limit = min(self.gate.slots - self.gate.busy, CLAIM_MAX)
-        claim = Claim(
+    def _claim(self, limit: int) -> Claim:
+        return Claim(
             worker=self.name,
             entries=frozenset(self._entries),
             queues=self._queues,
             limit=limit,
             lease_seconds=self._config.lease_seconds,
         )
-        self.gate.fresh = False  # what is heard of from here on may come too late for this claim
-        answer: Claims = await self._journal.write(claim)
+
+    def _took(self, answer: Claims, limit: int) -> None:
+        """Start what was claimed."""
         claimed = answer.claimed
         if claimed:  # they tell the store's time, too
             self._asked, self._asked_at = claimed[0].job.updated_at, self._loop.time()
@@ -273,7 +270,8 @@ class Worker:
             self._start(one)
         now = self._asked + self._loop.time() - self._asked_at
         all_there_was = len(claimed) < limit and not self.gate.fresh
-        self.gate.claimed(all_there_was=all_there_was, held=answer.held, now=now)
+        took = {one.job.queue for one in claimed}
+        self.gate.claimed(all_there_was=all_there_was, held=answer.held, now=now, took=took)
 
     async def _write(self, *commands: Command) -> list[Any]:
         """Carry out commands with the next batch of the journal; their answers."""
@@ -305,6 +303,8 @@ class Worker:
         """An attempt's code runs no more: its slot is free."""
         del attempt
         self.gate.freed()
+        if not self._stopping:
+            self._claiming.claim_if_ready()
         self._wake.set()
 
     def settled(self, attempt: Attempt) -> None:
@@ -339,11 +339,13 @@ class Worker:
         begun = self._loop.time() - now
         while not self._wake.is_set() and self._poll() is ReadyState.PENDING:
             now = self._loop.time() - begun
-            wait = self.gate.wake_in_seconds()
+            wait, longest = self.gate.wake_in_seconds(), self._until(now)
             try:
-                async with asyncio.timeout(min(self._until(now), wait if wait is not None else float("inf"))):
+                async with asyncio.timeout(min(longest, wait if wait is not None else float("inf"))):
                     await self._wake.wait()
             except TimeoutError:
+                if wait is not None and wait < longest:
+                    continue  # the gate knows
                 due = self._sweep_at is not None and self._sweep_at <= self._loop.time() - begun
                 if not due and (self.running or await self._store.stirs()):
                     self.gate.heard()
@@ -392,9 +394,7 @@ class Worker:
         for job in leases.lost:
             if job in self.running and self.running[job].attempt == held.get(job):  # not a later one
                 self.running[job].lose()
-        for job in leases.cancel:
-            if job in self.running:
-                self.running[job].cancel()
-        for job in leases.pause:
-            if job in self.running:
-                self.running[job].ask_to_pause()
+        for job in leases.cancel & self.running.keys():
+            self.running[job].cancel()
+        for job in leases.pause & self.running.keys():
+            self.running[job].ask_to_pause()

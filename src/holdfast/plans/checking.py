@@ -11,6 +11,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,7 +25,9 @@ from holdfast.plans import kinds
 from holdfast.plans.graph import RESERVED, Graph
 from holdfast.plans.model import (
     LITERAL,
+    MORE,
     NODES_MAX,
+    PROBLEMS_MAX,
     REF,
     CallNode,
     ChoiceNode,
@@ -41,6 +44,8 @@ __all__ = ["Names", "checked", "problems"]
 
 ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 ON_DOUBT = ("ask", "fail", "retry")
+NEAR_MAX = 200  # names among which the one that was meant is looked for: to compare them all takes long
+CIRCLE_MAX = 12  # nodes of a circle that are named
 
 
 class Names(NamedTuple):
@@ -65,7 +70,8 @@ def checked(plan: Plan, names: Names | None) -> Plan:
 
 def problems(plan: Plan, names: Names | None) -> list[str]:
     """List everything that is wrong with a plan; an empty list means that it can run."""
-    return list(_Check(plan, names).all())
+    found = list(islice(_Check(plan, names).all(), PROBLEMS_MAX + 1))
+    return [*found[:PROBLEMS_MAX], MORE] if len(found) > PROBLEMS_MAX else found
 
 
 class _Check:
@@ -73,6 +79,7 @@ class _Check:
         self._plan = plan
         self._names = names
         self._nodes = {node.id: node for node in plan.nodes}
+        self._kinds: dict[str, inspect.Type] = {}  # what each step, tool or job gives
 
     def all(self) -> Iterator[str]:
         if len(self._plan.nodes) > NODES_MAX:
@@ -88,7 +95,9 @@ class _Check:
             yield from (f"output: {said}" for said in self._references(self._plan.output, in_map=False))
         circle = Graph(self._plan.nodes).circle()
         if circle:
-            yield f"{circle[0]}: it depends on itself: {' → '.join(circle)}"
+            named = circle if len(circle) <= CIRCLE_MAX else [*circle[: CIRCLE_MAX - 2], "…", circle[-1]]
+            more = f" ({len(circle) - 1:,} nodes)" if len(circle) > CIRCLE_MAX else ""
+            yield f"{circle[0]}: it depends on itself: {' → '.join(named)}{more}"
 
     def _ids(self) -> Iterator[str]:
         for name, count in Counter(node.id for node in self._plan.nodes).items():
@@ -247,7 +256,10 @@ class _Check:
             function = None if isinstance(node, JobNode) else self._names.calls.get(node.call or "")
         if function is None:
             return kinds.ANY
-        given = kinds.type_of(function.signature.result_hint)
+        called = f"{'call' if job is None else 'job'} {function.name}"
+        given = self._kinds.get(called)
+        if given is None:
+            given = self._kinds[called] = kinds.type_of(function.signature.result_hint)
         return inspect.ListType(item_type=given) if isinstance(node, MapNode) else given
 
     @staticmethod
@@ -261,7 +273,8 @@ class _Check:
 
 def _near(name: str, known: Iterable[str]) -> str:
     """Say which name was meant, perhaps."""
-    found = difflib.get_close_matches(name, list(known)[:NODES_MAX], 1)
+    among = list(islice(known, NEAR_MAX + 1))
+    found = difflib.get_close_matches(name[:100], among, 1) if len(among) <= NEAR_MAX else []
     return f"; {found[0]!r}, perhaps?" if found else ""
 
 

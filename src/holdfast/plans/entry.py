@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.authoring.context import current
 from holdfast.authoring.functions import JobFunction
+from holdfast.authoring.secrets import Secret, is_kept
 from holdfast.authoring.signature import Signature, payload
 from holdfast.errors import InvalidPlan
 from holdfast.plans.building import Draft
@@ -26,11 +27,10 @@ __all__ = ["PlanJob", "planner"]
 
 
 class _Inputs(Signature):
-    """The arguments of a plan: checked against what its nodes take, kept as JSON."""
+    """The arguments of a plan: checked against what its nodes take when a run is started, kept as JSON."""
 
     def decode(self, plain: dict[str, Any]) -> dict[str, Any]:
-        """Check stored arguments, and give them as they are."""
-        super().decode(plain)
+        """Give stored arguments as they are: they fit the plan that was recorded with them, if not that of the app."""
         return plain
 
     def decode_result(self, plain: Any) -> Any:
@@ -46,6 +46,7 @@ class PlanJob(Draft, JobFunction[..., Any]):
         self._of_app = names
         self._whole = given
         self._checked: tuple[int, Plan, _Inputs] | None = None
+        self.open = False  # whether others may give its runs plans of theirs
         self.replaced = False  # whether its runs follow another plan than that of the app
         JobFunction.__init__(self, self._run, **entry)
 
@@ -98,7 +99,9 @@ class PlanJob(Draft, JobFunction[..., Any]):
         recorded = current().plan()
         if recorded is None:
             recorded = current().plan(self.recorded_plan())
-        return await run(Plan.from_dict(recorded), given, self._of_app())
+        vault = self._starter.vault
+        trusted = {name: vault.read(Secret, one) if is_kept(one) else one for name, one in given.items()}
+        return await run(Plan.from_dict(recorded), trusted, self._of_app())
 
 
 def planner(function: Callable[..., Any], name: str, names: Callable[[], Names]) -> Callable[..., Any]:
@@ -114,7 +117,10 @@ def planner(function: Callable[..., Any], name: str, names: Callable[[], Names])
         recorded = current().plan()
         assert recorded is not None, "it was planned, now or before"
         plan = Plan.from_dict(recorded)
-        return await run(plan, payload(name, {key: given[key] for key in given if key in plan.input}), names())
+        inputs = {key: one for key, one in given.items() if key in plan.input}
+        secrets = {key: one for key, one in inputs.items() if isinstance(one, Secret)}
+        plain = payload(name, {key: one for key, one in inputs.items() if key not in secrets})
+        return await run(plan, {**plain, **secrets}, names())
 
     async def awaited(**given: Any) -> Any:
         if current().plan() is None:

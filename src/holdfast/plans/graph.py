@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from holdfast.plans.model import (
     LITERAL,
     REF,
+    SCALARS,
     CallNode,
     ChoiceNode,
     JobNode,
@@ -18,8 +20,9 @@ from holdfast.plans.model import (
     references,
 )
 
-__all__ = ["RESERVED", "Graph", "Missing", "dig", "filled", "values_of"]
+__all__ = ["INDEX", "RESERVED", "Graph", "Missing", "dig", "filled", "values_of"]
 
+INDEX = re.compile(r"-?[0-9]{1,9}")  # of a part of a list
 RESERVED = ("input", "item", "index")  # what a reference may begin with besides an id
 
 
@@ -43,8 +46,10 @@ class Graph:
         self.nodes.update(new)
         for name, node in new.items():
             self.needs.setdefault(name, {})
-            for other in [*node.after, *(ref.partition(".")[0] for ref in references(values_of(node)))]:
+            for other in node.after:
                 self._arrow(other, name)
+            for ref in references(values_of(node)):
+                self._arrow(ref.partition(".")[0], name)
             if isinstance(node, ChoiceNode):
                 for other in node.named():
                     self._arrow(name, other)
@@ -85,18 +90,21 @@ class Graph:
         inside = set(self.nodes) - set(self.order())
         if not inside:
             return []
-        path: list[str] = [next(name for name in self.nodes if name in inside)]
+        last = next(name for name in self.nodes if name in inside)
+        places = {last: 0}
         while True:  # every node left depends on another that is left: going back, one is met twice
-            before = next(name for name in self.needs[path[-1]] if name in inside)
-            if before in path:
-                return [before, *reversed(path[path.index(before) :])]
-            path.append(before)
+            last = next(name for name in self.needs[last] if name in inside)
+            if last in places:
+                return [last, *reversed(list(places)[places[last] :])]
+            places[last] = len(places)
 
 
 def values_of(node: Node) -> Any:
     """Give everything of a node that may hold references."""
+    if type(node) is CallNode:  # most are
+        return node.args
     match node:
-        case CallNode() | JobNode():
+        case JobNode():
             return node.args
         case MapNode():
             return [node.over, {name: _without_item(value) for name, value in node.args.items()}]
@@ -116,13 +124,15 @@ def _without_item(value: Any) -> Any:
 def filled(value: Any, look_up: Callable[[str], Any]) -> Any:
     """Give a value with every reference in it replaced by what it stands for."""
     if isinstance(value, dict):
-        if value.keys() == {REF} and isinstance(value[REF], str):
-            return look_up(value[REF])
-        if value.keys() == {LITERAL}:
-            return value[LITERAL]
-        return {name: filled(item, look_up) for name, item in value.items()}
+        if len(value) == 1:
+            ((name, inner),) = value.items()
+            if name == REF and isinstance(inner, str):
+                return look_up(inner)
+            if name == LITERAL:
+                return inner
+        return {name: one if type(one) in SCALARS else filled(one, look_up) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [filled(item, look_up) for item in value]
+        return [one if type(one) in SCALARS else filled(one, look_up) for one in value]
     return value
 
 
@@ -135,10 +145,10 @@ def dig(value: Any, path: str) -> Any:
     for part in path.split(".") if path else ():
         if isinstance(value, dict) and part in value:
             value = value[part]
-        elif isinstance(value, list) and part.lstrip("-").isdecimal() and -len(value) <= int(part) < len(value):
+        elif isinstance(value, list) and INDEX.fullmatch(part) and -len(value) <= int(part) < len(value):
             value = value[int(part)]
         else:
-            raise Missing(f"there is no {part!r} in {_shape(value)}")
+            raise Missing(f"there is no {part!r:.60} in {_shape(value)}")
     return value
 
 

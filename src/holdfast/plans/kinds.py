@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from holdfast.plans.graph import INDEX
+
 __all__ = ["ANY", "described", "fits", "inside", "item_of", "type_of", "value_fits"]
 
 ANY = inspect.AnyType()
@@ -129,7 +131,7 @@ def _part(kind: inspect.Type, part: str) -> inspect.Type | None:
     if isinstance(kind, inspect.DictType):
         return _bare(kind.value_type)
     if isinstance(kind, (*_LISTS, inspect.TupleType)):
-        if not part.lstrip("-").isdecimal():
+        if not INDEX.fullmatch(part):
             return None
         return _bare(kind.item_type) if isinstance(kind, _LISTS) else ANY
     return None if _is_certain(kind) and not isinstance(kind, inspect.UnionType) else ANY

@@ -11,13 +11,13 @@ can run is for `holdfast.plans.checking` to say.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast.errors import InvalidPlan
+from holdfast.plans import shapes
 
 __all__ = [
     "NODES_MAX",
@@ -39,7 +39,11 @@ __all__ = [
 
 NODES_MAX = 10_000  # of one plan, with everything that it was extended by
 LIMIT = 100  # nodes at once, unless the plan says otherwise
+PROBLEMS_MAX = 100  # that are told; whoever has so many has made one mistake many times
+VALUES_MAX = 1_000_000  # of one YAML file, with its anchors unfolded
+MORE = "and more: mend these first"
 REF, LITERAL, EXTEND = "$ref", "$literal", "$extend"
+SCALARS = frozenset({int, str, float, bool, type(None)})  # which hold no references
 
 Time = float | int | str | None
 
@@ -146,6 +150,9 @@ class ChoiceNode(_Part, frozen=True, kw_only=True, tag="choice", rename={"otherw
 
 
 Node = CallNode | WaitNode | SleepNode | JobNode | MapNode | ChoiceNode
+KINDS: dict[str, type[_Part]] = {
+    str(one.__struct_config__.tag): one for one in (CallNode, WaitNode, SleepNode, JobNode, MapNode, ChoiceNode)
+}
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -183,31 +190,29 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             InvalidPlan: what is no node, each with its place.
         """
         if not isinstance(data, dict):
-            raise InvalidPlan("plan", [f"a plan is an object with nodes, got {type(data).__name__}"])
+            raise InvalidPlan("plan", [f"a plan is an object with nodes, got {shapes.json_kind(data)}"])
         name = str(data.get("name", "plan"))
         listed = data.get("nodes")
         if not isinstance(listed, (list, tuple)):
-            raise InvalidPlan(name, [f"nodes: they are a list, got {type(listed).__name__}"])
+            said = shapes.json_kind(listed) if "nodes" in data else "none"
+            raise InvalidPlan(name, [f"nodes: they are a list, got {said}"])
         if len(listed) > NODES_MAX:
             raise InvalidPlan(name, [f"nodes: {len(listed):,}, and a plan may have {NODES_MAX:,}"])
         with contextlib.suppress(msgspec.ValidationError, TypeError):
             return msgspec.convert(data, cls)  # at once, and fast; if that does not do, see what is wrong, node by node
-        wrong: list[str] = []
-        nodes = [node for node in (_node(place, one, wrong) for place, one in enumerate(listed)) if node is not None]
-        try:
-            read = msgspec.convert({**data, "nodes": ()}, cls)
-        except (msgspec.ValidationError, TypeError) as error:
-            wrong.insert(0, _told("plan", error))
-            raise InvalidPlan(name, wrong) from error
-        if wrong:
-            raise InvalidPlan(name, wrong)
-        return msgspec.structs.replace(read, nodes=tuple(nodes))
+        wrong = list(shapes.fields("plan", {**data, "nodes": ()}, cls, "a plan"))
+        for place, one in enumerate(listed):
+            wrong += _wrong(place, one)
+            if len(wrong) >= PROBLEMS_MAX:
+                wrong[PROBLEMS_MAX:] = [MORE]
+                break
+        raise InvalidPlan(name, wrong)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
         """Read a plan from JSON."""
         try:
-            return cls.from_dict(msgspec.json.decode(text))
+            return cls.from_dict(msgspec.json.decode(text) if text.strip() else None)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidPlan("plan", [f"it is no JSON: {error}"]) from error
 
@@ -219,9 +224,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         except ImportError as error:
             raise InvalidPlan("plan", ["YAML needs PyYAML: install holdfast[yaml], or write JSON"]) from error
         try:
-            return cls.from_dict(yaml.safe_load(text))
+            data = yaml.safe_load(text)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidPlan("plan", [f"it is no YAML: {' '.join(str(error).split())}"]) from error
+            raise InvalidPlan("plan", [f"it is no YAML: {_in_yaml(error)}"]) from error
+        if not shapes.is_small(data, VALUES_MAX):  # a few lines of anchors can stand for more than a computer holds
+            raise InvalidPlan("plan", [f"its anchors unfold into more than {VALUES_MAX:,} values"])
+        return cls.from_dict(data)
 
     @classmethod
     def read(cls, path: str | Path) -> Plan:
@@ -275,33 +283,41 @@ def extension_of(result: Any) -> dict[str, Any] | None:
     return None
 
 
-def references(value: Any) -> Iterator[str]:
-    """Give every reference in a value, in order."""
+def references(value: Any) -> list[str]:
+    """List every reference in a value, in order."""
     if isinstance(value, dict):
-        if value.keys() == {REF} and isinstance(value[REF], str):
-            yield value[REF]
-        elif value.keys() != {LITERAL}:
-            for item in value.values():
-                yield from references(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from references(item)
+        if len(value) == 1:
+            ((name, inner),) = value.items()
+            if name == REF and isinstance(inner, str):
+                return [inner]
+            if name == LITERAL:
+                return []
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return []
+    found: list[str] = []
+    for item in value:
+        if type(item) not in SCALARS:
+            found += references(item)
+    return found
 
 
-def _node(place: int, data: Any, wrong: list[str]) -> Node | None:
+def _wrong(place: int, data: Any) -> list[str]:
+    """List what keeps this from being a node; nothing, if it is one."""
+    with contextlib.suppress(msgspec.ValidationError, TypeError):
+        msgspec.convert(data, Node)
+        return []
     named = data.get("id") if isinstance(data, dict) else None
-    at = f"nodes[{place}]" + (f" ({named})" if isinstance(named, str) else "")
-    try:
-        node: Node = msgspec.convert(data, Node)
-    except (msgspec.ValidationError, TypeError) as error:
-        wrong.append(_told(at, error))
-        return None
-    return node
+    at = f"nodes[{place}]" + (f" ({named:.100})" if isinstance(named, str) else "")
+    return list(shapes.node(at, data, KINDS))
 
 
-def _told(at: str, error: Exception) -> str:
-    said, _, where = str(error).partition(" - at `$")
-    return f"{at}{where.rstrip('`')}: {said}"
+def _in_yaml(error: Exception) -> str:
+    """Say where YAML ends to be some, and why."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())[:300]
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def _same(one: Any, other: Any) -> bool:

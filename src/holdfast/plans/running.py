@@ -1,7 +1,8 @@
 """Runs a plan: code of a job like any other, that asks its conductor for calls, waits, children and nothing else.
 
-Every node that can go on does, up to the plan's limit of calls at once; waits, sleeps and children take none of it, and
-the engine lets go of the job only when they are all that is left. A node that fails stops what depends on it and
+Every node that can go on does, up to the plan's limit of calls at once; waits, sleeps and children take none of it, nor
+does a call that is in doubt or tried again much later, and the engine lets go of the job only when they are all that is
+left. A node that fails stops what depends on it and
 nothing else; when nothing is left to do, the job fails with every failure listed. With `fail_fast` nothing more is
 begun after the first, and waits are given up; what is under way is ended in order, for a tool cannot be taken back.
 
@@ -45,9 +46,10 @@ DONE, FAILED, SKIPPED = "done", "failed", "skipped"
 class _Unit:
     """Something that can be begun: a node, or one item of a map."""
 
-    __slots__ = ("index", "item", "node")
+    __slots__ = ("index", "item", "left", "node")
 
     def __init__(self, node: Node, index: int | None = None, item: Any = None) -> None:
+        self.left = False  # whether it has given its place to others
         self.node = node
         self.index = index
         self.item = item
@@ -85,6 +87,7 @@ class _Running:
         self._graph = Graph(plan.nodes)
         self._left = {name: len(needs) for name, needs in self._graph.needs.items()}
         self._ended: dict[str, str] = {}
+        self._rough = False  # whether anything has failed or was skipped: until then, what waits for nothing begins
         defaults = {name: one.default for name, one in plan.input.items() if one.default is not msgspec.UNSET}
         self._results: dict[str, Any] = {"input": {**defaults, **given}}
         self._failures: list[tuple[str, Exception]] = []
@@ -114,15 +117,18 @@ class _Running:
 
     def _settle(self, names: list[str]) -> None:
         """These wait for nothing more: begin them, or let them end without; and so on with what depends on them."""
-        look = deque(names)
-        while look:
-            name = look.popleft()
-            fate = self._fate(name)
+        for name in names:  # which grows meanwhile
+            fate = self._fate(name) if self._rough or name in self._graph.guards else None
             if fate is not None:
                 self._ended[name] = fate
-                look += self._freed(name)
+                self._rough = True
+                names += self._freed(name)
                 continue
-            look += self._begin(self._graph.nodes[name])
+            node = self._graph.nodes[name]
+            if type(node) is CallNode:  # most are
+                self._ready.append(_Unit(node))
+            else:
+                names += self._begin(node)
 
     def _freed(self, name: str) -> list[str]:
         """A node has ended: list what waited for it and for nothing else."""
@@ -149,9 +155,6 @@ class _Running:
 
     def _begin(self, node: Node) -> list[str]:
         """Begin a node; those that it frees at once, because it needs nobody else to end."""
-        if type(node) is CallNode:  # most are
-            self._ready.append(_Unit(node))
-            return []
         try:
             if isinstance(node, ChoiceNode):
                 chosen = node.chosen(filled(node.value, self._look_up))
@@ -178,6 +181,7 @@ class _Running:
     def _failed(self, name: str, error: Exception) -> None:
         """Keep a failure; if it is to be the last, begin nothing more and wait for nobody."""
         self._failures.append((name, error))
+        self._rough = True
         if self._plan.policy == "fail_fast":
             self._ready.clear()
             for waiter in self._waiters:
@@ -185,6 +189,7 @@ class _Running:
 
     def _lost(self, name: str) -> list[str]:
         self._ended[name] = FAILED
+        self._rough = True
         return self._freed(name)
 
     # Who does it
@@ -224,11 +229,28 @@ class _Running:
         """Make one call after the other, while there are some: a chain of nodes is one task."""
         while True:
             await self._one(unit)
+            if unit.left:
+                self._go_on()
+                return
             if not self._ready:
                 break
             unit = self._ready.popleft()
             self._go_on()
         self._runners -= 1
+
+    def _leave(self, unit: _Unit) -> None:
+        """A call waits for another attempt: others take its place among the calls, and among the items of its map."""
+        if unit.left:
+            return
+        unit.left = True
+        self._runners -= 1
+        if unit.index is not None:
+            self._next_item(self._maps[unit.node.id])
+        self._go_on()
+
+    def _next_item(self, made: _Map) -> None:
+        if made.waiting and not (self._failures and self._plan.policy == "fail_fast"):
+            self._offer(made.waiting.popleft())
 
     async def _wait(self, unit: _Unit) -> None:
         """Wait at one place; then have those called that waited for it."""
@@ -239,7 +261,13 @@ class _Running:
         """Do what a unit says, and see what that makes possible."""
         result, failed = None, False
         try:
-            result = await self._act(unit)
+            node = unit.node
+            if type(node) is CallNode:  # most are
+                place.set(Place(node.id, node.args, partial(self._leave, unit)))
+                given = filled(node.args, self._look_up)
+                result = await self._conductor.call(self._calling.call(node), (), given)
+            else:
+                result = await self._act(unit)
         except (HoldfastError, Missing) as error:
             failed = True
             self._failed(unit.name, _told(unit, error))
@@ -255,8 +283,8 @@ class _Running:
         made.results[unit.index or 0] = result
         made.open -= 1
         made.failed = made.failed or failed
-        if made.waiting and not (self._failures and self._plan.policy == "fail_fast"):
-            self._offer(made.waiting.popleft())
+        if not unit.left:
+            self._next_item(made)
         if made.open:
             return []
         del self._maps[unit.node.id]
@@ -264,13 +292,10 @@ class _Running:
 
     async def _act(self, unit: _Unit) -> Any:
         node = unit.node
-        if type(node) is CallNode:  # most are
-            place.set(Place(node.id, node.args))
-            return await self._conductor.call(self._calling.call(node), (), filled(node.args, self._look_up))
         look_up = partial(self._look_up_in, unit) if unit.index is not None else self._look_up
         match node:
             case MapNode(call=str()):
-                place.set(Place(unit.name, node.args))
+                place.set(Place(unit.name, node.args, partial(self._leave, unit)))
                 return await self._conductor.call(self._calling.call(node), (), filled(node.args, look_up))
             case JobNode() | MapNode():
                 place.set(Place(unit.name, node.args))
@@ -295,7 +320,7 @@ class _Running:
         try:
             return dig(self._results[name], path)
         except Missing as error:
-            raise Missing(f"{ref}: {error}") from None
+            raise Missing(f"{ref:.100}: {error}") from None
 
     def _look_up_in(self, unit: _Unit, ref: str) -> Any:
         name, _, path = ref.partition(".")
@@ -305,7 +330,7 @@ class _Running:
 
     def _extended(self, unit: _Unit, result: Any) -> list[str]:
         """Keep what a node gave; if it extends the plan, add the nodes."""
-        name, more = unit.node.id, extension_of(result)
+        name, more = unit.node.id, extension_of(result) if type(result) is dict else None
         if more is None:
             return self._end(name, result)
         try:

@@ -3,8 +3,7 @@
 Rows are loaded once and kept at hand; what is decided is gathered and written in few statements, many rows each. A
 command that looks for jobs (a claim, a sweep) first has everything written that was gathered, so that it sees it.
 
-A backend is a subclass that says how its database reads and writes: the methods below without a body. It decides
-nothing; `decide` does.
+A backend is a subclass that says how its database reads and writes, in the methods without a body. `decide` decides.
 """
 
 from __future__ import annotations
@@ -59,6 +58,7 @@ class Batch(Limited):
         self.prepare(batch)
         answers = [self._answer(command) for command in batch]
         self.flush()
+        self.change |= self.places.left(self._limits)
         return answers
 
     def prepare(self, batch: Sequence[c.Command]) -> None:
@@ -313,7 +313,7 @@ class Batch(Limited):
         self._offspring.update({parent: found.get(parent, []) for parent in parents})
 
     def _children(self, parent: str) -> list[str]:
-        """The jobs that one has started and that have not ended, oldest first; also those that are not written yet."""
+        """The jobs that one has started and that have not ended, oldest first; written or not."""
         if parent not in self._offspring:
             self.expect_orphans([parent])
         names = sorted({*self._offspring[parent], *self._born.get(parent, ())})
@@ -337,6 +337,7 @@ class Batch(Limited):
 
     def _take(self, decision: decide.Decision) -> Any:
         job = decision.job
+        self.places.move(self._jobs.get(job.id), job)
         self._jobs[job.id] = job
         self._sealed += zip(decision.events, decision.payloads, strict=True)
         self.change |= decision.change

@@ -162,6 +162,9 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     events: tuple[tuple[str, dict[str, Any] | bytes], ...]  # payloads as values, or frozen
     uses: tuple[str, ...] = ()  # ids of signals in the inbox that are used up with this
+    parent: str | None = (
+        None  # the job's, if whoever writes knows it: a store may lock both rows at once, in their order
+    )
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):

@@ -2,8 +2,9 @@
 
 A queue without a row in `limits` is claimed from as if there were no limits at all, with one statement for all such
 queues. Of the others, those are looked at in which jobs wait that the claim could take; where their limits leave room,
-their rows are locked, what runs is counted under the lock, and groups are served in turn. So two claims of one queue
-follow one another, on every backend, and those of other queues do not wait for them.
+their rows are locked, what runs is counted under the lock, and groups are served in turn. So two claims that count the
+same queue follow one another, on every backend, and those of other queues do not wait for them. A transaction that ends
+jobs and takes as many adds nothing to what is counted, and may do so beside others; see the backends.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from holdfast.errors import QueueFull
 from holdfast.machines import JobState
 from holdfast.store import commands as c
 from holdfast.store.budgets import BudgetRow, SpendBudget, Spent, spent_of
-from holdfast.store.changes import LIMITS, WORK
-from holdfast.store.limits import Held, LimitRow, Limits, fill, may_take, room_of
+from holdfast.store.changes import LIMITS, ROOM, WORK
+from holdfast.store.limits import AGES_MAX, Held, LimitRow, Limits, fill, may_take, retry_after, room_of
 from holdfast.store.produced import Produced
-from holdfast.store.rows import Job
+from holdfast.store.rows import OUTDATED, Job
 
-__all__ = ["Limited", "Pick", "held_back", "interleaved"]
+__all__ = ["Limited", "Pick", "Places", "held_back", "interleaved"]
 
+AGAIN_SECONDS = 0.02  # until a queue is looked at again that another claim was taking from
 ROUNDS = 4  # how often groups that had fewer jobs than their share are made up for by others, in one claim
 Running = dict[str, int]  # jobs with a live lease, by group
 
@@ -50,6 +52,34 @@ class Pick(msgspec.Struct):
     full: bool
 
 
+class Places:
+    """How many more jobs a transaction has let go of than it has taken, by queue and group."""
+
+    def __init__(self) -> None:
+        self._free: Counter[tuple[str, str]] = Counter()
+
+    def move(self, before: Job | None, after: Job) -> None:
+        """A job is about to become another: it may have left its place, or taken one."""
+        held = before is not None and before.state is JobState.RUNNING
+        if held != (after.state is JobState.RUNNING):
+            self._free[after.queue, after.group or ""] += 1 if held else -1
+
+    def free(self, queue: str) -> int:
+        """How many it has let go of in a queue, and not taken."""
+        return sum(count for (name, _), count in self._free.items() if name == queue)
+
+    def left(self, limits: Mapping[str, LimitRow] | None) -> int:
+        """Say whether others may have something of it: ROOM, or 0. Where limits were not read there may be some."""
+        for queue in {queue for queue, _ in self._free}:
+            counts = [count for (name, _), count in self._free.items() if name == queue]
+            row = limits.get(queue) if limits is not None else None
+            by_group = limits is None or (row is not None and row.limits.group_concurrency is not None)
+            at_once = row is not None and row.limits.concurrency is not None
+            if (by_group and max(counts) > 0) or (at_once and sum(counts) > 0):
+                return ROOM
+        return 0
+
+
 class Limited(Produced):
     """The part of a batch that is about queues with limits."""
 
@@ -57,6 +87,8 @@ class Limited(Produced):
 
     def __init__(self) -> None:
         self._limits: dict[str, LimitRow] | None = None  # by queue, as far as anybody has asked
+        self.places = Places()
+        self._again: dict[str, float] = {}  # when to come again to queues that are full
         self._depths: dict[str, int] = {}  # jobs that wait in queues with a depth, while nothing but submits is done
 
     @abstractmethod
@@ -96,6 +128,10 @@ class Limited(Produced):
         """Count the jobs of a queue that are due and wait, after `promote`; not beyond `most`."""
 
     @abstractmethod
+    def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
+        """Count the jobs of a queue with a live lease, and say of some since when their code has run."""
+
+    @abstractmethod
     def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
         """Find the jobs that a claim takes of all queues but some, in its order."""
 
@@ -108,7 +144,14 @@ class Limited(Produced):
 
     @abstractmethod
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
-        """Keep other claims out of queues, by name; read their rows, then the time, and count what runs there."""
+        """Keep other claims out of queues, by name; read their rows, then the time, and count what runs there.
+
+        Those that another claim is taking from may be left out: it takes what there is, and will be over soon.
+        """
+
+    @abstractmethod
+    def lock_row(self, queue: str) -> LimitRow | None:
+        """Keep others from a queue's row, and read it, then the time; None if it has none."""
 
     @abstractmethod
     def lock_budget(self, name: str) -> BudgetRow | None:
@@ -155,12 +198,18 @@ class Limited(Produced):
         if row.limits.depth is not None and not self._has_room(command, row.limits.depth):
             existing = self.look_again(command.job)
             if existing is None:
-                raise QueueFull(command.queue, row.limits.depth, row.limits.retry_after_seconds)
+                raise QueueFull(command.queue, row.limits.depth, self._again_after(row))
             return existing
         if command.group is not None and not row.grouped:
             self._all_limits()[command.queue] = row = msgspec.structs.replace(row, grouped=True)
             self.put_grouped(row)
         return None
+
+    def _again_after(self, row: LimitRow) -> float:
+        if row.queue not in self._again:
+            running, since = self.running_since(row.queue, AGES_MAX)
+            self._again[row.queue] = retry_after(row.limits, running, [max(0.0, self.now - at) for at in since])
+        return self._again[row.queue]
 
     def _has_room(self, command: c.Submit, depth: int) -> bool:
         if command.queue not in self._depths:
@@ -192,9 +241,16 @@ class Limited(Produced):
             elif why is not None:
                 held.append(why)
         picks = [self._pick(command, row, running) for row, running in self.lock_limits(sorted(with_room), seen)]
+        held += self._passed_over(with_room, picks)
         names = interleaved([plain, *(pick.names for pick in picks)], self._jobs, command.limit)
         held += self._spend(command, picks, set(names))
         return names, tuple(sorted(held, key=lambda one: one.queue))
+
+    def _passed_over(self, queues: list[str], picks: list[Pick]) -> list[Held]:
+        """Those that were not waited for, because somebody else takes from them: to be looked at again soon."""
+        passed_over = sorted({*queues} - {pick.row.queue for pick in picks})
+        soon = self.now + AGAIN_SECONDS
+        return [Held(queue, "turn", 0, 0, soon, self._of(queue).limits.slack) for queue in passed_over]
 
     def _pick(self, command: c.Claim, row: LimitRow, running: Running) -> Pick:
         """Say what may be taken of one queue, whose row is locked: groups in turn, each in the claim's order."""
@@ -246,8 +302,7 @@ class Limited(Produced):
 
     def _locked(self, queue: str) -> LimitRow:
         self.flush()  # what was written so far has the time of before
-        rows = self.lock_limits([queue], {})
-        return rows[0][0] if rows else LimitRow(Limits(queue=queue))
+        return self.lock_row(queue) or LimitRow(Limits(queue=queue))
 
     def _put(self, row: LimitRow) -> None:
         if row.is_bare():
@@ -271,7 +326,8 @@ def held_back(pick: Pick, row: LimitRow, taken: int, wanted: int) -> list[Held]:
         return []
     if pick.held is not None and taken == pick.room:
         until = row.opens_at if pick.held.why == "rate" else None
-        return [Held(row.queue, pick.held.why, pick.held.limit, pick.held.remaining - taken, until)]
+        left = pick.held.remaining - taken
+        return [msgspec.structs.replace(pick.held, remaining=left, until=until)]
     limit = row.limits.group_concurrency
     if pick.full and limit is not None and taken == len(pick.names):
         return [Held(row.queue, "group_concurrency", limit, 0)]
@@ -292,6 +348,12 @@ def interleaved(lists: Iterable[list[str]], jobs: Mapping[str, Job], most: int) 
 def place_of(job: Job) -> tuple[int, float, str]:
     """Where a job stands in the order of claims (L7)."""
     return -job.priority, job.due_at, job.id
+
+
+def started_at(jobs: Iterable[Job]) -> list[float]:
+    """Since when the code of some jobs has run, where their rows say so."""
+    known = (job.course.started_at for job in jobs if job.course is not OUTDATED)
+    return [at for at in known if at is not None]
 
 
 def is_waiting(job: Job, now: float) -> bool:

@@ -16,11 +16,12 @@ import msgspec
 
 from holdfast.errors import InvalidSetting
 
-__all__ = ["Held", "LimitRow", "Limits", "QueueState", "fill", "queue_state", "room_of", "tokens_of"]
+__all__ = ["Held", "LimitRow", "Limits", "QueueState", "fill", "queue_state", "retry_after", "room_of", "tokens_of"]
 
 NEARLY = 1e-6  # of a token: what rounding may have lost of it
 RETRY_SECONDS = (1.0, 60.0)  # how soon, and how late at most, somebody who was refused is told to come back
 NUMBERS = (1e-9, 1e9)  # between which a rate, a period and a weight are
+AGES_MAX = 100  # running jobs of a full queue that are asked how long they have run
 COUNTED_MAX = 10_000  # waiting jobs of a queue that are counted for whoever looks
 GROUPS_SHOWN = 20
 
@@ -74,11 +75,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return float(self.burst) if self.burst is not None else max(1.0, self.rate or 0.0)
 
     @property
-    def retry_after_seconds(self) -> float:
-        """When it is worth to submit again to a full queue: a tenth of it has gone by then, as far as a rate tells."""
-        least, most = RETRY_SECONDS
-        wait = (self.depth or 0) / 10 / self.per_second if self.rate is not None else least
-        return min(max(wait, least), most)
+    def slack(self) -> float:
+        """For how many seconds after the first token more are saved up."""
+        return (self.capacity - 1.0) / self.per_second if self.rate is not None else 0.0
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -86,10 +85,11 @@ class Held(msgspec.Struct, frozen=True):
 
     Attributes:
         queue: the queue.
-        why: ``concurrency``, ``group_concurrency``, ``rate`` or ``paused``.
-        limit: the number that was set; 0 of a queue that is paused.
+        why: ``concurrency``, ``group_concurrency``, ``rate``, ``paused``, or ``turn``: another claim takes from it.
+        limit: the number that was set; 0 of a queue that is paused, or another's turn.
         remaining: what is left of it.
         until: when it is worth to claim again, of a rate; else None: a lease that ends, or a changed row, decides.
+        slack: for how many seconds after that nothing is lost if nobody claims: what comes by then is saved up.
     """
 
     queue: str
@@ -97,6 +97,7 @@ class Held(msgspec.Struct, frozen=True):
     limit: float
     remaining: float
     until: float | None = None
+    slack: float = 0.0
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,8 +204,27 @@ def room_of(row: LimitRow, running: int, now: float) -> tuple[int, Held | None]:
         tokens = tokens_of(row, now)
         whole = max(0, math.floor(tokens + NEARLY))
         if whole < room:
-            room, held = whole, Held(row.queue, "rate", limits.rate, tokens, row.opens_at)
+            room, held = whole, Held(row.queue, "rate", limits.rate, tokens, row.opens_at, limits.slack)
     return room, held
+
+
+def retry_after(limits: Limits, running: int, ages: Sequence[float]) -> float:
+    """Say in how many seconds it is worth to submit again to a full queue: when a tenth of it has gone.
+
+    A rate tells how fast it goes; so do the jobs that run, by how long they have: on average half of what they take.
+
+    Args:
+        limits: the queue's.
+        running: how many jobs of it run.
+        ages: for how long each of some of them has run, in seconds.
+    """
+    least, most = RETRY_SECONDS
+    if limits.paused:
+        return most
+    tenth = (limits.depth or 0) / 10
+    by_rate = tenth / limits.per_second if limits.rate is not None else least
+    by_jobs = tenth * 2 * (sum(ages) / len(ages)) / running if ages else least
+    return min(max(least, by_rate, by_jobs), most)
 
 
 def fill(

@@ -18,6 +18,7 @@ from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import decide
 from holdfast.store.changes import WORK
+from holdfast.store.limited import Places
 from holdfast.store.memory_limits import MemoryLimits
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 
@@ -66,9 +67,9 @@ class MemoryStore(MemoryLimits):
         """Carry out commands, from any thread."""
         with self._lock:
             self._now = self._clock.now()
-            self._change = 0
+            self._change, self._places = 0, Places()
             answers = [self._answer(command) for command in batch]
-            change = self._change
+            change = self._change | self._places.left(self._limits)
         if change:
             for notice in list(self._notices):
                 notice(change)
@@ -132,9 +133,7 @@ class MemoryStore(MemoryLimits):
     async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
         since = self._clock.now() if after is None else after
-        opening = [row.opens_at for row in self._limits.values() if (row.opens_at or since) > since]
-        times = [time for job in self._jobs.values() for time in _times(job, since)]
-        return min((time for time in (*times, *opening) if time is not None), default=None)
+        return min((time for job in self._jobs.values() for time in _times(job, since)), default=None)
 
     async def stirs(self) -> bool:
         """See whether there is anything to do."""
@@ -185,6 +184,7 @@ class MemoryStore(MemoryLimits):
 
     def _write(self, decision: decide.Decision) -> Any:
         job = decision.job
+        self._places.move(self._jobs.get(job.id), job)
         self._jobs[job.id] = job
         self._events.setdefault(job.id, []).extend(map(_whole, decision.events, decision.payloads))
         self._change |= decision.change

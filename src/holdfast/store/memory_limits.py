@@ -14,7 +14,18 @@ from holdfast.store import commands as c
 from holdfast.store.budgets import BudgetRow, SpendBudget, Spent, spent_of
 from holdfast.store.changes import LIMITS, WORK
 from holdfast.store.limited import Pick, held_back, interleaved, is_waiting, place_of
-from holdfast.store.limits import Held, LimitRow, Limits, QueueState, fill, in_turn, may_take, queue_state, room_of
+from holdfast.store.limits import (
+    Held,
+    LimitRow,
+    Limits,
+    QueueState,
+    fill,
+    in_turn,
+    may_take,
+    queue_state,
+    retry_after,
+    room_of,
+)
 from holdfast.store.memory_runs import MemoryRuns
 from holdfast.store.rows import Job
 
@@ -50,7 +61,9 @@ class MemoryLimits(MemoryRuns):
         row = self._row(command.queue)
         depth = row.limits.depth
         if depth is not None and command.parent is None and self._waiting(command.queue, self._now) >= depth:
-            raise QueueFull(command.queue, depth, row.limits.retry_after_seconds)
+            held = [job for job in self._jobs.values() if job.queue == command.queue and self._is_live(job, self._now)]
+            ages = [self._now - job.course.started_at for job in held if job.course.started_at is not None]
+            raise QueueFull(command.queue, depth, retry_after(row.limits, len(held), ages))
         if command.group is not None and not row.grouped:
             self._limits[command.queue] = msgspec.structs.replace(row, grouped=True)
 
@@ -94,8 +107,11 @@ class MemoryLimits(MemoryRuns):
         return Pick(row, [next(queued[name]) for name in order], room, held, bool(left), full)
 
     def _running(self, queue: str, now: float) -> Mapping[str, int]:
-        held = (job for job in self._jobs.values() if job.state is JobState.RUNNING and job.queue == queue)
-        return Counter(job.group or "" for job in held if job.lease is not None and job.lease.until > now)
+        return Counter(job.group or "" for job in self._jobs.values() if job.queue == queue and self._is_live(job, now))
+
+    @staticmethod
+    def _is_live(job: Job, now: float) -> bool:
+        return job.state is JobState.RUNNING and job.lease is not None and job.lease.until > now
 
     def _waiting(self, queue: str, now: float) -> int:
         return sum(job.queue == queue and is_waiting(job, now) for job in self._jobs.values())

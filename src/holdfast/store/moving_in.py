@@ -19,6 +19,7 @@ import psycopg
 from holdfast.errors import StoreUnavailable
 from holdfast.store.limits import LimitRow
 from holdfast.store.moving_out import ALONG, Luggage
+from holdfast.store.postgres_connections import connect
 from holdfast.store.postgres_schema import migrate, number_of, quoted
 from holdfast.store.postgres_statements import Statements
 from holdfast.store.sql_rows import EVENT_COLUMNS, EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, job_of, job_row, limits_row
@@ -43,9 +44,8 @@ class MovingTarget:
     def __init__(self, url: str, schema: str) -> None:
         self._schema = quoted(schema)
         self._arrived = Arrived()
-        self._connection = self._guarded(lambda: psycopg.connect(url, application_name="holdfast", connect_timeout=10))
+        self._connection = self._guarded(lambda: connect(url))
         try:
-            self._connection.autocommit = True
             self._guarded(lambda: migrate(self._connection, schema))
             self._connection.autocommit = False
         except BaseException:
@@ -147,7 +147,8 @@ class MovingTarget:
 
     def _of(self, names: list[str], columns: str, table: str, key: str, order: str) -> list[tuple[Any, ...]]:
         sql = f"SELECT {columns} FROM {self._schema}.{table} WHERE {key} = ANY(%s) ORDER BY {order}"
-        return self._connection.execute(sql.encode(), (names,)).fetchall()
+        rows: list[tuple[Any, ...]] = self._connection.execute(sql.encode(), (names,)).fetchall()
+        return rows
 
     def _guarded(self, work: Callable[[], T]) -> T:
         try:

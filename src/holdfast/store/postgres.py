@@ -29,7 +29,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
 from holdfast.machines import Event, JobState, RunRecord
@@ -52,10 +51,11 @@ from holdfast.store.looking import (
     past_of,
     record_of_newest,
 )
-from holdfast.store.postgres_connections import in_a_line, leave
+from holdfast.store.postgres_connections import connect, in_a_line, leave
 from holdfast.store.postgres_limits import LooksOn
 from holdfast.store.postgres_listener import Listener
 from holdfast.store.postgres_schema import Connection, migrate, quoted, require
+from holdfast.store.postgres_seen import Seen
 from holdfast.store.postgres_statements import Statements
 from holdfast.store.postgres_transaction import Transaction
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
@@ -69,7 +69,6 @@ TRIES = 6  # of a batch that stands in somebody's way, before it is given up
 GIVING_WAY_SECONDS = 0.01  # longest pause before the second of these tries; doubled for each one after it
 FLOOR_SECONDS = 1.0
 PATIENCE_SECONDS = 0.6  # how long a session lock may be missing before its worker is taken to be dead
-SILENCE_SECONDS = 15  # how long a server may not acknowledge anything before its connection is given up
 
 _IN_THE_WAY = (
     psycopg.errors.DeadlockDetected,
@@ -103,6 +102,7 @@ class PostgresStore(LooksOn):
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
         self._listener = Listener(self._connect, self._schema, self._tell)
+        self._seen = Seen()
         self._suspects: dict[str, float] = {}  # workers whose session lock is missing, and since when
         self._committing = False  # whether COMMIT was sent and not answered yet
         self._closing = threading.Lock()
@@ -222,12 +222,12 @@ class PostgresStore(LooksOn):
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
-        found: float | None = (await self._read(self._sql.next_due, (after, after)))[0][0]
+        found: float | None = (await self._read(self._sql.next_due, (after,)))[0][0]
         return found
 
     async def stirs(self) -> bool:
         """See whether there is anything to do, in one read."""
-        return bool((await self._read(self._sql.stirs, (0.0, None)))[0][0])
+        return bool((await self._read(self._sql.stirs, (0.0,)))[0][0])
 
     async def now(self) -> float:
         """Read the server's clock."""
@@ -264,15 +264,12 @@ class PostgresStore(LooksOn):
     # Machinery
 
     def _connect(self) -> Connection:
-        usual: dict[str, Any] = {"application_name": "holdfast", "connect_timeout": 10}
-        usual |= {"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 2}
-        usual["tcp_user_timeout"] = SILENCE_SECONDS * 1000
-        chosen = {**usual, **conninfo_to_dict(self._url)}
-        return psycopg.connect(**chosen, autocommit=True, prepare_threshold=None)
+        return connect(self._url)
 
     def _connected_for_writing(self) -> Connection:
         if self._write_connection is None or self._write_connection.closed:
             self._write_connection = self._connect()
+            self._seen.forget()
         return self._write_connection
 
     def _connected_for_reading(self) -> Connection:
@@ -318,13 +315,17 @@ class PostgresStore(LooksOn):
         self, connection: Connection, batch: Sequence[c.Command], *, looking_first: bool
     ) -> tuple[list[Any], int]:
         with connection.pipeline():
-            connection.execute("BEGIN")
-            transaction = Transaction(connection, self._sql, looking_first=looking_first, locks=self._listener.locks)
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # whatever the role would begin with
+            locks, seen = self._listener.locks, self._seen
+            transaction = Transaction(connection, self._sql, looking_first=looking_first, locks=locks, seen=seen)
             answers = transaction.carry_out(batch)
+            writer = connection.execute(self._sql.writer)
             self._committing = True  # from here on nobody knows, until the server says so
             if transaction.change & ~EVENTS or transaction.ended:
                 connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
             connection.execute("COMMIT")
+        said = writer.fetchone()
+        seen.remember(transaction.held(), transaction.written, str(said and said[0]))
         return answers, transaction.change
 
     async def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
@@ -359,6 +360,9 @@ class PostgresStore(LooksOn):
             raise _Unkeepable(str(error)) from error
         except psycopg.OperationalError as error:
             raise StoreUnavailable(f"PostgreSQL is away: {in_a_line(error)}: check the server and the URL") from error
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            what = "use the URL of the server that writes, or wait until this one does"
+            raise StoreUnavailable(f"PostgreSQL only reads: {in_a_line(error)}: {what}") from error
         except psycopg.Error as error:
             raise StoreUnavailable(f"PostgreSQL refuses: {in_a_line(error)}: check the rights of this user") from error
 

@@ -1,7 +1,13 @@
 """The part of a batch on a PostgreSQL connection that is about limits, and what is read of them.
 
 At READ COMMITTED a count holds only while nobody else can add to it. So a claim locks the rows of the queues that it
-takes from, in the order of their names, and counts with the next statement, which sees whatever was committed before.
+takes from, and counts with the next statement, which sees whatever was committed before. A rate that another claim has
+locked is not waited for: that one takes the tokens that there are, and this one looks again soon.
+
+A transaction that ends a job and claims another of the same queue adds nothing: it hands the place on, and waits for
+nobody who does the same. It keeps those out who count, by a lock that it shares with its like and takes before it
+reads the time: else a lease that runs out meanwhile would be counted as a free place by them, and handed on here. While
+it has that lock it waits for no other.
 """
 
 from __future__ import annotations
@@ -9,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import psycopg
+
 from holdfast.store import commands as c
 from holdfast.store.batch import Batch
 from holdfast.store.budgets import BudgetRow
-from holdfast.store.limited import Running, place_of
+from holdfast.store.limited import Running, place_of, started_at
 from holdfast.store.limits import COUNTED_MAX, LimitRow, QueueState, queue_state
 from holdfast.store.postgres_schema import Connection
 from holdfast.store.postgres_statements import Statements
@@ -51,6 +59,8 @@ class PostgresLimits(Batch):
         self._connection = connection
         self._sql = statements
         self._promoted = False
+        self._taken_as_new: set[str] = set()  # names that nobody has looked for
+        self._kept: frozenset[str] = frozenset()  # queues whose places nobody else can count meanwhile
 
     def _read_limits(self, rows: Iterable[tuple[Any, ...]] | None) -> None:
         """Have the limits at hand, as they were read ahead."""
@@ -60,7 +70,21 @@ class PostgresLimits(Batch):
         """Look for a job by its name: most batches leave that to the key of the table."""
         if self._jobs.get(name) is None:
             self._stored.pop(name, None)
+            for job in self.read_rows([name]):
+                self._at_hand(job)
         return self.job(name)
+
+    def _at_hand(self, job: Job) -> None:
+        """Have a row that was found.
+
+        Raises:
+            UniqueViolation: the job was taken to be new, and is there already, as the key of the table would say. What
+                the batch has decided before knew nothing of it.
+        """
+        if self._stored.get(job.id) is None:
+            if job.id in self._taken_as_new:
+                raise psycopg.errors.UniqueViolation(f"the job {job.id} is there already")
+            self._stored[job.id] = self._jobs[job.id] = job
 
     def read_limits(self) -> Iterable[LimitRow]:
         """Read the rows."""
@@ -97,8 +121,19 @@ class PostgresLimits(Batch):
             self._promoted = True
 
     def count_waiting(self, queue: str, most: int) -> int:
-        """Count what is due and waits."""
-        return int(self._connection.execute(self._sql.waiting, (queue, most)).fetchone()[0])
+        """Count what is due and waits, then read the time: what comes in now comes behind what has gone."""
+        counted = self._connection.execute(self._sql.waiting, (queue, most))
+        clock = self._connection.execute(self._sql.clock)
+        waiting = int(counted.fetchone()[0])
+        self.now = clock.fetchone()[0]
+        return waiting
+
+    def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
+        """Look at what runs."""
+        counted = self._connection.execute(self._sql.running, ([queue],))
+        found = self._connection.execute(self._sql.running_rows, (queue, self.now, most))
+        running = sum(count for _, _, count in counted.fetchall())
+        return running, started_at(map(job_of, found.fetchall()))
 
     def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
         """Look into queues, without a lock: where there is no room, nobody waits for anybody."""
@@ -107,17 +142,52 @@ class PostgresLimits(Batch):
         return lambda: _by_queue(asked.fetchall())
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
-        """Lock rows in the order of their names, then read the time, then count."""
-        del seen
+        """Lock rows in the order of their names, then read the time, then count. What is handed on needs none of it."""
+        if not self._kept:
+            return self._count(queues)
+        left = {queue: room for queue in queues if (room := self._left_in(queue)) > 0}
+        seen_room = {queue: self._limit_of(queue) - sum(seen.get(queue, {}).values()) for queue in left}
+        found = self._count([queue for queue in queues if queue not in left or seen_room[queue] > left[queue]])
+        counted = {row.queue for row, _ in found}
+        handed = {queue: min(left[queue], seen_room[queue]) for queue in left if queue not in counted}
+        return found + [(self._of(queue), {"": self._limit_of(queue) - room}) for queue, room in handed.items()]
+
+    def _limit_of(self, queue: str) -> int:
+        return self._of(queue).limits.concurrency or 0
+
+    def _left_in(self, queue: str) -> int:
+        """How many places of a queue this transaction has left, and may take again whoever else takes some."""
+        row = self._of(queue)
+        plain = row.limits.rate is None and row.limits.group_concurrency is None and not row.grouped
+        return self.places.free(queue) if queue in self._kept and plain and row.limits.concurrency else 0
+
+    def _count(self, queues: list[str]) -> list[tuple[LimitRow, Running]]:
+        """Count what runs in queues, with everybody else kept out; all in one round trip.
+
+        The time is read anew where what counts may have ended since. Else what is handed on begins when the other ends.
+        """
         if not queues:
             return []
-        rows = self._connection.execute(self._sql.lock_limits, (queues,))
-        clock = self._connection.execute(self._sql.clock)
+        waited_for = [queue for queue in queues if not self._kept and self._of(queue).limits.rate is None]
+        tried = [queue for queue in queues if queue not in waited_for]
+        rows = [self._connection.execute(self._sql.take_limits, (waited_for,))] if waited_for else []
+        rows += [self._connection.execute(self._sql.try_limits, (tried,))] if tried else []
+        later = not self._kept or any(_counts(self._of(queue)) for queue in queues)
+        clock = self._connection.execute(self._sql.clock) if later else None
         counted = self._connection.execute(self._sql.running, (queues,))
+        found = [limits_of(tuple(row)) for asked in rows for *row, alone in asked.fetchall() if alone]
+        self.now = clock.fetchone()[0] if clock is not None else self.now
+        running = _by_queue(counted.fetchall())
+        # A token that others have left at a later time than this transaction's may not have been there at this one.
+        return [(row, running.get(row.queue, {})) for row in found if later or row.tokens_at <= self.now]
+
+    def lock_row(self, queue: str) -> LimitRow | None:
+        """Wait until nobody takes from a queue, then read the time."""
+        rows = self._connection.execute(self._sql.lock_limits, ([queue],))
+        clock = self._connection.execute(self._sql.clock)
         found = [limits_of(row) for row in rows.fetchall()]
         self.now = clock.fetchone()[0]
-        running = _by_queue(counted.fetchall())
-        return [(row, running.get(row.queue, {})) for row in found]
+        return found[0] if found else None
 
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
         """Find groups by steps through the index."""
@@ -133,10 +203,13 @@ class PostgresLimits(Batch):
             names = heads[job.group or ""]
             if len(names) < wanted[job.group or ""]:
                 names.append(job.id)
-            if self._stored.get(job.id) is None:
-                self._stored[job.id] = self._jobs[job.id] = job
+            self._at_hand(job)
         self.bring_up([job.id for job in jobs])
         return heads
+
+
+def _counts(row: LimitRow) -> bool:
+    return row.limits.concurrency is not None or row.limits.group_concurrency is not None
 
 
 def entries_of(command: c.Claim) -> dict[str, list[str]]:

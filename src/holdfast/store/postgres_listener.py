@@ -4,7 +4,7 @@ A thread with a connection of its own. Notices are hints: while the connection i
 back everybody is told to look, once. The session locks of this process's workers are taken again then, too.
 
 Behind a pooler there is no session to listen in, and a lock would be somebody else's: released when the pooler likes,
-so that a worker that lives is taken for dead. Then nothing is heard and no lock is taken; see `_is_a_session`.
+so that a worker that lives is taken for dead. Then nothing is heard and no lock is taken; see `is_a_session`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from collections.abc import Callable
 
 import psycopg
 
-from holdfast.store.changes import ASKED, EVENTS, WORK
+from holdfast.store.changes import ASKED, EVENTS, ROOM, WORK
+from holdfast.store.postgres_connections import is_a_session
 from holdfast.store.postgres_schema import Connection, number_of
 
 __all__ = ["Listener", "lock_key"]
 
-EVERYTHING = EVENTS | WORK | ASKED
+EVERYTHING = EVENTS | WORK | ASKED | ROOM
 AGAIN_SECONDS = 0.2  # between tries to connect
 TURN_SECONDS = 0.5  # how long the thread sleeps when nobody says anything
 
@@ -94,7 +95,7 @@ class Listener:
                 with self._connect() as connection:
                     self.locks.clear()
                     self._held.clear()
-                    if not _is_a_session(connection):
+                    if not is_a_session(connection):
                         break
                     connection.execute(f"LISTEN {self._channel}")
                     self._hear(EVERYTHING)  # whatever was said before, nobody heard it
@@ -132,9 +133,3 @@ class Listener:
     def _hear(self, change: int) -> None:
         self.heard += 1
         self._tell(change)
-
-
-def _is_a_session(connection: Connection) -> bool:
-    """Whether the server process that was named when the connection was made is the one that answers."""
-    found = connection.execute("SELECT pg_backend_pid()").fetchone()
-    return found is not None and found[0] == connection.info.backend_pid

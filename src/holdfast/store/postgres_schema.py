@@ -54,7 +54,7 @@ def migrate(connection: Connection, schema: str) -> list[int]:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (number_of(f"holdfast:migrate:{schema}"),))
             connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            _create(connection, schema)
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {schema}.migrations"
                 " (number integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"
@@ -71,6 +71,13 @@ def migrate(connection: Connection, schema: str) -> list[int]:
             " nothing has changed, try again"
         ) from error
     return applied
+
+
+def _create(connection: Connection, schema: str) -> None:
+    try:
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    except psycopg.errors.SyntaxError as error:
+        raise StoreUnavailable(f"the schema's name {schema} is a word of SQL: choose another in the URL") from error
 
 
 def _rows(connection: Connection, sql: str, values: Sequence[Any]) -> list[Any]:

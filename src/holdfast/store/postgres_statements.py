@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 from holdfast.store.looking import OF_A_JOB
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
 
@@ -18,6 +20,11 @@ _EVENT_LISTS = ("jobs", "seqs", "types", "payloads", "attempts")
 CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
 
 
+def _number(name: str) -> int:
+    """A number for a lock, of four bytes: a second number says which queue. So it is not the lock of any worker."""
+    return zlib.crc32(f"holdfast:{name}".encode()) - 2**31
+
+
 class Statements:
     """The statements for one schema. Its name is quoted by whoever makes this."""
 
@@ -28,11 +35,15 @@ class Statements:
         self._finding(schema)
         self._producing(schema)
         self._workers(schema)
+        self._locking(schema)
         self._limiting(schema)
 
     def _reading(self, schema: str) -> None:
         self.clock = f"SELECT {schema}.clock()"
         self.lock_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+        self.read_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s)"
+        self.lock_names = f"SELECT id, xmin::text, head FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+        self.writer = "SELECT pg_current_xact_id_if_assigned()::xid::text"
         self.streams = f"SELECT {EVENT_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
         self.keys = (
             "SELECT j.plugin, j.entry, j.idempotency_key, j.id FROM json_to_recordset(%s) AS x(plugin text, entry text,"
@@ -141,8 +152,7 @@ class Statements:
         self.next_due = (
             f"SELECT least((SELECT min(due_at) FROM {schema}.jobs WHERE state = 'queued' AND NOT claimable AND due_at >"
             f" coalesce(%s, {schema}.clock())), (SELECT min(lease_until) FROM {schema}.jobs WHERE state = 'running'),"
-            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL),"
-            f" (SELECT min(opens_at) FROM {schema}.limits WHERE opens_at > coalesce(%s, {schema}.clock())))"
+            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL))"
         )
         self.dead = (
             f"SELECT name FROM {schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
@@ -156,9 +166,38 @@ class Statements:
         )
         self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"
 
+    def _locking(self, schema: str) -> None:
+        """Who may take from queues with limits: those who count alone, those who hand places on together."""
+        self.lock_limits = (
+            f"SELECT {LIMIT_COLUMNS} FROM {schema}.limits WHERE queue = ANY(%s) ORDER BY queue FOR UPDATE"
+        )
+        key = f"{_number(f'{schema}:places')}, hashtext(q.queue)"
+        counts_places = (
+            "NOT q.grouped AND q.settings::json->>'concurrency' IS NOT NULL AND q.settings::json->>'rate' IS NULL"
+        )
+        self.try_limits = (
+            f"WITH q AS ({self.lock_limits} SKIP LOCKED) SELECT {LIMIT_COLUMNS},"
+            f" CASE WHEN {counts_places} THEN pg_try_advisory_xact_lock({key}) ELSE true END FROM q"
+        )
+        self.take_limits = (
+            f"WITH q AS ({self.lock_limits}) SELECT {LIMIT_COLUMNS},"
+            f" CASE WHEN {counts_places} THEN pg_advisory_xact_lock({key}) IS NOT NULL ELSE true END FROM q"
+        )
+        self.keep_places = (
+            f"SELECT q.queue, pg_advisory_xact_lock_shared({key}) FROM (SELECT q.queue FROM {schema}.limits q"
+            f" WHERE {counts_places} AND EXISTS (SELECT 1 FROM"
+            f" {schema}.jobs j WHERE j.id = ANY(%(names)s) AND j.queue = q.queue) AND NOT EXISTS (SELECT 1 FROM"
+            f" {schema}.jobs j WHERE j.id = ANY(%(names)s) AND j.parent IS NOT NULL) ORDER BY q.queue OFFSET 0) q"
+        )
+
+        self.stand_at_the_door = (
+            f"SELECT pg_advisory_xact_lock({_number(f'{schema}:door')}, hashtext(q.queue)) FROM (SELECT l.queue FROM"
+            f" {schema}.limits l WHERE l.queue = ANY(%s) AND l.settings::json->>'depth' IS NOT NULL"
+            " ORDER BY l.queue OFFSET 0) q"
+        )
+
     def _limiting(self, schema: str) -> None:
         self.limits = f"SELECT {LIMIT_COLUMNS} FROM {schema}.limits"
-        self.lock_limits = f"{self.limits} WHERE queue = ANY(%s) ORDER BY queue FOR UPDATE"
         values = ", ".join(["%s"] * len(LIMIT_WRITTEN.split(", ")))
         changes = ", ".join(f"{name} = excluded.{name}" for name in LIMIT_WRITTEN.split(", "))
         put = f"INSERT INTO {schema}.limits AS l ({LIMIT_WRITTEN}) VALUES ({values}) ON CONFLICT (queue) DO UPDATE SET"
@@ -176,6 +215,10 @@ class Statements:
             f"SELECT j.queue, j.group_name, count(*) FROM {schema}.jobs j"
             f" WHERE j.state = 'running' AND j.queue = ANY({{queues}}) AND j.lease_until > (SELECT {schema}.clock())"
             " GROUP BY 1, 2"
+        )
+        self.running_rows = (
+            f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE state = 'running' AND queue = %s AND lease_until > %s"
+            " LIMIT %s"
         )
         self.running = running.format(queues="%s::text[]")
         self.look_on = (

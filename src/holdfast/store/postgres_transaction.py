@@ -22,6 +22,7 @@ from holdfast.store.batch import Key, Sealed
 from holdfast.store.looking import export_row
 from holdfast.store.postgres_limits import PostgresLimits, entries_of
 from holdfast.store.postgres_schema import Connection
+from holdfast.store.postgres_seen import Seen
 from holdfast.store.postgres_statements import CHANGING, Statements
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql_rows import JOB_WRITTEN, card_row, event_of, job_of, job_row
@@ -30,7 +31,9 @@ __all__ = ["Transaction"]
 
 PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
 MARKS = [chr(number) for number in range(30, 0, -1)]  # what may stand between values that are sent as one text
-_WAITING, _ENDS_BADLY = JobEvent.WAITING.value, frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
+_COMPLETED, _WAITING = JobEvent.COMPLETED.value, JobEvent.WAITING.value
+_ENDS_BADLY = frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
+_ENDS = _ENDS_BADLY | {_COMPLETED}
 _LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # what asks for limits
 _encode = msgspec.json.Encoder().encode
 
@@ -43,6 +46,7 @@ class Transaction(PostgresLimits):
         statements: for the schema.
         looking_first: whether jobs that are to be created are looked for; else a name that exists violates its key.
         locks: the session locks that this process holds for its workers, for their cards.
+        seen: rows that need not be read while nobody has changed them.
     """
 
     def __init__(
@@ -52,8 +56,11 @@ class Transaction(PostgresLimits):
         *,
         looking_first: bool,
         locks: Mapping[str, int] | None = None,
+        seen: Seen | None = None,
     ) -> None:
         super().__init__(connection, statements)
+        self.written: set[str] = set()  # jobs whose rows are
+        self._seen = seen or Seen()
         self._looking_first = looking_first
         self._locks = locks or {}
         self._inboxes: dict[str, list[tuple[Signal, bool]]] = {}
@@ -64,18 +71,26 @@ class Transaction(PostgresLimits):
         signalled = {command.job for command in batch if isinstance(command, c.SendSignal)}
         signalled |= {command.job for command in batch if isinstance(command, c.Append) and _waits(command)}
         fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
-        rows = self._connection.execute(self._sql.lock_rows, (names,)) if names else None
+        doors = sorted({command.queue for command in batch if isinstance(command, c.Submit) and not command.parent})
+        if doors:  # before anything else is locked: who submits to a queue with a depth follows whoever does so, too
+            self._connection.execute(self._sql.stand_at_the_door, (doors,))
+        lock = self._sql.lock_names if self._seen.knows_most(names) else self._sql.lock_rows
+        rows = self._connection.execute(lock, (names,)) if names else None
+        kept = self._connection.execute(self._sql.keep_places, {"names": names}) if _hands_on(batch) else None
         inboxes = self._connection.execute(self._sql.signals, (list(signalled),)) if signalled else None
         limits = self._connection.execute(self._sql.limits) if any(isinstance(one, _LIMITED) for one in batch) else None
         clock = self._connection.execute(self._sql.clock)
+        self._taken_as_new = fresh
         self._stored.update(dict.fromkeys([*names, *fresh]))
+        self._kept = frozenset(queue for queue, _ in kept.fetchall()) if kept is not None else self._kept
         self._inboxes.update({job: [] for job in signalled})
-        self._have(rows.fetchall() if rows is not None else [])
+        found = rows.fetchall() if rows is not None else []
+        self._have(found if lock is self._sql.lock_rows else self._changed_since(found))
         self._read_inboxes(inboxes.fetchall() if inboxes is not None else [])
         self._read_limits(limits.fetchall() if limits is not None else None)
-        found = clock.fetchone()
-        assert found is not None, "a clock gives a time"
-        self.now = found[0]
+        time = clock.fetchone()
+        assert time is not None, "a clock gives one"
+        self.now = time[0]
         self._look_ahead(batch)
 
     def _look_ahead(self, batch: Sequence[c.Command]) -> None:
@@ -96,16 +111,28 @@ class Transaction(PostgresLimits):
             return ()
         if isinstance(command, c.Renew):
             return [name for name, _ in command.held]
+        if isinstance(command, c.Append) and command.parent is not None and _ends(command):
+            return command.job, command.parent  # older, so locked first: as by whoever cancels it with its children
         name = getattr(command, "job", None)
         return (name,) if name is not None else ()
+
+    def _changed_since(self, locked: Iterable[tuple[str, str, str]]) -> list[tuple[Any, ...]]:
+        """Have the rows at hand that nobody has changed; read the others, which are locked like these."""
+        others = []
+        for name, writer, head in locked:
+            row = self._seen.unchanged(name, writer, head)
+            if row is None:
+                others.append(name)
+            else:
+                self._stored[name] = self._jobs[name] = row
+        return self._all(self._sql.read_rows, (others,)) if others else []
 
     def _have(self, rows: Iterable[tuple[Any, ...]]) -> list[str]:
         names = []
         for row in rows:
             job = job_of(row)
             names.append(job.id)
-            if self._stored.get(job.id) is None:
-                self._stored[job.id] = self._jobs[job.id] = job
+            self._at_hand(job)
         self.bring_up(names)
         return names
 
@@ -239,6 +266,7 @@ class Transaction(PostgresLimits):
 
     def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Write rows, all of a kind with one statement; nobody waits for them but the end of the transaction."""
+        self.written.update(job.id for jobs in (new, grown, changed) for job in jobs)
         if new:
             self._connection.execute(self._sql.insert_jobs, (self._rows(new),))
         for portion in _portions(sealed):
@@ -264,8 +292,22 @@ class Transaction(PostgresLimits):
         return _encode(rows).decode()
 
 
+def _hands_on(batch: Sequence[c.Command]) -> bool:
+    """Whether a batch ends jobs and then claims others, and does nothing else for which it may have to wait."""
+    *before, last = batch or (None,)
+    return (
+        isinstance(last, c.Claim)
+        and all(isinstance(one, c.Append) and not _fails(one) and not _waits(one) for one in before)
+        and any(one.events and one.events[-1][0] == _COMPLETED for one in before if isinstance(one, c.Append))
+    )
+
+
 def _fails(command: c.Append) -> bool:
     return any(kind in _ENDS_BADLY for kind, _ in command.events)
+
+
+def _ends(command: c.Append) -> bool:
+    return any(kind in _ENDS for kind, _ in command.events)
 
 
 def _waits(command: c.Append) -> bool:

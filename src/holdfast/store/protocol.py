@@ -111,9 +111,9 @@ class Store(Protocol):
         """When a sweep or a claim will next have something to do that time alone brings about; None if never.
 
         The earliest of: the due time of a queued job, if that is after the time given (else after now), a wait's end,
-        the deadline of a run that nobody holds, a lease's end, the next token of a queue with a rate that has spent its
-        last (if that is after the time, too). So whoever has claimed at a time asks for what comes
-        after it, and neither misses a job nor is told of those that he has left.
+        the deadline of a run that nobody holds, a lease's end. So whoever has claimed at a time asks for what comes
+        after it, and neither misses a job nor is told of those that he has left. When a rate allows the next start is
+        told by the claim that it held back, and to nobody else.
         """
 
     async def stirs(self) -> bool:

@@ -25,10 +25,11 @@ def quoted(schema: str) -> str:
     """Give a schema's name as SQL.
 
     Raises:
-        ValueError: a name that would have to be quoted by everybody who ever looks.
+        ValueError: a name that would have to be quoted by everybody who ever looks, or too long for its channel.
     """
-    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
-        raise ValueError(f"a schema's name is lower case letters, digits and underscores, got {schema!r}")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,53}", schema):
+        said = "lower case letters, digits and underscores, at most 54 of them"
+        raise ValueError(f"a schema's name is {said}, got {schema!r}")
     return schema
 
 

@@ -31,7 +31,7 @@ from holdfast.machines import Event, JobState, RunRecord
 from holdfast.machines.runs import run_name
 from holdfast.store import commands as c
 from holdfast.store.bell import Ear
-from holdfast.store.changes import ASKED, EVENTS, PROGRESS, WORK
+from holdfast.store.changes import ASKED, EVENTS, PROGRESS, ROOM, WORK
 from holdfast.store.filelock import FileLock
 from holdfast.store.limits import QueueState
 from holdfast.store.looking import (
@@ -74,7 +74,7 @@ T = TypeVar("T")
 _ASK = Questions("?")
 ROWS_MAX = 20_000  # rows kept at hand
 POLL_SECONDS = 0.02
-EVERYTHING = EVENTS | WORK | ASKED | PROGRESS
+EVERYTHING = EVENTS | WORK | ASKED | PROGRESS | ROOM
 
 CURES: list[tuple[type[apsw.Error], str]] = [
     (apsw.FullError, "the disk is full: free some space"),
@@ -227,28 +227,22 @@ class SqliteStore:
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Find the next time at which time alone brings something about."""
-        return self._next_due(after, after)
-
-    def _next_due(self, after: float | None, opened_after: float | None) -> float | None:
         # Left alone, SQLite may walk every job: it does not know how many there are.
         sql = (
             "SELECT min(at) FROM ("
             " SELECT min(due_at) AS at FROM jobs INDEXED BY jobs_delayed"
             "  WHERE claimable = 0 AND state = 'queued' AND due_at > ?"
             " UNION ALL SELECT min(lease_until) FROM jobs INDEXED BY jobs_leased WHERE lease_until IS NOT NULL"
-            " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL"
-            " UNION ALL SELECT min(opens_at) FROM limits WHERE opens_at > ?)"
+            " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL)"
         )
-        now = self._clock.now()
-        bindings = [now if since is None else since for since in (after, opened_after)]
-        found: float | None = self._read(sql, bindings)[0][0]
+        found: float | None = self._read(sql, (self._clock.now() if after is None else after,))[0][0]
         return found
 
     async def stirs(self) -> bool:
         """See whether there is anything to do."""
         if self._read("SELECT 1 FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 LIMIT 1", ()):
             return True
-        due = self._next_due(0.0, None)  # a token that came long ago is no news
+        due = await self.next_due(0.0)
         return due is not None and due <= self._clock.now()
 
     async def now(self) -> float:

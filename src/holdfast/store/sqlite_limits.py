@@ -10,10 +10,10 @@ import apsw
 from holdfast.store import commands as c
 from holdfast.store.batch import Batch
 from holdfast.store.budgets import BudgetRow
-from holdfast.store.limited import Running
+from holdfast.store.limited import Running, started_at
 from holdfast.store.limits import COUNTED_MAX, LimitRow, QueueState, queue_state
 from holdfast.store.rows import Job
-from holdfast.store.sql_rows import LIMIT_COLUMNS, LIMIT_WRITTEN, limits_of, limits_row
+from holdfast.store.sql_rows import JOB_COLUMNS, LIMIT_COLUMNS, LIMIT_WRITTEN, job_of, limits_of, limits_row
 
 __all__ = ["SqliteLimits"]
 
@@ -28,6 +28,10 @@ _PROMOTE = (
 _RUNNING = (
     "SELECT group_name, count(*) FROM jobs INDEXED BY jobs_running"
     " WHERE state = 'running' AND queue = ? AND lease_until > ? GROUP BY group_name"
+)
+_SINCE = (
+    f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_running"
+    " WHERE state = 'running' AND queue = ? AND lease_until > ? LIMIT ?"
 )
 _HEADS = (
     "SELECT -priority, due_at, id FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 AND plugin = ? AND entry = ?"
@@ -100,6 +104,11 @@ class SqliteLimits(Batch):
         """Count what is due and waits."""
         return count_waiting(self._connection, queue, most)
 
+    def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
+        """Look at what runs."""
+        running = sum(running_by_group(self._connection, queue, self.now).values())
+        return running, started_at(map(job_of, self._connection.execute(_SINCE, (queue, self.now, most))))
+
     def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
         """Look into queues."""
         return lambda: {
@@ -113,6 +122,10 @@ class SqliteLimits(Batch):
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
         """Everybody else is out already."""
         return [(self._of(queue), dict(seen.get(queue, {}))) for queue in queues]
+
+    def lock_row(self, queue: str) -> LimitRow | None:
+        """Everybody else is out already."""
+        return self._all_limits().get(queue)
 
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
         """Find groups by steps through the index."""

@@ -17,6 +17,7 @@ from holdfast.surfaces import (
     checking,
     completing,
     following,
+    forking,
     keeping,
     planning,
     queues,
@@ -45,6 +46,7 @@ _CODES: list[tuple[type[Exception], int]] = [
     (errors.UnknownEntry, 3),
     (errors.StoreUnavailable, 5),
     (errors.InvalidArguments, 2),
+    (errors.InvalidPlan, 2),
     (errors.PayloadTooLarge, 2),
     (errors.InvalidSetting, 2),
     (errors.NotAllowed, 7),
@@ -54,7 +56,7 @@ _CODES: list[tuple[type[Exception], int]] = [
 
 # The commands, in the order in which the help and the reference list them.
 SECTIONS: dict[str, list[click.Command]] = {
-    "Start and work": [*starting.COMMANDS, *serving.COMMANDS],
+    "Start and work": [*starting.COMMANDS, *forking.COMMANDS, *serving.COMMANDS],
     "Look": [*watching.COMMANDS, *following.COMMANDS],
     "Steer": [*steering.COMMANDS, *queues.COMMANDS],
     "Check and keep": [*checking.COMMANDS, *planning.COMMANDS, *keeping.COMMANDS, *completing.COMMANDS],
@@ -69,6 +71,8 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except (HoldfastError, TimeoutError) as error:
             said = " ".join((str(error) or "it has not ended in time").split())
+            if isinstance(error, errors.InvalidPlan):  # what is wrong with it is a list
+                said = str(error)
             click.echo(f"holdfast: {said}", err=True)
             ctx.exit(next(code for kind, code in _CODES if isinstance(error, kind)))
         except KeyboardInterrupt:

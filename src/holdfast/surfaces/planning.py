@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.surfaces.common import Where, client, full_id, json_option, plain, show_result, where_options
+from holdfast.surfaces.forking import start
 
 if TYPE_CHECKING:
     from holdfast.plans.model import Plan
@@ -19,7 +20,7 @@ __all__ = ["COMMANDS"]
 
 @click.group(epilog="Example: holdfast plan check etl.yaml --target shop.py")
 def plan() -> None:
-    """Check and draw plans: jobs that are graphs. See the page on plans."""
+    """Check, draw and start plans: jobs that are graphs. See the page on plans."""
 
 
 @plan.command(epilog="Example: holdfast plan check etl.yaml --target shop.py")
@@ -94,6 +95,8 @@ def _found(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
 
     if Path(subject).is_file():
         return Plan.read(subject), None
+    if Path(subject).suffix or Path(subject).name != subject:  # no run is called so
+        raise click.UsageError(f"there is no file {subject}")
     asked = client(where)
     past = Past(asked.events(full_id(asked, subject)))
     if past.plan is None:
@@ -102,4 +105,5 @@ def _found(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
     return course.plan, course.states
 
 
+plan.add_command(start)
 COMMANDS = (plan,)

@@ -22,6 +22,7 @@ from holdfast.surfaces.common import (
     where_options,
 )
 from holdfast.surfaces.following import follow_run
+from holdfast.surfaces.staying import stay
 from holdfast.surfaces.watching import pairs
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def worker(
     running = app.worker(concurrency=concurrency, queues=queues, name=name)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
+    stay()
     running.run(until_idle=until_idle)
 
 

@@ -9,7 +9,18 @@
 Time is moved by the clock that the store was made with; no clause sleeps. The names say what is promised.
 """
 
-from holdfast.store.contract import claims, families, leases, limits, looking, operators, retention, runs, waits
+from holdfast.store.contract import (
+    claims,
+    families,
+    leases,
+    limits,
+    looking,
+    operators,
+    pasts,
+    retention,
+    runs,
+    waits,
+)
 from holdfast.store.contract.lab import CONTRACT, Clause, Lab
 
 __all__ = [
@@ -22,6 +33,7 @@ __all__ = [
     "limits",
     "looking",
     "operators",
+    "pasts",
     "retention",
     "runs",
     "waits",

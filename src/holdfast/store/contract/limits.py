@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.errors import QueueFull
-from holdfast.store.commands import Bury, PauseQueue, Reclaim, SetLimits, Submit
+from holdfast.store.changes import ROOM
+from holdfast.store.commands import Append, Bury, Claim, KeepEvidence, PauseQueue, Reclaim, SetLimits, Submit
 from holdfast.store.contract.lab import LEASE, Lab, clause
 from holdfast.store.limits import Held, Limits
-from holdfast.store.rows import Job
+from holdfast.store.rows import Evidence, Job
 
 LATE = LEASE + 1
 DONE = ("job_completed", {"result": 1})
@@ -46,6 +47,26 @@ async def no_more_run_at_once_than_the_queue_may(lab: Lab) -> None:
 
 
 @clause
+async def a_place_is_handed_on_in_the_transaction_that_leaves_it(lab: Lab) -> None:
+    await _limit(lab, concurrency=2)
+    await _many(lab, 9)
+    first, second = await _taken(lab, 2)
+    told: list[int] = []
+    end = lab.store.subscribe(told.append)
+    claim = Claim(
+        worker="w1", entries=frozenset({(first.plugin, first.entry)}), queues=None, limit=9, lease_seconds=LEASE
+    )
+    _, claims = await lab.store.commit([Append(first.id, first.attempt, (DONE,)), claim])
+    assert [(one.job.id, one.job.updated_at) for one in claims] == [("002", lab.clock.now())], "as many as have ended"
+    assert not told[-1] & ROOM, "nobody else can have it"
+    await lab.append(second, DONE)
+    assert told[-1] & ROOM, "somebody else can"
+    end()
+    assert (await lab.store.events(first.id))[-1].at == lab.clock.now()
+    assert _names(await _taken(lab, 9, "w2")) == ["003"]
+
+
+@clause
 async def a_limit_that_holds_nothing_back_is_not_named(lab: Lab) -> None:
     await _limit(lab, concurrency=3, rate=10)
     await _many(lab, 3)
@@ -80,7 +101,9 @@ async def no_more_are_started_than_the_rate_allows(lab: Lab) -> None:
     assert (held.why, held.limit, held.remaining) == ("rate", 10, 0)
     assert held.until is not None
     assert abs(held.until - now - 0.1) < 1e-6
-    assert await lab.store.next_due(now) == held.until, "whoever waits is told when the next one may start"
+    assert held.slack == 0.3, "for how long after that no token is lost"
+    due = await lab.store.next_due(now)
+    assert due == now + LEASE, "whoever was held back is told when the next one may start, and nobody else is woken"
     lab.clock.move(0.1)
     assert len(await _taken(lab, 10)) == 1
     lab.clock.move(100)
@@ -204,6 +227,50 @@ async def a_queue_that_is_full_takes_no_more_until_some_have_gone(lab: Lab) -> N
     await lab.submit("child", parent=running.id)
     await lab.do(batch[3])
     await lab.refused(batch[4], QueueFull)
+
+
+@clause
+async def a_job_that_is_there_is_known_to_a_batch_that_starts_it_again_in_a_full_queue(lab: Lab) -> None:
+    await lab.submit("a")
+    await _limit(lab, depth=1)
+    again = Submit(job="a", plugin="shop", entry="checkout", args={})
+    evidence, known = await lab.store.commit([KeepEvidence(Evidence("a", "charge:1", 1, 1)), again])
+    assert evidence is True, "kept, though the job's start comes behind it"
+    assert known.existing
+
+
+@clause
+async def a_job_that_is_there_is_known_to_a_batch_that_claims_it_and_starts_it_again(lab: Lab) -> None:
+    await lab.submit("a")
+    again = Submit(job="a", plugin="shop", entry="checkout", args={})
+    claim = Claim(worker="w1", entries=frozenset({("shop", "checkout")}), queues=None, limit=1, lease_seconds=LEASE)
+    evidence, claims, known = await lab.store.commit([KeepEvidence(Evidence("a", "charge:1", 1, 1)), claim, again])
+    assert evidence is True, "kept, though the job is found only behind it"
+    assert _names([claimed.job for claimed in claims.claimed]) == ["a"]
+    assert known.existing
+
+
+@clause
+async def a_full_queue_says_when_a_tenth_of_it_will_have_gone(lab: Lab) -> None:
+    await _limit(lab, depth=20)
+    await _many(lab, 20)
+    new = Submit(job="new", plugin="shop", entry="checkout", args={})
+
+    async def told() -> float:
+        refusal = await lab.refused(new, QueueFull)
+        assert isinstance(refusal, QueueFull)
+        return refusal.retry_after_seconds
+
+    assert await told() == 1.0, "nothing runs, and nothing is known"
+    await _taken(lab, 2)
+    await lab.submit("x")
+    await lab.submit("y")
+    lab.clock.move(5.0)
+    assert await told() == 10.0, "two run for five seconds, so that they take ten; two will have gone after that"
+    await _limit(lab, depth=20, rate=0.1)
+    assert await told() == 20.0, "the rate is slower than that"
+    await lab.do(PauseQueue("default", paused=True))
+    assert await told() == 60.0
 
 
 @clause

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import signal
 import socket
 import threading
@@ -25,6 +24,7 @@ from holdfast.surfaces.http.answers import WHOLE, Answer
 from holdfast.surfaces.http.limits import CLOSE
 from holdfast.surfaces.http.service import Service
 from holdfast.surfaces.http.streams import ABORT
+from holdfast.surfaces.staying import stay
 
 __all__ = ["HEAD_BYTES", "bounded", "listen", "serve", "server"]
 
@@ -198,12 +198,7 @@ def server(service: Service, parser: str = "auto") -> uvicorn.Server:
     return _Server(config, service)
 
 
-GARBAGE = 20_000  # objects between two looks for what refers to itself: a request makes hundreds, and frees them itself
-
-
 def serve(service: Service, listening: socket.socket) -> None:
     """Serve until a signal says to stop."""
-    gc.collect()
-    gc.freeze()  # what is there now stays, and need not be looked at again and again
-    gc.set_threshold(GARBAGE)
+    stay()
     server(service).run(sockets=[listening])

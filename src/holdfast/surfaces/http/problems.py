@@ -25,6 +25,7 @@ RETRY_SECONDS = 2  # when to come back if the store is away
 _STATUS: list[tuple[type[HoldfastError], int, str]] = [
     (errors.UnknownJob, 404, "check the id, and which server you ask"),
     (errors.UnknownEntry, 404, "GET /api/v1/entries lists the jobs that this server knows"),
+    (errors.InvalidPlan, 422, "mend all of `problems`; `holdfast plan check` finds the same before it is sent"),
     (errors.InvalidArguments, 422, "GET /api/v1/entries has a JSON Schema of each job's arguments"),
     (errors.PayloadTooLarge, 413, "keep the data elsewhere and pass a reference to it"),
     (errors.IdempotencyConflict, 409, "use another key, or the same arguments"),
@@ -48,6 +49,8 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
         machine: for a refused transition, which state machine refused.
         current: the state it is in.
         target: the state or event that was asked for.
+        plan: for a plan that cannot run, its name.
+        problems: and all that is wrong with it, each with its place.
     """
 
     title: str
@@ -60,6 +63,8 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
     machine: str | None = None
     current: str | None = None
     target: str | None = None
+    plan: str | None = None
+    problems: list[str] | None = None
 
 
 class Problem(Exception):
@@ -124,6 +129,8 @@ def problem_of(error: HoldfastError) -> Problem | None:
 
 
 def _parts(error: HoldfastError) -> dict[str, Any]:
+    if isinstance(error, errors.InvalidPlan):
+        return {"plan": error.plan, "problems": error.problems}
     if not isinstance(error, TransitionRefused):
         return {}
     current = str(error.current) if error.current is not None else None

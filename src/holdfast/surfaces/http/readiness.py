@@ -30,7 +30,7 @@ from holdfast.ready import log_violation
 from holdfast.ready.leaf import LeafGate
 from holdfast.ready.telling import Hold, HoldKey
 from holdfast.store import QueueState
-from holdfast.store.limits import COUNTED_MAX
+from holdfast.store.limits import COUNTED_MAX, retry_after
 
 __all__ = ["Part", "ProcessGate", "Readiness"]
 
@@ -168,7 +168,7 @@ class Readiness:
             return [Part("store", away, "the store does not answer", AGAIN_SECONDS, away)]
         if not queues or not all(deep.get(queue) for queue in queues):
             return [Part("store", _READY), Part("door", _READY)]
-        wait = min(limits[queue].limits.retry_after_seconds for queue in queues)
+        wait = min(retry_after(limits[queue].limits, limits[queue].running, ()) for queue in queues)
         busy = ReadyState.BUSY.value
         return [Part("store", _READY), Part("door", busy, "as many jobs wait as may: GET /api/v1/limits", wait, busy)]
 

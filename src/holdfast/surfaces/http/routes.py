@@ -8,7 +8,7 @@ from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
 from holdfast.client.workers import GateView, WorkerStatus
 from holdfast.machines import Event, RunRecord
 from holdfast.store import Evidence, QueueState
-from holdfast.surfaces.http import looking, probes, queues, steering, streams
+from holdfast.surfaces.http import forking, looking, probes, queues, steering, streams
 from holdfast.surfaces.http.openapi import Machine, get_openapi
 from holdfast.surfaces.http.operations import PUBLIC, Many, Operation, Text
 from holdfast.surfaces.http.tokens import Scope
@@ -93,6 +93,10 @@ def _one_run() -> list[Operation]:
         Operation(
             "POST", f"{run}/resume", OPERATE, steering.resume_run, "Let a paused run go on.", record,
             takes=steering.Pause, optional=True,
+        ),
+        Operation(
+            "POST", f"{run}/fork", SUBMIT, forking.fork_run, "Start a new run that reuses what this one has done.",
+            {201: RunRecord}, takes=forking.Fork,
         ),
         Operation(
             "POST", f"{run}/signal", SUBMIT, steering.signal_run, "Send a signal.", {200: steering.Outcome},
