@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import App
+from holdfast.store import Submit
+from holdfast.surfaces.common import full_id
 from support.postgres import fresh_url
 from support.scripts import ROOT
 from support.shell import Shell
@@ -64,6 +67,14 @@ def test_a_beginning_of_an_id_is_found_among_many_and_an_end_too(shell: Shell) -
     assert "no job has the id 'ffff'" in shell.run("show", "ffff", code=3)
     assert "no job has the id" in shell.run("show", f"{first[:-1]}.9", code=3)
     assert shell.json("cancel", first)["status"] == "canceled"
+
+
+def test_a_beginning_of_the_last_id_that_there_can_be_is_found(shell: Shell) -> None:
+    app = App("shop", shell.environment["HOLDFAST_URL"])
+    last = "01a1df75-0793-7784-b33d-859d091eefff"
+    app.block(app.store().commit([Submit(job=last, plugin="shop", entry="notify", args={})]))
+    assert [full_id(app, last[:length]) for length in (-1, -2, -3, 8)] == [last] * 4
+    app.close()
 
 
 def test_what_a_run_returned_is_shown_with_its_record(shell: Shell) -> None:

@@ -170,7 +170,9 @@ def test_an_unknown_name_says_what_there_is(remote: RemoteClient) -> None:
     with pytest.raises(errors.UnknownEntry, match=r"no job 'shop\.gret'; there are: shop\.ask") as told:
         remote.start("shop.gret")
     assert told.value.known == ["shop.ask", "shop.fail", "shop.greet"]
-    with pytest.raises(TypeError, match="unknown options prio; there are attributes, budget, deadline, delay"):
+    with pytest.raises(
+        TypeError, match="unknown options prio; there are attributes, budget, deadline, delay, group, key"
+    ):
         remote.entry("greet").options(prio=1)
     for name in ("", "..", "../entries"):
         with pytest.raises(errors.UnknownJob):

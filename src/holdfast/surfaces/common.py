@@ -40,7 +40,7 @@ __all__ = [
 
 SCANNED_MAX = 10_000  # how many runs an end of an id is looked for among
 PAGE = 1000
-_LAST_ID = "ffffffff-ffff-7fff-bfff-ffffffffffff"  # no id of ours comes behind it
+ID_LENGTH = 36  # characters of an id of ours
 
 url_option = click.option("--url", envvar="HOLDFAST_URL", help="Where jobs are kept.  [default: sqlite:///holdfast.db]")
 server_option = click.option(
@@ -97,7 +97,7 @@ def full_id(asked: Client, run: str) -> str:
     A beginning is found by one short listing: ids sort by time. An end means to read ids, the newest first.
     """
     job, dot, number = run.partition(".")
-    if len(job) == len(_LAST_ID):
+    if len(job) == ID_LENGTH:
         return run
     try:
         return asked.get(run).run_id
@@ -111,9 +111,9 @@ def full_id(asked: Client, run: str) -> str:
 
 
 def _beginning_with(asked: Client, job: str) -> list[str]:
-    if not job or len(job) > len(_LAST_ID):
+    if not job or len(job) > ID_LENGTH:
         return []
-    listed = _jobs(asked, job + _LAST_ID[len(job) :], 20)
+    listed = _jobs(asked, f"{job}~", 20)  # which sorts behind every id that begins so, also behind one that ends in f
     return [one for one in listed if one.startswith(job)]
 
 
