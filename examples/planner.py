@@ -12,6 +12,7 @@ from anywhere. It would answer differently each time it is asked; it is asked on
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -145,7 +146,9 @@ def main() -> int:
 
 def working(told: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start a worker process of this app."""
-    return subprocess.Popen(command("worker", __file__), env={**os.environ, **told})
+    process = subprocess.Popen(command("worker", __file__), env={**os.environ, **told})
+    atexit.register(process.kill)  # should this end before its time
+    return process
 
 
 def command(*words: str) -> list[str]:
