@@ -175,7 +175,7 @@ class PostgresLimits(Batch):
         later = not self._kept or any(_counts(self._of(queue)) for queue in queues)
         clock = self._connection.execute(self._sql.clock) if later else None
         counted = self._connection.execute(self._sql.running, (queues,))
-        found = [limits_of(tuple(row)) for asked in rows for *row, alone in asked.fetchall() if alone]
+        found = [limits_of(row[:-1]) for asked in rows for row in asked.fetchall() if row[-1]]  # locked, and alone
         self.now = clock.fetchone()[0] if clock is not None else self.now
         running = _by_queue(counted.fetchall())
         # A token that others have left at a later time than this transaction's may not have been there at this one.
