@@ -36,12 +36,12 @@ async def mail(order: int, text: str) -> str:
     return f"sent {text}"
 
 
-@app.job
+@app.job(max_attempts=1000)
 async def notify(order: int) -> str:
     return await mail(order, "paid")
 
 
-@app.job
+@app.job(max_attempts=1000)
 async def checkout(order: int) -> list[str]:
     one, two = await gather(price(order), price(order + 1))
     progress(0.3, stage="charging")

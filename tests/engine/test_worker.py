@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import App, attempt
+from holdfast import App, attempt, now
 from holdfast.authoring.context import conductor
 from holdfast.engine.bridge import Bridge, later
 from holdfast.errors import StoreUnavailable
@@ -164,6 +165,36 @@ def test_the_end_of_a_job_and_the_claim_of_the_next_are_one_transaction_and_neve
 
 def _kind(entry: Any) -> str:
     return type(entry.command).__name__ if hasattr(entry, "command") else "end"
+
+
+def test_a_job_knows_nothing_of_the_one_that_had_its_slot_before(app: App) -> None:
+    """Neither its variables nor what it had asked for: a value is known by what was asked for before it (E8)."""
+    mine: contextvars.ContextVar[str] = contextvars.ContextVar("mine", default="nothing")
+    found: list[str] = []
+
+    @app.step
+    async def price(sku: str) -> int:
+        return len(sku)
+
+    @app.job
+    async def checkout(sku: str) -> float:
+        at = now()
+        found.append(mine.get())
+        mine.set(sku)
+        await price(sku)
+        return at
+
+    async def story() -> None:
+        runs = [await checkout.astart(sku) for sku in ("A", "BB", "CCC")]
+        await app.worker(concurrency=1).arun(until_idle=True)
+        assert found == ["nothing"] * 3
+        nodes = [
+            event.payload["node"] for run in runs for event in await run.aevents() if event.type == "value_recorded"
+        ]
+        assert len(nodes) == 3
+        assert len(set(nodes)) == 1, nodes
+
+    play(story())
 
 
 def test_a_job_whose_program_ends_under_it_has_not_failed(app: App) -> None:

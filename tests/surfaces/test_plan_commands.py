@@ -153,6 +153,6 @@ def test_the_agent_is_killed_in_the_middle_and_sends_once() -> None:
     ran = subprocess.run([sys.executable, agent], capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "⏸ approve" in ran.stdout
-    assert "It has spent more than its budget: cents 18 of 10. It goes on with a grant, or a resume." in ran.stdout
+    assert "It has spent more than its budget: cents 18 of 10. It goes on with a grant." in ran.stdout
     assert "'spent': {'cents': 18.0}" in ran.stdout, "what was spent before the kill is spent, and only once"
     assert "the model was asked 2 times, and planned 1 time" in ran.stdout

@@ -61,8 +61,10 @@ class Deliveries:
         self._end(place, {"outcome": "signal", "payload": signal.payload, "signal": signal.id})
 
     def expire(self, place: Waiting) -> None:
-        """The time of a wait is up."""
-        if self._attempt.goes_on() and not place.future.done():
+        """The time of a wait is up; but a signal that is about to be read may have come before (E12)."""
+        if self._looking is not None and place.intent[1]["wait_type"] != "timer":
+            self._looking.add_done_callback(lambda _: self.expire(place))
+        elif self._attempt.goes_on() and not place.future.done():
             self._end(place, {"outcome": "expired"})
 
     def _end(self, place: Waiting, ended: dict[str, Any]) -> None:

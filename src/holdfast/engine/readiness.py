@@ -133,6 +133,10 @@ class WorkGate(LeafGate):
 
     def look(self) -> Hold | None:
         """Say what keeps the worker from claiming."""
+        if self._away_ns is not None and self._away_ns <= self.clock_ns():
+            # It is tried again now, unless it was known before that it is too early.
+            self._away_ns, self.fresh = None, self.fresh or not self.held or self._may_have_room()
+            self._episode += 1  # what holds it then is told anew
         return self._hold(fresh=self.fresh)
 
     def standing(self) -> Hold | None:
@@ -146,9 +150,6 @@ class WorkGate(LeafGate):
             reason = f"the store is away: tried again in {left / 1e9:.1f} s"
             key = HoldKey(self.number, self._episode)
             return Hold(key, reason, _TIME, self.clock_ns, RetryAfter(left / 1e9), self._away_ns)
-        if self._away_ns is not None:  # it is tried again now, unless it was known before that it is too early
-            self._away_ns, self.fresh = None, self.fresh or not self.held or self._may_have_room()
-            self._episode += 1  # what holds it then is told anew
         if self.busy >= self.slots:
             reason = f"all {self.slots} slots are taken"
             return Hold(HoldKey(self.number, _FULL), reason, _ALL, self.clock_ns, Busy(reason), self._due_ns)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import platform
 import time
@@ -100,8 +101,7 @@ class Worker:
         self._stopping = self._gone = False
         self._news = WORK | ASKED  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
-        self._asked = 0.0  # the store's time when it was last asked for
-        self._asked_at = float("-inf")  # and the loop's
+        self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when it was last asked for, and the loop's
         self._looked_at = 0.0  # when this worker last looked for dead ones
         self._ahead = 0.0  # seconds by which the store's clock is ahead of this host's
         self._card = WorkerCard(
@@ -117,7 +117,7 @@ class Worker:
     async def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped; or, with `until_idle`, until nothing runs, nothing can be claimed and nothing is due."""
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
+        self._task, self._context = asyncio.current_task(), contextvars.copy_context()
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
         self._claiming = Claiming(self.gate, self._journal, self._claim, self._took, self._wake.set)
@@ -297,7 +297,7 @@ class Worker:
         self.running[claimed.job.id] = attempt
         self._unsettled.add(attempt)
         self.gate.busy += 1
-        attempt.start(self)
+        self._context.copy().run(attempt.start, self)  # whoever has freed the slot has variables of its own
 
     def freed(self, attempt: Attempt) -> None:
         """An attempt's code runs no more: its slot is free."""
