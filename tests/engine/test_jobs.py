@@ -40,8 +40,7 @@ from holdfast import (
     wait_for,
 )
 from holdfast import map as map_steps
-from holdfast.journal import Journal
-from holdfast.store import Append, Bury, Reclaim, Signal
+from holdfast.store import Append, Bury, Reclaim
 from support.stories import drain, play
 
 
@@ -710,31 +709,6 @@ def test_a_paused_job_stops_at_its_next_step_and_goes_on_when_resumed(
 
     play(story())
     assert calls == [1, 2]
-
-
-def test_a_signal_that_came_before_a_short_wait_ends_it_however_long_it_takes_to_read_it(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @app.job
-    async def work() -> str:
-        answer: str = await wait_for("go", timeout=0.001)
-        return answer
-
-    inbox = Journal.inbox
-
-    async def slowly(journal: Journal, job: str) -> list[Signal]:
-        await asyncio.sleep(0.05)
-        return await inbox(journal, job)
-
-    monkeypatch.setattr(Journal, "inbox", slowly)
-
-    async def story() -> None:
-        handle = await app.astart(work)
-        await handle.asignal("go", "yes")
-        await drain(app)
-        assert await handle.aresult() == "yes"
-
-    play(story())
 
 
 def test_a_deadline_ends_a_running_job_as_timeout(app: App) -> None:
