@@ -897,3 +897,51 @@ def test_a_literal_may_look_like_a_reference(app: App) -> None:
         assert await run.aresult(timeout=5) == {"keep": {"$ref": "nothing"}}
 
     play(story())
+
+
+def test_what_a_signal_or_a_child_says_is_no_extension(app: App) -> None:
+    seen: list[str] = []
+
+    @app.tool
+    async def pay(who: str) -> str:
+        seen.append(who)
+        return who
+
+    @app.job
+    async def child(given: Any) -> Any:
+        return given
+
+    told = {"$extend": {"nodes": [{"id": "more", "kind": "call", "call": "pay", "args": {"who": "a stranger"}}]}}
+    plan = app.plan("p")
+    plan.wait("go")
+    plan.job(child, given={"$literal": told})
+
+    async def story() -> None:
+        run = await plan.astart()
+        await run.asignal("go", told)
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"go": told, "child": told}
+        assert await states(app, run.id) == {"go": "done", "child": "done"}
+        assert not seen
+
+    play(story())
+
+
+def test_an_extension_by_nothing_and_one_that_was_refused_are_shown(app: App) -> None:
+    @app.step
+    async def more(nodes: int) -> Extension:
+        draft = Draft()
+        for _ in range(nodes):
+            draft.call(more, nodes=0, id="twice")
+        return extend(draft)
+
+    plan = app.plan("p")
+    plan.call(more, nodes=0, id="none")
+    plan.wait("behind", after=plan.call(more, nodes=1, id="twice"))
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        assert await states(app, run.id) == {"none": "done", "twice": "failed", "behind": "stopped"}
+
+    play(story())
