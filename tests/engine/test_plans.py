@@ -945,3 +945,22 @@ def test_an_extension_by_nothing_and_one_that_was_refused_are_shown(app: App) ->
         assert await states(app, run.id) == {"none": "done", "twice": "failed", "behind": "stopped"}
 
     play(story())
+
+
+def test_what_a_plan_returns_can_be_said_after_a_run_was_started(app: App) -> None:
+    @app.step
+    async def one() -> int:
+        return 1
+
+    plan = app.plan("p")
+    gives = plan.call(one)
+
+    async def story() -> None:
+        before = await plan.astart()
+        plan.returns({"it": gives})
+        behind = await plan.astart()
+        await drain(app)
+        assert await before.aresult(timeout=5) == {"one": 1}
+        assert await behind.aresult(timeout=5) == {"it": 1}
+
+    play(story())

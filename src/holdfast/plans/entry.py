@@ -80,16 +80,16 @@ class PlanJob(Draft, JobFunction[..., Any]):
         return other
 
     def _ready(self) -> tuple[Plan, _Inputs]:
-        if self._checked is None or self._checked[0] != len(self._nodes):
+        if self._checked is None or self._checked[0] != self._changes:
             names, plan = self._of_app(), self.plan()
             self._checked = (
-                len(self._nodes),
+                self._changes,
                 plan,
                 _Inputs(_anything, self.name, self._starter.vault),
             )  # should it start itself as a child
             try:
                 checked(plan, names)
-                self._checked = len(self._nodes), plan, _Inputs(_function(plan, names), self.name, self._starter.vault)
+                self._checked = self._changes, plan, _Inputs(_function(plan, names), self.name, self._starter.vault)
             except InvalidPlan:
                 self._checked = None
                 raise
