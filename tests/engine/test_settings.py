@@ -45,7 +45,9 @@ def test_durations_are_read_as_people_write_them(given: Any, expected: float) ->
     assert seconds(given) == expected
 
 
-@pytest.mark.parametrize("given", ["", "3", "d", "-1s", "1x", "1h-", -1, float("nan"), float("inf"), True, 1e300, "5300w"])
+@pytest.mark.parametrize(
+    "given", ["", "3", "d", "-1s", "1x", "1h-", -1, float("nan"), float("inf"), True, 1e300, "5300w"]
+)
 def test_what_is_no_duration_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match="duration"):
         seconds(given)
