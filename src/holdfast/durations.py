@@ -10,6 +10,8 @@ __all__ = ["Duration", "seconds"]
 
 Duration = float | int | str | timedelta
 
+_MAX = 100 * 366 * 86400.0  # a hundred years: beyond, nobody waits, and clocks cannot count
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
@@ -18,7 +20,7 @@ def seconds(duration: Duration) -> float:
     """Give a duration in seconds.
 
     Raises:
-        ValueError: not a duration, or a negative or endless one.
+        ValueError: not a duration, or a negative or endless one, or more than a hundred years.
     """
     if isinstance(duration, timedelta):
         value = duration.total_seconds()
@@ -28,6 +30,8 @@ def seconds(duration: Duration) -> float:
         value = float(duration) if not isinstance(duration, bool) else math.nan
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"a duration is seconds, 0 or more, a timedelta, or text such as '3d', got {duration!r}")
+    if value > _MAX:
+        raise ValueError(f"a duration is a hundred years at most, got {duration!r:.60}")
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -428,3 +429,33 @@ def test_a_child_that_ends_while_its_parent_is_busy_is_heard_at_once(app: App) -
         assert await handle.aresult(timeout=5) == [7, "done"]
 
     play(story())
+
+
+def test_a_job_begins_in_the_context_of_its_worker_and_not_in_that_of_the_job_before_it(app: App) -> None:
+    mine: ContextVar[int] = ContextVar("mine", default=-1)
+    drawn: dict[int, set[str]] = {}
+    inherited: set[int] = set()
+
+    @app.step
+    async def use(number: int) -> int:
+        return number
+
+    @app.job
+    async def child(number: int) -> int:
+        return await use(number)
+
+    @app.job
+    async def parent(number: int) -> None:
+        inherited.add(mine.get())
+        mine.set(number)
+        drawn.setdefault(number, set()).add(uuid4())
+        await child(number)
+
+    async def story() -> None:
+        for number in range(5):
+            await parent.astart(number)
+        await app.worker(concurrency=1).arun(until_idle=True)  # so that each fills the slot of another
+
+    play(story())
+    assert {number: len(names) for number, names in drawn.items()} == dict.fromkeys(range(5), 1), "the same on replay"
+    assert inherited == {-1}

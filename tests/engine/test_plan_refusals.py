@@ -287,3 +287,28 @@ def test_optional_values_fit_only_where_they_are_taken() -> None:
     bad.call(half, number=bad.call(find))
     assert problems(bad.plan(), app.names()) == ["half.args.number: find gives int | none, and float is wanted"]
     app.close()
+
+
+def test_a_draft_that_holds_what_no_file_could_is_refused_when_it_is_started() -> None:
+    app = App("shop", "memory:")
+
+    @app.step
+    async def one() -> int:
+        return 1
+
+    draft = app.plan("p", limit="3", policy="hope")  # type: ignore[arg-type]
+    draft.call(one, needs="some", retries="2")
+    with pytest.raises(InvalidPlan) as refused:
+        draft.start()
+    assert refused.value.problems == [
+        "plan.limit: Expected `int`, got `str`",
+        "plan.policy: Invalid enum value 'hope'",
+        "nodes[0] (one).needs: Invalid enum value 'some'",
+        "nodes[0] (one).retries: Expected `int | null`, got `str`",
+    ]
+    app.close()
+
+
+def test_json_that_nests_too_deep_is_refused() -> None:
+    with pytest.raises(InvalidPlan, match="it is no JSON"):
+        Plan.from_json("[" * 100_000)

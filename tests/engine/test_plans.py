@@ -897,3 +897,126 @@ def test_a_literal_may_look_like_a_reference(app: App) -> None:
         assert await run.aresult(timeout=5) == {"keep": {"$ref": "nothing"}}
 
     play(story())
+
+
+def test_what_a_signal_or_a_child_says_is_no_extension(app: App) -> None:
+    seen: list[str] = []
+
+    @app.tool
+    async def pay(who: str) -> str:
+        seen.append(who)
+        return who
+
+    @app.job
+    async def child(given: Any) -> Any:
+        return given
+
+    told = {"$extend": {"nodes": [{"id": "more", "kind": "call", "call": "pay", "args": {"who": "a stranger"}}]}}
+    plan = app.plan("p")
+    plan.wait("go")
+    plan.job(child, given={"$literal": told})
+
+    async def story() -> None:
+        run = await plan.astart()
+        await run.asignal("go", told)
+        await drain(app)
+        assert await run.aresult(timeout=5) == {"go": told, "child": told}
+        assert await states(app, run.id) == {"go": "done", "child": "done"}
+        assert not seen
+
+    play(story())
+
+
+def test_an_extension_by_nothing_and_one_that_was_refused_are_shown(app: App) -> None:
+    @app.step
+    async def more(nodes: int) -> Extension:
+        draft = Draft()
+        for _ in range(nodes):
+            draft.call(more, nodes=0, id="twice")
+        return extend(draft)
+
+    plan = app.plan("p")
+    plan.call(more, nodes=0, id="none")
+    plan.wait("behind", after=plan.call(more, nodes=1, id="twice"))
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        assert await states(app, run.id) == {"none": "done", "twice": "failed", "behind": "stopped"}
+
+    play(story())
+
+
+def test_what_a_plan_returns_can_be_said_after_a_run_was_started(app: App) -> None:
+    @app.step
+    async def one() -> int:
+        return 1
+
+    plan = app.plan("p")
+    gives = plan.call(one)
+
+    async def story() -> None:
+        before = await plan.astart()
+        plan.returns({"it": gives})
+        behind = await plan.astart()
+        await drain(app)
+        assert await before.aresult(timeout=5) == {"one": 1}
+        assert await behind.aresult(timeout=5) == {"it": 1}
+
+    play(story())
+
+
+def test_a_fork_with_another_default_does_again_what_takes_it(app: App) -> None:
+    @app.step
+    async def echo(text: str) -> str:
+        return text
+
+    def written(day: str) -> Plan:
+        draft = Draft("p", input={"day": day})
+        draft.call(echo, text=draft.call(echo, text=draft.input.day, id="first"))
+        return draft.plan()
+
+    plan = app.plan("p")
+
+    async def story() -> None:
+        run = await plan.given(written("monday")).astart()
+        await drain(app)
+        other = await app.afork(run.id, plan=written("tuesday"))
+        lacking = Draft()
+        lacking.call(echo, text=lacking.input.night)
+        with pytest.raises(InvalidPlan, match=r"input\.night: the run was not given it"):
+            await app.afork(run.id, plan=lacking)
+        await drain(app)
+        assert await other.aresult(timeout=5) == {"echo": "tuesday"}
+
+    play(story())
+
+
+def test_the_inputs_of_what_a_planner_gives_are_its_arguments_with_their_defaults(app: App) -> None:
+    seen: list[str] = []
+
+    @app.tool
+    async def note(text: str) -> str:
+        seen.append(text)
+        return text
+
+    @app.planner
+    async def agent(goal: str = "usual", lacking: str = "") -> Draft:  # noqa: ARG001 - its name is an input
+        draft = Draft()
+        draft.call(note, text=draft.input.goal)
+        if lacking:
+            draft.call(note, text=draft.input[lacking])
+        return draft
+
+    async def story() -> None:
+        usual = await agent.astart()
+        given = await agent.astart("other")
+        wrong = await agent.astart("never", "nothing")
+        await drain(app)
+        assert await usual.aresult(timeout=5) == {"note": "usual"}
+        assert await given.aresult(timeout=5) == {"note": "other"}
+        with pytest.raises(RunFailed, match=r"input\.nothing: agent takes no such argument"):
+            await wrong.aresult(timeout=5)
+        assert sorted(seen) == ["other", "usual"], "what cannot run does nothing"
+
+    play(story())

@@ -94,6 +94,13 @@ def test_nothing_due_is_pending_until_something_is() -> None:
     assert one.counts().wakes["timer"] == 2, "it heard that something is due, and then it was"
 
 
+def test_what_is_due_later_than_a_clock_can_count_is_pending() -> None:
+    one, _ = gate()
+    one.claimed(all_there_was=True, held=(), now=100.0)
+    one.due(1e300)
+    assert said(one)[-1].state == "pending"
+
+
 MOVES = st.one_of(
     st.sampled_from(["heard", "reload", "freed", "start", "poll", "wait", "resize"]),
     st.tuples(st.just("move"), st.sampled_from([0.1, 1.0, 5.0])),

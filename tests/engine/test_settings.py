@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Config
+from holdfast import App, Backoff, Config
 from holdfast.client.opening import open_store
 from holdfast.durations import seconds
 from holdfast.ids import new_id
@@ -45,10 +45,16 @@ def test_durations_are_read_as_people_write_them(given: Any, expected: float) ->
     assert seconds(given) == expected
 
 
-@pytest.mark.parametrize("given", ["", "3", "d", "-1s", "1x", "1h-", -1, float("nan"), float("inf"), True])
+@pytest.mark.parametrize(
+    "given", ["", "3", "d", "-1s", "1x", "1h-", -1, float("nan"), float("inf"), True, 1e300, "5300w"]
+)
 def test_what_is_no_duration_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match="duration"):
         seconds(given)
+
+
+def test_the_wait_after_any_number_of_failures_is_capped() -> None:
+    assert Backoff(cap_seconds=300).delay_seconds(5000, 0.5) == 300
 
 
 def test_names_are_uuids_that_sort_by_time() -> None:

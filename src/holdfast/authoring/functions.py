@@ -58,7 +58,10 @@ class Backoff(msgspec.Struct, frozen=True):
 
     def delay_seconds(self, failures: int, spread: float) -> float:
         """How long to wait after so many failures; `spread` is a number from 0 to 1."""
-        wait = min(self.first_seconds * self.factor ** (failures - 1), self.cap_seconds)
+        try:
+            wait = min(self.first_seconds * self.factor ** (failures - 1), self.cap_seconds)
+        except OverflowError:  # after a thousand failures it is more than a float can hold
+            wait = self.cap_seconds
         return wait * (1 + self.jitter * (2 * spread - 1))
 
 

@@ -22,13 +22,14 @@ from holdfast.authoring.signature import payload as kept
 from holdfast.client.handle import RunHandle
 from holdfast.client.verbs import Client
 from holdfast.config import Config
-from holdfast.errors import InvalidArguments
+from holdfast.errors import InvalidArguments, InvalidPlan
 from holdfast.ids import new_id
 from holdfast.journal import Journal
 from holdfast.machines import Event, HistoryEvent
 from holdfast.plans.building import Draft
 from holdfast.plans.checking import Names, checked
-from holdfast.plans.model import MapNode, Plan
+from holdfast.plans.graph import values_of
+from holdfast.plans.model import MapNode, Plan, references
 from holdfast.plans.past import Begun, Ended, Past
 from holdfast.plans.states import SETTLED, Course, label
 from holdfast.store import Submit
@@ -94,6 +95,8 @@ def forked(
         whole = plan.to_dict() if plan is not None else past.plan
         if plan is not None:
             checked(plan, names)
+            if missing := plan.not_given(said.get("args") or {}):
+                raise InvalidPlan(plan.name, [f"input.{name}: the run was not given it" for name in missing])
         written = list(_of_plan(past, Plan.from_dict(whole), from_node))
     attributes = {**(said.get("attributes") or {}), "forked_from": events[0].job}
     return Submit(
@@ -142,7 +145,7 @@ def _of_plan(past: Past, plan: Plan, from_node: str | None) -> Iterator[Written]
     was, now = Course(Plan.from_dict(past.plan), past), Course(plan, past)
     if from_node is not None and from_node not in now.states:
         raise InvalidArguments("fork", f"the plan has no node {from_node!r}; it has {', '.join(now.states)}")
-    again = now.graph.behind([from_node] if from_node is not None else [])
+    again = now.graph.behind([*([from_node] if from_node is not None else []), *_with_other_inputs(was, now)])
     kept: set[str] = set()
     for name in now.graph.order():
         node = now.graph.nodes[name]
@@ -154,6 +157,17 @@ def _of_plan(past: Past, plan: Plan, from_node: str | None) -> Iterator[Written]
         places = range(len(now.items.get(name, []))) if isinstance(node, MapNode) else [None]
         for place in places:
             yield from _outcome(past, label(node, place))
+
+
+def _with_other_inputs(was: Course, now: Course) -> list[str]:
+    """List the nodes that take an input whose default is another in the new plan."""
+    before, behind = was.results["input"], now.results["input"]
+    other = {f"input.{name}" for name in behind if name not in before or before[name] != behind[name]}
+    return [
+        name
+        for name, node in now.graph.nodes.items()
+        if other and any(".".join(ref.split(".")[:2]) in other for ref in references(values_of(node)))
+    ]
 
 
 def _outcome(past: Past, node: str) -> Iterator[Written]:

@@ -12,6 +12,7 @@ is back.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,7 @@ class Claiming:
         self._gathers = False  # whether what was asked for last is not under way yet
         self._awaited = False  # whether somebody waits for it
         self._limit = 0
+        self._context = contextvars.copy_context()  # jobs begin in the worker's, and not in that of the job before them
 
     @property
     def under_way(self) -> bool:
@@ -79,7 +81,7 @@ class Claiming:
         future = self._journal.trail(self._made)
         if future is not self._asked:
             self._asked, self._gathers, self._awaited = future, True, False
-            future.add_done_callback(self._answered)
+            future.add_done_callback(self._answered, context=self._context)
         return future
 
     def _made(self) -> Claim | None:

@@ -35,6 +35,7 @@ PACE_SECONDS = (
     0.02  # for which tokens of a rate are let gather, as far as none is lost, by the worker that got the last
 )
 FOLLOW_SECONDS = 0.05  # and by others, which so leave them to that one, and take over when it does not come
+_FAR_SECONDS = 1e9  # beyond, a time is looked at again: a float can hold more than a clock can count
 JOBS_SHOWN = 100  # of those that a gate holds
 _IDLE, _FULL = 0, 1  # episodes that are the same however often they come; those of limits and outages are counted
 
@@ -127,7 +128,7 @@ class WorkGate(LeafGate):
         self.change(WakeSource.IO_READY, take)
 
     def _at(self, seconds: float) -> int:
-        return self.clock_ns() + round(seconds * 1e9)
+        return self.clock_ns() + round(min(seconds, _FAR_SECONDS) * 1e9)
 
     # What it says
 

@@ -70,6 +70,7 @@ class Draft:
         self._nodes: list[Node] = []
         self._ids: set[str] = set()
         self._returns: Any = msgspec.UNSET
+        self._changes = 0  # how often anything was added or said
 
     input = Ref("input")
     item = Ref("item")
@@ -166,6 +167,7 @@ class Draft:
     def returns(self, value: Any) -> None:
         """Say what a run gives; unless said, what the nodes give that nothing depends on, by id."""
         self._returns = _plain(value)
+        self._changes += 1
 
     def plan(self) -> Plan:
         """Make the plan of what was written so far."""
@@ -186,6 +188,7 @@ class Draft:
             number += 1
             free = f"{name}_{number}"
         self._ids.add(free)
+        self._changes += 1
         self._nodes.append(kind(id=free, after=_ids(after), needs=needs, **fields))
         return Ref(free)
 

@@ -62,6 +62,7 @@ def checked(plan: Plan, names: Names | None) -> Plan:
     Raises:
         InvalidPlan: it cannot; every reason is in it.
     """
+    Plan.from_dict(plan.to_dict())  # one that was written in Python may hold what no file could
     found = problems(plan, names)
     if found:
         raise InvalidPlan(plan.name, found)

@@ -20,7 +20,7 @@ from holdfast.authoring.signature import Signature, payload
 from holdfast.errors import InvalidPlan
 from holdfast.plans.building import Draft
 from holdfast.plans.checking import Names, checked
-from holdfast.plans.model import REF, CallNode, JobNode, MapNode, Plan
+from holdfast.plans.model import REF, CallNode, Input, JobNode, MapNode, Plan
 from holdfast.plans.running import run
 
 __all__ = ["PlanJob", "planner"]
@@ -80,16 +80,16 @@ class PlanJob(Draft, JobFunction[..., Any]):
         return other
 
     def _ready(self) -> tuple[Plan, _Inputs]:
-        if self._checked is None or self._checked[0] != len(self._nodes):
+        if self._checked is None or self._checked[0] != self._changes:
             names, plan = self._of_app(), self.plan()
             self._checked = (
-                len(self._nodes),
+                self._changes,
                 plan,
                 _Inputs(_anything, self.name, self._starter.vault),
             )  # should it start itself as a child
             try:
                 checked(plan, names)
-                self._checked = len(self._nodes), plan, _Inputs(_function(plan, names), self.name, self._starter.vault)
+                self._checked = self._changes, plan, _Inputs(_function(plan, names), self.name, self._starter.vault)
             except InvalidPlan:
                 self._checked = None
                 raise
@@ -106,12 +106,20 @@ class PlanJob(Draft, JobFunction[..., Any]):
 
 def planner(function: Callable[..., Any], name: str, names: Callable[[], Names]) -> Callable[..., Any]:
     """Make a job of a function that gives a plan: it is asked once, and what it gave is recorded and run."""
+    usual = {
+        key: one.default for key, one in inspect.signature(function).parameters.items() if one.default is not one.empty
+    }
 
-    def keep(made: Any) -> None:
+    def keep(made: Any, given: dict[str, Any]) -> None:
         plan = made.plan() if isinstance(made, Draft) else made
         if not isinstance(plan, Plan):
             raise InvalidPlan(name, [f"a planner gives a Plan, got {type(plan).__name__}"])
-        current().plan(checked(plan, names()).to_dict())
+        defaults = payload(name, {key: one for key, one in usual.items() if key in plan.input and key not in given})
+        inputs = {**plan.input, **{key: Input(default=one) for key, one in defaults.items()}}
+        plan = msgspec.structs.replace(checked(plan, names()), input=inputs)
+        if missing := plan.not_given(given):
+            raise InvalidPlan(plan.name, [f"input.{key}: {name} takes no such argument" for key in missing])
+        current().plan(plan.to_dict())
 
     async def planned(given: dict[str, Any]) -> Any:
         recorded = current().plan()
@@ -124,14 +132,14 @@ def planner(function: Callable[..., Any], name: str, names: Callable[[], Names])
 
     async def awaited(**given: Any) -> Any:
         if current().plan() is None:
-            keep(await function(**given))
+            keep(await function(**given), given)
         return await planned(given)
 
     def plain(**given: Any) -> Any:
         conductor = current()
         if conductor.plan() is None:
             made = function(**given)
-            conductor.from_thread(_later(keep, made))
+            conductor.from_thread(_later(keep, made, given))
         return conductor.from_thread(planned(given))
 
     made = awaited if inspect.iscoroutinefunction(function) else plain
@@ -146,8 +154,8 @@ def _anything(**given: Any) -> Any:
     return given
 
 
-async def _later(function: Callable[[Any], None], argument: Any) -> None:
-    function(argument)
+async def _later(function: Callable[..., None], *arguments: Any) -> None:
+    function(*arguments)
 
 
 def _function(plan: Plan, names: Names) -> Callable[..., Any]:

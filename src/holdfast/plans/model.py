@@ -11,6 +11,7 @@ can run is for `holdfast.plans.checking` to say.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, Literal
 
@@ -213,7 +214,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Read a plan from JSON."""
         try:
             return cls.from_dict(msgspec.json.decode(text) if text.strip() else None)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidPlan("plan", [f"it is no JSON: {error}"]) from error
 
     @classmethod
@@ -251,6 +252,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def node(self, name: str) -> Node | None:
         """Find a node by its id."""
         return next((node for node in self.nodes if node.id == name), None)
+
+    def not_given(self, given: Container[str]) -> list[str]:
+        """List the inputs that a run needs and that are not among those given."""
+        return [name for name, one in self.input.items() if one.default is msgspec.UNSET and name not in given]
 
     def extended(self, more: Plan, by: str) -> Plan:
         """Give this plan with the nodes of another, which come after the node that adds them."""

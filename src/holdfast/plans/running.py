@@ -330,7 +330,8 @@ class _Running:
 
     def _extended(self, unit: _Unit, result: Any) -> list[str]:
         """Keep what a node gave; if it extends the plan, add the nodes."""
-        name, more = unit.node.id, extension_of(result) if type(result) is dict else None
+        name = unit.node.id
+        more = extension_of(result) if type(unit.node) is CallNode else None  # what a signal says is never a plan
         if more is None:
             return self._end(name, result)
         try:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InvalidPlan
+from holdfast.plans.checking import checked
 from holdfast.plans.graph import Graph, Missing, dig, filled
 from holdfast.plans.model import CallNode, ChoiceNode, JobNode, MapNode, Node, Plan, SleepNode, extension_of
 from holdfast.plans.past import Ended, Past
@@ -44,7 +45,8 @@ class Course:
     def __init__(self, plan: Plan, past: Past) -> None:
         self.plan = plan
         self._past = past
-        self.added_by: dict[str, str] = {}
+        self._extending: set[str] = set()  # nodes whose extensions were looked at
+        self._refused: set[str] = set()  # those of them whose extension cannot be
         self.results: dict[str, Any] = {}
         self.states: dict[str, str] = {}
         self.items: dict[str, list[str]] = {}
@@ -64,14 +66,13 @@ class Course:
 
     def _extend(self) -> bool:
         for name, result in list(self.results.items()):
-            more = extension_of(result)
-            if more is not None and name not in self.added_by.values():
+            more = extension_of(result) if isinstance(self.graph.nodes.get(name), CallNode) else None
+            if more is not None and name not in self._extending:
+                self._extending.add(name)
                 try:
-                    added = Plan.from_dict(more)
+                    self.plan = checked(self.plan.extended(Plan.from_dict(more), name), None)
                 except InvalidPlan:
-                    continue
-                self.added_by.update(dict.fromkeys((node.id for node in added.nodes), name))
-                self.plan = self.plan.extended(added, name)
+                    self._refused.add(name)
                 return True
         return False
 
@@ -107,7 +108,7 @@ class Course:
         return "waiting"
 
     def _keep(self, node: Node, ended: Ended) -> str:
-        if ended.failure is not None:
+        if ended.failure is not None or node.id in self._refused:
             return "failed"
         self.results[node.id] = ended.result
         return "done"
