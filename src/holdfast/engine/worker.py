@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import os
 import platform
 import time
@@ -117,7 +116,7 @@ class Worker:
     async def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped; or, with `until_idle`, until nothing runs, nothing can be claimed and nothing is due."""
         self._loop = asyncio.get_running_loop()
-        self._task, self._context = asyncio.current_task(), contextvars.copy_context()
+        self._task = asyncio.current_task()
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
         self._claiming = Claiming(self.gate, self._journal, self._claim, self._took, self._wake.set)
@@ -297,7 +296,7 @@ class Worker:
         self.running[claimed.job.id] = attempt
         self._unsettled.add(attempt)
         self.gate.busy += 1
-        self._context.copy().run(attempt.start, self)  # whoever has freed the slot has variables of its own
+        attempt.start(self)
 
     def freed(self, attempt: Attempt) -> None:
         """An attempt's code runs no more: its slot is free."""
