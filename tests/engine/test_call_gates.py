@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 from typing import Any, cast
 
 import pytest
@@ -364,3 +366,27 @@ def test_something_that_is_no_gate_is_refused_where_it_is_declared() -> None:
     app = App("shop", config=Config(url="memory:"))
     with pytest.raises(ValueError, match=r"gate is a gate of holdfast\.ready"):
         cast(Any, app).step(gate=3)(lambda: None)
+
+
+def test_a_job_that_is_given_back_at_a_gate_leaves_nothing_in_the_log(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = BackoffGate(1, name="upstream", on_violation=raise_violation)
+    gate.retry_after(3600)
+
+    @app.tool(gate=gate)
+    async def ask() -> None: ...
+
+    @app.job
+    async def work() -> None:
+        await ask()
+
+    async def story() -> None:
+        handle = await work.astart()
+        await drain(app)
+        assert JobEvent.REQUEUED in await events(app, handle.id)
+
+    with caplog.at_level(logging.ERROR, "asyncio"):
+        play(story())
+        gc.collect()
+    assert caplog.messages == []
