@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import App, Config, InvalidArguments, RetryAfter, RunFailed, gather
+from holdfast import App, Config, InvalidArguments, RetryAfter, RunFailed, attempt, gather
+from holdfast.errors import StoreUnavailable
 from holdfast.machines import HistoryEvent, JobEvent, JobState
-from holdfast.ready import BackoffGate, ConcurrencyGate, all_of, raise_violation
+from holdfast.ready import BackoffGate, BudgetGate, ConcurrencyGate, MemoryLedger, all_of, raise_violation
 from support.stories import drain, play, quick, until
 
 
@@ -390,3 +391,35 @@ def test_a_job_that_is_given_back_at_a_gate_leaves_nothing_in_the_log(
         play(story())
         gc.collect()
     assert caplog.messages == []
+
+
+def test_a_store_that_is_away_when_a_gate_asks_its_ledger_fails_no_job(app: App) -> None:
+    class Away(MemoryLedger):
+        left = 0
+
+        def peek(self, budget: str, window_start: float) -> int:
+            if self.left:
+                self.left -= 1
+                raise StoreUnavailable("the connection is lost")
+            return super().peek(budget, window_start)
+
+    ledger, called = Away(), [0]
+    gate = BudgetGate(9, per=3600, name="model", ledger=ledger, on_violation=raise_violation)
+
+    @app.tool(gate=gate)
+    async def ask() -> str:
+        called[0] += 1
+        return "42"
+
+    @app.job
+    async def work() -> str:
+        ledger.left = 1 - attempt() // 2  # the first attempt finds it away
+        return await ask()
+
+    async def story() -> object:
+        handle = await work.astart()
+        await drain(app)
+        return await handle.aresult()
+
+    assert play(story()) == "42"
+    assert called == [1]

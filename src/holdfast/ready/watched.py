@@ -9,6 +9,8 @@ What it promises:
   announce it: the first in line has a timer, and any poll that finds the time come counts it as the timer's wake.
 - *Nothing stays behind.* Whoever gives up leaves the line; if it had been served already, its share goes to the next.
   So does the share of a task whose loop was closed.
+- *An error is for whoever asks.* If looking raises, because a ledger is away, the first in line is told and leaves it;
+  whoever released, or came by, is not. The next in line asks for himself.
 - *A violation does no harm.* If the monitor refuses what a gate is about to say, the gate starts anew at Ready, wakes
   all who wait, and goes on; the refusal is counted and given to `on_violation`.
 
@@ -109,10 +111,11 @@ class WatchedGate(ABC):
     def poll_ready(self, waker: Waker | None = None) -> Reading:
         """Say whether a share can be taken now; with Pending, keep `waker`, to be called when it is worth it."""
         after: list[Waker] = []
-        with self._locks:
-            reading = self._ask(after, waker)
-        fire_all(after)
-        return reading
+        try:
+            with self._locks:
+                return self._ask(after, waker)
+        finally:  # also if looking raised: those in line may have been served before
+            fire_all(after)
 
     def wake_in_seconds(self) -> float | None:
         """How long until a poll is worth it without a wake; None if time alone changes nothing."""
@@ -150,10 +153,13 @@ class WatchedGate(ABC):
     def try_acquire(self) -> Share | None:
         """Take a share if one is free and nobody waits for it; never waits."""
         after: list[Waker] = []
-        with self._locks:
-            share = self._take_share() if self._ask(after, None).state is _READY else None
+        share = None
         try:
-            fire_all(after)
+            try:
+                with self._locks:
+                    share = self._take_share() if self._ask(after, None).state is _READY else None
+            finally:  # also if looking raised: those in line may have been served before
+                fire_all(after)
         except BaseException:  # of somebody else's waker: this caller must not keep what it is not told of
             if share is not None:
                 fire_all(self._put_back(share))
@@ -273,8 +279,13 @@ class WatchedGate(ABC):
         return after
 
     def _arm(self, waiter: Waiter) -> float | None:
-        """Say how long to wait without a ring: the first in line has the timer, the others have none."""
+        """Say how long to wait without a ring: the first in line has the timer, the others have none.
+
+        Whoever was told an error instead of served raises it here: he is not in line any more.
+        """
         with self._locks:
+            if waiter.error is not None:
+                raise waiter.error
             first = next(iter(self._line), None)
             waiter.armed = telling.timers(self._holds) if waiter is first else None
             return telling.seconds_until_due(self._holds) if waiter is first else None
@@ -310,16 +321,20 @@ class WatchedGate(ABC):
 
     def _serve_line(self, after: list[Waker]) -> None:
         while self._line and not self._line_is_asleep():
-            state = self._poll(after, waits=True).state
+            share, error = None, None
+            try:
+                state = self._poll(after, waits=True).state
+                share = self._take_share() if state is _READY else None
+            except Exception as raised:  # noqa: BLE001 - it is for whoever is first in line, not for who has come by
+                state, error = _READY, raised
             if state is _PENDING:
                 self._keep(self._look_again)
                 self._line_has_waker = True
                 after += self._nudge_first()
                 return
-            share = self._take_share() if state is _READY else None
-            if share is not None:
+            if share is not None or error is not None:
                 waiter, _ = self._line.popitem(last=False)
-                waiter.share = share
+                waiter.share, waiter.error = share, error
                 after.append(partial(self._ring, waiter))
 
     def _line_is_asleep(self) -> bool:
@@ -383,14 +398,21 @@ class WatchedGate(ABC):
         """Take from every leaf, or from none: one may refuse although it looked open, if others share its ledger."""
         receipts: list[object] = []
         for leaf in self._leaves:
-            receipt = leaf.take()
+            try:
+                receipt = leaf.take()
+            except BaseException:
+                self._undo(receipts)
+                raise
             if receipt is None:
-                for taken, given in zip(self._leaves, receipts, strict=False):  # the leaves before this one
-                    taken.undo(given)
+                self._undo(receipts)
                 assert leaf.look() is not None, "a gate that refuses says why, or it would be asked for ever"
                 return None
             receipts.append(receipt)
         return Share(self, receipts)
+
+    def _undo(self, receipts: Sequence[object]) -> None:
+        for leaf, receipt in zip(self._leaves, receipts, strict=False):  # the leaves that had been taken from
+            leaf.undo(receipt)
 
     def mark(self, leaf: int, source: WakeSource) -> list[Waker]:
         """Take a wake from a leaf, whose lock is held, if this gate waits for it; return the wakers that are due."""
