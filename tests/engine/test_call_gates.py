@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast import App, Config, InvalidArguments, RetryAfter, RunFailed, attempt, gather
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.machines import HistoryEvent, JobEvent, JobState
 from holdfast.ready import BackoffGate, BudgetGate, ConcurrencyGate, MemoryLedger, all_of, raise_violation
 from support.stories import drain, play, quick, until
@@ -423,3 +423,41 @@ def test_a_store_that_is_away_when_a_gate_asks_its_ledger_fails_no_job(app: App)
 
     assert play(story()) == "42"
     assert called == [1]
+
+
+def test_a_gate_that_cannot_be_looked_at_keeps_no_lease_from_being_renewed(url: str) -> None:
+    class Away(MemoryLedger):
+        def peek(self, budget: str, window_start: float) -> int:
+            raise OSError(f"away: {budget} at {window_start}")
+
+    app = App("shop", config=quick(url, lease_seconds=0.6))
+    gate = BudgetGate(9, per=3600, name="model", ledger=Away())
+    attempts: list[int] = []
+
+    @app.tool(gate=gate)
+    async def ask() -> None: ...
+
+    @app.job
+    async def work() -> None:
+        attempts.append(attempt())
+        await asyncio.sleep(1.5)
+
+    async def story() -> None:
+        handle = await work.astart()
+        await asyncio.gather(drain(app), drain(app))
+        await handle.aresult()
+
+    play(story())
+    app.close()
+    assert attempts == [1]
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\ud800", "\0"])
+def test_a_name_that_cannot_be_kept_or_shown_is_no_name_of_a_gate(name: str) -> None:
+    with pytest.raises(InvalidSetting):
+        ConcurrencyGate(1, name=name)
+
+
+def test_a_kind_of_gate_is_no_gate(app: App) -> None:
+    with pytest.raises(ValueError, match="such as ConcurrencyGate"):
+        app.step(gate=cast("Any", ConcurrencyGate))(len)

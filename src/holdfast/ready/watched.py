@@ -61,6 +61,11 @@ def fire_all(after: Sequence[Waker]) -> None:
         raise
 
 
+def _can_be_shown(name: object) -> bool:
+    """Whether it can be a gate's name, which is kept with each heartbeat and shown in tables."""
+    return isinstance(name, str) and name.isprintable()
+
+
 def _sooner(first: float | None, second: float | None) -> float | None:
     return min((wait for wait in (first, second) if wait is not None), default=None)
 
@@ -77,6 +82,8 @@ class WatchedGate(ABC):
     ) -> None:
         if not name:
             raise InvalidSetting("name", name, "a gate is counted and shown by its name: give it one")
+        if not _can_be_shown(name):
+            raise InvalidSetting("name", name, "it must be text that can be shown")
         self._name = name
         self._leaves = leaves
         self._locks = locks
