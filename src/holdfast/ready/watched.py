@@ -21,20 +21,18 @@ released: methods that need the locks held collect them in a list, `after`.
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, TransitionRefused, WakeRefused
 from holdfast.machines.ready import Reading, ReadyState, WakeSource
 from holdfast.ready import telling
+from holdfast.ready.entering import Entered
 from holdfast.ready.gate import GateCounts, OnViolation
 from holdfast.ready.monitor import ReadyMonitor, Waker, fire
 from holdfast.ready.share import Share
@@ -70,7 +68,7 @@ def _sooner(first: float | None, second: float | None) -> float | None:
     return min((wait for wait in (first, second) if wait is not None), default=None)
 
 
-class WatchedGate(ABC):
+class WatchedGate(Entered):
     """What `Gate` asks for; see the module's text."""
 
     def __init__(
@@ -92,7 +90,7 @@ class WatchedGate(ABC):
         self._holds: Sequence[Hold] = ()  # what held it closed at the last poll
         self._told: frozenset[HoldKey] = frozenset()
         self._line: OrderedDict[Waiter, None] = OrderedDict()
-        self._entered: dict[object, list[Share]] = {}  # shares of `with` blocks, by the task or thread that is inside
+        super().__init__()
         self._line_has_waker = False  # whether the Pending interval that is open will wake the line
         self._violations = 0
         self._violation: HoldfastError | None = None  # the last
@@ -228,37 +226,6 @@ class WatchedGate(ABC):
                     await waiter.wait(self.wake_in_seconds())
         finally:
             self._monitor.remove_waker(waker)
-
-    async def __aenter__(self) -> Share:
-        return self._enter(asyncio.current_task(), await self.acquire())
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit(asyncio.current_task()).release(error)
-
-    def __enter__(self) -> Share:
-        share = self.acquire_blocking()
-        assert share is not None, "without a time limit it waits until there is one"
-        return self._enter(threading.get_ident(), share)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit(threading.get_ident()).release(error)
-
-    def _enter(self, key: object, share: Share) -> Share:
-        self._entered.setdefault(key, []).append(share)
-        return share
-
-    def _exit(self, key: object) -> Share:
-        if key not in self._entered:  # entered by another task, as the two halves of a fixture may be
-            key = next(reversed(self._entered))
-        shares = self._entered[key]
-        share = shares.pop()
-        if not shares:
-            del self._entered[key]
-        return share
 
     # The line. Each of these is one locked section, and returns what to call after it.
 
