@@ -47,7 +47,7 @@ CODES = """\
 | 415 | `unsupported_media_type` |
 | 421 | `unknown_host` |
 | 422 | `invalid_arguments`, `json_too_deep`, `number_too_long` |
-| 429 | `too_many_requests`, with Retry-After |
+| 429 | `queue_full`, `too_many_requests`, with Retry-After |
 | 500 | `internal_error`, with an id that is in the server's log |
 | 503 | `store_unavailable`, with Retry-After |
 """

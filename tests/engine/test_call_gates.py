@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 from typing import Any, cast
 
 import pytest
 
-from holdfast import App, Config, InvalidArguments, RetryAfter, RunFailed, gather
+from holdfast import App, Config, InvalidArguments, RetryAfter, RunFailed, attempt, gather
+from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.machines import HistoryEvent, JobEvent, JobState
-from holdfast.ready import BackoffGate, ConcurrencyGate, all_of, raise_violation
+from holdfast.ready import BackoffGate, BudgetGate, ConcurrencyGate, MemoryLedger, all_of, raise_violation
 from support.stories import drain, play, quick, until
 
 
@@ -364,3 +367,97 @@ def test_something_that_is_no_gate_is_refused_where_it_is_declared() -> None:
     app = App("shop", config=Config(url="memory:"))
     with pytest.raises(ValueError, match=r"gate is a gate of holdfast\.ready"):
         cast(Any, app).step(gate=3)(lambda: None)
+
+
+def test_a_job_that_is_given_back_at_a_gate_leaves_nothing_in_the_log(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = BackoffGate(1, name="upstream", on_violation=raise_violation)
+    gate.retry_after(3600)
+
+    @app.tool(gate=gate)
+    async def ask() -> None: ...
+
+    @app.job
+    async def work() -> None:
+        await ask()
+
+    async def story() -> None:
+        handle = await work.astart()
+        await drain(app)
+        assert JobEvent.REQUEUED in await events(app, handle.id)
+
+    with caplog.at_level(logging.ERROR, "asyncio"):
+        play(story())
+        gc.collect()
+    assert caplog.messages == []
+
+
+def test_a_store_that_is_away_when_a_gate_asks_its_ledger_fails_no_job(app: App) -> None:
+    class Away(MemoryLedger):
+        left = 0
+
+        def peek(self, budget: str, window_start: float) -> int:
+            if self.left:
+                self.left -= 1
+                raise StoreUnavailable("the connection is lost")
+            return super().peek(budget, window_start)
+
+    ledger, called = Away(), [0]
+    gate = BudgetGate(9, per=3600, name="model", ledger=ledger, on_violation=raise_violation)
+
+    @app.tool(gate=gate)
+    async def ask() -> str:
+        called[0] += 1
+        return "42"
+
+    @app.job
+    async def work() -> str:
+        ledger.left = 1 - attempt() // 2  # the first attempt finds it away
+        return await ask()
+
+    async def story() -> object:
+        handle = await work.astart()
+        await drain(app)
+        return await handle.aresult()
+
+    assert play(story()) == "42"
+    assert called == [1]
+
+
+def test_a_gate_that_cannot_be_looked_at_keeps_no_lease_from_being_renewed(url: str) -> None:
+    class Away(MemoryLedger):
+        def peek(self, budget: str, window_start: float) -> int:
+            raise OSError(f"away: {budget} at {window_start}")
+
+    app = App("shop", config=quick(url, lease_seconds=0.6))
+    gate = BudgetGate(9, per=3600, name="model", ledger=Away())
+    attempts: list[int] = []
+
+    @app.tool(gate=gate)
+    async def ask() -> None: ...
+
+    @app.job
+    async def work() -> None:
+        attempts.append(attempt())
+        await asyncio.sleep(1.5)
+
+    async def story() -> None:
+        handle = await work.astart()
+        await asyncio.gather(drain(app), drain(app))
+        await handle.aresult()
+
+    play(story())
+    app.close()
+    assert attempts == [1]
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\ud800", "\0"])
+def test_a_name_that_cannot_be_kept_or_shown_is_no_name_of_a_gate(name: str) -> None:
+    with pytest.raises(InvalidSetting):
+        ConcurrencyGate(1, name=name)
+
+
+def test_a_kind_of_gate_is_no_gate(app: App) -> None:
+    with pytest.raises(ValueError, match="such as ConcurrencyGate"):
+        app.step(gate=cast("Any", ConcurrencyGate))(len)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
 
 from holdfast import App, Limits, RunHandle
 from holdfast.engine.worker import Worker
+from holdfast.errors import InvalidSetting
 from holdfast.machines import JobEvent
 from holdfast.ready import raise_violation
 from support.stories import play, until
@@ -122,3 +127,25 @@ def test_a_place_that_one_worker_leaves_is_taken_by_another_that_has_jobs_for_it
         await asyncio.gather(*tasks)
 
     play(story())
+
+
+WRONG: list[dict[str, Any]] = [
+    {"concurrency": 4.0},
+    {"concurrency": True},
+    {"group_concurrency": "3"},
+    {"depth": 1.5},
+    {"rate": 5, "burst": 2.0},
+    {"rate": Decimal(5)},
+    {"rate": True},
+    {"rate_seconds": None},
+    {"weights": {"acme": True}},
+    {"weights": {1: 2}},
+    {"weights": ["acme"]},
+    {"queue": 7},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_limits_that_nobody_could_read_back_are_refused_before_they_are_kept(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSetting):
+        Limits(**{"queue": "mail", **wrong})

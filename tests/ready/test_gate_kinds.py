@@ -604,3 +604,69 @@ def test_a_refused_change_changes_nothing(clock: Clock) -> None:
 def test_a_composition_needs_gates(gates: Any) -> None:
     with pytest.raises(InvalidArguments, match=r"needs a gate|takes the gates of holdfast.ready, not 'gate'"):
         all_of(*gates)
+
+
+class Away(MemoryLedger):
+    """A ledger that is away for so many looks and takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks, self.takes = 0, 0
+
+    def take(self, budget: str, window_start: float, millionths: int, limit: int | None) -> bool:
+        if self.takes:
+            self.takes -= 1
+            raise OSError("away")
+        return super().take(budget, window_start, millionths, limit)
+
+    def peek(self, budget: str, window_start: float) -> int:
+        if self.looks:
+            self.looks -= 1
+            raise OSError("away")
+        return super().peek(budget, window_start)
+
+
+def test_a_ledger_that_is_away_takes_nothing_of_the_other_gates(clock: Clock) -> None:
+    slots, ledger = ConcurrencyGate(1, now=clock), Away()
+    gate = all_of(slots, BudgetGate(9, per=10, ledger=ledger, now=clock), on_violation=STRICT)
+    ledger.takes = 1
+    with pytest.raises(OSError, match="away"):
+        gate.try_acquire()
+    assert slots.taken == 0
+    taken(gate)
+
+
+def test_a_ledger_that_is_away_is_told_to_the_first_in_line_and_not_to_who_releases(clock: Clock) -> None:
+    slots, ledger = ConcurrencyGate(1, now=clock), Away()
+    gate = all_of(slots, BudgetGate(9, per=10, ledger=ledger, now=clock), on_violation=STRICT)
+
+    async def story() -> None:
+        inside = taken(gate)
+        first, second = asyncio.create_task(gate.acquire()), asyncio.create_task(gate.acquire())
+        await asyncio.sleep(0)
+        assert gate.counts().waiting == 2
+        ledger.looks = 1
+        inside.release()
+        with pytest.raises(OSError, match="away"):
+            await first
+        (await asyncio.wait_for(second, 5)).release()
+
+    asyncio.run(story())
+    assert (slots.taken, gate.counts().waiting) == (0, 0)
+
+
+def test_who_comes_by_and_is_told_an_error_leaves_nobody_in_line_without_a_word(clock: Clock) -> None:
+    ledger = Away()
+    gate = BudgetGate(1, per=10, ledger=ledger, now=clock, on_violation=STRICT)
+    taken(gate)
+    hands = Hand("first"), Hand("second")
+    for hand in hands:
+        fire_all(gate._join(hand))
+    before = [hand.rings for hand in hands]
+    clock.advance(10)
+    ledger.looks = 3
+    with pytest.raises(OSError, match="away"):
+        gate.try_acquire()
+    assert [hand.rings > rings for hand, rings in zip(hands, before, strict=True)] == [True, True]
+    assert [str(hand.error) for hand in hands] == ["away", "away"]
+    taken(gate)

@@ -34,6 +34,7 @@ class Hand:
     def __init__(self, name: str = "", rung: Callable[[], object] = lambda: None) -> None:
         self.name = name
         self.share: Share | None = None
+        self.error: Exception | None = None
         self.armed: object = None
         self.rings = 0
         self.there = True  # False: its loop was closed

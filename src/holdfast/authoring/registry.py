@@ -193,7 +193,7 @@ class Registry:
     ) -> Call[..., Any]:
         if on_doubt not in ON_DOUBT:
             raise ValueError(f"on_doubt is one of {', '.join(sorted(ON_DOUBT))}, got {on_doubt!r}")
-        if gate is not None and not hasattr(gate, "poll_ready"):
+        if gate is not None and (isinstance(gate, type) or not hasattr(gate, "poll_ready")):
             raise ValueError(f"gate is a gate of holdfast.ready, such as ConcurrencyGate(8), got {gate!r}")
         made: Call[..., Any] = Call(
             function,

@@ -88,6 +88,8 @@ async def _parked(attempt: Attempt, gate: Gate, node: str, seconds: float, acqui
         if not parked.done():
             parked.cancel()
             await asyncio.wait([parked])
+        elif not parked.cancelled():
+            parked.exception()  # seen: this call may have been unwound with its attempt, and is not told twice
     if not parked.cancelled():
         parked.result()  # the attempt is over
 

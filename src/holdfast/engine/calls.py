@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.authoring.context import conductor, external, place
+from holdfast.authoring.context import Suspended, conductor, external, place
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.authoring.gating import RetryAfter
 from holdfast.engine.admission import admitted, leave_alone
@@ -21,7 +21,15 @@ from holdfast.engine.outcomes import Reporting
 from holdfast.engine.replay import Failure, Success
 from holdfast.engine.threads import escaped
 from holdfast.engine.verdict import words
-from holdfast.errors import InDoubt, InvalidResult, NonDeterminism, PayloadTooLarge, Permanent, StepFailed
+from holdfast.errors import (
+    InDoubt,
+    InvalidResult,
+    NonDeterminism,
+    PayloadTooLarge,
+    Permanent,
+    StepFailed,
+    StoreUnavailable,
+)
 from holdfast.machines import HistoryEvent
 from holdfast.store.decide import DOUBT
 
@@ -126,7 +134,11 @@ class Calls:
     async def _through_gate(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
         """One try, when the call's gate lets it through; how it ended is what the gate learns of the other side."""
         assert call.gate is not None, "it has one"
-        share = await admitted(self._attempt, call.gate, node)
+        try:
+            share = await admitted(self._attempt, call.gate, node)
+        except StoreUnavailable as error:  # of a ledger: as in `write`, no failure of the code
+            self._attempt.lose()
+            raise Suspended from error
         try:
             outcome = await self._try(call, node, plain)
         except BaseException as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 __all__ = ["Heartbeat"]
+
+_log = logging.getLogger("holdfast.worker")
 
 
 class Heartbeat(threading.Thread):
@@ -19,9 +22,15 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         """Beat until it is stopped."""
-        self._beat()
+        self._beat_once()
         while not self._ended.wait(self._every_seconds):
+            self._beat_once()
+
+    def _beat_once(self) -> None:
+        try:
             self._beat()
+        except Exception:  # noqa: BLE001 - whatever it is, it must not be the last beat: leases would be lost
+            _log.exception("a heartbeat failed, the next comes in %g s", self._every_seconds)
 
     def stop(self) -> None:
         """Stop, and wait for the beat that is under way."""

@@ -15,6 +15,7 @@ It is written by its worker alone, on the worker's loop, and may be looked at fr
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -28,6 +29,7 @@ from holdfast.store.rows import GateCard
 
 __all__ = ["WorkGate", "gate_cards"]
 
+_log = logging.getLogger("holdfast.ready")
 _ALL = frozenset(WakeSource)
 _TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})
 SOON_SECONDS = 0.001  # between two claims that time alone brings about
@@ -214,7 +216,11 @@ def gate_cards(gates: Sequence[Gate], now: float, held: Iterable[tuple[str, str]
     held = list(held)
     cards: list[GateCard] = []
     for gate in gates:
-        counts, why = gate.counts(), gate.why()
+        try:
+            counts, why, news = gate.counts(), gate.why(), _held(gate)
+        except Exception as error:  # noqa: BLE001 - of a ledger, or a gate of others: leases are renewed all the same
+            _log.warning("the gate %s cannot be looked at: %r", gate.name, error)
+            continue
         wait = gate.opens_in_seconds() if isinstance(gate, WorkGate) else gate.wake_in_seconds()
         cards.append(
             GateCard(
@@ -229,7 +235,7 @@ def gate_cards(gates: Sequence[Gate], now: float, held: Iterable[tuple[str, str]
                 seconds={state: round(seconds, 3) for state, seconds in counts.seconds.items()},
                 violations=counts.violations,
                 violation=counts.violation,
-                held=_held(gate),
+                held=news,
             )
         )
     return tuple(cards)

@@ -29,6 +29,8 @@ class Waiter(Protocol):
 
     share: Share | None
     """What it was served; written under the gate's lock."""
+    error: Exception | None
+    """What looking for it raised instead, a ledger's error for example; written under the gate's lock."""
     armed: object
     """What its timer was set for, by the gate's own reckoning; None while it has none."""
 
@@ -40,10 +42,11 @@ class Waiter(Protocol):
 class TaskWaiter:
     """A task of the running loop."""
 
-    __slots__ = ("_event", "_loop", "armed", "share")
+    __slots__ = ("_event", "_loop", "armed", "error", "share")
 
     def __init__(self) -> None:
         self.share: Share | None = None
+        self.error: Exception | None = None
         self.armed: object = None
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
@@ -73,10 +76,11 @@ class TaskWaiter:
 class ThreadWaiter:
     """A thread that may block."""
 
-    __slots__ = ("_event", "armed", "share")
+    __slots__ = ("_event", "armed", "error", "share")
 
     def __init__(self) -> None:
         self.share: Share | None = None
+        self.error: Exception | None = None
         self.armed: object = None
         self._event = threading.Event()
 

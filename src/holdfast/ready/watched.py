@@ -9,6 +9,8 @@ What it promises:
   announce it: the first in line has a timer, and any poll that finds the time come counts it as the timer's wake.
 - *Nothing stays behind.* Whoever gives up leaves the line; if it had been served already, its share goes to the next.
   So does the share of a task whose loop was closed.
+- *An error is for whoever asks.* If looking raises, because a ledger is away, the first in line is told and leaves it;
+  whoever released, or came by, is not. The next in line asks for himself.
 - *A violation does no harm.* If the monitor refuses what a gate is about to say, the gate starts anew at Ready, wakes
   all who wait, and goes on; the refusal is counted and given to `on_violation`.
 
@@ -19,20 +21,18 @@ released: methods that need the locks held collect them in a list, `after`.
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, TransitionRefused, WakeRefused
 from holdfast.machines.ready import Reading, ReadyState, WakeSource
 from holdfast.ready import telling
+from holdfast.ready.entering import Entered
 from holdfast.ready.gate import GateCounts, OnViolation
 from holdfast.ready.monitor import ReadyMonitor, Waker, fire
 from holdfast.ready.share import Share
@@ -59,11 +59,16 @@ def fire_all(after: Sequence[Waker]) -> None:
         raise
 
 
+def _can_be_shown(name: object) -> bool:
+    """Whether it can be a gate's name, which is kept with each heartbeat and shown in tables."""
+    return isinstance(name, str) and name.isprintable()
+
+
 def _sooner(first: float | None, second: float | None) -> float | None:
     return min((wait for wait in (first, second) if wait is not None), default=None)
 
 
-class WatchedGate(ABC):
+class WatchedGate(Entered):
     """What `Gate` asks for; see the module's text."""
 
     def __init__(
@@ -75,6 +80,8 @@ class WatchedGate(ABC):
     ) -> None:
         if not name:
             raise InvalidSetting("name", name, "a gate is counted and shown by its name: give it one")
+        if not _can_be_shown(name):
+            raise InvalidSetting("name", name, "it must be text that can be shown")
         self._name = name
         self._leaves = leaves
         self._locks = locks
@@ -83,7 +90,7 @@ class WatchedGate(ABC):
         self._holds: Sequence[Hold] = ()  # what held it closed at the last poll
         self._told: frozenset[HoldKey] = frozenset()
         self._line: OrderedDict[Waiter, None] = OrderedDict()
-        self._entered: dict[object, list[Share]] = {}  # shares of `with` blocks, by the task or thread that is inside
+        super().__init__()
         self._line_has_waker = False  # whether the Pending interval that is open will wake the line
         self._violations = 0
         self._violation: HoldfastError | None = None  # the last
@@ -109,10 +116,11 @@ class WatchedGate(ABC):
     def poll_ready(self, waker: Waker | None = None) -> Reading:
         """Say whether a share can be taken now; with Pending, keep `waker`, to be called when it is worth it."""
         after: list[Waker] = []
-        with self._locks:
-            reading = self._ask(after, waker)
-        fire_all(after)
-        return reading
+        try:
+            with self._locks:
+                return self._ask(after, waker)
+        finally:  # also if looking raised: those in line may have been served before
+            fire_all(after)
 
     def wake_in_seconds(self) -> float | None:
         """How long until a poll is worth it without a wake; None if time alone changes nothing."""
@@ -150,10 +158,13 @@ class WatchedGate(ABC):
     def try_acquire(self) -> Share | None:
         """Take a share if one is free and nobody waits for it; never waits."""
         after: list[Waker] = []
-        with self._locks:
-            share = self._take_share() if self._ask(after, None).state is _READY else None
+        share = None
         try:
-            fire_all(after)
+            try:
+                with self._locks:
+                    share = self._take_share() if self._ask(after, None).state is _READY else None
+            finally:  # also if looking raised: those in line may have been served before
+                fire_all(after)
         except BaseException:  # of somebody else's waker: this caller must not keep what it is not told of
             if share is not None:
                 fire_all(self._put_back(share))
@@ -216,37 +227,6 @@ class WatchedGate(ABC):
         finally:
             self._monitor.remove_waker(waker)
 
-    async def __aenter__(self) -> Share:
-        return self._enter(asyncio.current_task(), await self.acquire())
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit(asyncio.current_task()).release(error)
-
-    def __enter__(self) -> Share:
-        share = self.acquire_blocking()
-        assert share is not None, "without a time limit it waits until there is one"
-        return self._enter(threading.get_ident(), share)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit(threading.get_ident()).release(error)
-
-    def _enter(self, key: object, share: Share) -> Share:
-        self._entered.setdefault(key, []).append(share)
-        return share
-
-    def _exit(self, key: object) -> Share:
-        if key not in self._entered:  # entered by another task, as the two halves of a fixture may be
-            key = next(reversed(self._entered))
-        shares = self._entered[key]
-        share = shares.pop()
-        if not shares:
-            del self._entered[key]
-        return share
-
     # The line. Each of these is one locked section, and returns what to call after it.
 
     def _join(self, waiter: Waiter) -> list[Waker]:
@@ -273,8 +253,13 @@ class WatchedGate(ABC):
         return after
 
     def _arm(self, waiter: Waiter) -> float | None:
-        """Say how long to wait without a ring: the first in line has the timer, the others have none."""
+        """Say how long to wait without a ring: the first in line has the timer, the others have none.
+
+        Whoever was told an error instead of served raises it here: he is not in line any more.
+        """
         with self._locks:
+            if waiter.error is not None:
+                raise waiter.error
             first = next(iter(self._line), None)
             waiter.armed = telling.timers(self._holds) if waiter is first else None
             return telling.seconds_until_due(self._holds) if waiter is first else None
@@ -310,16 +295,20 @@ class WatchedGate(ABC):
 
     def _serve_line(self, after: list[Waker]) -> None:
         while self._line and not self._line_is_asleep():
-            state = self._poll(after, waits=True).state
+            share, error = None, None
+            try:
+                state = self._poll(after, waits=True).state
+                share = self._take_share() if state is _READY else None
+            except Exception as raised:  # noqa: BLE001 - it is for whoever is first in line, not for who has come by
+                state, error = _READY, raised
             if state is _PENDING:
                 self._keep(self._look_again)
                 self._line_has_waker = True
                 after += self._nudge_first()
                 return
-            share = self._take_share() if state is _READY else None
-            if share is not None:
+            if share is not None or error is not None:
                 waiter, _ = self._line.popitem(last=False)
-                waiter.share = share
+                waiter.share, waiter.error = share, error
                 after.append(partial(self._ring, waiter))
 
     def _line_is_asleep(self) -> bool:
@@ -383,14 +372,21 @@ class WatchedGate(ABC):
         """Take from every leaf, or from none: one may refuse although it looked open, if others share its ledger."""
         receipts: list[object] = []
         for leaf in self._leaves:
-            receipt = leaf.take()
+            try:
+                receipt = leaf.take()
+            except BaseException:
+                self._undo(receipts)
+                raise
             if receipt is None:
-                for taken, given in zip(self._leaves, receipts, strict=False):  # the leaves before this one
-                    taken.undo(given)
+                self._undo(receipts)
                 assert leaf.look() is not None, "a gate that refuses says why, or it would be asked for ever"
                 return None
             receipts.append(receipt)
         return Share(self, receipts)
+
+    def _undo(self, receipts: Sequence[object]) -> None:
+        for leaf, receipt in zip(self._leaves, receipts, strict=False):  # the leaves that had been taken from
+            leaf.undo(receipt)
 
     def mark(self, leaf: int, source: WakeSource) -> list[Waker]:
         """Take a wake from a leaf, whose lock is held, if this gate waits for it; return the wakers that are due."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -24,6 +25,11 @@ NUMBERS = (1e-9, 1e9)  # between which a rate, a period and a weight are
 AGES_MAX = 100  # running jobs of a full queue that are asked how long they have run
 COUNTED_MAX = 10_000  # waiting jobs of a queue that are counted for whoever looks
 GROUPS_SHOWN = 20
+
+
+def _is(value: Any, *kinds: type) -> bool:
+    """Whether it is one of some kinds; True and False are no numbers."""
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -54,14 +60,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         for name in ("concurrency", "group_concurrency", "burst", "depth"):
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
+            if value is not None and not _is(value, int):  # what is kept must be readable by every claim
+                raise InvalidSetting(name, value, "must be a whole number")
             if value is not None and not 1 <= value < 2**53:
                 raise InvalidSetting(name, value, "must be at least 1; to start nothing, pause the queue")
-        weights = [(f"weight of {name}", weight) for name, weight in self.weights.items()]
-        for name, number in [("rate", self.rate), ("rate_seconds", self.rate_seconds), *weights]:
-            if number is not None and not NUMBERS[0] <= number <= NUMBERS[1]:  # NaN is not, either
+        if not _is(self.weights, dict) or not all(_is(name, str) for name in self.weights):
+            raise InvalidSetting("weights", self.weights, 'must be a dict such as {"acme": 3}')
+        numbers: list[tuple[str, Any]] = [(f"weight of {name}", weight) for name, weight in self.weights.items()]
+        numbers += [("rate", self.rate)] if self.rate is not None else []
+        for name, number in [*numbers, ("rate_seconds", self.rate_seconds)]:
+            if not _is(number, int, float) or not NUMBERS[0] <= number <= NUMBERS[1]:  # NaN is not, either
                 raise InvalidSetting(name, number, "must be a number above 0, and at most a billion")
-        if not self.queue:
+        if not _is(self.queue, str) or not self.queue:
             raise InvalidSetting("queue", self.queue, "must have a name")
 
     @property
