@@ -6,11 +6,11 @@ import math
 import re
 from datetime import timedelta
 
-__all__ = ["Duration", "seconds"]
+__all__ = ["LONGEST_SECONDS", "Duration", "seconds"]
 
 Duration = float | int | str | timedelta
 
-_MAX = 100 * 366 * 86400.0  # a hundred years: beyond, nobody waits, and clocks cannot count
+LONGEST_SECONDS = 100 * 366 * 86400.0  # a hundred years: beyond, nobody waits, and clocks cannot count
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
@@ -30,7 +30,7 @@ def seconds(duration: Duration) -> float:
         value = float(duration) if not isinstance(duration, bool) else math.nan
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"a duration is seconds, 0 or more, a timedelta, or text such as '3d', got {duration!r}")
-    if value > _MAX:
+    if value > LONGEST_SECONDS:
         raise ValueError(f"a duration is a hundred years at most, got {duration!r:.60}")
     return value
 

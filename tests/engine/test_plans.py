@@ -729,7 +729,7 @@ def test_a_fork_reuses_what_came_before_and_calls_no_tool_of_it_again(app: App) 
         await drain(app)
         first = await run.aresult(timeout=5)
         seen.clear()
-        again = await app.afork(run.id, from_node="mail")
+        again = await app.afork(run, from_node="mail", plan=plan.plan().to_dict())
         await drain(app)
         assert await again.aresult(timeout=5) == first
         assert seen == ["mail receipt 2"], "what came before is not called again, nor waited for"
@@ -945,6 +945,47 @@ def test_an_extension_by_nothing_and_one_that_was_refused_are_shown(app: App) ->
         assert await states(app, run.id) == {"none": "done", "twice": "failed", "behind": "stopped"}
 
     play(story())
+
+
+def test_an_extension_that_was_refused_for_another_is_so_on_replay(app: App) -> None:
+    """The one that came first then may come later now: an id is used once, and one tool acts for it."""
+    acted: list[str] = []
+    other = asyncio.Event()
+
+    @app.tool
+    async def act(who: str) -> None:
+        acted.append(who)
+        other.set()
+
+    @app.step
+    async def slowly() -> Extension:
+        await other.wait()
+        return extended("slow")
+
+    @app.step
+    async def at_once() -> Extension:
+        return extended("quick")
+
+    def extended(who: str) -> Extension:
+        draft = Draft()
+        draft.call(act, who=who, id="x")
+        return extend(draft)
+
+    plan = app.plan("p")
+    plan.call(slowly)
+    plan.call(at_once)
+    plan.wait("go")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        await run.asignal("go")
+        await drain(app)
+        with pytest.raises(RunFailed, match="slowly failed: InvalidPlan"):
+            await run.aresult(timeout=5)
+
+    play(story())
+    assert acted == ["quick"]
 
 
 def test_what_a_plan_returns_can_be_said_after_a_run_was_started(app: App) -> None:

@@ -15,7 +15,7 @@ from holdfast.engine.readiness import WorkGate, gate_cards
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
 from holdfast.machines.ready import BudgetExhausted, Busy, Pending, ReadyState, RetryAfter, WakeSource
-from holdfast.ready import raise_violation
+from holdfast.ready import Gate, raise_violation
 from holdfast.store.limits import Held
 from holdfast.store.memory import MemoryStore
 from support.stories import play, quick, until
@@ -225,6 +225,31 @@ async def _waiting(app: App, job: str) -> bool:
 
 async def _ended(app: App, job: str) -> bool:
     return (await app.aget(job)).status == "succeeded"
+
+
+def test_leases_are_renewed_before_a_gate_is_asked_how_it_is() -> None:
+    """It may take its time."""
+    order: list[str] = []
+
+    def asked() -> list[Gate]:
+        order.append("asked")
+        return []
+
+    class Watched(MemoryStore):
+        def commit_blocking(self, batch: Any) -> Any:
+            order.extend(type(command).__name__ for command in batch)
+            return super().commit_blocking(batch)
+
+    async def story() -> None:
+        app = App("shop", config=quick("memory:", lease_seconds=3600))
+        worker = Worker(Watched(), app.entries, app.config, children=app.submission, gates=asked)
+        working = asyncio.create_task(worker.run())
+        await until(lambda: _is("Report" in order))
+        worker.stop()
+        await working
+
+    play(story())
+    assert order[:3] == ["Renew", "asked", "Report"]
 
 
 def test_a_changed_settings_file_takes_effect_without_a_restart(tmp_path: Path) -> None:

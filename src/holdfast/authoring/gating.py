@@ -7,12 +7,12 @@ next call, and goes on when somebody grants it more.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from holdfast.authoring.context import external
 from holdfast.authoring.reporting import reporter
+from holdfast.durations import LONGEST_SECONDS
 from holdfast.errors import HoldfastError, InvalidArguments, NotInsideJob
 
 __all__ = ["RetryAfter", "amounts", "spend"]
@@ -31,9 +31,10 @@ class RetryAfter(HoldfastError):
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         given: object = seconds  # what it is, nobody has checked
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
-            raise InvalidArguments("RetryAfter", f"it takes a finite number of seconds over 0, got {seconds!r}")
-        self.seconds = seconds
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= LONGEST_SECONDS:
+            said = "it takes seconds, over 0 and a hundred years at most"
+            raise InvalidArguments("RetryAfter", f"{said}, got {given!r:.60}")
+        self.seconds = float(given)
         super().__init__(reason or f"asked to come back after {seconds:g} s")
 
 

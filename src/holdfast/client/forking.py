@@ -54,11 +54,11 @@ class Forking(Client):
 
     async def afork(
         self,
-        run_id: str,
+        run_id: str | RunHandle,
         *,
         from_node: str | None = None,
         from_step: str | None = None,
-        plan: Plan | Draft | None = None,
+        plan: Plan | Draft | dict[str, Any] | None = None,
         key: str | None = None,
     ) -> RunHandle:
         """Start a new run that reuses what another has done, up to a node or step, which is done again.
@@ -68,8 +68,9 @@ class Forking(Client):
         is reused is not called again, tools included; what comes behind it is, tools included. The same `key` and the
         same of all this give the same new run.
         """
-        given = plan.plan() if isinstance(plan, Draft) else plan
-        events = await self.aevents(run_id)  # what is large takes a while to check, and others are served meanwhile
+        given = Plan.from_dict(plan) if isinstance(plan, dict) else plan.plan() if isinstance(plan, Draft) else plan
+        name = run_id.id if isinstance(run_id, RunHandle) else run_id
+        events = await self.aevents(name)  # what is large takes a while to check, and others are served meanwhile
         submit = await asyncio.to_thread(forked, events, self.names(), from_node, from_step, given)
         kept("the plan of the fork", submit.plan, self.config.payload_bytes_max)
         if key is not None:

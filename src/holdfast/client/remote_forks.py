@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.client.handle import RunHandle
 from holdfast.client.remote_job import AUTO, as_plain
@@ -25,11 +25,11 @@ class RemoteForks(Client):
 
     async def afork(
         self,
-        run_id: str,
+        run_id: str | RunHandle,
         *,
         from_node: str | None = None,
         from_step: str | None = None,
-        plan: Plan | Draft | None = None,
+        plan: Plan | Draft | dict[str, Any] | None = None,
         key: str | None = None,
     ) -> RunHandle:
         """Start a run anew from where another was; see `Client.afork`. It has a key, so a lost request is repeated."""
@@ -40,5 +40,6 @@ class RemoteForks(Client):
             "idempotency_key": key if key is not None else f"{AUTO}{new_id()}",
         }
         body = {name: value for name, value in said.items() if value is not None}
-        _, record = await self._wire.ask("POST", at_run(run_id, "fork"), RunRecord, body=body, again=True, about=run_id)
+        name = run_id.id if isinstance(run_id, RunHandle) else run_id
+        _, record = await self._wire.ask("POST", at_run(name, "fork"), RunRecord, body=body, again=True, about=name)
         return RunHandle(self, record.run_id)

@@ -80,7 +80,9 @@ class RemoteJob:
         )
 
 
-def as_plain(plan: Plan | Draft) -> dict[str, Any]:
+def as_plain(plan: Plan | Draft | dict[str, Any]) -> dict[str, Any]:
     """Give a plan as it is sent."""
+    if isinstance(plan, dict):
+        return plan
     made: Plan = plan if isinstance(plan, msgspec.Struct) else plan.plan()
     return made.to_dict()

@@ -49,11 +49,11 @@ class Client(LimitVerbs):
     @abstractmethod
     async def afork(
         self,
-        run_id: str,
+        run_id: str | RunHandle,
         *,
         from_node: str | None = None,
         from_step: str | None = None,
-        plan: Plan | Draft | None = None,
+        plan: Plan | Draft | dict[str, Any] | None = None,
         key: str | None = None,
     ) -> RunHandle:
         """Start a new run that reuses what another has done, up to a node of its plan or a step, which is done again.
@@ -201,11 +201,11 @@ class Client(LimitVerbs):
 
     def fork(
         self,
-        run_id: str,
+        run_id: str | RunHandle,
         *,
         from_node: str | None = None,
         from_step: str | None = None,
-        plan: Plan | Draft | None = None,
+        plan: Plan | Draft | dict[str, Any] | None = None,
         key: str | None = None,
     ) -> RunHandle:
         """Start a run anew from where another was; see `afork`."""

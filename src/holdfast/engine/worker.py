@@ -376,11 +376,10 @@ class Worker:
         return msgspec.structs.replace(self._card, slots=self.gate.slots, gates=cards)
 
     def renew(self) -> None:
-        """Renew all leases, from the heartbeat's thread; tell attempts what they have to know."""
+        """Renew all leases, from the heartbeat's thread; tell attempts what they have to know; then report."""
         held = tuple((job, attempt.attempt) for job, attempt in list(self.running.items()))
         try:
-            renewal = Renew(self.name, held, self._config.lease_seconds)
-            leases, _ = self._store.commit_blocking([renewal, Report(self.card())])
+            (leases,) = self._store.commit_blocking([Renew(self.name, held, self._config.lease_seconds)])
         except StoreUnavailable:
             if time.monotonic() - self._renewed > self._config.lease_seconds * 0.8:
                 lost = frozenset(job for job, _ in held)  # nobody may take them yet, and by then we have stopped
@@ -388,6 +387,8 @@ class Worker:
             return
         self._renewed = time.monotonic()
         self._loop.call_soon_threadsafe(self._told, leases, dict(held))
+        with contextlib.suppress(StoreUnavailable):
+            self._store.commit_blocking([Report(self.card())])  # behind it: a gate may take its time to say how it is
 
     def _told(self, leases: Leases, held: Mapping[str, int] = {}) -> None:
         for job in leases.lost:

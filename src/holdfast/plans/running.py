@@ -1,10 +1,9 @@
 """Runs a plan: code of a job like any other, that asks its conductor for calls, waits, children and nothing else.
 
 Every node that can go on does, up to the plan's limit of calls at once; waits, sleeps and children take none of it, nor
-does a call that is in doubt or tried again much later, and the engine lets go of the job only when they are all that is
-left. A node that fails stops what depends on it and
-nothing else; when nothing is left to do, the job fails with every failure listed. With `fail_fast` nothing more is
-begun after the first, and waits are given up; what is under way is ended in order, for a tool cannot be taken back.
+does a call in doubt or tried again much later, and the engine lets go of the job only when they are all that is left.
+A node that fails stops what depends on it and nothing else; at the end the job fails with every failure listed. With
+`fail_fast` no more is begun after the first, waits are given up, and what is under way is ended in order.
 
 Nothing here is recorded that the engine would not record of code: a call is known by the id of its node, its arguments
 are written as the plan has them, and a replay finds what was recorded, in any order.
@@ -335,9 +334,12 @@ class _Running:
         if more is None:
             return self._end(name, result)
         try:
-            wider = self._wider(Plan.from_dict(more), name)
+            wider, refused = self._wider(Plan.from_dict(more), name), None
         except InvalidPlan as error:
-            self._failed(name, StepFailed(name, "InvalidPlan", str(error)))
+            wider, refused = self._plan, str(error)
+        # What was refused because of another stays so on replay, in whichever order they come: no id is used twice.
+        if (refused := self._conductor.recorded(f"extension:{name}", lambda: refused) or refused) is not None:
+            self._failed(name, StepFailed(name, "InvalidPlan", refused))
             return self._lost(name)
         new = wider.nodes[len(self._plan.nodes) :]
         self._plan = wider

@@ -11,7 +11,6 @@ a composition that nobody uses any more is forgotten.
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 import weakref
 from abc import abstractmethod
@@ -29,10 +28,13 @@ __all__ = ["LeafGate", "positive", "whole"]
 _numbers = itertools.count(1)
 
 
+MOST = 1e12  # of anything: with millionths it is still counted exactly
+
+
 def positive(name: str, value: object) -> float:
-    """Give a finite number over 0, or refuse it by the name of its setting."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value > 0 and math.isfinite(value)):
-        raise InvalidSetting(name, value, "it must be a finite number over 0")
+    """Give a number over 0 that can be counted with, or refuse it by the name of its setting."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MOST:
+        raise InvalidSetting(name, value, f"it must be a number over 0, {MOST:g} at most")
     return value
 
 
