@@ -20,12 +20,15 @@ demo: $(READY)  ## a job, a kill -9 in the middle of it, the recovery, the verif
 # The exhaustive ones, which need no coverage and would be slowed by it.
 WALKS := tests/machines/test_every_stream.py tests/ready/test_interleavings.py tests/ready/test_gate_interleavings.py
 
+# One more than there are cores: many tests wait for processes of their own.
+SIDE_BY_SIDE = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+
 test: $(READY)  ## all tests, with full branch coverage of the machines and gates
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -q -n auto --dist worksteal tests/machines tests/ready $(WALKS:%=--ignore=%)
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='src/holdfast/machines/*,src/holdfast/ready/*' --fail-under=100
-	$(BIN)/python -m pytest -n auto --dist worksteal $(WALKS) tests/engine tests/store tests/surfaces tests/tidy
+	$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --dist worksteal $(WALKS) tests/engine tests/store tests/surfaces tests/tidy
 
 coverage: $(READY)  ## how much of the whole the tests run through: slower than the tests alone
 	@rm -f .coverage .coverage.*
