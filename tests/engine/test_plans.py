@@ -24,6 +24,7 @@ from holdfast.plans import Draft, Extension
 from holdfast.plans.past import Past
 from holdfast.plans.states import Course
 from holdfast.ready import ConcurrencyGate
+from holdfast.store import Bury, Reclaim
 from support.codec import HmacCodec
 from support.stories import drain, play, until
 
@@ -986,6 +987,85 @@ def test_an_extension_that_was_refused_for_another_is_so_on_replay(app: App) -> 
 
     play(story())
     assert acted == ["quick"]
+
+
+def test_data_that_looks_like_an_extension_is_none(app: App) -> None:
+    @app.tool
+    async def pay(who: str) -> str:
+        raise AssertionError(who)
+
+    @app.step
+    async def fetch() -> Any:
+        return {"$extend": {"nodes": [{"id": "x", "kind": "call", "call": "pay", "args": {"who": "a stranger"}}]}}
+
+    plan = app.plan("p")
+    plan.call(fetch)
+    plan.call(pay, who="nobody", after=plan.wait("never"))
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        assert await states(app, run.id) == {"fetch": "failed", "never": "waiting", "pay": "pending"}
+        (failed,) = [event for event in await run.aevents() if event.type == "node_finished"]
+        assert "return extend(plan)" in str(failed.payload)
+
+    play(story())
+
+
+def test_what_fails_fast_begins_nothing_after_a_crash(app: App) -> None:
+    """Whatever was recorded is read in another order than it came."""
+    acted: list[str] = []
+    hanging = asyncio.Event()
+
+    @app.step
+    async def slow() -> None:
+        if acted == []:
+            acted.append("slow")
+            hanging.set()
+            await asyncio.Event().wait()
+
+    @app.step
+    async def good() -> None:
+        await broke.wait()
+
+    @app.step
+    async def bad() -> None:
+        raise ValueError("no")
+
+    @app.tool
+    async def act() -> None:
+        acted.append("act")
+
+    broke = asyncio.Event()
+    plan = app.plan("p", policy="fail_fast")
+    begun = plan.call(good)
+    plan.call(slow)
+    plan.call(bad)
+    plan.call(act, after=begun)
+
+    async def story() -> None:
+        run = await plan.astart()
+        working = asyncio.create_task(app.worker(name="w").arun())
+        await hanging.wait()
+        await until(lambda: _has(app, run.id, "run:stopped"))
+        broke.set()
+        await until(lambda: _has(app, run.id, "good:good", "node_finished"))
+        working.cancel()
+        await asyncio.wait([working])
+        await app.store().commit([Bury("w"), Reclaim()])
+        await drain(app)
+        with pytest.raises(RunFailed, match="bad: "):
+            await run.aresult(timeout=5)
+        assert acted == ["slow"]
+        await app.aretry(run.id, actor="ann", reason="mended")
+        await drain(app)
+        assert acted == ["slow", "act"], "a new run is not stopped by what stopped the one before"
+
+    play(story())
+
+
+async def _has(app: App, run: str, node: str, kind: str = "value_recorded") -> bool:
+    return any(one.type == kind and one.payload.get("node") == node for one in await app.aevents(run))
 
 
 def test_what_a_plan_returns_can_be_said_after_a_run_was_started(app: App) -> None:

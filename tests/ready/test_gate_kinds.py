@@ -561,6 +561,7 @@ def test_a_composition_that_nobody_uses_is_forgotten(clock: Clock) -> None:
         (lambda: ConcurrencyGate(2.5), "limit=2.5: it must be a whole number"),  # type: ignore[arg-type]
         (lambda: ConcurrencyGate(1).set_limit(-1), "limit=-1: it must be a whole number"),
         (lambda: ConcurrencyGate(1, name=""), "name='': a gate is counted and shown by its name"),
+        (lambda: ConcurrencyGate(1, name="\ud800"), "it must be text that can be shown"),
         (lambda: ConcurrencyGate(1, now=3), "now=3: it must be a function that gives seconds"),  # type: ignore[arg-type]
         (lambda: RateGate(0), "rate=0: it must be a number over 0, 1e+12 at most"),
         (lambda: RateGate(float("nan")), "rate=nan: it must be a number over 0, 1e+12 at most"),
@@ -638,6 +639,21 @@ def test_a_ledger_that_is_away_takes_nothing_of_the_other_gates(clock: Clock) ->
         gate.try_acquire()
     assert slots.taken == 0
     taken(gate)
+
+
+def test_what_a_ledger_that_is_away_cannot_take_back_stays_spent_and_the_rest_is_given_back(clock: Clock) -> None:
+    slots, ledger = ConcurrencyGate(1, now=clock), Away()
+
+    class Breaks(MemoryLedger):
+        def take(self, budget: str, window_start: float, millionths: int, limit: int | None) -> bool:
+            del budget, window_start, millionths, limit
+            ledger.takes = 1  # it goes away, too
+            raise OSError("away")
+
+    kinds = slots, BudgetGate(9, per=10, ledger=ledger, now=clock), BudgetGate(9, per=10, ledger=Breaks(), now=clock)
+    with pytest.raises(OSError, match="away"):
+        all_of(*kinds, on_violation=STRICT).try_acquire()
+    assert (slots.taken, ledger.takes) == (0, 0)
 
 
 def test_a_ledger_that_is_away_is_told_to_the_first_in_line_and_not_to_who_releases(clock: Clock) -> None:

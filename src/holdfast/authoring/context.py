@@ -66,6 +66,10 @@ class Conductor(Protocol):
         """Give a value that was recorded under this name, or make it and record it."""
         ...
 
+    def known(self, node: str) -> Any:
+        """Give a value that was recorded under this name; None if none was."""
+        ...
+
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Give the job's recorded plan; if it has none, record the one that was made, if one was."""
         ...

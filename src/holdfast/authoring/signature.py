@@ -27,7 +27,7 @@ from holdfast.authoring.redaction import holds
 from holdfast.authoring.secrets import FIELD, Secret, Vault, identity, is_kept, secret_hint, sent
 from holdfast.errors import InvalidArguments, InvalidResult, PayloadTooLarge
 
-__all__ = ["Signature", "fingerprint", "named", "outgoing", "own", "payload"]
+__all__ = ["EXTENDS", "Signature", "fingerprint", "named", "outgoing", "own", "payload"]
 
 RESERVED = "holdfast:"
 NAME_MAX = 1000  # characters of a key
@@ -35,6 +35,7 @@ DEPTH_MAX = 60  # an event may nest 64 levels: these, and the few around a value
 
 _canonical = msgspec.json.Encoder(order="sorted")
 _encode = msgspec.json.Encoder().encode
+EXTENDS = "$extend"  # alone in what a step of a plan gives: it adds nodes
 _SECRET = f'"{FIELD}"'.encode()
 
 
@@ -188,6 +189,18 @@ class Signature:
             raise InvalidResult(self._name, str(error)) from error
         _limit(f"the result of {self._name}", len(written), bytes_max)
         return plain
+
+    def encode_outcome(self, value: Any, bytes_max: int | None = None) -> Any:
+        """Give the result of a step or tool as a JSON value, which adds to a plan only if that was meant.
+
+        Raises:
+            InvalidResult: as above; or somebody else's data would add to a plan.
+            PayloadTooLarge: it has more than `bytes_max` bytes.
+        """
+        if isinstance(value, dict) and value.keys() == {EXTENDS}:
+            said = f"a dict with {EXTENDS!r} alone would add nodes to a plan, whoever wrote it: return extend(plan)"
+            raise InvalidResult(self._name, said)
+        return self.encode_result(value, bytes_max)
 
     def decode_result(self, plain: Any) -> Any:
         """Give the value that a stored result stands for, typed as the function says."""

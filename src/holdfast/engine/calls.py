@@ -155,7 +155,7 @@ class Calls:
             await attempt.durable()  # declaration before action (E4)
         try:
             result = await self._produced(call, node, plain)
-            value = call.signature.encode_result(result, attempt.config.payload_bytes_max)
+            value = call.signature.encode_outcome(result, attempt.config.payload_bytes_max)
         except _TimedOut:
             self._note(call, node, TimeoutError("step timeout"))
             if call.tool and node not in self._not_begun:
@@ -237,7 +237,7 @@ class Calls:
         def late(value: Any, error: str | None) -> None:
             try:
                 most = attempt.config.payload_bytes_max
-                plain = call.signature.encode_result(value, most) if error is None else None
+                plain = call.signature.encode_outcome(value, most) if error is None else None
             except (InvalidResult, PayloadTooLarge) as unkept:
                 plain, error = None, str(unkept)
             attempt.outcomes.late(node, number, plain, error)
@@ -306,7 +306,7 @@ class Calls:
         del attempt.replay.in_doubt[node]
         match answer.get("answer"):
             case "done":
-                value = call.signature.encode_result(answer.get("result"), attempt.config.payload_bytes_max)
+                value = call.signature.encode_outcome(answer.get("result"), attempt.config.payload_bytes_max)
                 await attempt.outcomes.succeeded(call, node, value)
                 return Success(value)
             case "not_done":
@@ -322,7 +322,7 @@ class Calls:
     def _fits(self, call: Call[..., Any], answer: dict[str, Any]) -> bool:
         """Whether an operator's answer can be the tool's result; if not, he is asked again, and nothing is lost."""
         try:
-            call.signature.encode_result(answer.get("result"), self._attempt.config.payload_bytes_max)
+            call.signature.encode_outcome(answer.get("result"), self._attempt.config.payload_bytes_max)
         except (InvalidResult, PayloadTooLarge):
             return answer.get("answer") != "done"
         return True

@@ -198,6 +198,10 @@ class Rehearsal:
         """Give a recorded value, or make one."""
         return self._replay.values[node] if node in self._replay.values else make()
 
+    def known(self, node: str) -> Any:
+        """Give a recorded value, if there is one."""
+        return self._replay.values.get(node)
+
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Give the recorded plan, or the one that was made."""
         return self._replay.plan if self._replay.plan is not None else made

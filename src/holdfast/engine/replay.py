@@ -30,6 +30,7 @@ from holdfast.machines.rules import is_failure
 __all__ = ["Failure", "Replay", "Success"]
 
 
+OF_A_RUN = "run:"  # how the names of values begin that hold for one run and not for the next
 _HISTORY = frozenset(kind.value for kind in HistoryEvent)
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # what a branch has asked for so far, in one number
 
@@ -126,6 +127,7 @@ class Replay:
             self._forgive()
         elif event.type == JobEvent.FAILED:
             self._ended_by = event.payload.get("nodes") or []
+            self.values = {name: value for name, value in self.values.items() if not name.startswith(OF_A_RUN)}
 
     def _forgive(self) -> None:
         """An operator has the job tried again: what it failed of is called again, and has all its retries (R4)."""

@@ -46,6 +46,10 @@ class Values:
             attempt.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": attempt.replay.values[node]}))
         return attempt.replay.values[node]
 
+    def known(self, node: str) -> Any:
+        """Give a value that was recorded, if it was."""
+        return cast("Attempt", self).replay.values.get(node)
+
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Give the recorded plan; without one, record the one that was made, once and for all (E11)."""
         attempt = cast("Attempt", self)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.authoring.signature import EXTENDS
 from holdfast.errors import InvalidPlan
 from holdfast.plans import shapes
 
@@ -43,7 +44,7 @@ LIMIT = 100  # nodes at once, unless the plan says otherwise
 PROBLEMS_MAX = 100  # that are told; whoever has so many has made one mistake many times
 VALUES_MAX = 1_000_000  # of one YAML file, with its anchors unfolded
 MORE = "and more: mend these first"
-REF, LITERAL, EXTEND = "$ref", "$literal", "$extend"
+REF, LITERAL, EXTEND = "$ref", "$literal", EXTENDS
 SCALARS = frozenset({int, str, float, bool, type(None)})  # which hold no references
 
 Time = float | int | str | None

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.authoring.context import Conductor, Place, current, place
 from holdfast.durations import seconds
-from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed, WaitTimeout
+from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
 from holdfast.plans.calling import Calling
 from holdfast.plans.checking import Names, problems
 from holdfast.plans.graph import Graph, Missing, dig, filled
@@ -36,36 +36,12 @@ from holdfast.plans.model import (
     WaitNode,
     extension_of,
 )
+from holdfast.plans.units import Map, Unit, told, waits
 
 __all__ = ["run"]
 
 DONE, FAILED, SKIPPED = "done", "failed", "skipped"
-
-
-class _Unit:
-    """Something that can be begun: a node, or one item of a map."""
-
-    __slots__ = ("index", "item", "left", "node")
-
-    def __init__(self, node: Node, index: int | None = None, item: Any = None) -> None:
-        self.left = False  # whether it has given its place to others
-        self.node = node
-        self.index = index
-        self.item = item
-
-    @property
-    def name(self) -> str:
-        return self.node.id if self.index is None else f"{self.node.id}[{self.index}]"
-
-
-class _Map:
-    """A map under way: items that wait for their turn, results that are there, how many are open."""
-
-    def __init__(self, node: MapNode, items: list[Any]) -> None:
-        self.waiting = deque(_Unit(node, index, item) for index, item in enumerate(items))
-        self.results: list[Any] = [None] * len(items)
-        self.open = len(items)
-        self.failed = False
+STOPPED = "run:stopped"  # the name of what is recorded at a failure that ends a plan
 
 
 async def run(plan: Plan, given: Mapping[str, Any], names: Names) -> Any:
@@ -86,12 +62,16 @@ class _Running:
         self._graph = Graph(plan.nodes)
         self._left = {name: len(needs) for name, needs in self._graph.needs.items()}
         self._ended: dict[str, str] = {}
-        self._rough = False  # whether anything has failed or was skipped: until then, what waits for nothing begins
+        self._stopped: list[str] | None = conductor.known(STOPPED)  # what had begun when a failure ended the rest
+        self._begun: set[str] = set()
+        self._rough = (
+            self._stopped is not None
+        )  # whether anything has failed or was skipped: until then, what waits for nothing begins
         defaults = {name: one.default for name, one in plan.input.items() if one.default is not msgspec.UNSET}
         self._results: dict[str, Any] = {"input": {**defaults, **given}}
         self._failures: list[tuple[str, Exception]] = []
-        self._ready: deque[_Unit] = deque()
-        self._maps: dict[str, _Map] = {}
+        self._ready: deque[Unit] = deque()
+        self._maps: dict[str, Map] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiters: set[asyncio.Task[None]] = set()  # those of them that only wait
         self._runners = 0
@@ -125,7 +105,7 @@ class _Running:
                 continue
             node = self._graph.nodes[name]
             if type(node) is CallNode:  # most are
-                self._ready.append(_Unit(node))
+                self._ready.append(Unit(node))
             else:
                 names += self._begin(node)
 
@@ -140,7 +120,7 @@ class _Running:
 
     def _fate(self, name: str) -> str | None:
         """How a node ends that is not begun; None if it is to begin."""
-        if self._failures and self._plan.policy == "fail_fast":
+        if (self._failures and self._plan.policy == "fail_fast") or (self._stopped and name not in self._stopped):
             return FAILED
         ends = {self._ended[other] for other in self._graph.needs[name]}
         if FAILED in ends:
@@ -154,6 +134,7 @@ class _Running:
 
     def _begin(self, node: Node) -> list[str]:
         """Begin a node; those that it frees at once, because it needs nobody else to end."""
+        self._begun.add(node.id)
         try:
             if isinstance(node, ChoiceNode):
                 chosen = node.chosen(filled(node.value, self._look_up))
@@ -162,14 +143,14 @@ class _Running:
                 items = _listed(filled(node.over, self._look_up))
                 if not items:
                     return self._end(node.id, [])
-                made = self._maps[node.id] = _Map(node, items)
+                made = self._maps[node.id] = Map(node, items)
                 for _ in range(min(node.limit or len(items), len(items))):
                     self._offer(made.waiting.popleft())
                 return []
         except Missing as error:
             self._failed(node.id, StepFailed(node.id, "Missing", str(error)))
             return self._lost(node.id)
-        self._offer(_Unit(node))
+        self._offer(Unit(node))
         return []
 
     def _end(self, name: str, result: Any) -> list[str]:
@@ -183,6 +164,7 @@ class _Running:
         self._rough = True
         if self._plan.policy == "fail_fast":
             self._ready.clear()
+            self._conductor.recorded(STOPPED, lambda: sorted(self._begun))  # a replay hears of it at once
             for waiter in self._waiters:
                 waiter.cancel()
 
@@ -193,10 +175,10 @@ class _Running:
 
     # Who does it
 
-    def _offer(self, unit: _Unit) -> None:
+    def _offer(self, unit: Unit) -> None:
         """Have a unit begun: a wait at once, for it takes no place; a call when there is one."""
-        if _waits(unit.node):
-            self._spawn(self._wait(unit), self._waiters)
+        if waits(unit.node):
+            self._waiters.add(self._spawn(self._wait(unit)))
         else:
             self._ready.append(unit)
 
@@ -206,12 +188,11 @@ class _Running:
             self._runners += 1
             self._spawn(self._work(self._ready.popleft()))
 
-    def _spawn(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]] | None = None) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
-        if among is not None:
-            among.add(task)
+        return task
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -224,7 +205,7 @@ class _Running:
         elif not self._tasks:
             self._over.set_result(None)
 
-    async def _work(self, unit: _Unit) -> None:
+    async def _work(self, unit: Unit) -> None:
         """Make one call after the other, while there are some: a chain of nodes is one task."""
         while True:
             await self._one(unit)
@@ -237,7 +218,7 @@ class _Running:
             self._go_on()
         self._runners -= 1
 
-    def _leave(self, unit: _Unit) -> None:
+    def _leave(self, unit: Unit) -> None:
         """A call waits for another attempt: others take its place among the calls, and among the items of its map."""
         if unit.left:
             return
@@ -247,18 +228,19 @@ class _Running:
             self._next_item(self._maps[unit.node.id])
         self._go_on()
 
-    def _next_item(self, made: _Map) -> None:
+    def _next_item(self, made: Map) -> None:
         if made.waiting and not (self._failures and self._plan.policy == "fail_fast"):
             self._offer(made.waiting.popleft())
 
-    async def _wait(self, unit: _Unit) -> None:
+    async def _wait(self, unit: Unit) -> None:
         """Wait at one place; then have those called that waited for it."""
         await self._one(unit)
         self._go_on()
 
-    async def _one(self, unit: _Unit) -> None:
+    async def _one(self, unit: Unit) -> None:
         """Do what a unit says, and see what that makes possible."""
         result, failed = None, False
+        self._begun.add(unit.node.id)
         try:
             node = unit.node
             if type(node) is CallNode:  # most are
@@ -269,14 +251,14 @@ class _Running:
                 result = await self._act(unit)
         except (HoldfastError, Missing) as error:
             failed = True
-            self._failed(unit.name, _told(unit, error))
+            self._failed(unit.name, told(unit, error))
         if unit.index is not None:
             freed = self._item(unit, result, failed=failed)
         else:
             freed = self._lost(unit.name) if failed else self._extended(unit, result)
         self._settle(freed)
 
-    def _item(self, unit: _Unit, result: Any, *, failed: bool) -> list[str]:
+    def _item(self, unit: Unit, result: Any, *, failed: bool) -> list[str]:
         """An item of a map has ended; what its map frees if that was the last."""
         made = self._maps[unit.node.id]
         made.results[unit.index or 0] = result
@@ -289,7 +271,7 @@ class _Running:
         del self._maps[unit.node.id]
         return self._lost(unit.node.id) if made.failed else self._end(unit.node.id, made.results)
 
-    async def _act(self, unit: _Unit) -> Any:
+    async def _act(self, unit: Unit) -> Any:
         node = unit.node
         look_up = partial(self._look_up_in, unit) if unit.index is not None else self._look_up
         match node:
@@ -321,13 +303,13 @@ class _Running:
         except Missing as error:
             raise Missing(f"{ref:.100}: {error}") from None
 
-    def _look_up_in(self, unit: _Unit, ref: str) -> Any:
+    def _look_up_in(self, unit: Unit, ref: str) -> Any:
         name, _, path = ref.partition(".")
         if name == "index":
             return unit.index
         return dig(unit.item, path) if name == "item" else self._look_up(ref)
 
-    def _extended(self, unit: _Unit, result: Any) -> list[str]:
+    def _extended(self, unit: Unit, result: Any) -> list[str]:
         """Keep what a node gave; if it extends the plan, add the nodes."""
         name = unit.node.id
         more = extension_of(result) if type(unit.node) is CallNode else None  # what a signal says is never a plan
@@ -373,18 +355,6 @@ class _Running:
         failed = PlanFailed(self._plan.name, count, listed)
         failed.__cause__ = ExceptionGroup("nodes of the plan", [error for _, error in self._failures])
         return failed
-
-
-def _waits(node: Node) -> bool:
-    return isinstance(node, (WaitNode, SleepNode, JobNode)) or (isinstance(node, MapNode) and node.job is not None)
-
-
-def _told(unit: _Unit, error: Exception) -> Exception:
-    """Give a node's failure as one that says which node it was: an operator's retry has it done again."""
-    if isinstance(error, StepFailed):
-        return error
-    node = f"wait:{unit.name}" if isinstance(error, WaitTimeout) else ""
-    return StepFailed(unit.name, type(error).__name__, str(error), node)
 
 
 def _listed(given: Any) -> list[Any]:
