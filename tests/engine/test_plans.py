@@ -1012,6 +1012,25 @@ def test_data_that_looks_like_an_extension_is_none(app: App) -> None:
     play(story())
 
 
+def test_an_item_of_a_map_does_not_extend_the_plan(app: App) -> None:
+    @app.step
+    async def more(number: int) -> Extension:
+        draft = Draft()
+        draft.call(more, number=number, id=f"n{number}")
+        return extend(draft)
+
+    plan = app.plan("p")
+    plan.map(more, [1], number=plan.item, id="each")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        with pytest.raises(RunFailed, match=r"each\[0\].*an item of a map adds no nodes to a plan: extend it"):
+            await run.aresult(timeout=5)
+
+    play(story())
+
+
 def test_what_fails_fast_begins_nothing_after_a_crash(app: App) -> None:
     """Whatever was recorded is read in another order than it came."""
     acted: list[str] = []

@@ -277,7 +277,10 @@ class _Running:
         match node:
             case MapNode(call=str()):
                 place.set(Place(unit.name, node.args, partial(self._leave, unit)))
-                return await self._conductor.call(self._calling.call(node), (), filled(node.args, look_up))
+                given = await self._conductor.call(self._calling.call(node), (), filled(node.args, look_up))
+                if extension_of(given) is not None:
+                    raise Missing("an item of a map adds no nodes to a plan: extend it in a node of its own")
+                return given
             case JobNode() | MapNode():
                 place.set(Place(unit.name, node.args))
                 return await self._conductor.child(self._calling.job(node), (), filled(node.args, look_up))
