@@ -287,7 +287,7 @@ def test_a_worker_that_still_runs_on_the_source_writes_nothing_and_its_tool_is_n
         "@app.job\nasync def pay() -> str:\n    return await charge(await price())\n"
         "@app.job\nasync def note(text: str) -> str:\n    return text\n"
     )
-    shell.environment["HOLDFAST_LEASE_SECONDS"] = "3"
+    shell.environment["HOLDFAST_LEASE_SECONDS"] = "30"  # it gives its job up by itself when it could not renew for long
     run = shell.run("start", str(target), "pay")
     source = shell.environment["HOLDFAST_URL"]
     place = f"{server().url}?schema={fresh_schema()}"
