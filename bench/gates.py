@@ -73,7 +73,7 @@ def under_stress(name: str, folder: Path, seconds: float) -> bool:
     print(f"{name}: {tally}", flush=True)
     told = asyncio.run(overload(url("overload"), seconds))
     print(f"{name}: {told}", flush=True)
-    return tally.is_exact() and told.as_declared()
+    return tally.is_exact() and told.as_declared() and told.in_time()
 
 
 def main() -> int:

