@@ -281,3 +281,32 @@ def test_a_workers_turn_costs_the_same_however_many_jobs_are_queued(tmp_path: Pa
     few = with_store(tmp_path / "few.db", lambda store: instructions(store, 50))
     many = with_store(tmp_path / "many.db", lambda store: instructions(store, 5_000))
     assert 0 < many < few * 1.1
+
+
+def test_a_batch_asks_for_the_interpreters_lock_a_few_times_however_many_rows_it_writes(tmp_path: Path) -> None:
+    """After each statement SQLite asks for it, and waits up to 5 ms if somebody's code is busy in another thread."""
+
+    async def statements(store: SqliteStore, jobs: int) -> list[int]:
+        names, counts = [f"j{number:05}" for number in range(jobs)], [0]
+
+        def one_more(_text: str, _nanoseconds: int) -> None:
+            counts[-1] += 1
+
+        claim = Claim(worker="w", entries=ENTRIES, queues=None, limit=jobs, lease_seconds=60)
+        store._write_connection.set_profile(one_more)
+        await store.commit([submit(name) for name in names])
+        (claims,) = await store.commit([claim])
+        assert len(claims) == jobs
+        for event in (("step_started", {"step": "s", "number": 0}), ("job_completed", {})):
+            counts.append(0)
+            written = await store.commit([Append(name, 1, (event,)) for name in names])
+            assert not [answer for answer in written if isinstance(answer, Exception)]
+        rows = [await store.get(name) for name in names]
+        assert {row.state for row in rows if row is not None} == {JobState.COMPLETED}
+        for name in names:
+            assert check(await store.events(name)) == []
+        return counts
+
+    few = with_store(tmp_path / "few.db", lambda store: statements(store, 4))
+    many = with_store(tmp_path / "many.db", lambda store: statements(store, 509))  # of no even size
+    assert all(larger <= smaller + 4 * 9 for smaller, larger in zip(few, many, strict=True))

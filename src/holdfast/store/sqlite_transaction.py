@@ -26,15 +26,16 @@ from holdfast.store.sql_rows import (
     signal_payload,
 )
 from holdfast.store.sqlite_limits import SqliteLimits
+from holdfast.store.sqlite_many import inserts, updates
 
 __all__ = ["Transaction"]
 
-_INSERT_EVENT = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_INSERT_JOB = f"INSERT INTO jobs ({', '.join(JOB_WRITTEN)}) VALUES ({', '.join('?' * len(JOB_WRITTEN))})"
-# Fixed facts are never written again; `id` comes last, as the key.
-_CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
-_UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _CHANGING)} WHERE id = ?"
-_GROW_JOB = "UPDATE jobs SET version = ?, head = ?, updated_at = ? WHERE id = ?"
+_INSERT_EVENTS = inserts("events", EVENT_COLUMNS.split(", "))
+_INSERT_JOBS = inserts("jobs", JOB_WRITTEN)
+_INSERT_ATTRIBUTES = inserts("attributes", ["name", "value", "job"])
+_CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]  # fixed facts are never written again
+_UPDATE_JOBS = updates("jobs", _CHANGING)
+_GROW_JOBS = updates("jobs", ["version", "head", "updated_at"])
 # Which index is meant is said: left alone, SQLite walks every queued job, for it does not know how many there are.
 _CLAIMABLE = (
     "SELECT -priority, due_at, id FROM jobs INDEXED BY jobs_claimable"
@@ -215,7 +216,7 @@ class Transaction(SqliteLimits):
 
     def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
         """Have jobs found by their attributes."""
-        self._connection.executemany("INSERT INTO attributes (name, value, job) VALUES (?, ?, ?)", rows)
+        _INSERT_ATTRIBUTES.run(self._connection, rows)
 
     def put_progress(self, job: str, number: int, said: bytes) -> None:
         """Keep what a run reports."""
@@ -244,11 +245,11 @@ class Transaction(SqliteLimits):
 
     def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Write rows, many with each statement."""
-        self._connection.executemany(_INSERT_EVENT, (event_row(event, payload) for event, payload in sealed))
-        self._connection.executemany(_INSERT_JOB, (job_row(job, self.now) for job in new))
-        self._connection.executemany(_GROW_JOB, ((job.version, job.head, job.updated_at, job.id) for job in grown))
-        rows = ((*job_row(job, self.now)[-len(_CHANGING) :], job.id) for job in changed)
-        self._connection.executemany(_UPDATE_JOB, rows)
+        _INSERT_EVENTS.run(self._connection, [event_row(event, payload) for event, payload in sealed])
+        _INSERT_JOBS.run(self._connection, [job_row(job, self.now) for job in new])
+        _GROW_JOBS.run(self._connection, [(job.id, job.version, job.head, job.updated_at) for job in grown])
+        rows = [(job.id, *job_row(job, self.now)[-len(_CHANGING) :]) for job in changed]
+        _UPDATE_JOBS.run(self._connection, rows)
 
     def _names(self, sql: str, bindings: tuple[Any, ...]) -> list[str]:
         return [name for (name,) in self._connection.execute(sql, bindings)]
