@@ -395,6 +395,6 @@ class App(Planning, StoreLimits, StoreGates, Forking):
 
     def _journal(self) -> Journal:
         loop = asyncio.get_running_loop()
-        if loop not in self._journals:
-            self._journals[loop] = Journal(self._store())
-        return self._journals[loop]
+        if (found := self._journals.get(loop)) is None:
+            found = self._journals[loop] = Journal(self._store())
+        return found

@@ -43,14 +43,9 @@ def following(job: JobFunction[..., Any], plan: dict[str, Any]) -> JobFunction[.
     return made
 
 
-_NOTHING = (None,) * 6
-
-
 def chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
     """Give the job with the options that a creation asks for; the everyday one asks for none."""
-    named = creation.idempotency_key, creation.queue, creation.group
-    asked = *named, creation.deadline, creation.delay, creation.budget
-    if asked == _NOTHING and not creation.priority and not creation.attributes:
+    if creation == Creation(plugin_id=creation.plugin_id, entry_id=creation.entry_id, args=creation.args):
         return function
     wanted = {
         "key": creation.idempotency_key,

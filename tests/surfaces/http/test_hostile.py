@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import App
 from holdfast.server import Limits, asgi
-from holdfast.surfaces.http import listening
+from holdfast.surfaces.http import listening, protocol
 from holdfast.surfaces.http.limits import check_json
 from holdfast.surfaces.http.problems import Problem
 from support.stories import play
@@ -213,7 +213,7 @@ def raw(url: str, sent: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", ["httptools", "h11"])
 def test_a_head_that_never_ends_is_cut_off(small: App, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
     with serving(asgi(small), name) as url:
         for sent in (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", b"", b"\r\n"):
             with contextlib.suppress(ConnectionResetError):
@@ -236,6 +236,52 @@ def test_a_head_that_is_too_large_is_refused_before_it_is_kept(small: App, name:
         assert b" 200 " not in answer
         for _ in range(3):
             assert httpx.get(f"{url}/healthz").status_code == 200
+
+
+def statuses(url: str, pieces: list[bytes], count: int) -> list[int]:
+    """Send pieces over one connection, and read so many answers."""
+    found = []
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+        with connection.makefile("rb") as stream:
+            for _ in range(count):
+                found.append(int(stream.readline().split()[1]))
+                heads = dict(line.lower().split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
+                stream.read(int(heads[b"content-length"]))
+    return found
+
+
+OK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+TOO_MUCH = {
+    "path": (414, b"GET /" + b"p" * 3000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "query": (414, b"GET /healthz?" + b"q" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "headers": (431, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 17_000 + b"\r\n\r\n"),
+    "body": (413, b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300\r\n\r\n" + b"b" * 300),
+}
+
+
+@pytest.mark.parametrize("name", ["httptools", "h11"])
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_what_is_too_large_is_refused_wherever_it_stands_among_requests(small: App, name: str, what: str) -> None:
+    status, sent = TOO_MUCH[what]
+    with serving(asgi(small, limits=Limits(body_bytes=200)), name) as url:
+        assert statuses(url, [sent], 1) == [status]
+        assert statuses(url, [OK, sent[:40], sent[40:]], 2) == [200, status]
+        assert statuses(url, [OK + sent, OK], 3) == [200, status, 200]
+
+
+@pytest.mark.parametrize("name", ["httptools", "h11"])
+def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not(
+    small: App, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "IDLE_SECONDS", 0.2)
+    run = small.start("ask")
+    with serving(asgi(small, limits=Limits(heartbeat_seconds=0.05, stream_seconds=1.0)), name) as url:
+        assert raw(url, OK + OK).count(b" 200 ") == 2, "and it came to its end"
+        stream = f"GET /api/v1/runs/{run.id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        told = raw(url, OK + stream)  # lasts five times as long as an idle connection
+    assert told.endswith(b"0\r\n\r\n"), "the stream came to its own end"
 
 
 @pytest.mark.parametrize(

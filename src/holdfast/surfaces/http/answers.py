@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["WHOLE", "Answer", "Receive", "Scope", "Send", "StreamAnswer", "encode", "json"]
+__all__ = ["DIRECT", "Answer", "Headers", "Receive", "Scope", "Send", "StreamAnswer", "encode", "json"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
-WHOLE = "holdfast.whole"  # an extension of our own server: take a whole answer at once; whether it did
+DIRECT = "holdfast.direct"  # an extension of our own server: the short way for what is small and whole
 
 SAFE = [
     (b"x-content-type-options", b"nosniff"),

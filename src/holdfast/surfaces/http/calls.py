@@ -12,7 +12,7 @@ import msgspec
 from holdfast.client.verbs import Client
 from holdfast.errors import InvalidArguments, UnknownJob
 from holdfast.surfaces.http.answers import Receive, Scope
-from holdfast.surfaces.http.limits import Limits, check_json, read_body
+from holdfast.surfaces.http.limits import Limits, check_json, read_body, whole_body
 from holdfast.surfaces.http.problems import Problem
 from holdfast.surfaces.http.security import HEADS, Principal
 
@@ -96,7 +96,9 @@ class Call:
         Raises:
             Problem: too large, no JSON, or not of this type.
         """
-        data = await read_body(self.connection[HEADS].get(b"content-length", b"0"), self.receive, self.limits)
+        data = whole_body(self.connection, self.limits)
+        if data is None:
+            data = await read_body(self.connection[HEADS].get(b"content-length", b"0"), self.receive, self.limits)
         if not data and empty is not None:
             return empty
         self._check_media()

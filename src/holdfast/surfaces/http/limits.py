@@ -17,13 +17,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast.surfaces.http.answers import Receive, Scope
+from holdfast.surfaces.http.answers import DIRECT, Headers, Receive, Scope
 from holdfast.surfaces.http.problems import Problem
 
-__all__ = ["CLOSE", "Limits", "check_json", "check_request", "heads_of", "read_body"]
+__all__ = ["CLOSE", "HEAD", "Limits", "check_json", "check_request", "heads_of", "read_body", "whole_body"]
 
 ONCE = (b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"origin")
 CLOSE = [(b"connection", b"close")]
+HEAD = "holdfast.head"  # where our own server says how many bytes a request's head has at most
+HEAD_UNKNOWN = 2**62
+_NONE: Scope = {}
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +76,8 @@ def heads_of(scope: Scope) -> dict[bytes, bytes]:
 
 def check_request(scope: Scope, limits: Limits) -> None:
     """Refuse a request whose head is too large."""
+    if scope.get(HEAD, HEAD_UNKNOWN) <= min(limits.query_bytes, limits.path_bytes, limits.header_bytes):
+        return  # the everyday one
     if len(scope["query_string"]) > limits.query_bytes:
         raise Problem(414, "query_too_long", f"the query has over {limits.query_bytes} bytes", "use fewer filters")
     if len(scope.get("raw_path") or scope["path"]) > limits.path_bytes:
@@ -81,6 +86,15 @@ def check_request(scope: Scope, limits: Limits) -> None:
         raise Problem(
             431, "headers_too_large", f"the headers have over {limits.header_bytes} bytes", "send fewer or shorter ones"
         )
+
+
+def whole_body(scope: Scope, limits: Limits) -> bytes | None:
+    """Take a body that is all there; None if it has to be read."""
+    direct = scope.get("extensions", _NONE).get(DIRECT)
+    body: bytes | None = direct.body() if direct is not None else None
+    if body is not None and len(body) > limits.body_bytes:
+        raise _too_large(limits)
+    return body
 
 
 async def read_body(said: bytes, receive: Receive, limits: Limits) -> bytes:
@@ -150,9 +164,13 @@ async def _forget(receive: Receive, limits: Limits, *, ended: bool = False) -> N
         message = await receive()
         size += len(message.get("body", b""))
         ended = not message.get("more_body")
-    raise Problem(
+    raise _too_large(limits, () if ended else CLOSE)
+
+
+def _too_large(limits: Limits, headers: Headers = ()) -> Problem:
+    return Problem(
         413, "body_too_large", f"the body has over {limits.body_bytes} bytes",
-        "keep the data elsewhere and pass a reference to it", headers=() if ended else CLOSE,
+        "keep the data elsewhere and pass a reference to it", headers=headers,
     )  # fmt: skip
 
 

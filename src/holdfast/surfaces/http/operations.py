@@ -74,8 +74,8 @@ class Operation(Route):
         self.gives, self.takes, self.optional, self.query = gives, takes, optional, tuple(query)
         self.allow: list[str] = [method]
 
-    async def answer(self, service: Service, scope: Scope, receive: Receive) -> Answer:
-        """Let in who may come in, and answer."""
+    def answer(self, service: Service, scope: Scope, receive: Receive) -> Awaitable[Answer]:
+        """Let in who may come in, and have him answered."""
         principal = service.guard.admit(scope, self.needed)
         if self.methods is not None and scope["method"] not in self.methods:
             allow = ", ".join(self.allow)
@@ -86,4 +86,4 @@ class Operation(Route):
         call = Call(service, scope, receive, principal)
         if scope["query_string"] and not self.query:
             call.query(())  # a query that means nothing here is a mistake
-        return await self.handler(call)
+        return self.handler(call)

@@ -14,7 +14,7 @@ from starlette.routing import Match
 from holdfast.client.verbs import Client
 from holdfast.errors import HoldfastError
 from holdfast.ids import new_id
-from holdfast.surfaces.http.answers import WHOLE, Answer, Receive, Scope, Send
+from holdfast.surfaces.http.answers import DIRECT, Receive, Scope, Send
 from holdfast.surfaces.http.limits import Limits, check_request, heads_of
 from holdfast.surfaces.http.metrics import Metrics
 from holdfast.surfaces.http.operations import Operation
@@ -68,23 +68,19 @@ class Service:
             return
         status = 499  # unless there is an answer: it was called off
         try:
-            answer = await self._answered(scope, receive)
+            try:
+                check_request(scope, self.limits)
+                scope[HEADS] = heads_of(scope)
+                answer = await self._route(scope).answer(self, scope, receive)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and no traceback
+                answer = self._problem(scope, error).answer()
             status = answer.status
         finally:
             route = scope.get("route")
             self.metrics.count(route.path if route is not None else "(none)", scope["method"], status)
-        assert answer is not None, "what was not called off has an answer"
-        whole = scope.get("extensions", _NONE).get(WHOLE)
-        if whole is None or not whole(answer):
+        direct = scope.get("extensions", _NONE).get(DIRECT)
+        if direct is None or not direct.write(answer):
             await answer.send(send)
-
-    async def _answered(self, scope: Scope, receive: Receive) -> Answer:
-        try:
-            check_request(scope, self.limits)
-            scope[HEADS] = heads_of(scope)
-            return await self._route(scope).answer(self, scope, receive)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and no traceback
-            return self._problem(scope, error).answer()
 
     def _route(self, scope: Scope) -> Operation:
         """Find the route object: of this method, or of another, which will say so; or say that there is none."""
