@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from contextvars import ContextVar
 from typing import Any
 
@@ -459,3 +460,37 @@ def test_a_job_begins_in_the_context_of_its_worker_and_not_in_that_of_the_job_be
     play(story())
     assert {number: len(names) for number, names in drawn.items()} == dict.fromkeys(range(5), 1), "the same on replay"
     assert inherited == {-1}
+
+
+def test_a_branch_whose_process_stood_still_is_waited_for_before_a_new_call_is_made(app: App) -> None:
+    """Patience is for what the loop brings about: while it stands still, for longer than that, nobody can come."""
+    calls: list[str] = []
+
+    @app.step
+    async def note(what: str) -> str:
+        calls.append(what)
+        return what
+
+    async def new() -> str:
+        return await note(await wait_for("go"))
+
+    async def recorded() -> str:
+        if calls:
+            time.sleep(2 * app.config.replay_patience_seconds)  # noqa: ASYNC251 - it stands still
+            for _ in range(20):
+                await asyncio.sleep(0)
+        return await note("recorded")
+
+    @app.job
+    async def work() -> list[str]:
+        return await gather(new(), recorded())
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        await handle.asignal("go", "new")
+        await drain(app)
+        assert await handle.aresult() == ["new", "recorded"]
+
+    play(story())
+    assert calls == ["recorded", "new"]
