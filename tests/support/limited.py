@@ -81,7 +81,7 @@ async def torture(url: str, seconds: float, seed: int, pause_seconds: float = 1.
         await _until_all_work(app)
         begun = await app.store().now()
         killed_at = begun
-        while (now := await app.store().now()) < begun + seconds:
+        while (now := await app.store().now()) < begun + seconds or kills < 3:
             samples.append(next(state.running for state in await app.alimits() if state.limits.queue == "few"))
             if now > killed_at + pause_seconds * rng.uniform(0.5, 1.5):
                 name = rng.choice(sorted(workers))
@@ -134,7 +134,7 @@ async def _kill_all(app: App, workers: dict[str, subprocess.Popen[bytes]], dead:
     names = [*sorted(workers), *dead]
     await _kill(app, workers, sorted(workers))
     left = 1
-    for _ in range(100):
+    for _ in range(1500):
         await app.store().commit([*map(Bury, names), Reclaim()])
         left = sum(state.running for state in await app.alimits())
         if not left:
