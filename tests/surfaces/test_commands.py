@@ -70,7 +70,7 @@ def test_a_result_is_waited_for_and_a_key_gives_the_same_run(shell: Shell) -> No
         "start", SHOP, "notify", "text=other", "--key", "k", code=4
     )
     work(shell)
-    told = shell.json("start", SHOP, "notify", "text=hello", "--key", "k", "--wait", "5")
+    told = shell.json("start", SHOP, "notify", "text=hello", "--key", "k", "--wait", "50")
     assert told["result"] == "Dear customer: hello."
     shell.run("start", SHOP, "notify", "text=new", "--wait", "0.1", code=6)
 
@@ -93,7 +93,7 @@ def test_runs_are_cancelled_paused_resumed_and_retried(shell: Shell, tmp_path: P
     assert shell.run("retry", failed, "--actor", "ana", "--reason", "mended") == f"{failed}.2 queued queued"
     shell.run("start", str(bad), "fail", "--key", "x")
     shell.run("worker", str(bad), "--until-idle")
-    shell.run("start", str(bad), "fail", "--key", "x", "--wait", "5", code=1)
+    shell.run("start", str(bad), "fail", "--key", "x", "--wait", "50", code=1)
 
 
 def test_a_worker_process_that_is_killed_leaves_a_question_that_is_answered(shell: Shell, tmp_path: Path) -> None:
