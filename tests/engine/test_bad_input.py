@@ -813,7 +813,7 @@ def test_a_worker_with_a_plain_function_that_never_returns_can_still_be_stopped(
     try:
         assert worker.stdout.readline() == "stuck\n"
         worker.terminate()
-        assert worker.wait(timeout=20) == 0
+        assert worker.wait(timeout=60) == 0
     finally:
         worker.kill()
         worker.wait()

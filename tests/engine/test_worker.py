@@ -292,7 +292,7 @@ def test_ctrl_c_hands_jobs_back_before_it_is_raised(tmp_path: Path) -> None:
         assert program.stdout is not None
         assert program.stdout.readline() == "hanging\n"
         program.send_signal(signal.SIGINT)
-        _, said = program.communicate(timeout=30)
+        _, said = program.communicate(timeout=60)
     assert "KeyboardInterrupt" in said
     app = App("shop", url)
     (record,) = app.list()

@@ -47,7 +47,7 @@ def test_serve_answers_says_where_and_stops_in_order(tmp_path: Path) -> None:
         assert answer.status_code == 201
         assert "server" not in answer.headers
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_a_port_that_is_taken_and_a_target_that_is_none_are_one_line_each(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_dev_serves_works_and_starts_again_when_the_code_changes(tmp_path: Path)
         wait_until(lambda: answers("/stats") is not None, dev)
     finally:
         dev.send_signal(signal.SIGTERM)
-        assert dev.wait(30) == 0
+        assert dev.wait(60) == 0
     told = (tmp_path / "log").read_text()
     assert re.search(r"shop\.py has changed: starting again", told)
 

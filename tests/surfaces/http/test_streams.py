@@ -310,5 +310,5 @@ def test_a_server_that_is_told_to_stop_ends_its_streams_and_leaves_with_0(tmp_pa
         assert next(lines) == ": alive"
         server.process.terminate()
         assert "event: run" in list(lines)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
     app.close()
