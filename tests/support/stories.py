@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from holdfast import App, Config
 from holdfast.engine.heartbeat import Heartbeat
+
+if TYPE_CHECKING:
+    import pytest  # which tools that use these moves do without
 
 
 def quick(url: str, **settings: Any) -> Config:
