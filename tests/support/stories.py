@@ -56,11 +56,11 @@ def beating(monkeypatch: pytest.MonkeyPatch, every_seconds: float = 0.02) -> Non
     monkeypatch.setattr("holdfast.engine.worker.Heartbeat", lambda beat, _: Heartbeat(beat, every_seconds))
 
 
-def play(story: Coroutine[Any, Any, Any]) -> Any:
+def play(story: Coroutine[Any, Any, Any], seconds: float = 120) -> Any:
     """Run a story that must end."""
 
     async def limited() -> Any:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(seconds):
             return await story
 
     return asyncio.run(limited())
