@@ -169,12 +169,13 @@ def test_a_silent_stream_says_that_it_is_alive_and_ends_when_its_time_is_up(smal
         path = f"/api/v1/runs/{run.id}/stream"
         lasting = Peer(asgi(small, limits=Limits(heartbeat_seconds=0.01)), path)
         await until(lambda: _is(lasting.text.count(": alive\n\n") > 3))
+        await lasting.has("event: run")
         lasting.leave.set()
         await lasting.task
         brief = Peer(asgi(small, limits=Limits(stream_seconds=0.2)), path)
         await brief.task
-        for peer in (lasting, brief):
-            assert told(peer.text)[-1][2]["status"] == "queued"
+        assert told(lasting.text)[-1][2]["status"] == "queued"
+        assert [data["status"] for event, _, data in told(brief.text) if event == "run"] in ([], ["queued"])
 
     play(story())
 
