@@ -36,7 +36,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.store import Append, Command, Store, schema
 from holdfast.store.sqlite import SqliteStore
 from support.shell import Shell
-from support.stories import drain, play, quick, until
+from support.stories import beating, drain, play, quick, until
 
 LIMIT = 1000
 BIG = "x" * LIMIT  # with its quotes two bytes over
@@ -84,7 +84,7 @@ async def ended(app: App, job: Any, *args: Any) -> Any:
     claims = [event for event in await handle.aevents() if event.type == "job_running"]
     assert len(claims) <= 2, "a value that cannot be kept is no crash"
     try:
-        return await handle.aresult(timeout=5)
+        return await handle.aresult(timeout=60)
     except RunFailed as failure:
         return str(failure)
 
@@ -432,12 +432,16 @@ async def working(app: App, **options: Any) -> AsyncIterator[AppWorker]:
 
 @pytest.fixture
 def hasty(url: str) -> Any:
-    made = App("shop", config=quick(url, lease_seconds=0.3, grace_seconds=0.05))
+    made = App("shop", config=quick(url, grace_seconds=0.05))
     yield made
     made.close()
 
 
-def test_a_job_that_never_returns_keeps_its_lease_and_can_be_cancelled(hasty: App) -> None:
+def test_a_job_that_never_returns_keeps_its_lease_and_can_be_cancelled(
+    hasty: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beating(monkeypatch)
+
     @hasty.job
     async def work() -> None:
         await asyncio.Event().wait()
@@ -459,7 +463,7 @@ def test_a_job_that_never_returns_keeps_its_lease_and_can_be_cancelled(hasty: Ap
             assert (record.status, record.stage) == ("running", "running")
             await handle.acancel("enough")
             with pytest.raises(RunCanceled, match="enough"):
-                await handle.aresult(timeout=10)
+                await handle.aresult(timeout=60)
         claims = [event for event in await handle.aevents() if event.type == "job_running"]
         assert len(claims) == 1, "nobody took it from its worker"
 
@@ -487,8 +491,8 @@ def test_plain_functions_that_never_return_are_ended_after_the_grace_time_and_th
                 await until(lambda n=n: _true(len(stuck) > n))  # type: ignore[misc]
                 await handle.acancel(f"number {n}")
                 with pytest.raises(RunCanceled, match=f"number {n}"):
-                    await handle.aresult(timeout=10)
-            assert await (await hasty.astart(fine)).aresult(timeout=10) == "fine"
+                    await handle.aresult(timeout=60)
+            assert await (await hasty.astart(fine)).aresult(timeout=60) == "fine"
         assert await hasty.averify() == {}
 
     try:
@@ -522,7 +526,7 @@ def test_plain_steps_that_never_return_time_out_and_the_worker_goes_on(hasty: Ap
 
     async def story() -> None:
         async with working(hasty, concurrency=1):
-            assert await (await hasty.astart(work)).aresult(timeout=20) == "fine"
+            assert await (await hasty.astart(work)).aresult(timeout=60) == "fine"
 
     try:
         play(story())
@@ -556,8 +560,8 @@ def test_a_job_that_catches_its_cancel_and_asks_again_and_again_starves_nobody_a
             await until(lambda: _has(handle, "node_started"))
             await handle.acancel("enough")
             with pytest.raises(RunCanceled, match="enough"):
-                await handle.aresult(timeout=10)
-            assert await (await hasty.astart(fine)).aresult(timeout=10) == "fine"
+                await handle.aresult(timeout=60)
+            assert await (await hasty.astart(fine)).aresult(timeout=60) == "fine"
             let_go = True
         assert await hasty.averify() == {}
 
@@ -591,7 +595,7 @@ def test_a_job_that_catches_its_unwinding_waits_all_the_same(hasty: App, then: s
             assert (await handle.arecord()).status == "running"
             let_go.set()
             await handle.asignal("go", "signalled")
-            assert await handle.aresult(timeout=10) == "signalled"
+            assert await handle.aresult(timeout=60) == "signalled"
         assert await hasty.averify() == {}
 
     play(story())
@@ -701,7 +705,7 @@ def test_an_attempt_whose_write_failed_writes_nothing_behind_it(hasty: App) -> N
     async def story() -> None:
         handle = await hasty.astart(work)
         await drain(hasty)
-        assert await handle.aresult(timeout=10) == 1
+        assert await handle.aresult(timeout=60) == 1
         kinds = [event.type for event in await handle.aevents()]
         assert "command_committed" in kinds, kinds
         assert kinds.count("job_running") == 2
@@ -809,7 +813,7 @@ def test_a_worker_with_a_plain_function_that_never_returns_can_still_be_stopped(
     try:
         assert worker.stdout.readline() == "stuck\n"
         worker.terminate()
-        assert worker.wait(timeout=20) == 0
+        assert worker.wait(timeout=60) == 0
     finally:
         worker.kill()
         worker.wait()
@@ -999,7 +1003,7 @@ def test_a_read_only_file_or_directory_is_named_with_what_to_do_and_used_when_it
 
 
 def test_a_store_that_turns_read_only_under_a_worker_is_used_again_when_it_can_be(tmp_path: Path) -> None:
-    app = App("shop", config=quick(f"sqlite:///{tmp_path / 'jobs.db'}", lease_seconds=0.3))
+    app = App("shop", config=quick(f"sqlite:///{tmp_path / 'jobs.db'}", lease_seconds=1.5))
     free = asyncio.Event()
     calls: list[int] = []
 
@@ -1034,8 +1038,8 @@ def test_a_store_that_turns_read_only_under_a_worker_is_used_again_when_it_can_b
             await until(lease_is_over)
             assert (await handle.arecord()).status == "running"
             read_only(store, so=False)
-            assert await handle.aresult(timeout=20) == "acted"
-            assert await (await app.astart(work)).aresult(timeout=20) == "acted"
+            assert await handle.aresult(timeout=60) == "acted"
+            assert await (await app.astart(work)).aresult(timeout=60) == "acted"
         assert await app.averify() == {}
 
     play(story())
@@ -1052,7 +1056,7 @@ def test_a_wait_of_an_unknown_type_fails_at_once_and_not_as_poison(app: App) -> 
         handle = await app.astart(work)
         await drain(app)
         with pytest.raises(RunFailed, match="type is one of signal, human, webhook, got 'banana'"):
-            await handle.aresult(timeout=1)
+            await handle.aresult(timeout=60)
 
     play(story())
 
@@ -1079,7 +1083,7 @@ def test_keys_by_which_holdfast_is_told_of_answers_are_not_for_signals(app: App)
             await handle.asignal(asked["correlation_key"], "receipt")
         assert (await handle.aevents())[-1].payload == asked, "it still asks"
         with pytest.raises(RunFailed, match="are not for signals"):
-            await other.aresult(timeout=1)
+            await other.aresult(timeout=60)
 
     play(story())
 

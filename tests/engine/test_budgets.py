@@ -289,7 +289,7 @@ def test_a_budget_in_the_store_is_exact_over_all_who_share_it(url: str) -> None:
     barrier = threading.Barrier(len(gates))
 
     def take(gate: BudgetGate) -> int:
-        barrier.wait(30)
+        barrier.wait(60)
         return sum(gate.try_acquire() is not None for _ in range(15))
 
     with ThreadPoolExecutor(len(gates)) as threads:

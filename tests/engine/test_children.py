@@ -62,10 +62,10 @@ def test_a_child_with_a_key_that_another_has_used_is_refused_and_not_waited_for(
     async def story() -> None:
         first = await app.astart(parent)
         await drain(app)
-        assert await first.aresult(timeout=1) == "once"
+        assert await first.aresult(timeout=60) == "once"
         second = await app.astart(parent)
         await drain(app)
         with pytest.raises(RunFailed, match=r"the key 'once' belongs to job .*, which this call has not started"):
-            await second.aresult(timeout=1)
+            await second.aresult(timeout=60)
 
     play(story())

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import App
+from holdfast import App, Backoff
 from holdfast.client.explain import explain
 from holdfast.store import Bury, Reclaim
 from support.stories import drain, play
 
 
 async def comes_about(look: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         found = await look()
         while not found:
             await asyncio.sleep(0.005)
@@ -45,7 +45,7 @@ def test_the_late_result_of_a_stale_worker_is_kept_and_shown_and_not_applied(app
     def act(card: str) -> str:
         calls.append(card)
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         return "receipt-7"
 
     async def act_too(card: str) -> str:
@@ -97,9 +97,9 @@ def test_the_late_result_of_a_stale_worker_is_kept_and_shown_and_not_applied(app
 def test_a_plain_tool_that_ends_after_its_time_leaves_evidence_and_no_result(app: App) -> None:
     go_on = threading.Event()
 
-    @app.tool(timeout=0.05, on_doubt="ask")
+    @app.tool(timeout=0.05, on_doubt="ask", backoff=Backoff(retries=50, first_seconds=0.001))  # until a thread is free
     def charge() -> str:
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         raise OSError("the line broke")
 
     @app.job
@@ -129,12 +129,12 @@ def test_a_step_that_ends_after_its_time_changes_nothing(app: App) -> None:
     tries: list[threading.Event] = [threading.Event(), threading.Event()]
     ended: list[int] = []
 
-    @app.step(timeout=0.05, retries=1)
+    @app.step(timeout=0.05, backoff=Backoff(retries=50, first_seconds=0.001))  # of which one will be in time
     def slow() -> int:
         number = len(ended_or_begun)
         ended_or_begun.append(number)
         if number == 0:
-            assert tries[0].wait(30)
+            assert tries[0].wait(60)
             ended.append(0)
             return 0
         tries[0].set()
@@ -256,7 +256,7 @@ def test_a_worker_stopped_for_longer_than_its_lease_writes_nothing_when_it_comes
         assert (late.attempt, late.result) == (1, f"receipt of {first.pid}")
         assert witness.read_text() == f"{first.pid}\n", "nobody has called the tool again"
         app.resolve(handle.id, late.node, done=late.result)
-        assert handle.result(timeout=30) == late.result
+        assert handle.result(timeout=60) == late.result
         assert app.verify() == {}
     finally:
         for process in (first, second):

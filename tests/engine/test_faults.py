@@ -100,7 +100,7 @@ async def survive(inner: Store, faulty: FaultyStore, effects: EffectStore | None
     for _ in range(4):
         await drain(again)
         await settle(again)
-    assert await handle.aresult(timeout=10) == RESULT
+    assert await handle.aresult(timeout=60) == RESULT
     assert len(set(witness)) == len(witness), f"a tool acted twice: {witness}"
     assert await again.averify() == {}
 
@@ -158,7 +158,7 @@ def test_an_effect_without_its_events_is_caught_up_with_and_not_called_again(tmp
         await effects.put(Effect(handle.id, node, 1, 1, "sent by the one that died"))
         await inner.commit([Bury("w")])
         await drain(app)
-        assert await handle.aresult(timeout=5) == "sent by the one that died"
+        assert await handle.aresult(timeout=60) == "sent by the one that died"
         ended = [event for event in await handle.aevents() if event.type == "tool_invocation_finished"]
         assert [(event.attempt, event.payload["caught_up"]) for event in ended] == [(2, True)]
         assert await app.averify() == {}
@@ -189,7 +189,7 @@ def test_jobs_wait_while_the_effect_store_is_away_and_nothing_counts_against_the
         row = None
         await app.store().commit([Pause(handle.id), Resume(handle.id)])
         await drain(app)
-        assert await handle.aresult(timeout=5) == "sent"
+        assert await handle.aresult(timeout=60) == "sent"
 
     play(story())
     assert witness == ["mail hello"]

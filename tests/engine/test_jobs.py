@@ -6,6 +6,7 @@ import asyncio
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -41,13 +42,14 @@ from holdfast import (
 )
 from holdfast import map as map_steps
 from holdfast.store import Append, Bury, Reclaim
-from support.stories import drain, play
+from support.clocked import opened
+from support.stories import drain, play, quick
 
 
 async def outcome(app: App, job: Any, *args: Any, **kwargs: Any) -> Any:
     handle = await app.astart(job, *args, **kwargs)
     await drain(app)
-    result = await handle.aresult(timeout=5)
+    result = await handle.aresult(timeout=60)
     assert await app.averify() == {}
     return result
 
@@ -59,7 +61,7 @@ async def outcome_over_a_park(app: App, job: Any) -> Any:
     await handle.asignal("go")
     await drain(app)
     assert await app.averify() == {}
-    return await handle.aresult(timeout=5)
+    return await handle.aresult(timeout=60)
 
 
 # Calling
@@ -322,11 +324,13 @@ def test_a_step_is_retried_as_its_policy_says(app: App) -> None:
     assert len(tries) == 4
 
 
-def test_a_long_retry_is_kept_in_the_store_and_not_in_the_worker(app: App) -> None:
-    app.config = msgspec.structs.replace(app.config, inline_retry_seconds=0.01)
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_a_long_retry_is_kept_in_the_store_and_not_in_the_worker(backend: str, tmp_path: Path) -> None:
+    app = App("shop", config=quick("memory:"))
+    app._opened, clock = opened(backend, tmp_path)
     tries: list[int] = []
 
-    @app.step(backoff=Backoff(retries=2, first_seconds=0.05, jitter=0))
+    @app.step(backoff=Backoff(retries=2, first_seconds=3600, cap_seconds=3600, jitter=0))
     async def flaky() -> str:
         tries.append(attempt())
         if len(tries) < 3:
@@ -337,7 +341,19 @@ def test_a_long_retry_is_kept_in_the_store_and_not_in_the_worker(app: App) -> No
     async def work() -> str:
         return await flaky()
 
-    assert play(outcome(app, work)) == "there"
+    async def story() -> None:
+        handle = await app.astart(work)
+        for number in range(1, 3):
+            await drain(app)
+            assert len(tries) == number
+            assert (await handle.arecord()).stage == "retrying"
+            clock.move(4000)
+        await drain(app)
+        assert await handle.aresult() == "there"
+        assert await app.averify() == {}
+        await app.aclose()
+
+    play(story())
     assert tries == [1, 2, 3], "each try was an attempt of its own"
 
 
@@ -543,7 +559,7 @@ def test_a_wait_in_one_branch_does_not_stop_the_others(app: App) -> None:
 
     @app.job
     async def work() -> list[Any]:
-        return await gather(wait_for("go", timeout=5), step(1), step(2))
+        return await gather(wait_for("go", timeout=3600), step(1), step(2))
 
     async def story() -> None:
         handle = await app.astart(work)
@@ -597,6 +613,7 @@ def test_a_childs_failure_reaches_its_parent(app: App) -> None:
 
 
 def test_a_running_job_sees_its_cancel_and_may_clean_up(app: App) -> None:
+    app.config = msgspec.structs.replace(app.config, lease_seconds=3600)  # no heartbeat tells of it
     cleaned: list[str] = []
     begun = asyncio.Event()
 
@@ -620,7 +637,7 @@ def test_a_running_job_sees_its_cancel_and_may_clean_up(app: App) -> None:
         assert (await handle.acancel("enough")).status in {"cancel_requested", "canceled"}  # it may be over by then
         await handle.acancel("again")
         with pytest.raises(RunCanceled, match="enough"):
-            await handle.aresult(timeout=4)  # before the next heartbeat, which comes after five seconds
+            await handle.aresult(timeout=60)
         worker.stop()
         await working
         record = await handle.arecord()
@@ -652,7 +669,7 @@ def test_a_job_that_swallows_its_cancel_is_ended_after_the_grace_time(app: App) 
         await begun.wait()
         await handle.acancel()
         with pytest.raises(RunCanceled):
-            await handle.aresult(timeout=10)
+            await handle.aresult(timeout=60)
         free.set()
         worker.stop()
         await working
@@ -677,6 +694,7 @@ def test_a_queued_job_is_cancelled_and_never_starts(app: App) -> None:
 def test_a_paused_job_stops_at_its_next_step_and_goes_on_when_resumed(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    app.config = msgspec.structs.replace(app.config, lease_seconds=3600)  # no heartbeat tells of it
     calls: list[int] = []
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -707,14 +725,14 @@ def test_a_paused_job_stops_at_its_next_step_and_goes_on_when_resumed(
 
         monkeypatch.setattr(running, "ask_to_pause", listen)
         await app.apause(handle.id)
-        await asyncio.wait_for(heard.wait(), 4)  # long before the next heartbeat
+        await asyncio.wait_for(heard.wait(), 60)
         go_on.set()
         async for record in handle.awatch():
             if record.stage == "parked":
                 break
         assert calls == [1]
         await app.aresume(handle.id)
-        assert await handle.aresult(timeout=10) == 3
+        assert await handle.aresult(timeout=60) == 3
         worker.stop()
         await working
 
@@ -785,7 +803,7 @@ def test_options_choose_priority_delay_and_queue(app: App) -> None:
         ]
         for name, chosen in choices:
             await work.options(**chosen).astart(name)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await app.worker(concurrency=1, queues=["default"]).arun(until_idle=True)
 
     play(story())
@@ -813,7 +831,7 @@ def test_the_plain_colour_does_what_the_async_one_does(app: App) -> None:
     app.worker().run(until_idle=True)
     assert handle.signal("go", 2) == "delivered"
     app.worker().run(until_idle=True)
-    assert handle.result(timeout=5) == [1, 2]
+    assert handle.result(timeout=60) == [1, 2]
     assert [record.status for record in handle.watch()] == ["succeeded"]
     assert handle.record() == app.get(handle.id)
     assert handle.events()[-1].type == "job_completed"

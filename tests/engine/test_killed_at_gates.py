@@ -25,7 +25,7 @@ TARGET = Path(__file__).with_name("gated_shop.py")
 
 def start_worker(folder: Path, url: str, name: str) -> subprocess.Popen[bytes]:
     usual = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
-    settings = {"FOLDER": str(folder), "HOLDFAST_URL": url, "HOLDFAST_LEASE_SECONDS": "3"}
+    settings = {"FOLDER": str(folder), "HOLDFAST_URL": url, "HOLDFAST_LEASE_SECONDS": "60"}
     command = [sys.executable, "-m", "holdfast", "worker", str(TARGET), "--name", name]
     return subprocess.Popen(command, env={**usual, **settings})
 

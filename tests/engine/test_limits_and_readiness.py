@@ -120,7 +120,7 @@ def test_a_place_that_one_worker_leaves_is_taken_by_another_that_has_jobs_for_it
         await until(lambda: _is("as many jobs run" in (both[1].gate.why() or "")))
         polls = both[1].gate.counts().wakes["io_ready"]
         go.set()
-        assert await handle.aresult(timeout=30) == "done"
+        assert await handle.aresult(timeout=60) == "done"
         assert both[1].gate.counts().wakes["io_ready"] > polls
         for one in both:
             one.stop()

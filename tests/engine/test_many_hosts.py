@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres_listener import Listener
 from support.postgres import fresh_url, server
 from support.scripts import load
-from support.stories import play, quick, until
+from support.stories import TooLate, in_time, play, quick, until
 
 TARGET = Path(__file__).with_name("far_shop.py")
 
@@ -32,7 +34,10 @@ WRONG_CLOCK = """
 import sys, time
 off, right, right_ns = float(sys.argv[1]), time.time, time.time_ns
 time.time, time.time_ns = lambda: right() + off, lambda: right_ns() + int(off * 1e9)
+from holdfast.engine import worker
+from holdfast.engine.heartbeat import Heartbeat
 from holdfast.surfaces.cli import main
+worker.Heartbeat = lambda beat, _: Heartbeat(beat, 0.1)  # it renews its leases often, however long they are
 sys.argv[1:] = ["worker", *sys.argv[2:]]
 main()
 """
@@ -101,7 +106,7 @@ def test_with_every_notice_lost_jobs_still_run_within_the_floor(monkeypatch: pyt
 
     async def story() -> None:
         url = fresh_url()
-        here, there = (App("shop", config=quick(url)) for _ in range(2))
+        here, there = (App("shop", config=quick(url, lease_seconds=3600)) for _ in range(2))
         begun: asyncio.Queue[float] = asyncio.Queue()
 
         async def greet() -> None:
@@ -111,14 +116,18 @@ def test_with_every_notice_lost_jobs_still_run_within_the_floor(monkeypatch: pyt
             app.job(greet)
         worker = here.worker()
         working = asyncio.create_task(worker.arun())
-        late = []
-        for _ in range(4):
-            await there.astart("greet")
-            started = time.monotonic()
-            late.append(await begun.get() - started)
         store = here.store()
         assert store.floor_seconds == 1.0
-        assert max(late) < store.floor_seconds + 0.5, late
+
+        async def found_by_a_look() -> None:
+            await there.astart("greet")
+            started = time.monotonic()
+            late = await begun.get() - started
+            if late >= 1.5:
+                raise TooLate(late)
+
+        for _ in range(4):
+            await in_time(found_by_a_look)
         assert store.changes() == 1, "it has heard of nothing since it began to listen"
         worker.stop()
         await working
@@ -167,16 +176,16 @@ def test_a_listener_that_comes_back_looks_for_what_was_said_meanwhile(monkeypatc
         connect = store._connect
 
         def later() -> Any:
-            gate.wait(30)
+            gate.wait(60)
             return connect()
 
         store._listener._connect = later
         asked("SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND granted")
         await there.astart("greet")
-        await asyncio.wait_for(asyncio.to_thread(asleep.wait), 5)
+        await asyncio.wait_for(asyncio.to_thread(asleep.wait), 60)
         assert not ran.is_set()
         gate.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await ran.wait()
         assert store.changes() == 2, "the look itself, and no notice of the job"
         worker.stop()
@@ -192,23 +201,28 @@ def test_a_listener_that_comes_back_looks_for_what_was_said_meanwhile(monkeypatc
 
 def test_a_killed_worker_is_noticed_within_two_seconds_however_long_its_lease(hosts: Hosts) -> None:
     async def story() -> None:
-        app = hosts.app()
-        far = hosts.start("far", STAY="1", HOLDFAST_LEASE_SECONDS="60")
-        await until(lambda: holds_its_lock(app, "far"))
-        handle = await app.astart("stay")
-        await until(lambda: hosts.said("begun by far"))
-        hosts.start("near", HOLDFAST_LEASE_SECONDS="60")
-        await until(lambda: holds_its_lock(app, "near"))
-        far.send_signal(signal.SIGKILL)
+        number = next(numbers)
+        far, near = f"far{number}", f"near{number}"
+        dying = hosts.start(far, "--queue", far, STAY="1", HOLDFAST_LEASE_SECONDS="3600")
+        await until(lambda: holds_its_lock(app, far))
+        handle = await app.astart(app.entries["far", "stay"].options(queue=far))
+        await until(lambda: hosts.said(f"begun by {far}"))
+        living = hosts.start(near, "--queue", far, HOLDFAST_LEASE_SECONDS="3600")
+        await until(lambda: holds_its_lock(app, near))
+        dying.send_signal(signal.SIGKILL)
         killed = time.monotonic()
-        await until(lambda: hosts.said("begun by near"))
+        await until(lambda: hosts.said(f"begun by {near}"))
         took = time.monotonic() - killed
-        assert await handle.aresult(timeout=20) == "near"
-        assert took < 2.0
-        assert [card.card.name for card in await app.aworkers()] == ["near"]
-        await app.aclose()
+        assert await handle.aresult(timeout=60) == near
+        assert [card.card.name for card in await app.aworkers()] == [near]
+        living.terminate()
+        assert await asyncio.to_thread(living.wait, 60) == 0
+        if took >= 2.0:
+            raise TooLate(took)
 
-    play(story())
+    app, numbers = hosts.app(), itertools.count()
+    play(in_time(story))
+    app.close()
 
 
 def test_a_worker_that_is_taken_for_dead_writes_nothing_and_goes_on_with_other_jobs(hosts: Hosts) -> None:
@@ -247,16 +261,16 @@ def test_a_worker_that_is_taken_for_dead_writes_nothing_and_goes_on_with_other_j
         gate, store = threading.Event(), here.store()
         assert isinstance(store, PostgresStore)
         connect = store._connect
-        store._listener._connect = lambda: (gate.wait(30), connect())[1]
+        store._listener._connect = lambda: (gate.wait(60), connect())[1]
         other = there.worker(name="there", queues=["first"])
         asked("SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND granted")
         others = asyncio.create_task(other.arun())
         assert await begun.get() == "there"
         go_on.set()
-        assert await handle.aresult(timeout=20) == "there"
+        assert await handle.aresult(timeout=60) == "there"
         gate.set()
         again = await there.astart(there.entries["shop", "order"].options(queue="here"))
-        assert await again.aresult(timeout=20) == "here"
+        assert await again.aresult(timeout=60) == "here"
         assert acted == ["there there", "here here"]
         packed = [
             (event.attempt, event.payload["result"])
@@ -281,15 +295,17 @@ def at(events: list[Event], kind: str, place: int = 0) -> float:
     return [event.at for event in events if event.type == kind][place]
 
 
-def lasted(seconds: float, due: float) -> bool:
-    """Whether something took its time by one clock: another that is 150 seconds off would show."""
-    return due - 0.1 <= seconds < due + 60
+def lasted(seconds: float, due: float) -> None:
+    """Something took its time by one clock: another that is 150 seconds off would show."""
+    assert seconds < due + 60
+    if seconds < due - 0.1:  # when it began was written down late; or, every time, by another clock
+        raise TooLate(seconds, due)
 
 
 def test_hosts_whose_clocks_are_five_minutes_apart_keep_leases_delays_waits_and_deadlines(hosts: Hosts) -> None:
     offsets = {"ahead": 150.0, "behind": -150.0}
     for who, offset in offsets.items():
-        hosts.start(who, "--queue", who, clock=offset, HOLDFAST_LEASE_SECONDS="1")
+        hosts.start(who, "--queue", who, clock=offset, HOLDFAST_LEASE_SECONDS="60")
 
     async def stories(app: App, who: str) -> None:
         def chosen(entry: str, **options: Any) -> Any:
@@ -300,34 +316,36 @@ def test_hosts_whose_clocks_are_five_minutes_apart_keep_leases_delays_waits_and_
         ] + [await app.astart(chosen("stay", delay=1.5))]
         hang = await app.astart(chosen("hang", deadline=2))
 
-        host, before, after = await moments.aresult(timeout=30)
+        host, before, after = await moments.aresult(timeout=60)
         events = await moments.aevents()
         assert host - at(events, "job_running") == pytest.approx(offsets[who], abs=60), "its clock is wrong indeed"
         assert before == pytest.approx(at(events, "job_running"), abs=60)
-        assert lasted(after - before, 2)
+        lasted(after - before, 2)
         for place in (0, 1):
-            assert lasted(at(events, "wait_completed", place) - at(events, "job_waiting", place), 1)
+            lasted(at(events, "wait_completed", place) - at(events, "job_waiting", place), 1)
 
         with pytest.raises(RunFailed):
-            await fall.aresult(timeout=30)
+            await fall.aresult(timeout=60)
         events = await fall.aevents()
-        assert lasted(at(events, "node_started", 1) - at(events, "node_started"), 1)
+        lasted(at(events, "node_started", 1) - at(events, "node_started"), 1)
 
         with pytest.raises(RunTimedOut):
-            await hang.aresult(timeout=30)
+            await hang.aresult(timeout=60)
         events = await hang.aevents()
-        assert lasted(at(events, "job_failed") - at(events, "job_created"), 2)
+        lasted(at(events, "job_failed") - at(events, "job_created"), 2)
 
         events = await delayed.aevents()
-        assert lasted(at(events, "job_running") - at(events, "job_created"), 1.5)
+        lasted(at(events, "job_running") - at(events, "job_created"), 1.5)
 
-        await work.aresult(timeout=30)
+        await work.aresult(timeout=60)
         events = await work.aevents()
-        assert [event.type for event in events].count("job_running") == 1, "its lease was kept, three times over"
+        assert [event.type for event in events].count("job_running") == 1, (
+            "its lease was kept, however often it was renewed"
+        )
 
     async def story() -> None:
         app = hosts.app()
-        await asyncio.gather(*(stories(app, who) for who in offsets))
+        await asyncio.gather(*(in_time(partial(stories, app, who)) for who in offsets))
         assert await app.averify() == {}
         await app.aclose()
 

@@ -282,12 +282,16 @@ def test_a_worker_that_still_runs_on_the_source_writes_nothing_and_its_tool_is_n
         "@app.step\nasync def price() -> int:\n    return 7\n"
         "@app.tool\nasync def charge(cents: int) -> str:\n"
         f"    with open({str(ledger)!r}, 'a') as file:\n        file.write(f'{{attempt()}}\\n')\n"
-        "    print('acting', flush=True)\n    await asyncio.sleep(2)\n    print('acted', flush=True)\n"
+        "    print('acting', flush=True)\n"
+        "    while not pathlib.Path('moved').exists():\n        await asyncio.sleep(0.01)\n"
+        "    print('acted', flush=True)\n"
         "    return 'receipt'\n"
         "@app.job\nasync def pay() -> str:\n    return await charge(await price())\n"
         "@app.job\nasync def note(text: str) -> str:\n    return text\n"
     )
-    shell.environment["HOLDFAST_LEASE_SECONDS"] = "30"  # it gives its job up by itself when it could not renew for long
+    shell.environment["HOLDFAST_LEASE_SECONDS"] = (
+        "300"  # it gives its job up by itself when it could not renew for long
+    )
     run = shell.run("start", str(target), "pay")
     source = shell.environment["HOLDFAST_URL"]
     place = f"{server().url}?schema={fresh_schema()}"
@@ -301,6 +305,7 @@ def test_a_worker_that_still_runs_on_the_source_writes_nothing_and_its_tool_is_n
         shown = shell.run("migrate-store", source, place)
         assert "moved 1 jobs" in shown
         assert "1 were running" in shown
+        (tmp_path / "moved").touch()
         kept = content(tmp_path / "jobs.db")
         assert worker.stdout.readline() == "acted\n", "the tool ends after its store has gone"
         assert "this store has moved to" in shell.run("start", str(target), "pay", code=5)

@@ -40,7 +40,7 @@ async def ended(app: App, job: Any, **given: Any) -> tuple[dict[str, Any], list[
     """Run a plan to its end: what it gave, and its events."""
     run = await job.astart(**given)
     await drain(app)
-    return await run.aresult(timeout=5), await run.aevents()
+    return await run.aresult(timeout=60), await run.aevents()
 
 
 def begun(events: list[Any]) -> list[str]:
@@ -56,7 +56,7 @@ def test_what_depends_on_a_failed_node_is_not_begun(app: App) -> None:
         run = await draft.astart()
         await drain(app)
         with pytest.raises(RunFailed):
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert sorted(begun(await run.aevents())) == ["beside", "fail"]
 
     play(story())
@@ -72,7 +72,7 @@ def test_with_fail_fast_nothing_is_begun_after_a_failure(app: App) -> None:
         run = await draft.astart()
         await drain(app)
         with pytest.raises(RunFailed, match="1 of 3 nodes"):
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert begun(await run.aevents()) == ["fail"]
 
     play(story())
@@ -130,7 +130,7 @@ def test_a_planner_is_asked_once(app: App) -> None:
         await drain(app)
         await run.asignal("go", 1)
         await drain(app)
-        assert (await run.aresult(timeout=5), asked) == ({"go": 1}, [1])
+        assert (await run.aresult(timeout=60), asked) == ({"go": 1}, [1])
 
     play(story())
 
@@ -166,7 +166,7 @@ def test_what_a_run_follows_is_what_was_recorded_with_it(app: App) -> None:
         run = await draft.astart()
         draft.call("give", id="later")
         await drain(app)
-        assert await run.aresult(timeout=5) == {"first": None}
+        assert await run.aresult(timeout=60) == {"first": None}
 
     play(story())
 
@@ -183,6 +183,6 @@ def test_a_fork_does_again_what_depends_on_what_is_done_again(app: App) -> None:
         await drain(app)
         events = await fork.aevents()
         behind = events[[one.type for one in events].index("job_requeued") :]
-        assert (await fork.aresult(timeout=5), begun(behind)) == ({"third": 1}, ["second", "third"])
+        assert (await fork.aresult(timeout=60), begun(behind)) == ({"third": 1}, ["second", "third"])
 
     play(story())

@@ -65,7 +65,7 @@ def test_a_plan_written_in_python_runs_and_gives_its_last_nodes(app: App) -> Non
         }
         await run.asignal("approve", {"by": "ann"})
         await drain(app)
-        assert await run.aresult(timeout=5) == {"load": "16 ann"}
+        assert await run.aresult(timeout=60) == {"load": "16 ann"}
         started = [one.payload for one in await run.aevents() if one.type == "tool_invocation_started"]
         assert started[0]["args"] == {"rows": {"$ref": "double"}, "note": {"$ref": "approve.by"}}, "nothing is copied"
         assert [one.type for one in await run.aevents()].count("plan_generated") == 1
@@ -102,7 +102,7 @@ def test_ready_nodes_run_in_parallel_up_to_the_limit(app: App) -> None:
     async def story() -> None:
         run = await plan.astart()
         await drain(app)
-        assert await run.aresult(timeout=5) == []
+        assert await run.aresult(timeout=60) == []
         assert most == 2
 
     play(story())
@@ -136,7 +136,7 @@ def test_a_failed_node_stops_what_depends_on_it_and_all_failures_are_listed(app:
         run = await plan.astart()
         await drain(app)
         with pytest.raises(RunFailed, match=r"p failed: 2 of 5 nodes: bad: .*bad is broken; worse: .*worse is broken"):
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert sorted(seen) == ["after", "bad", "good", "worse"]
         assert (await states(app, run.id))["never"] == "stopped"
         broken.clear()
@@ -162,7 +162,7 @@ def test_fail_fast_begins_nothing_more_and_waits_for_nobody(app: App) -> None:
         run = await plan.astart()
         await drain(app)
         with pytest.raises(RunFailed, match="1 of 3 nodes: bad"):
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert seen == ["bad"]
 
     play(story())
@@ -213,7 +213,7 @@ def test_a_wait_that_nobody_answers_fails_its_node_and_a_retry_waits_again(app: 
         run = await plan.astart()
         await drain(app)
         with pytest.raises(RunFailed, match=r"approval: .*WaitTimeout: no signal 'late' came in time"):
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         await app.aretry(run.id, actor="ann", reason="now they are there")
         await run.asignal("late", "yes")
         await drain(app)
@@ -248,7 +248,7 @@ def test_a_node_has_its_own_retries_timeout_and_policy_of_doubt(app: App) -> Non
         run = await plan.astart()
         await drain(app)
         with pytest.raises(RunFailed) as failed:
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert "b: flaky failed: ValueError: again" in str(failed.value)
         assert "hang: hang failed: InDoubt" in str(failed.value)
         assert (tries.count("a"), tries.count("b")) == (3, 1)
@@ -322,7 +322,7 @@ def test_a_node_passes_the_gate_that_it_names(app: App) -> None:
     async def story() -> None:
         run = await plan.astart()
         await drain(app)
-        assert await run.aresult(timeout=5) == {"fetch": list(range(8))}
+        assert await run.aresult(timeout=60) == {"fetch": list(range(8))}
         assert most == 2
 
     play(story())
@@ -348,7 +348,7 @@ def test_a_choice_runs_one_branch_and_a_node_that_needs_any_joins_them(app: App)
     async def story() -> None:
         runs = [await plan.astart(text=text) for text in ("a", "abc", "abcdef")]
         await drain(app)
-        assert [await run.aresult(timeout=5) for run in runs] == [
+        assert [await run.aresult(timeout=60) for run in runs] == [
             {},
             {"join": "None/low/None/None"},
             {"join": "high/None/None"},
@@ -387,7 +387,7 @@ def test_a_planner_is_asked_once_whatever_it_would_answer_later(app: App) -> Non
         await drain(app)
         await run.asignal("go")
         await drain(app)
-        assert await run.aresult(timeout=5) == {"do": "first", "again": "second"}
+        assert await run.aresult(timeout=60) == {"do": "first", "again": "second"}
         assert asked == ["rest", "first", "rest"], "planned once; the node that thinks is a call of its own"
         kinds = [one.type for one in await run.aevents()]
         assert kinds.count("plan_generated") == 1
@@ -412,9 +412,9 @@ def test_a_plain_planner_plans_too_and_a_bad_plan_fails_the_job(app: App) -> Non
     async def story() -> None:
         good, bad = await planned.astart(False), await planned.astart(True)  # noqa: FBT003
         await drain(app)
-        assert await good.aresult(timeout=5) == {"number": 7}
+        assert await good.aresult(timeout=60) == {"number": 7}
         with pytest.raises(RunFailed, match="a planner gives a Plan, got str"):
-            await bad.aresult(timeout=5)
+            await bad.aresult(timeout=60)
 
     play(story())
 
@@ -446,7 +446,7 @@ def test_a_step_extends_the_plan_and_what_was_added_is_recorded(app: App) -> Non
         await drain(app)
         await run.asignal("go")
         await drain(app)
-        assert await run.aresult(timeout=5) == 110
+        assert await run.aresult(timeout=60) == 110
         assert rounds == [0, 10, 110], "a replay extends by what was recorded"
         assert (await states(app, run.id)) == dict.fromkeys(
             ["work", "replan", "go", "work0", "replan0", "work10", "replan10"], "done"
@@ -474,7 +474,7 @@ def test_an_extension_that_changes_what_is_there_fails_its_node(app: App) -> Non
         run = await plan.astart()
         await drain(app)
         with pytest.raises(RunFailed) as failed:
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert "a: 2 nodes have this id" in str(failed.value)
         assert "it may choose among new nodes only" in str(failed.value)
 
@@ -501,7 +501,7 @@ def test_a_value_that_does_not_fit_fails_its_node_alone(app: App) -> None:
         run = await plan.astart()
         await drain(app)
         with pytest.raises(RunFailed) as failed:
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert "strict: strict failed: InvalidArguments" in str(failed.value)
         assert "gone failed: Missing: loose.lines: there is no 'lines' in an object with 'rows'" in str(failed.value)
         assert "each failed: Missing: a map is over a list, got 'none'" in str(failed.value)
@@ -527,7 +527,7 @@ def test_a_plan_can_be_a_child_of_a_plan_and_of_code(app: App) -> None:
     async def story() -> None:
         runs = [await outer.astart(), await code.astart()]
         await drain(app)
-        assert [await run.aresult(timeout=5) for run in runs] == [{"inner": [2, 4, 6]}, 42]
+        assert [await run.aresult(timeout=60) for run in runs] == [{"inner": [2, 4, 6]}, 42]
 
     play(story())
 
@@ -547,7 +547,7 @@ def test_arguments_are_checked_against_what_the_nodes_take(app: App) -> None:
                 await plan.astart(**wrong)
         run = await plan.astart(number=2)
         await drain(app)
-        assert await run.aresult(timeout=5) == {"double": 4, "double_2": 10}
+        assert await run.aresult(timeout=60) == {"double": 4, "double_2": 10}
         schema = next(one for one in await app.aentries() if one.entry_id == "p").parameters
         assert schema["required"] == ["number"]
         assert schema["properties"]["number"] == {"type": "integer"}
@@ -575,7 +575,7 @@ def test_a_run_can_be_given_a_plan_of_its_own(app: App) -> None:
         with pytest.raises(InvalidPlan):
             await entry.given(wrong).astart()
         await drain(app)
-        assert await first.aresult(timeout=5) == {"double": 2}
+        assert await first.aresult(timeout=60) == {"double": 2}
 
     play(story())
 
@@ -593,7 +593,7 @@ def test_a_plan_of_its_own_may_have_inputs_of_its_own(app: App) -> None:
     async def story() -> None:
         run = await entry.given(own).astart(first=10)
         await drain(app)
-        assert await run.aresult(timeout=5) == {"add": 15}
+        assert await run.aresult(timeout=60) == {"add": 15}
 
     play(story())
 
@@ -619,7 +619,7 @@ def test_a_plan_over_its_budget_says_so_beside_other_waits_and_a_fork_has_the_sa
         await app.agrant(run.id, cents=5)
         await run.asignal("approve", "yes")
         await drain(app)
-        assert await run.aresult(timeout=5) == {"approve": "yes", "second": "one"}
+        assert await run.aresult(timeout=60) == {"approve": "yes", "second": "one"}
         fork = await app.afork(run.id, from_node="first")
         created = (await fork.aevents())[0].payload
         assert (created["budget"], created["group"]) == ({"cents": 5_000_000}, "ann")
@@ -656,10 +656,10 @@ def test_a_secret_reaches_a_node_from_an_input_and_from_nowhere_else(app: App, m
         refused = [await sent.astart(), await written.astart()]
         await refused[0].asignal("key", {"$secret": {"env": "PLANTED_KEY"}})
         await drain(app)
-        assert [await run.aresult(timeout=5) for run in runs] == [{"size": 6}, {"size": 3}] * 2
+        assert [await run.aresult(timeout=60) for run in runs] == [{"size": 6}, {"size": 3}] * 2
         for run in refused:
             with pytest.raises(RunFailed, match="may not be referred to from outside"):
-                await run.aresult(timeout=5)
+                await run.aresult(timeout=60)
         for run in [*runs, *refused]:
             kept = str([one.payload for one in await run.aevents()])
             assert not any(word in kept for word in ("s3cret", "'abc'"))
@@ -686,7 +686,7 @@ def test_an_index_that_is_none_fails_its_node_alone(app: App) -> None:
         run = await draft.astart()
         await drain(app)
         with pytest.raises(RunFailed) as failed:
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert "3 of 5 nodes" in str(failed.value)
         assert all(f"{name}: " in str(failed.value) for name in ("dashes", "long", "foreign"))
         assert (await states(app, run.id))["last"] == "done"
@@ -728,11 +728,11 @@ def test_a_fork_reuses_what_came_before_and_calls_no_tool_of_it_again(app: App) 
         run = await plan.astart(sku="AB")
         await run.asignal("go")
         await drain(app)
-        first = await run.aresult(timeout=5)
+        first = await run.aresult(timeout=60)
         seen.clear()
         again = await app.afork(run, from_node="mail", plan=plan.plan().to_dict())
         await drain(app)
-        assert await again.aresult(timeout=5) == first
+        assert await again.aresult(timeout=60) == first
         assert seen == ["mail receipt 2"], "what came before is not called again, nor waited for"
 
         seen.clear()
@@ -741,7 +741,7 @@ def test_a_fork_reuses_what_came_before_and_calls_no_tool_of_it_again(app: App) 
         changed.call(mail, text=paid, id="thank")
         other = await app.afork(run.id, plan=changed)
         await drain(app)
-        assert await other.aresult(timeout=5) == {"thank": "receipt 2"}
+        assert await other.aresult(timeout=60) == {"thank": "receipt 2"}
         assert seen == ["mail receipt 2"]
         assert (await other.arecord()).status == "succeeded"
         assert await app.averify() == {}
@@ -791,16 +791,16 @@ def test_a_fork_of_code_goes_on_from_a_step_with_what_was_recorded_before(app: A
         run = await checkout.astart("AB")
         await run.asignal("ready", "yes")
         await drain(app)
-        first = await run.aresult(timeout=5)
+        first = await run.aresult(timeout=60)
         seen.clear()
         again = await app.afork(run.id, from_step="charge")
         await drain(app)
-        assert await again.aresult(timeout=5) == first
+        assert await again.aresult(timeout=60) == first
         assert seen == ["charge"], "step, tool, failure, wait, child and time are reused"
         from_start = await app.afork(run.id, from_step="price")
         await from_start.asignal("ready", "again")
         await drain(app)
-        assert (await from_start.aresult(timeout=5))[1:3] == ["no", "again"]
+        assert (await from_start.aresult(timeout=60))[1:3] == ["no", "again"]
         assert (await app.alist(attributes={"forked_from": run.id}))[0].run_id == from_start.id
         assert await app.averify() == {}
         for wrong in ({"from_step": "nothing"}, {"from_node": "charge"}):
@@ -832,7 +832,7 @@ def test_a_fork_from_what_failed_keeps_the_items_of_a_map_that_are_done(app: App
         seen.clear()
         again = await app.afork(run.id, plan=plan.plan())
         await drain(app)
-        assert await again.aresult(timeout=5) == {"work": [1, 2, 3]}
+        assert await again.aresult(timeout=60) == {"work": [1, 2, 3]}
         assert seen == [2]
 
     play(story())
@@ -878,7 +878,7 @@ def test_a_plan_over_the_limit_of_bytes_is_refused(app: App) -> None:
         run = await large.astart()
         await drain(app)
         with pytest.raises(RunFailed, match="the plan: "):
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert len(await app.alist()) == 1
 
     play(story())
@@ -895,7 +895,7 @@ def test_a_literal_may_look_like_a_reference(app: App) -> None:
     async def story() -> None:
         run = await plan.astart()
         await drain(app)
-        assert await run.aresult(timeout=5) == {"keep": {"$ref": "nothing"}}
+        assert await run.aresult(timeout=60) == {"keep": {"$ref": "nothing"}}
 
     play(story())
 
@@ -921,7 +921,7 @@ def test_what_a_signal_or_a_child_says_is_no_extension(app: App) -> None:
         run = await plan.astart()
         await run.asignal("go", told)
         await drain(app)
-        assert await run.aresult(timeout=5) == {"go": told, "child": told}
+        assert await run.aresult(timeout=60) == {"go": told, "child": told}
         assert await states(app, run.id) == {"go": "done", "child": "done"}
         assert not seen
 
@@ -983,7 +983,7 @@ def test_an_extension_that_was_refused_for_another_is_so_on_replay(app: App) -> 
         await run.asignal("go")
         await drain(app)
         with pytest.raises(RunFailed, match="slowly failed: InvalidPlan"):
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
 
     play(story())
     assert acted == ["quick"]
@@ -1026,7 +1026,7 @@ def test_an_item_of_a_map_does_not_extend_the_plan(app: App) -> None:
         run = await plan.astart()
         await drain(app)
         with pytest.raises(RunFailed, match=r"each\[0\].*an item of a map adds no nodes to a plan: extend it"):
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
 
     play(story())
 
@@ -1074,7 +1074,7 @@ def test_what_fails_fast_begins_nothing_after_a_crash(app: App) -> None:
         await app.store().commit([Bury("w"), Reclaim()])
         await drain(app)
         with pytest.raises(RunFailed, match="bad: "):
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert acted == ["slow"]
         await app.aretry(run.id, actor="ann", reason="mended")
         await drain(app)
@@ -1100,8 +1100,8 @@ def test_what_a_plan_returns_can_be_said_after_a_run_was_started(app: App) -> No
         plan.returns({"it": gives})
         behind = await plan.astart()
         await drain(app)
-        assert await before.aresult(timeout=5) == {"one": 1}
-        assert await behind.aresult(timeout=5) == {"it": 1}
+        assert await before.aresult(timeout=60) == {"one": 1}
+        assert await behind.aresult(timeout=60) == {"it": 1}
 
     play(story())
 
@@ -1127,7 +1127,7 @@ def test_a_fork_with_another_default_does_again_what_takes_it(app: App) -> None:
         with pytest.raises(InvalidPlan, match=r"input\.night: the run was not given it"):
             await app.afork(run.id, plan=lacking)
         await drain(app)
-        assert await other.aresult(timeout=5) == {"echo": "tuesday"}
+        assert await other.aresult(timeout=60) == {"echo": "tuesday"}
 
     play(story())
 
@@ -1153,10 +1153,10 @@ def test_the_inputs_of_what_a_planner_gives_are_its_arguments_with_their_default
         given = await agent.astart("other")
         wrong = await agent.astart("never", "nothing")
         await drain(app)
-        assert await usual.aresult(timeout=5) == {"note": "usual"}
-        assert await given.aresult(timeout=5) == {"note": "other"}
+        assert await usual.aresult(timeout=60) == {"note": "usual"}
+        assert await given.aresult(timeout=60) == {"note": "other"}
         with pytest.raises(RunFailed, match=r"input\.nothing: agent takes no such argument"):
-            await wrong.aresult(timeout=5)
+            await wrong.aresult(timeout=60)
         assert sorted(seen) == ["other", "usual"], "what cannot run does nothing"
 
     play(story())

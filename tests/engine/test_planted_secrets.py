@@ -132,7 +132,7 @@ def worked(shell: Shell) -> str:
     again = ["start", str(TARGET), "leak", "place=result", "secret=env:PLANTED_0", "--key", "once"]
     shell.run(*again)
     shell.run("worker", str(TARGET), "--until-idle")
-    return ran.stdout + ran.stderr + shell.run(*again, "--wait", "9") + shell.run(*again, "--wait", "9", "--json")
+    return ran.stdout + ran.stderr + shell.run(*again, "--wait", "50") + shell.run(*again, "--wait", "50", "--json")
 
 
 async def shown(url: str, runs: list[str]) -> bytes:

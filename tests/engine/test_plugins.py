@@ -89,10 +89,10 @@ def test_an_app_serves_the_jobs_of_another_as_its_own(app: App) -> None:
         named = await app.astart("mail.send", "Cid")
         last = await app.astart(later)
         await drain(app)
-        assert await run.aresult(timeout=10) == "Ann, stamped"
+        assert await run.aresult(timeout=60) == "Ann, stamped"
         assert await app.aoutcome(made.record.run_id) == "Bob, stamped"
         assert (await named.arecord()).plugin_id == "mail"
-        assert await last.aresult(timeout=10) == "later"
+        assert await last.aresult(timeout=60) == "later"
         with pytest.raises(UnknownEntry, match=r"there are: mail\.later, mail\.send, order"):
             await app.astart("send", "x")
 

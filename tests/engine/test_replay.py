@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from holdfast import App, Backoff, StepFailed
+from holdfast.client.rehearsing import rehearse
 from holdfast.engine.replay import Replay
 from holdfast.machines import Event, seal
 from support.stories import drain, play
@@ -145,3 +147,24 @@ def test_no_two_calls_have_one_identity_whatever_their_keys_are() -> None:
     replay = Replay([])
     keys = ["x", "x", "x#2", "x#2", "x#", "x#", "x##2", "x#2#2", "x"]
     assert len({replay.node("f", {}, key) for key in keys}) == len(keys)
+
+
+def test_code_that_stands_still_for_a_while_is_rehearsed_to_its_end(app: App) -> None:
+    @app.step
+    async def price(sku: str) -> int:
+        return len(sku)
+
+    @app.job
+    async def work() -> int:
+        time.sleep(2 * app.config.replay_patience_seconds)  # noqa: ASYNC251 - it stands still
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return await price("A1")
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        found = await rehearse(app, await handle.aevents())
+        assert (found.fits, found.reasons, found.answered) == (True, [], 1)
+
+    play(story())

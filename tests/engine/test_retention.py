@@ -65,7 +65,7 @@ def test_ended_runs_are_removed_in_batches_with_their_files_and_active_ones_neve
     assert app.verify() == {}
     assert waiting.signal("never", 1) == "delivered"
     app.worker().run(until_idle=True)
-    assert waiting.result(5) == 1
+    assert waiting.result(60) == 1
 
 
 def test_only_the_statuses_named_are_removed_and_a_key_is_free_again(app: App) -> None:

@@ -36,10 +36,7 @@ from holdfast.store import (
     Submit,
 )  # fmt: skip
 from holdfast.store.looking import as_projected
-from holdfast.store.memory import MemoryStore
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sqlite import SqliteStore
-from support.postgres import ServerClock, fresh_schema, server
+from support.clocked import opened
 
 SEEDS = {"memory": 150, "sqlite": 100, "postgres": 25}
 MOVES = 25
@@ -109,18 +106,6 @@ async def look(store: Store, job: str, ended: dict[str, bytes]) -> None:
     row = await store.get(job)
     assert row is not None
     assert await judged(store, row) == []
-
-
-def opened(backend: str, folder: Path) -> tuple[Store, ManualClock]:
-    if backend == "postgres":
-        schema = fresh_schema()
-        store, clock = PostgresStore(server().url, schema), ServerClock(schema)
-        clock.take_over()
-        return store, clock
-    clock_here = ManualClock()
-    if backend == "sqlite":
-        return SqliteStore(folder / "jobs.db", clock_here), clock_here
-    return MemoryStore(clock_here), clock_here
 
 
 def races(backend: str, folder: Path, count: int, first: int = 0) -> Counter[str]:

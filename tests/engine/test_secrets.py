@@ -125,7 +125,7 @@ def test_a_reference_is_kept_by_its_name_and_revealed_where_it_is_used(
         monkeypatch.setenv("PAY_KEY", token)
         monkeypatch.setenv("RECEIPT_KEY", "receipt")
         await drain(app)
-        result = await run.aresult(timeout=10)
+        result = await run.aresult(timeout=60)
         assert isinstance(result, Secret)
         assert result.reveal() == "receipt"
         assert seen == [token] * 4
@@ -148,7 +148,7 @@ def test_a_variable_that_is_not_there_fails_the_run_and_says_which(app: App) -> 
         run = await pay.astart(Secret.env("SURELY_NOT_SET"))
         await drain(app)
         with pytest.raises(RunFailed, match="the environment of this process has no SURELY_NOT_SET: set it for"):
-            await run.aresult(timeout=10)
+            await run.aresult(timeout=60)
 
     play(story())
 
@@ -163,9 +163,9 @@ def test_a_variable_may_hold_json_where_the_hint_says_more_than_text(app: App, m
         monkeypatch.setenv("NO_KEYS", "ab")
         runs = [await app.astart(pay, Secret.env(name)) for name in ("KEYS", "NO_KEYS")]
         await drain(app)
-        assert await runs[0].aresult(timeout=10) == 42
+        assert await runs[0].aresult(timeout=60) == 42
         with pytest.raises(RunFailed, match="NO_KEYS is not of the type that the function says"):
-            await runs[1].aresult(timeout=10)
+            await runs[1].aresult(timeout=60)
 
     play(story())
 
@@ -206,7 +206,7 @@ def test_without_a_codec_a_value_is_refused_and_nothing_is_stored(app: App, toke
         run = await renew.astart()
         await drain(app)
         with pytest.raises(RunFailed, match="the result of fresh cannot be kept: a Secret that was made from its"):
-            await run.aresult(timeout=10)
+            await run.aresult(timeout=60)
         assert token not in await written(app, run.id)
 
     play(story())
@@ -241,7 +241,7 @@ def test_with_a_codec_a_value_is_kept_as_ciphertext_everywhere(sealed: App, toke
         await drain(app)
         await run.asignal("go")
         await drain(app)
-        assert (await run.aresult(timeout=10)).reveal() == [f"{token}-session", "receipt"]
+        assert (await run.aresult(timeout=60)).reveal() == [f"{token}-session", "receipt"]
         assert seen == [(f"{token}-session", {"number": 4242424242})]
         for one in await app.alist():
             kept = await written(app, one.run_id)
@@ -252,10 +252,10 @@ def test_with_a_codec_a_value_is_kept_as_ciphertext_everywhere(sealed: App, toke
             await app.astart(pay, Secret(7), Secret({"number": 1}))
         app.codec = HmacCodec(b"x" * 32)
         with pytest.raises(SecretUnavailable, match="the app's codec cannot open this secret: ValueError"):
-            (await run.aresult(timeout=10)).reveal()
+            (await run.aresult(timeout=60)).reveal()
         app.codec = None
         with pytest.raises(SecretUnavailable, match="the app has no codec in this process"):
-            (await run.aresult(timeout=10)).reveal()
+            (await run.aresult(timeout=60)).reveal()
 
     play(story())
 
@@ -307,7 +307,7 @@ def test_calls_that_differ_in_their_secrets_alone_are_told_apart_on_replay(seale
         await drain(app)
         await run.asignal("go")
         await drain(app)
-        assert await run.aresult(timeout=10) == ["2", "1", "0"], "in the order of the second attempt, each with its own"
+        assert await run.aresult(timeout=60) == ["2", "1", "0"], "in the order of the second attempt, each with its own"
         assert len(calls) == 3
 
     play(story())
@@ -367,7 +367,7 @@ def test_each_app_keeps_secrets_by_its_own_codec_also_when_it_is_included(sealed
     async def story() -> None:
         run = await order.astart(Secret(token))
         await drain(app)
-        assert (await run.aresult(timeout=10)).reveal() == f"{token}!"
+        assert (await run.aresult(timeout=60)).reveal() == f"{token}!"
 
     play(story())
 
@@ -413,7 +413,7 @@ def test_errors_are_stored_without_the_secrets_that_were_revealed(sealed: App, t
             assert token not in kept
             assert MARK in kept
         with pytest.raises(RunFailed, match=r"key=\[secret\] -> 401"):
-            await runs[0].aresult(timeout=10)
+            await runs[0].aresult(timeout=60)
 
     play(story())
 
@@ -448,7 +448,7 @@ def test_a_value_that_holds_a_revealed_secret_is_refused_as_argument_and_result(
             run = await pay.astart(place, Secret(token))
             await drain(app)
             with pytest.raises(RunFailed, match="it holds the text of a secret that was revealed: pass or return"):
-                await run.aresult(timeout=10)
+                await run.aresult(timeout=60)
             assert token not in await written(app, run.id)
 
     play(story())
@@ -471,7 +471,7 @@ def test_a_weak_secret_stops_no_job_that_only_uses_the_word(sealed: App) -> None
     async def story() -> None:
         run = await sign_up.astart(Secret("password"), Secret("a"))
         await drain(app)
-        assert (await run.aresult(timeout=10))["password"] == "kept"  # noqa: S105 - not one
+        assert (await run.aresult(timeout=60))["password"] == "kept"  # noqa: S105 - not one
         assert (await run.arecord()).message == f"your {MARK} is a good one"
 
     play(story())
@@ -493,7 +493,7 @@ def test_what_a_run_reports_and_produces_is_redacted(sealed: App, token: str) ->
     async def story() -> None:
         run = await tell.astart(Secret(token))
         await drain(app)
-        await run.aresult(timeout=10)
+        await run.aresult(timeout=60)
         kept = await written(app, run.id)
         assert token not in kept
         record = await run.arecord()
@@ -525,7 +525,7 @@ def test_reconcile_gets_the_secret_and_its_failure_is_redacted(sealed: App, toke
         run = await pay.astart(Secret(token))
         await drain(app)
         with pytest.raises(RunFailed, match=r"no answer for \[secret\]"):
-            await run.aresult(timeout=10)
+            await run.aresult(timeout=60)
         assert asked == [token]
 
     play(story())

@@ -161,7 +161,7 @@ def test_connections_that_are_ended_under_load_lose_nothing(kind: str, tmp_path:
             while await (await connection.execute(going, (ended,))).fetchall():  # told to end, and about to
                 pass
 
-    play(ordeal(url, tmp_path, [harm] * 15))
+    play(ordeal(url, tmp_path, [harm] * 15), seconds=600)
     assert len(ended) >= 15
     assert len(set(ended)) == len(ended), "each was a new one: they connect again"
 
@@ -182,5 +182,5 @@ def test_a_server_that_stops_at_once_and_starts_again_twenty_times_loses_nothing
         await asyncio.to_thread(own_server.stop, how=signal.SIGQUIT)
         await asyncio.to_thread(own_server.start, fsync="on", synchronous_commit="on")
 
-    shop = play(ordeal(own_server.url, tmp_path, [harm] * 20))
+    shop = play(ordeal(own_server.url, tmp_path, [harm] * 20), seconds=600)
     assert len(shop.ended) >= 20

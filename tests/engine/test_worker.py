@@ -50,7 +50,7 @@ def test_what_another_process_writes_just_after_a_turn_is_not_slept_through(
         monkeypatch.setattr(SqliteStore, "next_due", another_writes_now)
         worker = here.worker()
         working = asyncio.create_task(worker.arun())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await ran.wait()
         worker.stop()
         await working
@@ -88,7 +88,7 @@ def test_a_job_that_becomes_due_during_a_turn_is_not_slept_through(
         monkeypatch.setattr(SqliteStore, "next_due", late)
         worker = app.worker()
         working = asyncio.create_task(worker.arun())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await ran.wait()
         worker.stop()
         await working
@@ -100,13 +100,14 @@ def test_a_job_that_becomes_due_during_a_turn_is_not_slept_through(
 def test_a_worker_that_gets_back_a_job_it_has_lost_ends_the_old_attempt_and_keeps_the_new_one(app: App) -> None:
     begun: list[int] = []
     ended: list[int] = []
+    seen = asyncio.Event()
 
     @app.step
     async def long() -> None:
         number = attempt()
         begun.append(number)
         try:
-            await asyncio.sleep(60 if number == 1 else 0.3)
+            await (asyncio.Event() if number == 1 else seen).wait()
         finally:
             ended.append(number)
 
@@ -123,6 +124,7 @@ def test_a_worker_that_gets_back_a_job_it_has_lost_ends_the_old_attempt_and_keep
         await app.store().commit([Bury("w1"), Reclaim()])  # as after a night in standby: nobody was told of anything
         await until(lambda: _is(begun == [1, 2]))
         await until(lambda: _is(ended == [1]))
+        seen.set()
         assert await handle.aresult() == "done"
         worker.stop()
         await working
@@ -252,7 +254,7 @@ def test_a_worker_that_was_stopped_before_it_began_does_not_begin(tmp_path: Path
         app = App("shop", config=quick(f"sqlite:///{tmp_path / 'jobs.db'}"))
         worker = app.worker()
         worker.stop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await worker.arun()
         assert await app.aworkers() == [], "it has not even reported"
         await app.aclose()
@@ -261,8 +263,10 @@ def test_a_worker_that_was_stopped_before_it_began_does_not_begin(tmp_path: Path
 
 
 CTRL_C = """
-import asyncio, sys
+import asyncio, signal, sys
 from holdfast import App, Config
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where the tests run in the background
 
 app = App("shop", config=Config(url=sys.argv[1], shutdown_seconds=0.05, grace_seconds=0.2))
 
@@ -288,7 +292,7 @@ def test_ctrl_c_hands_jobs_back_before_it_is_raised(tmp_path: Path) -> None:
         assert program.stdout is not None
         assert program.stdout.readline() == "hanging\n"
         program.send_signal(signal.SIGINT)
-        _, said = program.communicate(timeout=30)
+        _, said = program.communicate(timeout=60)
     assert "KeyboardInterrupt" in said
     app = App("shop", url)
     (record,) = app.list()

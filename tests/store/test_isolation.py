@@ -363,7 +363,7 @@ def test_a_heartbeat_that_waited_for_a_lock_does_not_revive_its_lease(lab: Lab) 
     for step in ("decide", "commit"):
         holder.begin(step)
     lab.settle()
-    heartbeat.running[-1].result(timeout=10)
+    heartbeat.running[-1].result(timeout=60)
     assert said(heartbeat.answer) == "lost"
     assert lab.rows() == ["a running 1 (w): created running cancel_requested"]
 

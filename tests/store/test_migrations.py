@@ -276,7 +276,7 @@ def test_a_role_with_the_documented_rights_runs_jobs_and_cannot_rewrite_history(
     app.worker().run(until_idle=True)
     run.signal("shipped", "dhl")
     app.worker().run(until_idle=True)
-    assert run.result(5) == ["receipt for 7", "c", "dhl"]
+    assert run.result(60) == ["receipt for 7", "c", "dhl"]
     with psycopg.connect(url, autocommit=True) as connection:
         started = connection.execute(f"SELECT {name}.start_job('shop', 'checkout', '{{\"cents\": 1}}')".encode())
         second = started.fetchone()

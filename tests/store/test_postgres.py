@@ -143,17 +143,18 @@ def test_a_store_with_a_worker_has_three_connections() -> None:
         working = asyncio.create_task(worker.arun())
         handles = [await app.astart(checkout, number) for number in range(30)]
         most = 0
+        await until(lambda: connected(name, 3))  # also the one that listens
         for handle in handles:
-            await handle.aresult(timeout=20)
+            await handle.aresult(timeout=60)
             most = max(most, asked("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", name)[0][0])
         worker.stop()
         await working
         assert most == 3
         await app.aclose()
-        await until(lambda: gone(name))
+        await until(lambda: connected(name, 0))
 
-    async def gone(name: str) -> bool:
-        return asked("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", name) == [(0,)]
+    async def connected(name: str, times: int) -> bool:
+        return asked("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", name) == [(times,)]
 
     play(story())
 
@@ -195,7 +196,7 @@ def test_writing_and_reading_need_no_state_of_a_session(monkeypatch: pytest.Monk
         await drain(app)
         await handle.asignal("shipped", "dhl")
         await drain(app)
-        assert await handle.aresult(timeout=10) == ["dhl", "receipt 1"]
+        assert await handle.aresult(timeout=60) == ["dhl", "receipt 1"]
         assert await app.averify() == {}
         await app.aclose()
 
@@ -242,11 +243,11 @@ def test_behind_a_pooler_nothing_is_heard_and_no_lock_is_left_that_others_would_
             worker = app.worker(name="w")
             working = asyncio.create_task(worker.arun())
             handle = await app.astart(greet)
-            assert await handle.aresult(timeout=20) == "hello"
+            assert await handle.aresult(timeout=60) == "hello"
             store = app.store()
             assert isinstance(store, PostgresStore)
             await until(lambda: listed(schema))
-            await asyncio.to_thread(store._listener._thread.join, 20)
+            await asyncio.to_thread(store._listener._thread.join, 60)
             for _ in range(3):
                 store.commit_blocking([Report(card("w"))])
             assert asked(f"SELECT name, lock_key FROM {schema}.workers") == [("w", None)]
@@ -307,7 +308,7 @@ asyncio.run(main(*sys.argv[1:]))
         assert opener.stdin is not None
         opener.stdin.write("go\n")
         opener.stdin.flush()
-    assert [opener.communicate(timeout=30)[0] for opener in openers] == [f"j{number}\n" for number in range(8)]
+    assert [opener.communicate(timeout=60)[0] for opener in openers] == [f"j{number}\n" for number in range(8)]
     steps = len(migrations("postgres"))
     assert asked(f"SELECT count(*) FROM {schema}.migrations") == [(steps,)]
     assert asked(f"SELECT count(*) FROM {schema}.jobs") == [(8,)]

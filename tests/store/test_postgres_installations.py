@@ -65,7 +65,7 @@ def test_jobs_run_and_verify_whatever_the_role_sets_for_its_sessions(said: str, 
         found = other.execute(sql.encode()).fetchone()
     assert found is not None
     app.worker().run(until_idle=True)
-    assert run.result(timeout=10) == "5 €5 €"
+    assert run.result(timeout=60) == "5 €5 €"
     assert app.get(found[0]).status is RunStatus.SUCCEEDED
     assert app.verify() == {}
     app.close()

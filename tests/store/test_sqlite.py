@@ -253,7 +253,7 @@ asyncio.run(main(sys.argv[1]))
     worker.stdin.write("go on\n")
     worker.stdin.flush()
     assert worker.stdout.readline() == "StaleAttempt\n"
-    assert worker.wait(timeout=30) == 0
+    assert worker.wait(timeout=60) == 0
     worker.stdin.close()
     worker.stdout.close()
     stream = with_store(path, lambda store: store.events("a"))

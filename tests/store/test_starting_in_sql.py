@@ -216,7 +216,7 @@ def test_two_transactions_that_start_the_same_key_make_one_job(schema: str) -> N
         other.join(0.2)
         assert not found, "the second waits for the first"
         first.commit()
-        other.join(10)
+        other.join(60)
         assert found == [made]
         second.commit()
         third = one(first, call.replace("'one'", "'two'"))
@@ -224,7 +224,7 @@ def test_two_transactions_that_start_the_same_key_make_one_job(schema: str) -> N
         other.start()
         other.join(0.2)
         first.rollback()
-        other.join(10)
+        other.join(60)
         assert found[1] != third, "the first was rolled back: the second has made its own"
 
 

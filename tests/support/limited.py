@@ -81,7 +81,7 @@ async def torture(url: str, seconds: float, seed: int, pause_seconds: float = 1.
         await _until_all_work(app)
         begun = await app.store().now()
         killed_at = begun
-        while (now := await app.store().now()) < begun + seconds:
+        while (now := await app.store().now()) < begun + seconds or kills < 3:
             samples.append(next(state.running for state in await app.alimits() if state.limits.queue == "few"))
             if now > killed_at + pause_seconds * rng.uniform(0.5, 1.5):
                 name = rng.choice(sorted(workers))
@@ -115,7 +115,9 @@ async def _until_all_work(app: App) -> None:
     end = time.monotonic() + 60
     while time.monotonic() < end:
         states: list[QueueState] = await app.alimits()
-        if len(await app.aworkers()) == 4 and all(state.tokens is None or state.tokens < 5 for state in states):
+        spent = all(state.tokens is None or state.tokens < 5 for state in states)
+        slowly = (await app.astats()).runs.get("succeeded", 0) > 10 * BURST  # on a machine that never spends them
+        if len(await app.aworkers()) == 4 and (spent or slowly):
             return
         await asyncio.sleep(0.05)
     raise AssertionError("the workers have not begun")
@@ -134,7 +136,7 @@ async def _kill_all(app: App, workers: dict[str, subprocess.Popen[bytes]], dead:
     names = [*sorted(workers), *dead]
     await _kill(app, workers, sorted(workers))
     left = 1
-    for _ in range(100):
+    for _ in range(1500):
         await app.store().commit([*map(Bury, names), Reclaim()])
         left = sum(state.running for state in await app.alimits())
         if not left:

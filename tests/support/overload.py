@@ -68,7 +68,7 @@ async def overload(url: str, seconds: float) -> Told:
             await handle.aresult(timeout=60)  # warm, before it is measured
         before = _resident_bytes(process.pid)
         begun = time.monotonic()
-        while (past := time.monotonic() - begun) < seconds:
+        while (past := time.monotonic() - begun) < seconds or (past < 60 and not refused > len(accepted) > DEPTH):
             due = int(past * TIMES * AT_ONCE / JOB_SECONDS) - len(accepted) - refused
             asked = (app.astart("deep", JOB_SECONDS) for _ in range(min(due, 1000)))
             for one in await asyncio.gather(*asked, return_exceptions=True):

@@ -109,7 +109,7 @@ async def survive(name: str, store: Store, faulty: FaultyStore, data: dict[str, 
 async def as_evaluated(run: RunHandle, data: dict[str, Any], meant: Evaluated) -> None:
     """The run gave what the plan means, and its events say the same of every node."""
     try:
-        gave = await run.aresult(timeout=10)
+        gave = await run.aresult(timeout=60)
         assert not meant.fails, "it was to fail"
         assert gave == meant.gives
     except RunFailed as error:

@@ -109,7 +109,7 @@ class Lab:
             self.settle()
         for session in self.sessions[: len(commands)]:
             for one in session.running:
-                one.result(timeout=10)
+                one.result(timeout=60)
         return [said(session.answer) for session in self.sessions[: len(commands)]]
 
     def settle(self) -> None:

@@ -17,7 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 # The child takes the terminal for its own, so that Ctrl-C typed there reaches it as it would a user's program.
-_ATTACH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+# Whoever runs the tests in the background has it ignored, and so would the child.
+_ATTACH = (
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+)
 _OURS = frozenset({"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"})  # what the terminal of the tests says of itself
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -40,7 +44,7 @@ class Terminal:
         os.close(slave)
         self.output = ""
 
-    def until(self, *texts: str, seconds: float = 30) -> None:
+    def until(self, *texts: str, seconds: float = 60) -> None:
         """Read until these were shown, each behind the one before."""
         wanted = re.compile(".*?".join(map(re.escape, texts)), re.DOTALL)
         end = time.monotonic() + seconds
@@ -51,7 +55,7 @@ class Terminal:
         """Type this."""
         os.write(self._master, text.encode())
 
-    def end(self, seconds: float = 30) -> int:
+    def end(self, seconds: float = 60) -> int:
         """Read to the end; the exit code."""
         end = time.monotonic() + seconds
         while self._read(end):

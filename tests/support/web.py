@@ -60,7 +60,7 @@ def served(target: Path | str, url: str, *options: str, **environment: str) -> I
         yield Served(process, found[0])
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)
         process.stderr.close()
 
 

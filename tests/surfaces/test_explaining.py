@@ -18,7 +18,7 @@ from support.stories import quick
 @pytest.fixture(params=["sqlite", "postgres"])
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> App:
     url = f"sqlite:///{tmp_path / 'jobs.db'}" if request.param == "sqlite" else fresh_url()
-    app = App("shop", config=quick(url))
+    app = App("shop", config=quick(url, grace_seconds=60.0))
 
     @app.step(backoff=Backoff(retries=3, first_seconds=3600, cap_seconds=3600))
     async def flaky() -> None:

@@ -20,7 +20,7 @@ from holdfast.ready import ConcurrencyGate, WakeSource
 from holdfast.server import asgi
 from holdfast.surfaces.cli import main
 from holdfast.surfaces.targets import load
-from support.stories import drain, play, quick, until
+from support.stories import beating, drain, play, quick, until
 from support.web import near, serving
 
 
@@ -29,8 +29,9 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'jobs.db'}"
 
 
-def test_gates_are_listed_and_explain_names_the_one_that_holds_a_run(url: str) -> None:
-    app = App("shop", config=quick(url, lease_seconds=0.6))
+def test_gates_are_listed_and_explain_names_the_one_that_holds_a_run(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    beating(monkeypatch)
+    app = App("shop", config=quick(url))
     gate = ConcurrencyGate(1, name="model")
 
     @app.tool(gate=gate)
@@ -95,9 +96,11 @@ class Forgetful(ConcurrencyGate):
 
 
 def test_a_broken_contract_is_an_error_in_the_log_stored_and_counted_and_the_worker_goes_on(
-    url: str, caplog: pytest.LogCaptureFixture
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = App("shop", config=quick(url, lease_seconds=0.6))
+    beating(monkeypatch)
+    monkeypatch.setattr(Worker, "_until", lambda *_: 0.2)  # how long it sleeps at most: nobody tells it anything
+    app = App("shop", config=quick(url))
     gate = Forgetful(1, name="model")
     go = asyncio.Event()
 
@@ -213,10 +216,10 @@ def test_a_budget_is_given_over_http_from_the_command_line_and_by_a_remote_clien
     kept = {"tokens": 15_000_000, "usd": 500_000}
     body = {"plugin_id": "shop", "entry_id": "work", "budget": {"tokens": 15, "usd": 0.5}}
     with serving(asgi(app)) as server, holdfast.connect(server) as remote:
-        made = httpx.post(f"{server}/api/v1/runs", json=body)
+        made = httpx.post(f"{server}/api/v1/runs", json=body, timeout=60)
         assert made.status_code == 201
         for wrong in ({}, {"tokens": -1}, {"tokens": "many"}, {"a b": 1}, 7, {"tokens": 1e300}, {"tokens": True}):
-            refused = httpx.post(f"{server}/api/v1/runs", json={**body, "budget": wrong})
+            refused = httpx.post(f"{server}/api/v1/runs", json={**body, "budget": wrong}, timeout=60)
             assert (refused.status_code, refused.json()["code"]) == (422, "invalid_arguments"), wrong
         far = remote.entry("work").options(budget={"tokens": 15, "usd": 0.5}).start()
         with pytest.raises(InvalidArguments, match="tokens"):

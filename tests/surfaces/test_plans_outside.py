@@ -251,7 +251,7 @@ def test_a_program_that_asks_a_server_starts_plans_and_forks_as_on_the_app(targe
         run = remote.entry("shop.open").options(key="k").given(Plan.from_dict(DOUBLED)).start(number=4)
         fork = remote.fork(run.id, from_node="sent")
         app.worker().run(until_idle=True)
-        assert run.result(timeout=20) == fork.result(timeout=20) == {"sent": "sent 8"}
+        assert run.result(timeout=60) == fork.result(timeout=60) == {"sent": "sent 8"}
         assert fork.record().idempotency_key is None
         wider = remote.fork(run.id, plan=Plan.from_dict(OTHER), key="w")
         assert remote.fork(run.id, plan=Plan.from_dict(OTHER), key="w").id == wider.id

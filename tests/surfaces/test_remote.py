@@ -99,9 +99,9 @@ def test_every_call_gives_what_it_gives_on_the_app(target: Path, url: str) -> No
         failed = remote.start("shop.fail")
         late = remote.entry("greet").options(delay="1h").start(name="later")
         work(app)
-        assert greeted.result(timeout=20) == "hello ana hello ana"
+        assert greeted.result(timeout=60) == "hello ana hello ana"
         with pytest.raises(errors.RunFailed, match="no"):
-            failed.result(timeout=20)
+            failed.result(timeout=60)
         for run in (greeted, asked, failed, late):
             assert run.record().run_id == run.id
             assert remote.events(run.id) == app.events(run.id) == run.events()
@@ -123,7 +123,7 @@ def test_every_call_gives_what_it_gives_on_the_app(target: Path, url: str) -> No
         assert asked.signal("answer", "me") == "delivered"
         work(app)
         assert [one.status for one in asked.watch()] == ["succeeded"]
-        assert asked.result(timeout=20) == "who? me"
+        assert asked.result(timeout=60) == "who? me"
         assert remote.pause(late.id).stage == "paused"
         assert remote.resume(late.id).status == "queued"
         assert late.cancel("enough").status == "canceled"
@@ -273,7 +273,7 @@ def test_a_watch_goes_on_over_lost_connections_and_a_restarted_server(target: Pa
             app.signal(run.id, "answer", "yes")
             work(app)
             assert [one.status for one in seen][-1] == "succeeded"
-            assert run.result(timeout=20) == "still? yes"
+            assert run.result(timeout=60) == "still? yes"
         wire.shutdown()
 
 

@@ -37,7 +37,7 @@ def a_shop(folder: Path) -> Iterator[str]:
             yield running.url
         finally:
             worker.terminate()
-            worker.wait(30)
+            worker.wait(60)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)

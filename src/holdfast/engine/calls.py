@@ -18,7 +18,7 @@ from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.authoring.gating import RetryAfter
 from holdfast.engine.admission import admitted, leave_alone
 from holdfast.engine.outcomes import Reporting
-from holdfast.engine.replay import Failure, Success
+from holdfast.engine.replay import PATIENCE_PARTS, Failure, Success
 from holdfast.engine.threads import escaped
 from holdfast.engine.verdict import words
 from holdfast.errors import (
@@ -88,14 +88,12 @@ class Calls:
 
     async def _frontier(self, name: str, node: str) -> None:
         """Before a new call: every recorded result that other branches will ask for is handed out first (E8)."""
-        attempt = self._attempt
-        loop = asyncio.get_running_loop()
-        until = loop.time() + attempt.config.replay_patience_seconds
-        while attempt.replay.owed and attempt.has_branches():
+        attempt, parts = self._attempt, PATIENCE_PARTS
+        while parts and attempt.replay.owed and attempt.has_branches():
             try:
-                await asyncio.wait_for(self._delivered.wait(), max(until - loop.time(), 0.001))
+                await asyncio.wait_for(self._delivered.wait(), attempt.config.replay_patience_seconds / PATIENCE_PARTS)
             except TimeoutError:
-                break
+                parts -= 1
         unasked = attempt.replay.owed_of(name)
         if unasked:
             raise NonDeterminism(node, unasked)

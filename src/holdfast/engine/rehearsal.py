@@ -30,7 +30,7 @@ from holdfast.authoring.context import Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.engine.calls import handed_out
 from holdfast.engine.children import outcome_of
-from holdfast.engine.replay import Replay
+from holdfast.engine.replay import PATIENCE_PARTS, Replay
 from holdfast.errors import HoldfastError, InvalidResult, WaitTimeout
 from holdfast.machines import Event, JobEvent
 
@@ -80,7 +80,8 @@ class Rehearsal:
         seen = -1
         while not code.done() and seen != self._asked:
             seen = self._asked
-            await asyncio.wait({code}, timeout=self._patience_seconds)
+            for _ in range(PATIENCE_PARTS):
+                await asyncio.wait({code}, timeout=self._patience_seconds / PATIENCE_PARTS)
         ended = code.done()
         code.cancel()
         await asyncio.wait({code})

@@ -30,6 +30,7 @@ from holdfast.machines.rules import is_failure
 __all__ = ["Failure", "Replay", "Success"]
 
 
+PATIENCE_PARTS = 10  # in which patience is had: while the whole process stands still, one passes, and not all
 OF_A_RUN = "run:"  # how the names of values begin that hold for one run and not for the next
 _HISTORY = frozenset(kind.value for kind in HistoryEvent)
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # what a branch has asked for so far, in one number

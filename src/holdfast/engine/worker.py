@@ -33,6 +33,7 @@ from holdfast.engine.claiming import Claiming
 from holdfast.engine.heartbeat import Heartbeat
 from holdfast.engine.readiness import WorkGate, gate_cards
 from holdfast.engine.settings import reloading
+from holdfast.engine.store_time import StoreTime
 from holdfast.engine.threads import Threads
 from holdfast.errors import StaleAttempt, StoreUnavailable, UnknownJob
 from holdfast.ids import new_id
@@ -102,7 +103,8 @@ class Worker:
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when it was last asked for, and the loop's
         self._looked_at = 0.0  # when this worker last looked for dead ones
-        self._ahead = 0.0  # seconds by which the store's clock is ahead of this host's
+        self._clock = StoreTime()
+        self.now = self._clock.now
         self._card = WorkerCard(
             name=self.name,
             host=platform.node(),
@@ -251,6 +253,7 @@ class Worker:
         return full or (ready and self.gate.fresh and self.gate.busy < self.gate.slots)
 
     def _claim(self, limit: int) -> Claim:
+        self._clock.ask()
         return Claim(
             worker=self.name,
             entries=frozenset(self._entries),
@@ -264,7 +267,7 @@ class Worker:
         claimed = answer.claimed
         if claimed:  # they tell the store's time, too
             self._asked, self._asked_at = claimed[0].job.updated_at, self._loop.time()
-            self._ahead = self._asked - time.time()
+            self._clock.told(self._asked)
         for one in claimed:
             self._start(one)
         now = self._asked + self._loop.time() - self._asked_at
@@ -318,10 +321,6 @@ class Worker:
     def abandoned(self) -> bool:
         """Whether this worker was cancelled instead of being stopped."""
         return self._gone or (self._task is not None and self._task.cancelling() > 0)
-
-    def now(self) -> float:
-        """The store's time, as near as this host can tell: due times and deadlines are compared with the store's."""
-        return time.time() + self._ahead
 
     def _until(self, now: float) -> float:
         floor = min(self._config.lease_seconds / 3, self._store.floor_seconds or float("inf"))

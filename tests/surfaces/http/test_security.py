@@ -67,9 +67,9 @@ def test_another_address_with_a_token_starts_and_asks_for_it(tmp_path: Path, how
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     with served(ROOT / "examples" / "shop.py", url, "--host", "0.0.0.0", **settings) as server:  # noqa: S104 - as above
         there = f"http://127.0.0.1:{server.port}/api/v1/runs"
-        assert httpx.get(there).status_code == 401
-        assert httpx.get(there, headers=bearer(secret)).status_code == 200
-        assert httpx.get(f"http://127.0.0.1:{server.port}/healthz").status_code == 200
+        assert httpx.get(there, timeout=60).status_code == 401
+        assert httpx.get(there, headers=bearer(secret), timeout=60).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{server.port}/healthz", timeout=60).status_code == 200
 
 
 def test_without_tokens_only_this_machine_is_served_and_nothing_from_behind_a_proxy(small: App) -> None:
@@ -326,14 +326,14 @@ def test_a_token_stands_in_no_log_answer_setting_or_database(tmp_path: Path) -> 
         there = (tmp_path / "log").read_text().split()[-1]
         body = {"plugin_id": "shop", "entry_id": "notify", "args": {"text": "x"}}
         answers = [
-            httpx.post(f"{there}/api/v1/runs", json=body, headers=bearer(SECRET)),
-            httpx.get(f"{there}/api/v1/runs", headers=bearer(SECRET)),
-            httpx.get(f"{there}/metrics", headers=bearer(SECRET)),
-            httpx.get(f"{there}/api/v1/runs", headers={"Authorization": SECRET}),
-            httpx.get(f"{there}/api/v1/{SECRET}", headers=bearer(SECRET)),
+            httpx.post(f"{there}/api/v1/runs", json=body, headers=bearer(SECRET), timeout=60),
+            httpx.get(f"{there}/api/v1/runs", headers=bearer(SECRET), timeout=60),
+            httpx.get(f"{there}/metrics", headers=bearer(SECRET), timeout=60),
+            httpx.get(f"{there}/api/v1/runs", headers={"Authorization": SECRET}, timeout=60),
+            httpx.get(f"{there}/api/v1/{SECRET}", headers=bearer(SECRET), timeout=60),
         ]
         server.terminate()
-        assert server.wait(30) == 0
+        assert server.wait(60) == 0
     assert [one.status_code for one in answers] == [201, 200, 200, 401, 404]
     assert SECRET not in "".join(one.text + str(one.headers) for one in answers)
     for file in tmp_path.iterdir():

@@ -40,12 +40,14 @@ def small(tmp_path: Path) -> Iterator[App]:
 def test_serve_answers_says_where_and_stops_in_order(tmp_path: Path) -> None:
     with served(SHOP, f"sqlite:///{tmp_path / 'jobs.db'}") as server:
         answer = httpx.post(
-            f"{server.url}/api/v1/runs", json={"plugin_id": "shop", "entry_id": "notify", "args": {"text": "x"}}
+            f"{server.url}/api/v1/runs",
+            json={"plugin_id": "shop", "entry_id": "notify", "args": {"text": "x"}},
+            timeout=60,
         )
         assert answer.status_code == 201
         assert "server" not in answer.headers
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_a_port_that_is_taken_and_a_target_that_is_none_are_one_line_each(tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ def test_dev_serves_works_and_starts_again_when_the_code_changes(tmp_path: Path)
         assert ready()[1]["gate"] == "worker", (
             "the worker of `dev` is part of what is ready, though a process of its own"
         )
-        run = httpx.post(f"{url}/runs", json={"plugin_id": "shop", "entry_id": "work"}).json()["run_id"]
+        run = httpx.post(f"{url}/runs", json={"plugin_id": "shop", "entry_id": "work"}, timeout=60).json()["run_id"]
         wait_until(lambda: len((answers(f"/runs/{run}/events") or {"items": []})["items"]) >= 6, dev)
         target.write_text(code.format(second="return 'new'"))
         wait_until(lambda: (answers(f"/runs/{run}/result") or {}).get("result") == "new", dev)
@@ -106,7 +108,7 @@ def test_dev_serves_works_and_starts_again_when_the_code_changes(tmp_path: Path)
         wait_until(lambda: answers("/stats") is not None, dev)
     finally:
         dev.send_signal(signal.SIGTERM)
-        assert dev.wait(30) == 0
+        assert dev.wait(60) == 0
     told = (tmp_path / "log").read_text()
     assert re.search(r"shop\.py has changed: starting again", told)
 
@@ -204,7 +206,7 @@ def test_while_the_store_is_away_the_server_is_not_ready_and_says_so_without_det
         database.start()
         app = jobs(App("shop", config=quick(f"{database.url}?schema={fresh_schema()}")))
         with serving(asgi(app)) as url:
-            assert httpx.post(f"{url}/api/v1/runs", json=GREET).status_code == 201
+            assert httpx.post(f"{url}/api/v1/runs", json=GREET, timeout=60).status_code == 201
             database.stop()
             wait_until(lambda: httpx.get(f"{url}/readyz", timeout=30).status_code == 503)
             told = httpx.get(f"{url}/readyz", timeout=30)
@@ -226,6 +228,8 @@ def test_while_the_store_is_away_the_server_is_not_ready_and_says_so_without_det
 def test_readiness_asks_the_store_once_a_second_at_most(small: App) -> None:
     async def story() -> None:
         readiness = Readiness(small)
+        assert readiness.look_seconds == 1.0
+        readiness.look_seconds = 3600.0
         first = await readiness.look()
         assert await readiness.look() is first
         assert first.state == "ready"

@@ -166,14 +166,22 @@ def test_a_long_history_is_read_from_the_store_and_not_from_the_ring(tmp_path: P
 def test_a_silent_stream_says_that_it_is_alive_and_ends_when_its_time_is_up(small: App) -> None:
     async def story() -> None:
         run = await small.astart("greet", "Ada")
-        peer = Peer(
-            asgi(small, limits=Limits(heartbeat_seconds=0.01, stream_seconds=0.2)), f"/api/v1/runs/{run.id}/stream"
-        )
-        await peer.task
-        assert peer.text.count(": alive\n\n") > 3
-        assert told(peer.text)[-1][2]["status"] == "queued"
+        path = f"/api/v1/runs/{run.id}/stream"
+        lasting = Peer(asgi(small, limits=Limits(heartbeat_seconds=0.01)), path)
+        await until(lambda: _is(lasting.text.count(": alive\n\n") > 3))
+        await lasting.has("event: run")
+        lasting.leave.set()
+        await lasting.task
+        brief = Peer(asgi(small, limits=Limits(stream_seconds=0.2)), path)
+        await brief.task
+        assert told(lasting.text)[-1][2]["status"] == "queued"
+        assert [data["status"] for event, _, data in told(brief.text) if event == "run"] in ([], ["queued"])
 
     play(story())
+
+
+async def _is(so: bool) -> bool:
+    return so
 
 
 def test_a_client_that_does_not_read_is_dropped_and_others_are_not(small: App) -> None:
@@ -295,10 +303,13 @@ def test_a_server_that_is_told_to_stop_ends_its_streams_and_leaves_with_0(tmp_pa
     app = load(TARGET).app
     app.url = url
     run = app.start("steps", 1)
-    with served(TARGET, url) as server, httpx.stream("GET", f"{server.url}/api/v1/runs/{run.id}/stream") as stream:
+    with (
+        served(TARGET, url) as server,
+        httpx.stream("GET", f"{server.url}/api/v1/runs/{run.id}/stream", timeout=60) as stream,
+    ):
         lines = stream.iter_lines()
         assert next(lines) == ": alive"
         server.process.terminate()
         assert "event: run" in list(lines)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
     app.close()
