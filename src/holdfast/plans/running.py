@@ -6,7 +6,8 @@ A node that fails stops what depends on it and nothing else; at the end the job 
 `fail_fast` no more is begun after the first, waits are given up, and what is under way is ended in order.
 
 Nothing here is recorded that the engine would not record of code: a call is known by the id of its node, its arguments
-are written as the plan has them, and a replay finds what was recorded, in any order.
+are written as the plan has them, and a replay finds what was recorded, in any order. What extends the plan is taken in
+the order in which it was the first time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from holdfast.authoring.context import Conductor, Place, current, place
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
 from holdfast.plans.calling import Calling
-from holdfast.plans.checking import Names, problems
+from holdfast.plans.checking import Names
+from holdfast.plans.extending import EXTENSION, Given, Turns, refusal, widened
 from holdfast.plans.graph import Graph, Missing, dig, filled
 from holdfast.plans.model import (
     CallNode,
@@ -72,6 +74,7 @@ class _Running:
         self._failures: list[tuple[str, Exception]] = []
         self._ready: deque[Unit] = deque()
         self._maps: dict[str, Map] = {}
+        self._turns = Turns(conductor)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiters: set[asyncio.Task[None]] = set()  # those of them that only wait
         self._runners = 0
@@ -79,10 +82,14 @@ class _Running:
 
     async def run(self) -> Any:
         try:
-            self._settle([name for name, left in self._left.items() if not left])
-            self._go_on()
-            if self._tasks:
-                await self._over
+            free = [name for name, left in self._left.items() if not left]
+            while free:
+                self._settle(free)
+                self._go_on()
+                if self._tasks:
+                    self._over = asyncio.get_running_loop().create_future()
+                    await self._over
+                free = self._taken(self._turns.rest())  # held back for those that a failure keeps from coming
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -318,32 +325,30 @@ class _Running:
         more = extension_of(result) if type(unit.node) is CallNode else None  # what a signal says is never a plan
         if more is None:
             return self._end(name, result)
-        try:
-            wider, refused = self._wider(Plan.from_dict(more), name), None
-        except InvalidPlan as error:
-            wider, refused = self._plan, str(error)
-        # What was refused because of another stays so on replay, in whichever order they come: no id is used twice.
-        if (refused := self._conductor.recorded(f"extension:{name}", lambda: refused) or refused) is not None:
-            self._failed(name, StepFailed(name, "InvalidPlan", refused))
-            return self._lost(name)
-        new = wider.nodes[len(self._plan.nodes) :]
-        self._plan = wider
-        self._graph.add(new)
-        for node in new:
-            self._left[node.id] = sum(other not in self._ended for other in self._graph.needs[node.id])
-        return self._end(name, None)
+        return self._taken(self._turns.come(name, more))
 
-    def _wider(self, added: Plan, by: str) -> Plan:
-        """Give the plan with the nodes that are added; those that are there are not changed."""
-        wider = self._plan.extended(added, by)
-        wrong = problems(wider, self._names)
-        wrong += [f"{one.id}: it may choose among new nodes only" for one in added.nodes if self._meddles(one)]
-        if wrong:
-            raise InvalidPlan(added.name, wrong)
-        return wider
-
-    def _meddles(self, node: Node) -> bool:
-        return isinstance(node, ChoiceNode) and any(other in self._left for other in node.named())
+    def _taken(self, extensions: list[Given]) -> list[str]:
+        """Add the nodes of extensions, or have what gave them fail; list those that wait for nothing more."""
+        freed = []
+        for name, more in extensions:
+            make = partial(refusal, self._plan, more, name, self._names)
+            refused: str | None = self._conductor.recorded(f"{EXTENSION}{name}", make)
+            wider = self._plan
+            try:
+                wider = widened(self._plan, Plan.from_dict(more), name, self._left) if refused is None else wider
+            except InvalidPlan as error:
+                refused = str(error)
+            if refused is not None:
+                self._failed(name, StepFailed(name, "InvalidPlan", refused))
+                freed += self._lost(name)
+                continue
+            new = wider.nodes[len(self._plan.nodes) :]
+            self._plan = wider
+            self._graph.add(new)
+            for node in new:
+                self._left[node.id] = sum(other not in self._ended for other in self._graph.needs[node.id])
+            freed += self._end(name, None)
+        return freed
 
     def _given(self) -> Any:
         """What the run gives."""
