@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import App, Plan, RunFailed, extend
+from holdfast import App, Plan, RunFailed, extend, external_key
 from holdfast.client.rehearsing import rehearse
 from holdfast.plans import Draft, Extension
 from holdfast.plans.past import Past
@@ -237,6 +237,56 @@ def test_an_extension_is_told_of_though_a_failure_keeps_those_before_it_from_com
         await drain(app)
         with pytest.raises(RunFailed, match=r"2 of 5 nodes: bad: .*; late: late failed: InvalidPlan"):
             await run.aresult(timeout=5)
+
+    play(story())
+
+
+@pytest.mark.parametrize("kind", ["step", "tool"])
+def test_a_retry_calls_a_node_again_whose_extension_was_refused(app: App, kind: str) -> None:
+    called: list[str] = []
+    answers = ["nothing", "nothing", "note"]
+
+    @app.step
+    async def note(text: str) -> str:
+        called.append(text)
+        return text
+
+    async def replan() -> Extension:
+        called.append(external_key().partition(":")[2].partition(":")[2])
+        draft = Draft()
+        draft.call(answers.pop(0), text="x", id="x")
+        return extend(draft)
+
+    made = app.step(replan) if kind == "step" else app.tool(replan)
+    plan = app.plan("p")
+    plan.call(note, text="beside", id="beside")
+    plan.call(note, text="behind", id="behind", after=plan.call(made))
+    plan.call(note, text="last", id="last", after=plan.wait("go"))
+
+    async def story() -> None:
+        run = await plan.astart()
+        await run.asignal("go")
+        await drain(app)
+        assert (await course(app, run.id)).states["replan"] == "failed"
+        await app.aretry(run.id, actor="ann", reason="perhaps now")
+        await drain(app)
+        assert (await app.aget(f"{run.id}.2")).status == "failed"
+        await app.aretry(run.id, actor="ann", reason="mended")
+        await drain(app)
+        assert await app.aoutcome(f"{run.id}.3") == {"beside": "beside", "behind": "behind", "last": "last", "x": "x"}
+        assert sorted(called) == [
+            "behind", "beside", "last", "replan:replan", "replan:replan#2", "replan:replan#3", "x",
+        ]  # fmt: skip
+        shown = await course(app, run.id)
+        assert list(shown.added) == ["replan"]
+        assert set(shown.states.values()) == {"done"}
+        assert await app.averify() == {}
+        assert (await rehearse(app, await run.aevents())).fits
+        called.clear()
+        fork = await app.afork(run.id, from_node="last")
+        await drain(app)
+        assert (await fork.aresult(timeout=5))["x"] == "x"
+        assert called == ["last"], "what was taken at last is what is reused"
 
     play(story())
 

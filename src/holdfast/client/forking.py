@@ -196,9 +196,10 @@ def _with_other_inputs(was: Course, now: Course) -> list[str]:
 
 
 def _outcome(past: Past, node: str) -> Iterator[Written]:
-    ended = past.ended.get(node)
+    newest = past.newest(node)
+    ended = past.ended.get(newest)
     if ended is not None and ended.failure is None:
-        yield from _again(node, past.begun.get(node), ended)
+        yield from _again(node, past.begun.get(newest), ended)
     else:
         yield from _value(past, node)
 

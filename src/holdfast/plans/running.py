@@ -38,6 +38,7 @@ from holdfast.plans.model import (
     WaitNode,
     extension_of,
 )
+from holdfast.plans.states import label
 from holdfast.plans.units import Map, Unit, told, waits
 
 __all__ = ["run"]
@@ -339,7 +340,7 @@ class _Running:
             except InvalidPlan as error:
                 refused = str(error)
             if refused is not None:
-                self._failed(name, StepFailed(name, "InvalidPlan", refused))
+                self._failed(name, StepFailed(name, "InvalidPlan", refused, label(self._graph.nodes[name])))
                 freed += self._lost(name)
                 continue
             new = wider.nodes[len(self._plan.nodes) :]

@@ -107,7 +107,7 @@ class Course:
         if isinstance(node, ChoiceNode):
             seq_value = self._past.values.get(label(node))
             return self._keep(node, Ended(*seq_value)) if seq_value is not None else "ready"
-        return self._one(node, label(node))
+        return self._one(node, self._past.newest(label(node)))
 
     def _skipped(self, node: Node, before: list[str]) -> bool:
         chosen = [self.results.get(choice) or [] for choice in self.graph.guards.get(node.id, ())]
