@@ -33,6 +33,11 @@ def test_true_is_not_one_and_text_is_no_number() -> None:
     above = Case(then=("a",), above=0)
     assert [equals.holds(value) for value in (1, True, "1", None)] == [True, False, False, False]
     assert [above.holds(value) for value in (1, True, "1", None)] == [True, False, False, False]
+    inside = Case(then=("a",), equals=[1, {"x": [0]}])
+    assert [inside.holds(value) for value in ([1, {"x": [0]}], [1.0, {"x": [0]}])] == [True, True]
+    for other in ([True, {"x": [0]}], [1, {"x": [False]}], [1], [1, {"y": [0]}], {"x": 1}):
+        assert not inside.holds(other)
+    assert Case(then=("a",), any_of=[[1], True]).holds([True]) is False
     assert Plan.from_dict({"nodes": []}).nodes == ()
 
 
