@@ -241,6 +241,31 @@ def test_an_extension_is_told_of_though_a_failure_keeps_those_before_it_from_com
     play(story())
 
 
+def test_an_extension_that_was_refused_for_an_unknown_name_is_shown_so_and_told_as_what_it_is(app: App) -> None:
+    @app.step
+    async def more(number: int) -> Extension:
+        return extend({"nodes": [{"id": "x", "kind": "call", "call": "nothing", "args": {"number": number}}]})
+
+    plan = app.plan("p")
+    plan.call(more, number=1)
+    plan.map(more, [1, 2, 3], number=plan.item, id="each")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        with pytest.raises(RunFailed) as failed:
+            await run.aresult(timeout=5)
+        assert "p failed: 2 of 2 nodes: " in str(failed.value), "items of a map are one node"
+        assert "each[2]: " in str(failed.value)
+        said = (
+            "what would extend the plan has a problem, and nothing of it was added:\nx.call: there is no step or tool"
+        )
+        assert said in str(failed.value)
+        assert (await course(app, run.id)).states == {"more": "failed", "each": "failed"}
+
+    play(story())
+
+
 @pytest.mark.parametrize("kind", ["step", "tool"])
 def test_a_retry_calls_a_node_again_whose_extension_was_refused(app: App, kind: str) -> None:
     called: list[str] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -154,7 +154,9 @@ def _of_plan(past: Past, plan: Plan, from_node: str | None) -> Iterator[Written]
         reused, settled = _reused(was, now, again)
     for name in reused:
         node = now.graph.nodes[name]
-        places = range(len(now.items.get(name, []))) if isinstance(node, MapNode) else [None]
+        places: Iterable[int | None] = [None]
+        if isinstance(node, MapNode):
+            places = [place for place, state in enumerate(now.items.get(name, [])) if state == "done"]
         for place in places:
             yield from _outcome(past, label(node, place))
     if not problems(now.plan, None):  # else what was decided of its extensions is decided anew

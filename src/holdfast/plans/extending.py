@@ -20,7 +20,7 @@ from holdfast.errors import InvalidPlan
 from holdfast.plans.checking import Names, problems
 from holdfast.plans.model import ChoiceNode, Plan
 
-__all__ = ["EXTENSION", "Turns", "refusal", "widened"]
+__all__ = ["EXTENSION", "Turns", "in_words", "refusal", "widened"]
 
 EXTENSION = "extension:"  # and the id of its node: what was decided, None or why it was refused
 
@@ -56,12 +56,21 @@ def refusal(plan: Plan, more: dict[str, Any], by: str, names: Names) -> str | No
     """Say why a plan cannot be extended so by this node; None if it can."""
     try:
         added = Plan.from_dict(more)
-        there = {node.id for node in plan.nodes}
-        wrong = problems(plan.extended(added, by), names)
-        wrong += [f"{one.id}: it may choose among new nodes only" for one in added.nodes if _meddles(one, there)]
-        return str(InvalidPlan(added.name, wrong)) if wrong else None
     except InvalidPlan as error:
-        return str(error)
+        return in_words(error)
+    there = {node.id for node in plan.nodes}
+    wrong = problems(plan.extended(added, by), names)
+    wrong += [f"{one.id}: it may choose among new nodes only" for one in added.nodes if _meddles(one, there)]
+    if wrong:  # what was wrong before is not its fault: the plan has begun under other code, perhaps
+        before = set(problems(plan, names))
+        wrong = [one for one in wrong if one not in before]
+    return in_words(InvalidPlan(added.name, wrong)) if wrong else None
+
+
+def in_words(error: InvalidPlan) -> str:
+    """Say what is wrong with an extension: its plan goes on without it."""
+    count = f"{len(error.problems)} problems" if len(error.problems) > 1 else "a problem"
+    return "\n".join([f"what would extend the plan has {count}, and nothing of it was added:", *error.problems])
 
 
 def _meddles(node: Any, there: Container[str]) -> bool:

@@ -25,7 +25,7 @@ from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
 from holdfast.plans.calling import Calling
 from holdfast.plans.checking import Names
-from holdfast.plans.extending import EXTENSION, Given, Turns, refusal, widened
+from holdfast.plans.extending import EXTENSION, Given, Turns, in_words, refusal, widened
 from holdfast.plans.graph import Graph, Missing, dig, filled
 from holdfast.plans.model import (
     CallNode,
@@ -287,7 +287,8 @@ class _Running:
                 place.set(Place(unit.name, node.args, partial(self._leave, unit)))
                 given = await self._conductor.call(self._calling.call(node), (), filled(node.args, look_up))
                 if extension_of(given) is not None:
-                    raise Missing("an item of a map adds no nodes to a plan: extend it in a node of its own")
+                    said = "an item of a map adds no nodes to a plan: extend it in a node of its own"
+                    raise StepFailed(unit.name, "InvalidPlan", said, label(node, unit.index))
                 return given
             case JobNode() | MapNode():
                 place.set(Place(unit.name, node.args))
@@ -338,7 +339,7 @@ class _Running:
             try:
                 wider = widened(self._plan, Plan.from_dict(more), name, self._left) if refused is None else wider
             except InvalidPlan as error:
-                refused = str(error)
+                refused = in_words(error)
             if refused is not None:
                 self._failed(name, StepFailed(name, "InvalidPlan", refused, label(self._graph.nodes[name])))
                 freed += self._lost(name)
@@ -360,7 +361,8 @@ class _Running:
 
     def _failure(self) -> PlanFailed:
         listed = "; ".join(f"{name}: {error}" for name, error in self._failures)
-        count = f"{len(self._failures)} of {len(self._graph.nodes)} nodes"
+        failed_nodes = {name.partition("[")[0] for name, _ in self._failures}  # several items of a map are one of them
+        count = f"{len(failed_nodes)} of {len(self._graph.nodes)} nodes"
         failed = PlanFailed(self._plan.name, count, listed)
         failed.__cause__ = ExceptionGroup("nodes of the plan", [error for _, error in self._failures])
         return failed

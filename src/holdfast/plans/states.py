@@ -141,10 +141,12 @@ class Course:
         gave: list[Any] = []
         states = self.items[node.id] = []
         for index in range(len(over)):
-            name = label(node, index)
+            name = self._past.newest(label(node, index))
             ended = self._past.ended.get(name)
             gave.append(ended.result if ended is not None else None)
             done = None if ended is None else "done" if ended.failure is None else "failed"
+            if ended is not None and node.call is not None and extension_of(ended.result) is not None:
+                done = "failed"  # an item extends nothing
             busy = "in doubt" if name in self._past.doubtful else "running" if name in self._past.open else "ready"
             states.append(done or ("waiting" if node.job is not None else busy))
         if all(state == "done" for state in states):
