@@ -10,6 +10,7 @@ import pytest
 from holdfast import App, Draft, InvalidPlan, Plan, extend
 from holdfast.plans import model
 from holdfast.plans.checking import problems
+from holdfast.plans.extending import refusal
 
 
 @dataclass
@@ -302,7 +303,7 @@ def test_a_name_that_is_there_twice_is_refused_with_its_place() -> None:
 def test_a_part_whose_name_has_a_dot_is_refused_where_it_is_written() -> None:
     draft = Draft()
     raw = draft.call("extract")
-    for key in ("a.b", "", None, 1.5):
+    for key in ("a.b", "", None, 1.5, True):
         with pytest.raises(TypeError, match=r"extract: (a dot parts the names|a part has a name or a number)"):
             raw[key]  # type: ignore[index]
     assert repr(raw["a"][-1].b) == "<extract.a.-1.b>"
@@ -351,6 +352,17 @@ def test_a_plan_is_given_as_one_as_a_draft_or_as_an_object() -> None:
                 give(wrong)
     with pytest.raises(InvalidPlan, match=r"nodes\[0\]: it has no kind"):
         extend({"nodes": [{}]})
+    app.close()
+
+
+def test_an_extension_is_not_refused_for_what_is_wrong_with_its_plan_under_other_code() -> None:
+    app = shop()
+    plan = Plan.from_dict({"nodes": [EXTRACT, call("old", "gone")]})
+    assert problems(plan, app.names()), "the code has changed since it was begun"
+    assert refusal(plan, {"nodes": [call("x", "charge", cents=1)]}, "extract", app.names()) is None
+    refused = refusal(plan, {"nodes": [call("x", "gone")]}, "extract", app.names())
+    said = "what would extend the plan has a problem, and nothing of it was added:"
+    assert refused == f"{said}\nx.call: there is no step or tool 'gone'"
     app.close()
 
 

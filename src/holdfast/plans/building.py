@@ -50,7 +50,7 @@ class Ref:
         part: object = key  # whatever it is: nobody has checked it
         if isinstance(part, str) and "." in part:
             raise InvalidArguments(self._path, f"a dot parts the names of a reference, got {part!r:.60}: {_CURE}")
-        if not isinstance(part, (str, int)) or part == "":
+        if not isinstance(part, (str, int)) or isinstance(part, bool) or part == "":
             raise InvalidArguments(self._path, f"a part has a name or a number, got {part!r:.60}: {_CURE}")
         return Ref(f"{self._path}.{key}")
 
