@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import App, InvalidPlan, Plan
+from holdfast import App, Draft, InvalidPlan, Plan, extend
 from holdfast.plans import model
 from holdfast.plans.checking import problems
+from holdfast.plans.extending import refusal
 
 
 @dataclass
 class Rows:
     rows: list[int]
     day: str
+
+
+class Total(NamedTuple):
+    cents: int
 
 
 def shop() -> App:
@@ -28,6 +33,14 @@ def shop() -> App:
     @app.step
     async def clean(rows: list[int], strict: bool = False) -> list[str]:  # noqa: FBT002
         return [str(row) for row in rows if strict]
+
+    @app.step
+    async def pair() -> tuple[int, str]:
+        return 1, "x"
+
+    @app.step
+    async def total() -> Total:
+        return Total(1)
 
     @app.tool
     async def charge(cents: int) -> str:
@@ -50,6 +63,7 @@ def ref(path: str) -> dict[str, str]:
 
 EXTRACT = call("extract", "extract", day="monday")
 ROWS = [1, 2, 3]
+AS_LITERAL = 'what only looks like a reference is written as {"$literal": …}'
 
 CASES: dict[str, tuple[list[Any], list[str]]] = {
     "a circle": (
@@ -176,6 +190,25 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
          "nodes[4] (c).args: Expected `object`, got `array`",
          "nodes[4] (c): a map needs an over, and it is not there"],
     ),
+    "a reference with something beside it": (
+        [EXTRACT, call("b", "clean", rows={"$ref": "extract.rows", "y": 1}), call("c", "charge", cents={"$ref": 5})],
+        [f"b.args.rows: $ref names a node, and stands alone, got {{'$ref': 'extract.rows', 'y': 1}}; {AS_LITERAL}",
+         f"c.args.cents: $ref names a node, and stands alone, got {{'$ref': 5}}; {AS_LITERAL}"],
+    ),
+    "a literal with something beside it, inside a list": (
+        [call("b", "clean", rows=[1, {"$literal": 1, "y": 1}])],
+        [f"b.args.rows: $literal stands alone, got {{'$literal': 1, 'y': 1}}; {AS_LITERAL}"],
+    ),
+    "a place behind the end of a tuple": (
+        [call("p", "pair"), call("b", "charge", cents=ref("p.2")), call("c", "charge", cents=ref("p.-2")),
+         call("d", "charge", cents=ref("p.1"))],
+        ["b.args.cents: p.2 refers to a part that tuple[int, str] has not",
+         "d.args.cents: p.1 gives str, and int is wanted"],
+    ),
+    "a name of a list's places": (
+        [call("t", "total"), call("b", "charge", cents=ref("t.cents")), call("c", "charge", cents=ref("t.0"))],
+        ["b.args.cents: t.cents refers to a part that Total has not"],
+    ),
     "everything at once": (
         [call("a", "extract"), call("a", "nothing"), call("b", "clean", rows=ref("zz"), more=1)],
         ["a: 2 nodes have this id; each needs its own", "a.args.day: extract needs it, and it is not given",
@@ -208,6 +241,14 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(case: str) -> None
         ({"nodes": [], "colour": 1}, "plan: a plan has no field 'colour'"),
         ({"nodes": [], "limit": 0}, "limit: at least one node runs at once, got 0"),
         ({"nodes": [], "output": ref("a")}, "output: a refers to a node that there is not"),
+        (
+            {"input": {"c": {"default": "5"}}, "nodes": [call("a", "charge", cents=ref("input.c"))]},
+            "a.args.cents: the default of input.c does not fit: Expected `int`, got `str`",
+        ),
+        (
+            {"input": {"c": {"default": {"e": 1}}}, "nodes": [call("a", "charge", cents=ref("input.c.d"))]},
+            "a.args.cents: the default of input.c does not fit: there is no 'd' in an object with 'e'",
+        ),
         ({"nodes": [], "input": {"a b": {}}}, "input.'a b': a name is a letter and then letters, digits, - and _"),
     ],
 )
@@ -239,6 +280,94 @@ def test_text_that_is_no_plan_is_refused() -> None:
         Plan.from_yaml("nodes:\n - id: a\n   kind: call\n  call: extract\n")
     with pytest.raises(InvalidPlan, match="it is no YAML"):
         Plan.from_yaml("!!python/object/apply:os.system ['true']")
+
+
+def test_a_name_that_is_there_twice_is_refused_with_its_place() -> None:
+    with pytest.raises(InvalidPlan) as refused:
+        Plan.from_json(
+            '{"nodes": [{"id": "a", "kind": "call", "call": "b", "args": {"n": 1, "n": 2}}], "limit": 1, "limit": 2}'
+        )
+    assert refused.value.problems == ["plan: 'limit' is there twice", "nodes[0].args: 'n' is there twice"]
+    with pytest.raises(InvalidPlan) as refused:
+        Plan.from_yaml("nodes:\n  - {id: a, kind: sleep, duration: 1, id: b}\nlimit: 1\nlimit: 2\n")
+    assert refused.value.problems == [
+        "line 4, column 1: 'limit' is there twice",
+        "line 2, column 39: 'id' is there twice",
+    ]
+    merged = Plan.from_yaml(
+        "nodes:\n  - &a {id: a, kind: sleep, duration: 1}\n  - &b {<<: *a, id: b}\n  - {<<: *b, <<: *a, id: c}\n"
+    )
+    assert [node.id for node in merged.nodes] == ["a", "b", "c"], "what is taken over may be said anew"
+
+
+def test_a_part_whose_name_has_a_dot_is_refused_where_it_is_written() -> None:
+    draft = Draft()
+    raw = draft.call("extract")
+    for key in ("a.b", "", None, 1.5, True):
+        with pytest.raises(TypeError, match=r"extract: (a dot parts the names|a part has a name or a number)"):
+            raw[key]  # type: ignore[index]
+    assert repr(raw["a"][-1].b) == "<extract.a.-1.b>"
+
+
+def test_an_id_that_a_draft_made_of_a_name_says_how_to_give_another() -> None:
+    app = App("shop", "memory:")
+
+    @app.step(name="shop/extract")
+    async def extract() -> int:
+        return 1
+
+    draft = app.plan("p")
+    draft.call(extract)
+    draft.call(extract)
+    draft.call(extract, id="good")
+    said = "an id is a letter and then letters, digits, - and _, 100 at most; it was made of a name: say id="
+    assert problems(draft.plan(), app.names()) == [f"'shop/extract': {said}", f"'shop/extract_2': {said}"]
+    app.close()
+
+
+def test_nodes_are_not_added_to_an_entry_whose_plan_was_given_whole() -> None:
+    app = shop()
+    entry = app.plan("etl", {"nodes": [EXTRACT]})
+    for add in (
+        lambda: entry.call("charge", cents=1),
+        lambda: entry.returns(1),
+        lambda: entry.given(Draft()).wait("x"),
+    ):
+        with pytest.raises(TypeError, match="etl: it follows a plan that was given whole: add to that plan before"):
+            add()
+    assert [node.id for node in entry.plan().nodes] == ["extract"]
+    app.close()
+
+
+def test_a_plan_is_given_as_one_as_a_draft_or_as_an_object() -> None:
+    app = shop()
+    entry, draft = app.plan("etl"), Draft()
+    draft.call("extract", day="monday")
+    for one in (draft, draft.plan(), draft.plan().to_dict()):
+        assert entry.given(one).plan() == extended(one) == draft.plan()
+    nothing: list[Any] = [5, None, "etl.yaml", draft.input]
+    for wrong in nothing:
+        for give in (entry.given, extend):
+            with pytest.raises(InvalidPlan, match="it is a Plan, a Draft, or an object with nodes, got "):
+                give(wrong)
+    with pytest.raises(InvalidPlan, match=r"nodes\[0\]: it has no kind"):
+        extend({"nodes": [{}]})
+    app.close()
+
+
+def test_an_extension_is_not_refused_for_what_is_wrong_with_its_plan_under_other_code() -> None:
+    app = shop()
+    plan = Plan.from_dict({"nodes": [EXTRACT, call("old", "gone")]})
+    assert problems(plan, app.names()), "the code has changed since it was begun"
+    assert refusal(plan, {"nodes": [call("x", "charge", cents=1)]}, "extract", app.names()) is None
+    refused = refusal(plan, {"nodes": [call("x", "gone")]}, "extract", app.names())
+    said = "what would extend the plan has a problem, and nothing of it was added:"
+    assert refused == f"{said}\nx.call: there is no step or tool 'gone'"
+    app.close()
+
+
+def extended(plan: Any) -> Plan:
+    return Plan.from_dict(extend(plan).plan)
 
 
 def test_every_field_of_a_plan_that_is_none_is_told_at_once() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, InvalidPlan, Plan, RunFailed
-from holdfast.plans import Draft
+from holdfast import App, InvalidPlan, Plan, RunFailed, extend
+from holdfast.plans import Draft, Extension
 from holdfast.plans.model import Case
 from support.stories import drain, play, quick
 
@@ -33,6 +33,11 @@ def test_true_is_not_one_and_text_is_no_number() -> None:
     above = Case(then=("a",), above=0)
     assert [equals.holds(value) for value in (1, True, "1", None)] == [True, False, False, False]
     assert [above.holds(value) for value in (1, True, "1", None)] == [True, False, False, False]
+    inside = Case(then=("a",), equals=[1, {"x": [0]}])
+    assert [inside.holds(value) for value in ([1, {"x": [0]}], [1.0, {"x": [0]}])] == [True, True]
+    for other in ([True, {"x": [0]}], [1, {"x": [False]}], [1], [1, {"y": [0]}], {"x": 1}):
+        assert not inside.holds(other)
+    assert Case(then=("a",), any_of=[[1], True]).holds([True]) is False
     assert Plan.from_dict({"nodes": []}).nodes == ()
 
 
@@ -89,6 +94,36 @@ def test_a_choice_is_recorded_and_what_it_does_not_name_is_skipped(app: App) -> 
         assert (gave, begun(events)) == ({"one": None}, ["one"])
         recorded = [one.payload for one in events if one.type == "value_recorded"]
         assert recorded == [{"node": "choice:which", "value": ["one"]}]
+
+    play(story())
+
+
+def test_an_extension_waits_for_those_that_were_taken_before_it(app: App) -> None:
+    heard = asyncio.Event()
+
+    @app.step
+    async def more(name: str) -> Extension:
+        await (heard.wait() if name == "late" else asyncio.sleep(0))
+        added = Draft()
+        added.returns(added.call("hear", name=name, id=f"by_{name}"))
+        return extend(added)
+
+    @app.tool
+    async def hear(name: str) -> str:
+        heard.set()
+        return name
+
+    draft = app.plan("p")
+    draft.call(more, name="late", id="late")
+    draft.call(more, name="early", id="early")
+    draft.wait("go")
+
+    async def story() -> None:
+        run = await draft.astart()
+        await drain(app)
+        await run.asignal("go")
+        await drain(app)
+        assert await run.aresult(timeout=5) == "late"
 
     play(story())
 

@@ -23,13 +23,13 @@ FEWEST = 4  # commits of any run: it is asked for, claimed, ended, and the worke
 
 
 async def story(store: Store, data: dict[str, Any]) -> None:
-    witness, meant = Witness([], []), evaluated(data)
+    witness = Witness()
     app = calculator(store, quick("memory:"), witness)
     run = await app.plan("random", Plan.from_dict(data)).astart()
     for key, payload in signals_of(data).items():
         await run.asignal(key, payload)
     await drain(app)
-    await as_evaluated(run, data, meant)
+    meant = await as_evaluated(run, data)
     assert Counter(witness.called) == Counter(meant.calls), "every node is called once, and no other is"
     assert await app.averify() == {}
 
@@ -64,7 +64,7 @@ def test_a_crash_at_every_commit_of_a_random_plan_changes_nothing_on_any_store(
 async def everywhere(store: Store, data: dict[str, Any], mode: str) -> None:
     async def told() -> None:
         assert await at_every_commit(store, data, mode) >= FEWEST
-        assert await calculator(store, quick("memory:"), Witness([], [])).averify() == {}
+        assert await calculator(store, quick("memory:"), Witness()).averify() == {}
 
     await closing(store, told())
 
@@ -96,6 +96,34 @@ def test_a_fault_at_any_commit_changes_nothing_of_what_a_plan_gives(backend: str
     play(everywhere(store_of(backend, tmp_path / "jobs.db"), MIXED, mode))
 
 
+def growing(name: str, **how: Any) -> dict[str, Any]:
+    return {"id": name, "kind": "call", "call": "grow", "args": {"name": name, "number": 7, "how": how}}
+
+
+FIRST = growing("first", says=True, shared="s0", rings=True)
+SECOND = growing("second", says=True, behind="first_bell", rings=True)
+REFERRING = growing("second", says=True, behind="first_bell", refers="s0", rings=True)
+THIRD = growing("third", says=True, behind="second_bell", shared="s0")
+RACES = {  # the later stand before the earlier: so they come back on replay, where nobody has to wait
+    "returns": {"name": "returns", "nodes": [SECOND, FIRST]},
+    "collides": {"name": "collides", "nodes": [THIRD, REFERRING, FIRST]},
+}
+
+
+@pytest.mark.parametrize(
+    ("backend", "mode"), [*(("memory", mode) for mode in MODES), ("sqlite", "crash"), ("postgres", "crash")]
+)
+@pytest.mark.parametrize("race", RACES)
+def test_a_fault_at_any_commit_changes_nothing_of_which_extension_counts(
+    race: str, backend: str, mode: str, tmp_path: Path
+) -> None:
+    """Of two that say what the plan returns the later; of two that use the same id the earlier: for ever."""
+    meant = evaluated(RACES[race], ["first", "second", "third"][: len(RACES[race]["nodes"])])
+    gives, fails = {"returns": (10, set()), "collides": (69, {"third"})}[race]
+    assert (meant.gives, meant.fails) == ({"by": "second", "two": gives}, fails)
+    play(everywhere(store_of(backend, tmp_path / "jobs.db"), RACES[race], mode))
+
+
 def test_the_plans_that_are_tried_have_every_kind_of_node_and_every_end() -> None:
     plans = [random_plan(seed) for seed in range(80)]
     assert {node["kind"] for data in plans for node in data["nodes"]} == {
@@ -105,3 +133,7 @@ def test_the_plans_that_are_tried_have_every_kind_of_node_and_every_end() -> Non
     assert set(ends) == {"done", "failed", "stopped", "skipped"}
     assert ends["done"] > sum(ends.values()) / 2, "most of what is tried is done"
     assert max(len(data["nodes"]) for data in plans) == NODES_MAX
+    meant = [evaluated(data) for data in plans]
+    assert sum(len(one.said) > 1 for one in meant) > len(plans) / 5, "several extensions say what the plan returns"
+    refused = [one for one in meant for node in one.nodes if node.get("call") == "grow" and node["id"] in one.fails]
+    assert len(refused) > len(plans) / 5, "extensions are refused for others"

@@ -5,8 +5,11 @@ A seed names a plan. The evaluation is written from what a plan means, and share
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast import App, Backoff, Config, Permanent, Plan, extend, external_key
@@ -16,11 +19,13 @@ NODES_MAX = 60
 MORE = {"add": 1, "act": 2, "stumble": 3}  # than the sum of what they are given
 
 
-class Witness(NamedTuple):
+@dataclass
+class Witness:
     """Who was called: for which nodes of the plan, and which tools have acted, by the name that events know."""
 
-    called: list[str]
-    acted: list[str]
+    called: list[str] = field(default_factory=list)
+    acted: list[str] = field(default_factory=list)
+    heard: defaultdict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))  # set by tools
 
 
 def calculator(store: Store | None, config: Config, witness: Witness, name: str = "calc") -> App:
@@ -57,17 +62,32 @@ def calculator(store: Store | None, config: Config, witness: Witness, name: str 
         witness.called.append(name)
         raise Permanent(f"{name} never works")
 
-    @app.step
-    async def grow(name: str, number: int | None) -> Any:
-        witness.called.append(name)
-        return extend(Plan.from_dict({"name": "more", "nodes": _grown(name, number)}))
-
     @app.job
     async def half(name: str, number: int | None) -> int:
         witness.called.append(name)
         return (number or 0) // 2
 
+    _may_extend(app, witness)
     return app
+
+
+def _may_extend(app: App, witness: Witness) -> None:
+    """Add what extends plans."""
+
+    @app.tool(on_doubt="retry")
+    async def ring(name: str) -> None:
+        witness.called.append(name)
+        witness.heard[name].set()
+
+    @app.step
+    async def grow(name: str, number: int | None, how: dict[str, Any] | None = None) -> Any:
+        witness.called.append(name)
+        how = how or {}
+        if "behind" in how:  # it extends the plan when a tool of another extension has rung
+            await witness.heard[how["behind"]].wait()
+        for _ in range(how.get("turns", 0)):
+            await asyncio.sleep(0)
+        return extend(Plan.from_dict(_grown(name, number, how)))
 
 
 def _sum(numbers: list[int | None]) -> int:
@@ -78,13 +98,24 @@ def _list(number: int | None) -> list[int]:
     return list(range(abs(number or 0) % 4))
 
 
-def _grown(name: str, number: int | None) -> list[dict[str, Any]]:
-    """The nodes that `grow` adds: a step, and a tool that takes what the step gives."""
-    one, two = f"{name}_one", f"{name}_two"
-    return [
+def _grown(name: str, number: int | None, how: dict[str, Any]) -> dict[str, Any]:
+    """The plan that `grow` adds: a step, and a tool that takes what the step gives; and, as it is told, more.
+
+    A tool whose id others use, too (`shared`); a reference to what others may have added (`refers`); what the whole
+    plan is to return (`says`); a tool that lets others hear that it was added (`rings`).
+    """
+    one, two, shared = f"{name}_one", f"{name}_two", how.get("shared")
+    numbers = [{"$ref": one}, *([{"$ref": how["refers"]}] if "refers" in how else [])]
+    nodes = [
         {"id": one, "kind": "call", "call": "add", "args": {"name": one, "numbers": [number]}},
-        {"id": two, "kind": "call", "call": "act", "args": {"name": two, "numbers": [{"$ref": one}]}},
+        {"id": two, "kind": "call", "call": "act", "args": {"name": two, "numbers": numbers}},
     ]
+    if shared is not None:
+        nodes.append({"id": shared, "kind": "call", "call": "act", "args": {"name": shared, "numbers": [number, 50]}})
+    if how.get("rings"):
+        nodes.append({"id": f"{name}_bell", "kind": "call", "call": "ring", "args": {"name": f"{name}_bell"}})
+    said = {"output": {"by": name, "two": {"$ref": two}}} if how.get("says") else {}
+    return {"name": "more", "nodes": nodes, **said}
 
 
 class _Drawing:
@@ -97,10 +128,12 @@ class _Drawing:
         self.lists: list[str] = []
         self.guarded: set[str] = set()
         self.kinds = ["add", "act", "wait", "sleep", "stumble", *(["broken"] if dice.random() < 0.25 else [])]
+        self.eager = dice.random() < 0.3  # whether it is extended by many, most of which get on well
 
     def add(self) -> None:
         name = f"n{len(self.nodes)}"
-        kinds = self.kinds + (["spread", "job", "choice", "choice", "grow"] if self.numbers else [])
+        grows = ["grow"] * (8 if self.eager else 1)
+        kinds = self.kinds + (["spread", "job", "choice", "choice", *grows] if self.numbers else [])
         kind = self.dice.choice(kinds + (["map", "map_job"] if self.lists else []))
         node: dict[str, Any] = {"id": name, "after": self._some([one["id"] for one in self.nodes], 2)}
         if self.dice.random() < 0.5:
@@ -112,12 +145,16 @@ class _Drawing:
 
     def _body(self, kind: str, name: str) -> dict[str, Any]:
         item = {"$ref": "item"}
+        given: dict[str, Any]
         match kind:
             case "add" | "act" | "stumble":
                 numbers = [*({"$ref": one} for one in self._some(self.numbers, 3)), self.dice.randrange(10)]
                 return {"kind": "call", "call": kind, "args": {"name": name, "numbers": numbers}}
-            case "spread" | "grow":
+            case "spread":
                 return {"kind": "call", "call": kind, "args": {"name": name, "number": self._ref(self.numbers)}}
+            case "grow":
+                given = {"name": name, "number": self._ref(self.numbers), "how": self._how()}
+                return {"kind": "call", "call": kind, "args": given}
             case "broken":
                 return {"kind": "call", "call": kind, "args": {"name": name}}
             case "wait":
@@ -127,12 +164,24 @@ class _Drawing:
             case "job":
                 return {"kind": "job", "job": "half", "args": {"name": name, "number": self._ref(self.numbers)}}
             case "map":
-                given: dict[str, Any] = {"name": name, "numbers": [item, {"$ref": "index"}]}
+                given = {"name": name, "numbers": [item, {"$ref": "index"}]}
                 called = self.dice.choice(["add", "act"])
                 return {"kind": "map", "over": self._ref(self.lists), "call": called, "args": given}
             case _:
                 given = {"name": name, "number": item}
                 return {"kind": "map", "over": self._ref(self.lists), "job": "half", "args": given, "limit": 2}
+
+    def _how(self) -> dict[str, Any]:
+        """How an extension is: most say what the plan returns, and some have to do with others."""
+        how: dict[str, Any] = {"says": True} if self.dice.random() < 0.7 else {}
+        how["turns"] = self.dice.choice([0, 20, 100])  # who comes later now may come first on replay
+        other = self.dice.choice(["s0", "s1", "s2"])
+        match self.dice.randrange(40 if self.eager else 5):
+            case 0 | 1:
+                how["shared"] = other
+            case 2:
+                how["refers"] = other
+        return how
 
     def _choice(self, after: list[str]) -> dict[str, Any]:
         """Choose among earlier nodes that nothing of the choice depends on, so that there is no circle."""
@@ -203,6 +252,7 @@ class Evaluated(NamedTuple):
     results: dict[str, Any]
     calls: list[str]
     nodes: list[dict[str, Any]]  # with those that were added
+    said: list[dict[str, Any]]  # what extensions said that the plan returns
 
     @property
     def fails(self) -> set[str]:
@@ -210,26 +260,53 @@ class Evaluated(NamedTuple):
 
     @property
     def gives(self) -> dict[str, Any]:
-        """What a run gives: the results of the nodes that nothing depends on."""
+        """What a run gives: what was said last, or the results of the nodes that nothing depends on."""
+        if self.said:
+            return {**self.said[-1], "two": self.results[self.said[-1]["two"]["$ref"]]}
         needed = {other for node in self.nodes for other in needs_of(node, self.nodes)}
         return {name: result for name, result in self.results.items() if name not in needed}
 
 
-def evaluated(plan: dict[str, Any]) -> Evaluated:
-    """Go through a plan, one node after the other."""
+def evaluated(plan: dict[str, Any], order: Sequence[str] = ()) -> Evaluated:
+    """Go through a plan, one node after the other; extensions count in this order, and then as they come."""
     nodes = list(plan["nodes"])
-    made = Evaluated({}, {}, [], nodes)
-    left = list(nodes)
-    while left:
-        node = next(one for one in left if needs_of(one, nodes) <= set(made.states))
-        left.remove(node)
-        state = made.states[node["id"]] = _fate(node, made) or _done(node, made)
-        if state == "done" and node.get("call") == "grow" and node["kind"] == "call":
-            number = made.results.get(node["args"]["number"]["$ref"])
-            added = [{**one, "after": [node["id"]]} for one in _grown(node["id"], number)]
-            nodes += added
-            left += added
+    made = Evaluated({}, {}, [], nodes, [])
+    left, due = list(nodes), list(order)
+    come: dict[str, dict[str, Any]] = {}  # nodes that have extended the plan, and wait for their turn
+    while left or come:
+        node = next((one for one in left if needs_of(one, nodes) <= set(made.states)), None)
+        if node is not None:
+            left.remove(node)
+            end = _fate(node, made) or _done(node, made)
+            if end == "done" and node.get("call") == "grow":
+                come[node["id"]] = node
+            else:
+                made.states[node["id"]] = end
+        assert node is not None or come, f"{[one['id'] for one in left]} wait for what does not come"
+        while due and due[0] in come:
+            left += _extended(come.pop(due.pop(0)), made)
+        while come and not due:
+            left += _extended(come.pop(next(iter(come))), made)
+    assert not due, f"the run has taken extensions of {due}"
     return made
+
+
+def _extended(node: dict[str, Any], made: Evaluated) -> list[dict[str, Any]]:
+    """Extend the plan by what a node gave, or have the node fail; the nodes that were added."""
+    name, args = node["id"], node["args"]
+    number = made.results.get(args["number"]["$ref"]) if isinstance(args["number"], dict) else args["number"]
+    grown = _grown(name, number, args.get("how") or {})
+    there, new = {one["id"] for one in made.nodes}, {one["id"] for one in grown["nodes"]}
+    needs = {need for one in grown["nodes"] for need in needs_of(one, [])}
+    if there & new or not needs <= there | new:
+        made.states[name] = "failed"
+        del made.results[name]
+        return []
+    made.states[name] = "done"
+    made.said.extend([grown["output"]] if "output" in grown else [])
+    added = [{**one, "after": [name]} for one in grown["nodes"]]
+    made.nodes.extend(added)
+    return added
 
 
 def _fate(node: dict[str, Any], made: Evaluated) -> str | None:
@@ -250,7 +327,7 @@ def _done(node: dict[str, Any], made: Evaluated) -> str:
     """Do what a node says; how it ends."""
 
     def value(of: Any) -> Any:
-        return made.results.get(of["$ref"]) if isinstance(of, dict) else of
+        return made.results.get(of["$ref"]) if isinstance(of, dict) and "$ref" in of else of
 
     name, args, result = node["id"], node.get("args", {}), None
     match node["kind"]:

@@ -41,7 +41,7 @@ async def send(run: RunHandle, data: dict[str, Any], *, late: bool) -> None:
             await run.asignal(key, payload, id=f"s-{key}")
 
 
-async def whole(run: RunHandle, app: App, data: dict[str, Any], meant: Evaluated, witness: Witness) -> None:
+async def whole(run: RunHandle, app: App, data: dict[str, Any], witness: Witness) -> None:
     """Work until the run has ended: send what is missing, and answer for tools in doubt what is true of them."""
     await drain(app)
     await send(run, data, late=True)
@@ -49,7 +49,8 @@ async def whole(run: RunHandle, app: App, data: dict[str, Any], meant: Evaluated
         await drain(app)
         if (await run.arecord()).finished_at is not None:
             return
-        doubtful = sorted(Past(await run.aevents()).doubtful)
+        events = await run.aevents()
+        doubtful, meant = sorted(Past(events).doubtful), evaluated(data, extensions(events))
         assert doubtful, "a run that does not end asks somebody"
         acted = doubtful[0] in witness.acted
         answer: dict[str, Any] = {"done": given_to(doubtful[0], meant)} if acted else {"not_done": True}
@@ -94,20 +95,34 @@ async def until_it_fails(name: str, faulty: FaultyStore, data: dict[str, Any], w
 
 async def survive(name: str, store: Store, faulty: FaultyStore, data: dict[str, Any]) -> None:
     """Have one commit go wrong, then another process do the rest; look whether all is as it should be."""
-    witness, meant = Witness([], []), evaluated(data)
+    witness = Witness()
     await store.commit(await until_it_fails(name, faulty, data, witness))
     app = calculator(store, quick("memory:"), witness, name)
     run = await begin(app, data)
-    await whole(run, app, data, meant, witness)
-    await as_evaluated(run, data, meant)
-    assert set(witness.called) == set(meant.calls)
+    taken = extensions(await run.aevents())
+    await whole(run, app, data, witness)
+    meant = await as_evaluated(run, data)
+    assert extensions(await run.aevents())[: len(taken)] == taken, "what was decided stays so"
+    # A step that was added may have been called, and the record of its extension lost; a tool may not.
+    refused = {f"{one['id']}_one" for one in data["nodes"] if one.get("call") == "grow" and one["id"] in meant.fails}
+    assert set(meant.calls) <= set(witness.called) <= set(meant.calls) | refused
     twice = [node for node, count in Counter(witness.acted).items() if count > 1]
     assert not twice, f"these tools have acted twice: {twice}"
+    none = [node for node in witness.acted if meant.states.get(node.partition(":")[2].partition("[")[0]) != "done"]
+    assert not none, f"these tools have acted for nodes that there are not: {none}"
     assert await app.averify(run.id) == {}
 
 
-async def as_evaluated(run: RunHandle, data: dict[str, Any], meant: Evaluated) -> None:
-    """The run gave what the plan means, and its events say the same of every node."""
+def extensions(events: list[Event]) -> list[str]:
+    """The nodes whose extensions were decided of, in this order."""
+    named = [event.payload.get("node") or "" for event in events if event.type == "value_recorded"]
+    return [node.removeprefix("extension:") for node in named if node.startswith("extension:")]
+
+
+async def as_evaluated(run: RunHandle, data: dict[str, Any]) -> Evaluated:
+    """The run gave what the plan means, extended as was decided, and its events say the same of every node."""
+    events = await run.aevents()
+    meant = evaluated(data, extensions(events))
     try:
         gave = await run.aresult(timeout=60)
         assert not meant.fails, "it was to fail"
@@ -115,13 +130,13 @@ async def as_evaluated(run: RunHandle, data: dict[str, Any], meant: Evaluated) -
     except RunFailed as error:
         assert meant.fails, f"it was not to fail: {error}"
         assert f"{len(meant.fails)} of {len(meant.nodes)} nodes" in str(error)
-    events = await run.aevents()
     course = Course(Plan.from_dict(data), Past(events))
     assert course.states == meant.states
     grown = {node["id"] for node in data["nodes"] if node.get("call") == "grow"}
     results = {name: course.results[name] for name in meant.results if name not in grown}
     assert results == {name: result for name, result in meant.results.items() if name not in grown}
     in_order(events, meant)
+    return meant
 
 
 def in_order(events: list[Event], meant: Evaluated) -> None:

@@ -119,6 +119,25 @@ def test_a_file_is_drawn_without_states(shop: Path) -> None:
     assert holdfast("plan", "show", "etl.yaml", "--format", "mermaid").output.startswith("flowchart TD\n")
 
 
+def test_a_circle_is_drawn_with_its_nodes(shop: Path) -> None:
+    nodes = [{"id": name, "kind": "sleep", "duration": 1, "after": [after]} for name, after in ("ab", "ba", "cb")]
+    (shop / "circle.json").write_text(json.dumps({"nodes": nodes}))
+    drawn = holdfast("plan", "show", "circle.json").output
+    assert [line.split()[0] for line in drawn.splitlines()] == ["a", "b", "c"]
+    assert "a (sleep 1)  ← b" in drawn
+
+
+def test_what_would_end_a_line_is_written_out_in_drawings() -> None:
+    wait = {"id": "a\nb", "kind": "wait", "key": 'x\n"y"\x1b'}
+    sleep = {"id": "c", "kind": "sleep", "duration": 1, "after": ["a\nb"]}
+    plan = Plan.from_dict({"name": "two\nlines", "nodes": [wait, sleep]})
+    assert [line for line, _ in tree(plan)] == ['a\\nb (wait x\\n"y"\\x1b)', "  c (sleep 1)  ← a\\nb"]
+    assert 'n0(["a\\nb: wait x\\n#quot;y#quot;\\x1b"])' in mermaid(plan).splitlines()[1]
+    assert len(mermaid(plan).splitlines()) == 4
+    assert len(dot(plan).splitlines()) == 6
+    assert dot(plan).startswith('digraph "two\\\\nlines" {')
+
+
 def test_code_has_no_plan_to_show(shop: Path) -> None:
     (shop / "coded.py").write_text(
         "from holdfast import App\napp = App('c')\n@app.job\nasync def j() -> int:\n    return 1\n"

@@ -70,6 +70,10 @@ class Conductor(Protocol):
         """Give a value that was recorded under this name; None if none was."""
         ...
 
+    def known_names(self, beginning: str) -> list[str]:
+        """List the names of recorded values that begin so, in the order in which they were recorded."""
+        ...
+
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Give the job's recorded plan; if it has none, record the one that was made, if one was."""
         ...

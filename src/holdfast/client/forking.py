@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -27,7 +27,8 @@ from holdfast.ids import new_id
 from holdfast.journal import Journal
 from holdfast.machines import Event, HistoryEvent
 from holdfast.plans.building import Draft
-from holdfast.plans.checking import Names, checked
+from holdfast.plans.checking import Names, checked, problems
+from holdfast.plans.extending import EXTENSION
 from holdfast.plans.graph import values_of
 from holdfast.plans.model import MapNode, Plan, references
 from holdfast.plans.past import Begun, Ended, Past
@@ -147,17 +148,42 @@ def _of_plan(past: Past, plan: Plan, from_node: str | None) -> Iterator[Written]
     if from_node is not None and from_node not in now.states:
         raise InvalidArguments("fork", f"the plan has no node {from_node!r}; it has {', '.join(now.states)}")
     again = now.graph.behind([*([from_node] if from_node is not None else []), *_with_other_inputs(was, now)])
-    kept: set[str] = set()
+    reused, settled = _reused(was, now, again)
+    while orphaned := [by for by in now.added if by in settled and _refers_to_others(now, by, settled)]:
+        again |= now.graph.behind(orphaned)
+        reused, settled = _reused(was, now, again)
+    for name in reused:
+        node = now.graph.nodes[name]
+        places: Iterable[int | None] = [None]
+        if isinstance(node, MapNode):
+            places = [place for place, state in enumerate(now.items.get(name, [])) if state == "done"]
+        for place in places:
+            yield from _outcome(past, label(node, place))
+    if not problems(now.plan, None):  # else what was decided of its extensions is decided anew
+        for by in now.added:  # in the order that counted
+            yield from _value(past, f"{EXTENSION}{by}") if by in settled else ()
+
+
+def _reused(was: Course, now: Course, again: set[str]) -> tuple[list[str], set[str]]:
+    """List the nodes whose outcomes are reused, as far as they have any; and give those that have ended."""
+    reused: list[str] = []
+    settled: set[str] = set()
     for name in now.graph.order():
         node = now.graph.nodes[name]
         same = name not in again and was.plan.node(name) == node
-        if not same or not kept.issuperset(now.graph.needs[name]):
-            continue
-        if now.states[name] in SETTLED:
-            kept.add(name)
-        places = range(len(now.items.get(name, []))) if isinstance(node, MapNode) else [None]
-        for place in places:
-            yield from _outcome(past, label(node, place))
+        failed = now.states[name] == "failed" and not isinstance(node, MapNode)  # its extension was refused, perhaps
+        if same and not failed and settled.issuperset(now.graph.needs[name]):
+            reused.append(name)
+            settled |= {name} if now.states[name] in SETTLED else set()
+    return reused, settled
+
+
+def _refers_to_others(now: Course, by: str, settled: set[str]) -> bool:
+    """Whether what a node has added refers to what another adds that is done again: it comes behind that, then."""
+    added = now.added[by]
+    needs = {ref.partition(".")[0] for ref in references(added.output)}
+    needs |= {need for node in added.nodes for need in now.graph.needs[node.id]}
+    return any(node.id in needs for other, plan in now.added.items() if other not in settled for node in plan.nodes)
 
 
 def _with_other_inputs(was: Course, now: Course) -> list[str]:
@@ -172,10 +198,16 @@ def _with_other_inputs(was: Course, now: Course) -> list[str]:
 
 
 def _outcome(past: Past, node: str) -> Iterator[Written]:
-    ended = past.ended.get(node)
+    newest = past.newest(node)
+    ended = past.ended.get(newest)
     if ended is not None and ended.failure is None:
-        yield from _again(node, past.begun.get(node), ended)
-    elif node in past.values:
+        yield from _again(node, past.begun.get(newest), ended)
+    else:
+        yield from _value(past, node)
+
+
+def _value(past: Past, node: str) -> Iterator[Written]:
+    if node in past.values:
         yield HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": past.values[node][1]}
 
 

@@ -11,9 +11,10 @@ from holdfast.authoring.functions import Backoff, JobFunction, Starter
 from holdfast.authoring.registry import Registry
 from holdfast.authoring.secrets import Codec
 from holdfast.durations import Duration, seconds
+from holdfast.plans.building import Draft
 from holdfast.plans.checking import Names
 from holdfast.plans.entry import PlanJob, planner
-from holdfast.plans.model import LIMIT, Plan
+from holdfast.plans.model import LIMIT, Plan, plan_of
 
 if TYPE_CHECKING:
     from holdfast.ready import Gate
@@ -43,7 +44,7 @@ class Planning(Registry):
     def plan(
         self,
         name: str,
-        plan: Plan | str | Path | None = None,
+        plan: Plan | Draft | dict[str, Any] | str | Path | None = None,
         *,
         input: Mapping[str, Any] | None = None,  # noqa: A002 - as the plan's own field is called
         limit: int = LIMIT,
@@ -65,7 +66,7 @@ class Planning(Registry):
                 every step, tool and job of the app with any arguments.
             entry: as of ``@app.job``: `retries`, `backoff`, `queue`, `deadline`, `max_attempts`.
         """
-        whole = Plan.read(plan) if isinstance(plan, (str, Path)) else plan
+        whole = Plan.read(plan) if isinstance(plan, (str, Path)) else plan_of(plan) if plan is not None else None
         self._gates.update(gates or {})
         draft = {"input": input, "limit": limit, "policy": policy}
         made = PlanJob(draft, whole, self.names, name=name, plugin=self.name, **self._as_entry(entry))

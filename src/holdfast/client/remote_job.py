@@ -45,7 +45,7 @@ class RemoteJob:
             raise TypeError(f"unknown options {', '.join(unknown)}; there are {', '.join(sorted(_OPTIONS))}")
         return RemoteJob(self._client, self.name, chosen, self.plan)
 
-    def given(self, plan: Plan | Draft) -> RemoteJob:
+    def given(self, plan: Plan | Draft | dict[str, Any]) -> RemoteJob:
         """Give this job with a plan of one's own for the runs that are started from the result, if it takes such."""
         return RemoteJob(self._client, self.name, self.chosen, as_plain(plan))
 

@@ -37,6 +37,7 @@ class Ledger(ABC):
         self.uses: list[str] = []  # signals that are used up with them
         self.recorded_events = 0  # in all, on disk or not
         self.durable_events = 0  # of them, on disk
+        self.decided_events = 0  # of them, up to the last that records what was decided, and follows from no other
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # for so many to be on disk
 
     @abstractmethod

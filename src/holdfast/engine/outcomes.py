@@ -70,6 +70,8 @@ class Outcomes:
         attempt = self._attempt
         number = attempt.replay.tries[node]
         if self._store is not None:
+            if not call.tool and attempt.durable_events < attempt.decided_events:
+                await attempt.durable()  # or another attempt decides otherwise, and finds this; a tool has waited
             effect = Effect(attempt.job, node, attempt.attempt, number, value)
             try:
                 await self._store.put(effect)

@@ -203,6 +203,10 @@ class Rehearsal:
         """Give a recorded value, if there is one."""
         return self._replay.values.get(node)
 
+    def known_names(self, beginning: str) -> list[str]:
+        """List the names of recorded values that begin so, in order."""
+        return [node for node in self._replay.values if node.startswith(beginning)]
+
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Give the recorded plan, or the one that was made."""
         return self._replay.plan if self._replay.plan is not None else made

@@ -7,6 +7,8 @@ hash's place, and inside a plan the id of its node does.
 - A recorded result is handed out once, to the call that asks for it; until then it is owed.
 - A tool that was started and has no recorded end is *in doubt*; an operator's answer to it is here, too.
 - A wait that was completed is handed out by its node.
+- A call whose failure ended a run is made again when an operator has the job tried again. If it had ended well, and its
+  plan refused what it gave, it is made under the next number among equals.
 - A plan is here as it was recorded. What was recorded before it was for making it, and is not asked for again.
 - A recorded value (the time, a random number) has no arguments: it is known by what its branch has asked for before.
 """
@@ -133,6 +135,8 @@ class Replay:
     def _forgive(self) -> None:
         """An operator has the job tried again: what it failed of is called again, and has all its retries (R4)."""
         for node in self._ended_by:
+            if self._refused(node):
+                continue
             self.take(node)
             self.completed_waits.pop(node, None)
             self.failed_tries.pop(node, None)
@@ -140,6 +144,16 @@ class Replay:
             for wait in ("ended", "until"):
                 self.values.pop(f"{node}:{wait}", None)
         self._ended_by = []
+
+    def _refused(self, node: str) -> bool:
+        """A node of a plan gave what its plan did not take: a committed call stands (E1), so another is made (R4)."""
+        newest = f"{node}#{self._seen[node] + 1}" if self._seen[node] else node
+        if not isinstance(self._outcomes.get(newest), Success):
+            return False
+        self.take(newest)
+        self._seen[node] += 1
+        self.values.pop(f"extension:{node.rpartition(':')[2]}", None)
+        return True
 
     def _read_call(self, event: Event, payload: dict[str, Any], node: str) -> None:
         match event.type:

@@ -44,11 +44,16 @@ class Values:
         if node not in attempt.replay.values:
             attempt.replay.values[node] = make()
             attempt.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": attempt.replay.values[node]}))
+            attempt.decided_events = attempt.recorded_events
         return attempt.replay.values[node]
 
     def known(self, node: str) -> Any:
         """Give a value that was recorded, if it was."""
         return cast("Attempt", self).replay.values.get(node)
+
+    def known_names(self, beginning: str) -> list[str]:
+        """List the names of recorded values that begin so, in the order in which they were recorded."""
+        return [node for node in cast("Attempt", self).replay.values if node.startswith(beginning)]
 
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Give the recorded plan; without one, record the one that was made, once and for all (E11)."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.authoring.functions import Call, JobFunction
+from holdfast.errors import InvalidArguments
 from holdfast.plans.model import (
     LIMIT,
     REF,
@@ -31,6 +32,9 @@ from holdfast.plans.model import (
 __all__ = ["Draft", "Ref"]
 
 
+_CURE = "have a step give what is there"
+
+
 class Ref:
     """What a node will give, or a part of it."""
 
@@ -43,6 +47,11 @@ class Ref:
         return Ref(f"{self._path}.{name}")
 
     def __getitem__(self, key: str | int) -> Ref:
+        part: object = key  # whatever it is: nobody has checked it
+        if isinstance(part, str) and "." in part:
+            raise InvalidArguments(self._path, f"a dot parts the names of a reference, got {part!r:.60}: {_CURE}")
+        if not isinstance(part, (str, int)) or isinstance(part, bool) or part == "":
+            raise InvalidArguments(self._path, f"a part has a name or a number, got {part!r:.60}: {_CURE}")
         return Ref(f"{self._path}.{key}")
 
     def __iter__(self) -> Any:

@@ -22,7 +22,7 @@ from holdfast.authoring.signature import Signature
 from holdfast.durations import seconds
 from holdfast.errors import InvalidPlan
 from holdfast.plans import kinds
-from holdfast.plans.graph import RESERVED, Graph
+from holdfast.plans.graph import RESERVED, Graph, Missing, dig
 from holdfast.plans.model import (
     LITERAL,
     MORE,
@@ -37,6 +37,7 @@ from holdfast.plans.model import (
     Plan,
     SleepNode,
     WaitNode,
+    malformed,
     references,
 )
 
@@ -105,12 +106,19 @@ class _Check:
             if count > 1:
                 yield f"{name}: {count} nodes have this id; each needs its own"
             if not ID.fullmatch(name):
-                yield f"{name!r:.110}: an id is a letter and then letters, digits, - and _, 100 at most"
+                said = "an id is a letter and then letters, digits, - and _, 100 at most"
+                yield f"{name!r:.110}: {said}{self._made(name)}"
             elif name in RESERVED:
                 yield f"{name}: references to {name} mean something else; give the node another id"
         for name in self._plan.input:
             if not ID.fullmatch(name):
                 yield f"input.{name!r:.110}: a name is a letter and then letters, digits, - and _"
+
+    def _made(self, name: str) -> str:
+        """Say how to give an id to a node that has none of its own: a draft makes them of what the node calls."""
+        node = self._nodes[name]
+        called = [getattr(node, field, None) for field in ("call", "job", "key")]
+        return "; it was made of a name: say id=" if any(one and name.startswith(one) for one in called) else ""
 
     def _node(self, node: Node) -> Iterator[tuple[str, str]]:
         for other in node.after:
@@ -200,19 +208,39 @@ class _Check:
         self, node: CallNode | JobNode | MapNode, signature: Signature, argument: str, value: Any
     ) -> Iterator[tuple[str, str]]:
         hint = signature.hint(argument)
+        if list(malformed(value)):
+            return  # told of already
         if not list(references(value)):
             literal = value[LITERAL] if isinstance(value, dict) and value.keys() == {LITERAL} else value
             wrong = kinds.value_fits(literal, hint)
             if wrong is not None:
                 yield f"args.{argument}", wrong
             return
+        yield from ((f"args.{argument}", said) for said in self._default(value, hint))
         gives = self._given(value, node if isinstance(node, MapNode) else None)
         takes = kinds.type_of(hint)
         if not kinds.fits(gives, takes):
             said = f"{self._said(value)} gives {kinds.described(gives)}, and {kinds.described(takes)} is wanted"
             yield f"args.{argument}", said
 
+    def _default(self, value: Any, hint: Any) -> Iterator[str]:
+        """Tell if an argument is an input whose default cannot be what is wanted."""
+        if not (isinstance(value, dict) and value.keys() == {REF}):
+            return
+        source, _, path = value[REF].partition(".")
+        name, _, path = path.partition(".")
+        given = self._plan.input.get(name) if source == "input" else None
+        if given is None or isinstance(given.default, msgspec.UnsetType):
+            return
+        try:
+            wrong = kinds.value_fits(dig(given.default, path), hint)
+        except Missing as error:
+            wrong = str(error)
+        if wrong is not None:
+            yield f"the default of input.{name} does not fit: {wrong}"
+
     def _references(self, value: Any, *, in_map: bool) -> Iterator[str]:
+        yield from malformed(value)
         for ref in dict.fromkeys(references(value)):
             name, _, path = ref.partition(".")
             if name == "input":

@@ -42,7 +42,16 @@ INDENT_MAX = 12  # levels that are shown by indentation; a chain of a thousand n
 
 
 def what(node: Node) -> str:
-    """Say in a few words what a node does."""
+    """Say in a few words what a node does, in one line."""
+    return _line(_does(node))
+
+
+def _line(text: str) -> str:
+    """Give text as one line: what is no letter, and would end it or move the cursor, is written out."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def _does(node: Node) -> str:
     match node:
         case CallNode():
             return node.call
@@ -68,16 +77,16 @@ def tree(plan: Plan, states: Mapping[str, str] | None = None) -> list[tuple[str,
         depth[name] = max((depth[other] + 1 for other in needs if other in depth), default=0)
         state = states.get(name) if states is not None else None
         mark = f"{MARKS.get(state, ' ')} " if state is not None else ""
-        after = f"  ← {', '.join(needs)}" if needs else ""
+        after = f"  ← {', '.join(map(_line, needs))}" if needs else ""
         said = f"  [{state}]" if state is not None else ""
         node = what(graph.nodes[name])
-        title = name if node == name else f"{name} ({node})"
+        title = node if node == _line(name) else f"{_line(name)} ({node})"
         lines.append((f"{'  ' * min(depth[name], INDENT_MAX)}{mark}{title}{after}{said}", state))
     return lines
 
 
 def _reading_order(graph: Graph) -> list[str]:
-    """Order nodes so that each follows what it depends on, and as closely as that allows."""
+    """Order nodes so that each follows what it depends on, as closely as that allows; those of a circle come last."""
     left = {name: len(needs) for name, needs in graph.needs.items()}
     look = [name for name in reversed(graph.nodes) if not left[name]]
     ordered: list[str] = []
@@ -88,7 +97,7 @@ def _reading_order(graph: Graph) -> list[str]:
             left[other] -= 1
             if not left[other]:
                 look.append(other)
-    return ordered
+    return [*ordered, *(name for name in graph.nodes if left[name])]
 
 
 def mermaid(plan: Plan, states: Mapping[str, str] | None = None) -> str:
@@ -134,10 +143,10 @@ def dot(plan: Plan, states: Mapping[str, str] | None = None) -> str:
 
 def _text(name: str, node: Node, states: Mapping[str, str] | None) -> str:
     said = what(node)
-    title = name if said == name else f"{name}: {said}"
+    title = said if said == _line(name) else f"{_line(name)}: {said}"
     return f"{title} ({states[name]})" if states is not None and name in states else title
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = _line(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -17,10 +17,10 @@ from holdfast.authoring.context import current
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.secrets import Secret, is_kept
 from holdfast.authoring.signature import Signature, payload
-from holdfast.errors import InvalidPlan
-from holdfast.plans.building import Draft
+from holdfast.errors import InvalidArguments, InvalidPlan
+from holdfast.plans.building import Draft, Ref
 from holdfast.plans.checking import Names, checked
-from holdfast.plans.model import REF, CallNode, Input, JobNode, MapNode, Plan
+from holdfast.plans.model import REF, CallNode, Input, JobNode, MapNode, Plan, plan_of
 from holdfast.plans.running import run
 
 __all__ = ["PlanJob", "planner"]
@@ -71,11 +71,25 @@ class PlanJob(Draft, JobFunction[..., Any]):
         """Give the plan as it stands."""
         return self._whole if self._whole is not None else Draft.plan(self)
 
-    def given(self, plan: Plan | Draft) -> PlanJob:
+    def returns(self, value: Any) -> None:
+        """Say what a run gives; unless said, what the nodes give that nothing depends on, by id."""
+        self._be_written()
+        super().returns(value)
+
+    def _add(self, kind: Any, name: str, after: Any, needs: str, **fields: Any) -> Ref:
+        self._be_written()
+        return super()._add(kind, name, after, needs, **fields)
+
+    def _be_written(self) -> None:
+        if self._whole is not None:
+            cure = "add to that plan before it is given, or write this one here, without it"
+            raise InvalidArguments(self.name, f"it follows a plan that was given whole: {cure}")
+
+    def given(self, plan: Plan | Draft | dict[str, Any]) -> PlanJob:
         """Give this entry with another plan for the runs that are started from the result."""
         other: PlanJob = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._whole = plan.plan() if isinstance(plan, Draft) else plan
+        other._whole = plan_of(plan)
         other._checked, other.replaced = None, True
         return other
 

@@ -112,6 +112,8 @@ def described(kind: inspect.Type) -> str:
             return " | ".join(dict.fromkeys(map(described, kind.types)))
         case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType() | inspect.VarTupleType():
             return f"list[{described(kind.item_type)}]"
+        case inspect.TupleType():
+            return f"tuple[{', '.join(map(described, kind.item_types))}]"
         case inspect.DictType():
             return f"dict[{described(kind.key_type)}, {described(kind.value_type)}]"
         case inspect.LiteralType():
@@ -125,6 +127,8 @@ def described(kind: inspect.Type) -> str:
 
 def _part(kind: inspect.Type, part: str) -> inspect.Type | None:
     kind = _bare(kind)
+    if isinstance(kind, inspect.NamedTupleType):  # a list in JSON
+        kind = inspect.TupleType(tuple(field.type for field in kind.fields))
     if isinstance(kind, _FIELDS):
         fields = {getattr(field, "encode_name", field.name): field.type for field in kind.fields}
         return _bare(fields[part]) if part in fields else None
@@ -133,7 +137,10 @@ def _part(kind: inspect.Type, part: str) -> inspect.Type | None:
     if isinstance(kind, (*_LISTS, inspect.TupleType)):
         if not INDEX.fullmatch(part):
             return None
-        return _bare(kind.item_type) if isinstance(kind, _LISTS) else ANY
+        if isinstance(kind, _LISTS):
+            return _bare(kind.item_type)
+        count, place = len(kind.item_types), int(part)
+        return _bare(kind.item_types[place]) if -count <= place < count else None
     return None if _is_certain(kind) and not isinstance(kind, inspect.UnionType) else ANY
 
 

@@ -11,7 +11,7 @@ can run is for `holdfast.plans.checking` to say.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.authoring.signature import EXTENDS
 from holdfast.errors import InvalidPlan
-from holdfast.plans import shapes
+from holdfast.plans import reading, shapes
 
 __all__ = [
     "NODES_MAX",
@@ -36,13 +36,14 @@ __all__ = [
     "WaitNode",
     "extend",
     "extension_of",
+    "malformed",
+    "plan_of",
     "references",
 ]
 
 NODES_MAX = 10_000  # of one plan, with everything that it was extended by
 LIMIT = 100  # nodes at once, unless the plan says otherwise
 PROBLEMS_MAX = 100  # that are told; whoever has so many has made one mistake many times
-VALUES_MAX = 1_000_000  # of one YAML file, with its anchors unfolded
 MORE = "and more: mend these first"
 REF, LITERAL, EXTEND = "$ref", "$literal", EXTENDS
 SCALARS = frozenset({int, str, float, bool, type(None)})  # which hold no references
@@ -213,25 +214,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
         """Read a plan from JSON."""
-        try:
-            return cls.from_dict(msgspec.json.decode(text) if text.strip() else None)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidPlan("plan", [f"it is no JSON: {error}"]) from error
+        return cls.from_dict(reading.from_json(text))
 
     @classmethod
     def from_yaml(cls, text: str | bytes) -> Plan:
         """Read a plan from YAML; needs the extra ``holdfast[yaml]``."""
-        try:
-            import yaml  # noqa: PLC0415 - an extra, for those who write YAML
-        except ImportError as error:
-            raise InvalidPlan("plan", ["YAML needs PyYAML: install holdfast[yaml], or write JSON"]) from error
-        try:
-            data = yaml.safe_load(text)
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidPlan("plan", [f"it is no YAML: {_in_yaml(error)}"]) from error
-        if not shapes.is_small(data, VALUES_MAX):  # a few lines of anchors can stand for more than a computer holds
-            raise InvalidPlan("plan", [f"its anchors unfold into more than {VALUES_MAX:,} values"])
-        return cls.from_dict(data)
+        return cls.from_dict(reading.from_yaml(text))
 
     @classmethod
     def read(cls, path: str | Path) -> Plan:
@@ -271,14 +259,32 @@ class Extension(msgspec.Struct, frozen=True, rename={"plan": EXTEND}):
     plan: dict[str, Any]
 
 
+def plan_of(given: Any) -> Plan:
+    """Give a plan that is given as one, as a draft, or as plain values.
+
+    Raises:
+        InvalidPlan: it is none of them.
+    """
+    if isinstance(given, Plan):
+        return given
+    if isinstance(given, dict):
+        return Plan.from_dict(given)
+    drafted = given.plan() if callable(getattr(type(given), "plan", None)) else None
+    if not isinstance(drafted, Plan):
+        said = type(given).__name__
+        raise InvalidPlan("plan", [f"it is a Plan, a Draft, or an object with nodes, got {said}"])
+    return drafted
+
+
 def extend(plan: Plan | Any) -> Extension:
     """Inside a step or tool of a plan: return this to add the nodes of `plan` to the plan that runs.
+
+    It is a `Plan`, a `Draft`, or an object as in JSON.
 
     The step's result is what is recorded, so a replay adds the same nodes and plans nothing again. The new nodes come
     after the step, may refer to every node that is there, and change none of them.
     """
-    made: Plan = plan if isinstance(plan, Plan) else plan.plan()
-    return Extension(made.to_dict())
+    return Extension(plan_of(plan).to_dict())
 
 
 def extension_of(result: Any) -> dict[str, Any] | None:
@@ -308,6 +314,25 @@ def references(value: Any) -> list[str]:
     return found
 
 
+def malformed(value: Any) -> Iterator[str]:
+    """Tell of each object that looks like a reference, or like a literal, and is none."""
+    if isinstance(value, dict):
+        if LITERAL in value and len(value) == 1:
+            return
+        odd = next((name for name in (REF, LITERAL) if name in value), None)
+        if odd is not None and (len(value) > 1 or not isinstance(value[odd], str)):
+            must = "names a node, and stands alone" if odd == REF else "stands alone"
+            cure = 'what only looks like a reference is written as {"$literal": …}'
+            yield f"{odd} {must}, got {value!r:.100}; {cure}"
+            return
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return
+    for item in value:
+        if type(item) not in SCALARS:
+            yield from malformed(item)
+
+
 def _wrong(place: int, data: Any) -> list[str]:
     """List what keeps this from being a node; nothing, if it is one."""
     with contextlib.suppress(msgspec.ValidationError, TypeError):
@@ -318,14 +343,12 @@ def _wrong(place: int, data: Any) -> list[str]:
     return list(shapes.node(at, data, KINDS))
 
 
-def _in_yaml(error: Exception) -> str:
-    """Say where YAML ends to be some, and why."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    if mark is None or problem is None:
-        return " ".join(str(error).split())[:300]
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
-
-
 def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON: true is not 1."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+    """Equal as JSON: true is not 1, however deep."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)

@@ -11,6 +11,7 @@ from holdfast.machines.rules import is_failure
 
 __all__ = ["Begun", "Ended", "Past"]
 
+_AGAIN = re.compile(r"(.*:([^:#]+))#\d+")  # a node of a plan that is called again, for its plan refused what it gave
 _OF_ENGINE = re.compile(r":(until|ended|id(\.\d+)?)$")  # values that belong to a wait or a child
 
 
@@ -43,8 +44,13 @@ class Past:
         self.open: set[str] = set()  # calls under way
         self.doubtful: set[str] = set()  # tools about which somebody is asked
         self.values: dict[str, tuple[int, Any]] = {}
+        self._newest: dict[str, str] = {}  # nodes that were called again, and under which name
         for event in events:
             self._read(event, event.payload, event.payload.get("node") or "")
+
+    def newest(self, node: str) -> str:
+        """Give the name under which a node of the plan was called last."""
+        return self._newest.get(node, node)
 
     def _read(self, event: Event, said: dict[str, Any], node: str) -> None:
         match event.type:
@@ -57,6 +63,9 @@ class Past:
                 self.begun.setdefault(node, Begun(event.seq, tool, said.get("name") or "", said.get("args")))
                 self.open.add(node)
                 self.ended.pop(node, None)
+                if self.plan is not None and (again := _AGAIN.fullmatch(node)):
+                    self._newest[again[1]] = node
+                    self.values.pop(f"extension:{again[2]}", None)  # of what it gave before
             case HistoryEvent.COMMAND_COMMITTED | HistoryEvent.TOOL_FINISHED:
                 self.ended |= {} if is_failure(said) else {node: Ended(event.seq, said.get("result"))}
             case HistoryEvent.NODE_FINISHED:

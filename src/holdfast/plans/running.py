@@ -6,7 +6,8 @@ A node that fails stops what depends on it and nothing else; at the end the job 
 `fail_fast` no more is begun after the first, waits are given up, and what is under way is ended in order.
 
 Nothing here is recorded that the engine would not record of code: a call is known by the id of its node, its arguments
-are written as the plan has them, and a replay finds what was recorded, in any order.
+are written as the plan has them, and a replay finds what was recorded, in any order. What extends the plan is taken in
+the order in which it was the first time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from holdfast.authoring.context import Conductor, Place, current, place
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
 from holdfast.plans.calling import Calling
-from holdfast.plans.checking import Names, problems
+from holdfast.plans.checking import Names
+from holdfast.plans.extending import EXTENSION, Given, Turns, in_words, refusal, widened
 from holdfast.plans.graph import Graph, Missing, dig, filled
 from holdfast.plans.model import (
     CallNode,
@@ -36,6 +38,7 @@ from holdfast.plans.model import (
     WaitNode,
     extension_of,
 )
+from holdfast.plans.states import label
 from holdfast.plans.units import Map, Unit, told, waits
 
 __all__ = ["run"]
@@ -72,6 +75,7 @@ class _Running:
         self._failures: list[tuple[str, Exception]] = []
         self._ready: deque[Unit] = deque()
         self._maps: dict[str, Map] = {}
+        self._turns = Turns(conductor)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiters: set[asyncio.Task[None]] = set()  # those of them that only wait
         self._runners = 0
@@ -79,10 +83,14 @@ class _Running:
 
     async def run(self) -> Any:
         try:
-            self._settle([name for name, left in self._left.items() if not left])
-            self._go_on()
-            if self._tasks:
-                await self._over
+            free = [name for name, left in self._left.items() if not left]
+            while free:
+                self._settle(free)
+                self._go_on()
+                if self._tasks:
+                    self._over = asyncio.get_running_loop().create_future()
+                    await self._over
+                free = self._taken(self._turns.rest())  # held back for those that a failure keeps from coming
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -279,7 +287,8 @@ class _Running:
                 place.set(Place(unit.name, node.args, partial(self._leave, unit)))
                 given = await self._conductor.call(self._calling.call(node), (), filled(node.args, look_up))
                 if extension_of(given) is not None:
-                    raise Missing("an item of a map adds no nodes to a plan: extend it in a node of its own")
+                    said = "an item of a map adds no nodes to a plan: extend it in a node of its own"
+                    raise StepFailed(unit.name, "InvalidPlan", said, label(node, unit.index))
                 return given
             case JobNode() | MapNode():
                 place.set(Place(unit.name, node.args))
@@ -318,32 +327,30 @@ class _Running:
         more = extension_of(result) if type(unit.node) is CallNode else None  # what a signal says is never a plan
         if more is None:
             return self._end(name, result)
-        try:
-            wider, refused = self._wider(Plan.from_dict(more), name), None
-        except InvalidPlan as error:
-            wider, refused = self._plan, str(error)
-        # What was refused because of another stays so on replay, in whichever order they come: no id is used twice.
-        if (refused := self._conductor.recorded(f"extension:{name}", lambda: refused) or refused) is not None:
-            self._failed(name, StepFailed(name, "InvalidPlan", refused))
-            return self._lost(name)
-        new = wider.nodes[len(self._plan.nodes) :]
-        self._plan = wider
-        self._graph.add(new)
-        for node in new:
-            self._left[node.id] = sum(other not in self._ended for other in self._graph.needs[node.id])
-        return self._end(name, None)
+        return self._taken(self._turns.come(name, more))
 
-    def _wider(self, added: Plan, by: str) -> Plan:
-        """Give the plan with the nodes that are added; those that are there are not changed."""
-        wider = self._plan.extended(added, by)
-        wrong = problems(wider, self._names)
-        wrong += [f"{one.id}: it may choose among new nodes only" for one in added.nodes if self._meddles(one)]
-        if wrong:
-            raise InvalidPlan(added.name, wrong)
-        return wider
-
-    def _meddles(self, node: Node) -> bool:
-        return isinstance(node, ChoiceNode) and any(other in self._left for other in node.named())
+    def _taken(self, extensions: list[Given]) -> list[str]:
+        """Add the nodes of extensions, or have what gave them fail; list those that wait for nothing more."""
+        freed = []
+        for name, more in extensions:
+            make = partial(refusal, self._plan, more, name, self._names)
+            refused: str | None = self._conductor.recorded(f"{EXTENSION}{name}", make)
+            wider = self._plan
+            try:
+                wider = widened(self._plan, Plan.from_dict(more), name, self._left) if refused is None else wider
+            except InvalidPlan as error:
+                refused = in_words(error)
+            if refused is not None:
+                self._failed(name, StepFailed(name, "InvalidPlan", refused, label(self._graph.nodes[name])))
+                freed += self._lost(name)
+                continue
+            new = wider.nodes[len(self._plan.nodes) :]
+            self._plan = wider
+            self._graph.add(new)
+            for node in new:
+                self._left[node.id] = sum(other not in self._ended for other in self._graph.needs[node.id])
+            freed += self._end(name, None)
+        return freed
 
     def _given(self) -> Any:
         """What the run gives."""
@@ -354,7 +361,8 @@ class _Running:
 
     def _failure(self) -> PlanFailed:
         listed = "; ".join(f"{name}: {error}" for name, error in self._failures)
-        count = f"{len(self._failures)} of {len(self._graph.nodes)} nodes"
+        failed_nodes = {name.partition("[")[0] for name, _ in self._failures}  # several items of a map are one of them
+        count = f"{len(failed_nodes)} of {len(self._graph.nodes)} nodes"
         failed = PlanFailed(self._plan.name, count, listed)
         failed.__cause__ = ExceptionGroup("nodes of the plan", [error for _, error in self._failures])
         return failed

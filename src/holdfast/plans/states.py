@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.errors import InvalidPlan
 from holdfast.plans.checking import checked
+from holdfast.plans.extending import EXTENSION, widened
 from holdfast.plans.graph import Graph, Missing, dig, filled
 from holdfast.plans.model import CallNode, ChoiceNode, JobNode, MapNode, Node, Plan, SleepNode, extension_of
 from holdfast.plans.past import Ended, Past
@@ -16,6 +17,7 @@ __all__ = ["SETTLED", "STATES", "Course", "label"]
 
 STATES = ("pending", "ready", "running", "waiting", "in doubt", "done", "failed", "stopped", "skipped")
 SETTLED = frozenset({"done", "skipped"})
+UNDECIDED = float("inf")  # behind every event
 
 
 def label(node: Node, index: int | None = None) -> str:
@@ -40,13 +42,14 @@ class Course:
         states: the state of each node.
         results: what those gave that are done.
         items: of each map that was begun, the state of each item.
+        added: the nodes that have extended the plan, in the order that counts, and what each has added.
     """
 
     def __init__(self, plan: Plan, past: Past) -> None:
         self.plan = plan
         self._past = past
-        self._extending: set[str] = set()  # nodes whose extensions were looked at
-        self._refused: set[str] = set()  # those of them whose extension cannot be
+        self.added: dict[str, Plan] = {}
+        self._refused: set[str] = set()  # nodes whose extension cannot be
         self.results: dict[str, Any] = {}
         self.states: dict[str, str] = {}
         self.items: dict[str, list[str]] = {}
@@ -65,16 +68,31 @@ class Course:
         return self._extend()
 
     def _extend(self) -> bool:
-        for name, result in list(self.results.items()):
-            more = extension_of(result) if isinstance(self.graph.nodes.get(name), CallNode) else None
-            if more is not None and name not in self._extending:
-                self._extending.add(name)
-                try:
-                    self.plan = checked(self.plan.extended(Plan.from_dict(more), name), None)
-                except InvalidPlan:
-                    self._refused.add(name)
-                return True
-        return False
+        """Extend the plan by what comes next; whether anything did."""
+        found = {name: extension_of(result) for name, result in self.results.items() if self._is_news(name)}
+        new = [name for name, more in found.items() if more is not None]
+        if not new:
+            return False
+        name = min(new, key=lambda one: self._decided(one)[0])
+        seq, refused = self._decided(name)
+        try:
+            added = Plan.from_dict(found[name]) if refused is None else None
+            wider = widened(self.plan, added, name, self.graph.nodes) if added is not None else self.plan
+            self.plan = wider if seq < UNDECIDED else checked(wider, None)
+        except InvalidPlan:
+            added = None
+        if added is not None:
+            self.added[name] = added
+        else:
+            self._refused.add(name)
+        return True
+
+    def _is_news(self, name: str) -> bool:
+        return name not in self.added and name not in self._refused and isinstance(self.graph.nodes.get(name), CallNode)
+
+    def _decided(self, name: str) -> tuple[float, str | None]:
+        """Say when it was decided of an extension, and why it was refused, if it was; those of which not come last."""
+        return self._past.values.get(f"{EXTENSION}{name}", (UNDECIDED, None))
 
     def _state(self, node: Node) -> str:
         before = [self.states[other] for other in self.graph.needs[node.id]]
@@ -89,7 +107,7 @@ class Course:
         if isinstance(node, ChoiceNode):
             seq_value = self._past.values.get(label(node))
             return self._keep(node, Ended(*seq_value)) if seq_value is not None else "ready"
-        return self._one(node, label(node))
+        return self._one(node, self._past.newest(label(node)))
 
     def _skipped(self, node: Node, before: list[str]) -> bool:
         chosen = [self.results.get(choice) or [] for choice in self.graph.guards.get(node.id, ())]
@@ -123,10 +141,12 @@ class Course:
         gave: list[Any] = []
         states = self.items[node.id] = []
         for index in range(len(over)):
-            name = label(node, index)
+            name = self._past.newest(label(node, index))
             ended = self._past.ended.get(name)
             gave.append(ended.result if ended is not None else None)
             done = None if ended is None else "done" if ended.failure is None else "failed"
+            if ended is not None and node.call is not None and extension_of(ended.result) is not None:
+                done = "failed"  # an item extends nothing
             busy = "in doubt" if name in self._past.doubtful else "running" if name in self._past.open else "ready"
             states.append(done or ("waiting" if node.job is not None else busy))
         if all(state == "done" for state in states):
