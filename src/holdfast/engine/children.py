@@ -3,7 +3,8 @@
 A child's id is recorded in its parent before the child is submitted, so that a parent that runs again finds the child
 it has. The child's end comes back as a signal to the parent, written in the transaction that ends the child; children
 of a parent that fails or is cancelled are cancelled in the transaction that ends the parent. If that parent is retried
-by an operator, it starts those that had not ended anew.
+by an operator, it starts those that had not ended anew. A child is of its parent's group, unless it says another: so
+whoever may see the parent alone may see it, too.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ class Children:
             name = attempt.recorded(f"{node}:id{run}", new_id)
             with attempt.waits.working():
                 submit = self._submission(job, name, plain, attempt.now())
+                group = submit.group if submit.group is not None else attempt.row.group
+                submit = msgspec.structs.replace(submit, parent=attempt.job, parent_key=key, group=group)
                 await attempt.durable()
-                made = await attempt.write(msgspec.structs.replace(submit, parent=attempt.job, parent_key=key))
+                made = await attempt.write(submit)
             if made.job != name:  # its end would be told to somebody else, and never to us
                 reason = f"the key {job.chosen.key!r} belongs to job {made.job}, which this call has not started"
                 raise StepFailed(job.name, "IdempotencyConflict", reason)
