@@ -56,8 +56,13 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     @made.job
     async def make() -> str:
         """Produce something."""
-        await export("note", await write())
+        await export(await write(), "note")
         return "made"
+
+    @made.job
+    async def keyed(name: str) -> str:
+        """Start a job under a key that the asker chooses."""
+        return await made.entry("greet").options(key="order-7")(name)
 
     made.plan("open", open=True)
     yield made
@@ -251,6 +256,23 @@ def test_what_a_run_starts_is_of_its_group_whoever_wrote_the_plan_and_so_is_a_fo
             for more in ({"group": "bolt"}, {"key": "x"}, {"parent": MISSING}):
                 sneaky = {**body, "plan": {**plan, "nodes": [{**plan["nodes"][0], **more}]}}  # type: ignore[dict-item]
                 assert (await client.post("/api/v1/runs", headers=ACME, json=sneaky)).status_code == 422, more
+
+    play(story())
+
+
+@pytest.mark.parametrize("name", ["Ada", "Bob"], ids=["the same arguments", "others"])
+def test_a_child_under_a_key_of_somebody_else_fails_and_names_nobody(app: App, name: str) -> None:
+    async def story() -> None:
+        theirs = await app.astart(app.entry("greet").options(group="bolt", key="order-7"), "Ada")
+        async with near(app, tokens=TOKENS) as client:
+            body = {"plugin_id": "shop", "entry_id": "keyed", "args": {"name": name}}
+            run = (await client.post("/api/v1/runs", headers=ACME, json=body)).json()["run_id"]
+            await drain(app)
+            assert (await client.get(f"/api/v1/runs/{run}", headers=ACME)).json()["status"] == "failed"
+            for part in ("", "/events", "/explain"):
+                told = (await client.get(f"/api/v1/runs/{run}{part}", headers=ACME)).text
+                assert "order-7" in told
+                assert theirs.id not in told
 
     play(story())
 
