@@ -62,7 +62,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     @made.job
     async def keyed(name: str) -> str:
         """Start a job under a key that the asker chooses."""
-        return await made.entry("greet").options(key="order-7")(name)
+        return str(await made.entry("greet").options(key="order-7")(name))
 
     made.plan("open", open=True)
     yield made
@@ -287,7 +287,8 @@ def test_the_stream_of_all_runs_tells_of_ones_own_and_no_others(app: App) -> Non
         for peer in peers.values():
             await peer.has(": alive")
         runs = {group: await of_every_kind(app, group) for group in ("acme", "bolt", None)}
-        for name, groups in {"acme": ["acme"], "again": ["acme"], "bolt": ["bolt"], "all": list(runs)}.items():
+        whose: dict[str, list[str | None]] = {"acme": ["acme"], "again": ["acme"], "bolt": ["bolt"], "all": [*runs]}
+        for name, groups in whose.items():
             own = {run for group in groups for run in runs[group].values()}
             for run in own - {runs[group]["retried"] for group in groups}:  # nobody looks at what is over and followed
                 await peers[name].has(f'"run_id":"{run}"')
