@@ -15,7 +15,9 @@ HEAD = """\
 `holdfast serve shop.py` serves it; [mounting](mounting.md) puts it into an application of yours. `GET /openapi.json`
 is the same as this page, for programs. Bodies are JSON in UTF-8. Times are UTC epoch seconds. A list is `{"items":
 […], "next": cursor or null}`; give `cursor` and `limit` (1 to 1000) for more. Send `Authorization: Bearer <token>`;
-the [scopes](security.md) are read, submit, operate and admin, and each includes those before it.
+the [scopes](security.md) are read, submit, operate and admin, and each includes those before it. What stands under
+*bound* is for a token that is [bound to a group](security.md#tenants): to it, a run of anybody else is one that there
+is not.
 
 ```sh
 curl localhost:4653/api/v1/runs -H 'Content-Type: application/json' \\
@@ -57,11 +59,12 @@ def http_page() -> str:
     """Write docs/http.md."""
     described = document(routes())
     schemas = described["components"]["schemas"]
-    lines = ["## Routes", "", "| route | scope | takes | gives | |", "|---|---|---|---|---|"]
+    lines = ["## Routes", "", "| route | scope | bound | takes | gives | |", "|---|---|---|---|---|---|"]
     for path, methods in described["paths"].items():
         for method, one in methods.items():
             lines.append(
-                f"| `{method.upper()} {path}` | {one['x-scope']} | {_takes(one)} | {_gives(one)} | {one['summary']} |"
+                f"| `{method.upper()} {path}` | {one['x-scope']} | {one['x-bound']} | {_takes(one)} | {_gives(one)}"
+                f" | {one['summary']} |"
             )
     parts = [HEAD, "\n".join(lines) + "\n", _queries(described), CODES, "## Records\n"]
     parts += [_schema(name, schema) for name, schema in sorted(schemas.items())]

@@ -34,6 +34,16 @@ def asgi(
     return Service(app, keyring(app.config, tokens), hosts, limits)
 
 
-def token(secret: str, *, name: str = "token", scope: str = "admin", expires_at: float | None = None) -> Token:
-    """Give what is kept of a token of your own making: use at least 256 random bits."""
-    return kept_of(secret, name=name, scope=scope, expires_at=expires_at)
+def token(
+    secret: str,
+    *,
+    name: str = "token",
+    scope: str = "admin",
+    expires_at: float | None = None,
+    group: str | None = None,
+) -> Token:
+    """Give what is kept of a token of your own making: use at least 256 random bits.
+
+    Bound to a `group`, it opens the runs of that group and no others.
+    """
+    return kept_of(secret, name=name, scope=scope, expires_at=expires_at, group=group)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast import App, RunFailed, sleep, wait_for
+from holdfast import App, Limits, RunFailed, sleep, wait_for
 from support.stories import drain, play
 
 
@@ -67,5 +67,35 @@ def test_a_child_with_a_key_that_another_has_used_is_refused_and_not_waited_for(
         await drain(app)
         with pytest.raises(RunFailed, match=r"the key 'once' belongs to job .*, which this call has not started"):
             await second.aresult(timeout=60)
+
+    play(story())
+
+
+def test_a_child_is_of_its_parents_group_unless_it_says_another(app: App) -> None:
+    """So whoever may see the runs of a group sees what they have started; and a group that runs one at once does."""
+
+    @app.job
+    async def grandchild() -> str:
+        return "done"
+
+    @app.job
+    async def child() -> str:
+        return await grandchild()
+
+    @app.job
+    async def parent() -> list[str]:
+        return [await child(), await grandchild.options(group="bolt")()]
+
+    async def story() -> None:
+        await app.aset_limits(Limits(queue="default", group_concurrency=1), actor="ana")
+        handle = await app.astart(parent.options(group="acme"))
+        plain = await app.astart(child)
+        await drain(app)
+        assert await handle.aresult(timeout=1) == ["done", "done"]
+        assert await plain.aresult(timeout=1) == "done"
+        assert sorted(run.entry_id for run in await app.alist(group="acme")) == ["child", "grandchild", "parent"]
+        assert [run.entry_id for run in await app.alist(group="bolt")] == ["grandchild"]
+        assert len(await app.alist()) == 6
+        assert await app.averify() == {}
 
     play(story())

@@ -1,4 +1,4 @@
-"""Listings of very many runs are answered from indexes, on both databases: by status, by attribute, by cursor."""
+"""Listings of very many runs are answered from indexes, on both databases: by status, attribute, group, by cursor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def _seed(store: SqliteStore | PostgresStore) -> None:
     """One run that has succeeded, one that has failed, one that is queued."""
     entries = frozenset({("b", "e")})
     for name, end in (("good", "job_completed"), ("bad", "job_failed"), ("open", None)):
-        await store.commit([Submit(job=name, plugin="b", entry="e", args={}, attributes={"tenant": name})])
+        await store.commit([Submit(job=name, plugin="b", entry="e", args={}, attributes={"tenant": name}, group=name)])
         if end is not None:
             await store.commit([Claim(worker="w", entries=entries, queues=None, limit=1, lease_seconds=3600)])
             await store.commit([Append(name, 1, ((end, {"reason": "no"}),))])
@@ -73,6 +73,10 @@ LISTINGS = {
     "a common status, from a cursor": (RunFilter(status=("succeeded",)), ("good-5", 1)),
     "a rare attribute": (RunFilter(attributes={"tenant": "bad"}), None),
     "a common attribute, from a cursor": (RunFilter(attributes={"tenant": "good"}), ("good-5", 1)),
+    "a small group": (RunFilter(group="bad"), None),
+    "a large group, from a cursor": (RunFilter(group="good"), ("good-5", 1)),
+    "nothing of a large group": (RunFilter(group="good", status=("failed",)), None),
+    "one run, if it is of a group": (RunFilter(group="bad", task_id="good-5"), None),
 }
 
 
@@ -84,8 +88,18 @@ def test_a_listing_on_sqlite_walks_an_index(on_sqlite: Explain, listing: str) ->
     assert "TEMP B-TREE" not in plan, f"all that fit would be read and sorted for one page: {plan}"
     # Without a filter the table itself is walked, in the order of its key, until the page is full.
     assert walked == (["SCAN j"] if listing == "all" else []), plan
-    assert "jobs_status" in plan or not where.status, plan
+    assert (
+        "jobs_group_status (group_name=? AND status=?" if where.group else "jobs_status"
+    ) in plan or not where.status
+    assert "jobs_group (group_name=?" in plan or not where.group or where.status or where.task_id, plan
     assert "SEARCH a USING PRIMARY KEY" in plan or not where.attributes, plan
+
+
+def test_the_past_runs_of_a_group_are_looked_for_among_past_runs_and_not_among_its_jobs(on_sqlite: Explain) -> None:
+    plan = on_sqlite(Questions("?").past_runs(RunFilter(group="good"), None, PAGE))
+    first, second, *_ = plan.splitlines()
+    assert (first, second[:8], second[-6:]) == ("SCAN r", "SEARCH j", " id=?)"), plan
+    assert "TEMP B-TREE" not in plan, plan
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ def lived(url: str) -> App:
             raise RuntimeError(how)
         return how
 
-    tenant = work.options(attributes={"tenant": "acme", "size": 3})
+    tenant = work.options(attributes={"tenant": "acme", "size": 3}, group="acme")
     failed = tenant.start("badly")
     for how in ("well", "badly", "wait"):
         tenant.options(deadline=3600).start(how)
@@ -136,6 +136,9 @@ TAMPERED = {
     " WHERE job IN (SELECT id FROM {0}jobs WHERE status = 'succeeded')",
     "an attribute": "UPDATE {0}attributes SET value = '4' WHERE name = 'size'",
     "an attribute, taken away": "DELETE FROM {0}attributes WHERE name = 'tenant'",
+    "whose it is": "UPDATE {0}jobs SET group_name = 'bolt' WHERE group_name = 'acme'",
+    "whose it is, taken away": "UPDATE {0}jobs SET group_name = '' WHERE group_name = 'acme'",
+    "whose it is, made up": "UPDATE {0}jobs SET group_name = 'acme' WHERE group_name = ''",
     "when the deadline is": "UPDATE {0}jobs SET ends_at = NULL WHERE ends_at IS NOT NULL",
     "the number of the run": "UPDATE {0}jobs SET run = 2 WHERE run = 3",
 }

@@ -33,10 +33,12 @@ def test_a_listing_is_narrowed_by_job_status_and_time_and_goes_on_page_by_page(s
     told = shell.run("start", SHOP, "notify", "text=a")
     shell.run("worker", SHOP, "--until-idle")
     bought = shell.run("start", SHOP, "checkout", "sku=A1", "card=4242")
-    late = shell.run("start", SHOP, "notify", "text=b", "--delay", "1h", "--key", "k")
+    late = shell.run("start", SHOP, "notify", "text=b", "--delay", "1h", "--key", "k", "--group", "acme")
     assert listed(shell) == [late, bought, told]
     assert listed(shell, "--entry", "notify") == [late, told]
     assert listed(shell, "--plugin", "other") == []
+    assert listed(shell, "--group", "acme") == [late]
+    assert listed(shell, "--group", "bolt") == []
     assert listed(shell, "--status", "succeeded") == [told]
     assert listed(shell, "--status", "succeeded", "--status", "queued", "--entry", "checkout") == [bought]
     assert listed(shell, "--limit", "2") == [late, bought]

@@ -364,7 +364,7 @@ def _shown(record: RunRecord) -> RunRecord:
 
 def _query(where: RunFilter) -> builtins.list[tuple[str, str]]:
     query = [("status", str(status)) for status in where.status]
-    names = ("plugin_id", "entry_id", "queue", "idempotency_key", "created_after", "created_before")
+    names = ("plugin_id", "entry_id", "queue", "group", "idempotency_key", "created_after", "created_before")
     query += [(name, str(getattr(where, name))) for name in names if getattr(where, name) is not None]
     query += [(f"attr.{name}", msgspec.json.encode(value).decode()) for name, value in where.attributes.items()]
     return query

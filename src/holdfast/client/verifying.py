@@ -47,9 +47,12 @@ async def _records_agree(store: Store, row: Job, stream: list[Event]) -> bool:
 
 
 async def _is_filed(store: Store, row: Job, stream: list[Event]) -> bool:
-    """Whether what stands beside the row for the indexes is so, and as many exports are there as were counted."""
+    """Whether what stands beside the row for the indexes is so, and as many exports are there as were counted.
+
+    The group is in the row, and says who may see the job: it must be that with which the job was created.
+    """
     found = await store.filing(row.id)
-    if found is None:
+    if found is None or stream[0].payload.get("group") != row.group:
         return False
     must = filed(row, runs(stream)[:-1])
     if found.status is None:  # left behind by an older release, and made anew when the job is next moved

@@ -3,7 +3,8 @@
 A child's id is recorded in its parent before the child is submitted, so that a parent that runs again finds the child
 it has. The child's end comes back as a signal to the parent, written in the transaction that ends the child; children
 of a parent that fails or is cancelled are cancelled in the transaction that ends the parent. If that parent is retried
-by an operator, it starts those that had not ended anew.
+by an operator, it starts those that had not ended anew. A child is of its parent's group, unless it says another: so
+whoever may see the parent alone may see it, too.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.authoring.functions import JobFunction
-from holdfast.errors import StepFailed
+from holdfast.errors import IdempotencyConflict, StepFailed
 from holdfast.ids import new_id
-from holdfast.store import Submit
+from holdfast.store import Submit, Submitted
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
 __all__ = ["Children", "Submission", "outcome_of"]
 
+UNSHOWN = "(not shown)"  # for a job that may be of another group
 Submission = Callable[[JobFunction[..., Any], str, dict[str, Any], float], Submit]
 
 
@@ -43,12 +45,25 @@ class Children:
             name = attempt.recorded(f"{node}:id{run}", new_id)
             with attempt.waits.working():
                 submit = self._submission(job, name, plain, attempt.now())
+                group = submit.group if submit.group is not None else attempt.row.group
+                submit = msgspec.structs.replace(submit, parent=attempt.job, parent_key=key, group=group)
                 await attempt.durable()
-                made = await attempt.write(msgspec.structs.replace(submit, parent=attempt.job, parent_key=key))
+                made = await self._started(submit)
             if made.job != name:  # its end would be told to somebody else, and never to us
-                reason = f"the key {job.chosen.key!r} belongs to job {made.job}, which this call has not started"
+                other = made.job if attempt.row.group is None else UNSHOWN
+                reason = f"the key {job.chosen.key!r} belongs to job {other}, which this call has not started"
                 raise StepFailed(job.name, "IdempotencyConflict", reason)
         return outcome_of(job, node, await attempt.waits.blocked_on(node, key, "child"))
+
+    async def _started(self, submit: Submit) -> Submitted:
+        """Submit a child. A refusal is told in the parent's history, which its group reads: it names nobody else."""
+        try:
+            made: Submitted = await self._attempt.write(submit)
+        except IdempotencyConflict as error:
+            if self._attempt.row.group is None:
+                raise
+            raise IdempotencyConflict(error.key, UNSHOWN) from None
+        return made
 
 
 def outcome_of(job: JobFunction[..., Any], node: str, completed: dict[str, Any]) -> Any:

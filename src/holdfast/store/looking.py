@@ -51,6 +51,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
         plugin_id: of this app.
         entry_id: of this job.
         queue: of jobs in this queue.
+        group: of jobs of this group.
         idempotency_key: with this key.
         attributes: with these values of these attributes.
         created_after: of jobs created at this time or later.
@@ -62,6 +63,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     plugin_id: str | None = None
     entry_id: str | None = None
     queue: str | None = None
+    group: str | None = None
     idempotency_key: str | None = None
     attributes: dict[str, Attribute] = {}
     created_after: float | None = None
@@ -209,10 +211,10 @@ class Questions:
         if before is not None:
             said.append(f"(r.job < {self._mark} OR (r.job = {self._mark} AND r.run < {self._mark}))")
             values += [before[0], *before]
-        filtered = f"WHERE {' AND '.join(said)}" if said else ""
+        filtered = f"WHERE {' AND '.join(['j.id = r.job', *said])}"
         return (
             f"SELECT r.job, r.run, r.record, p.said, p.at FROM {self._schema}past_runs r"
-            f" JOIN {self._schema}jobs j ON j.id = r.job"
+            f" CROSS JOIN {self._schema}jobs j"  # in this order on SQLite: a group has many jobs, and few past runs
             f" LEFT JOIN {self._schema}progress p ON p.job = r.job AND p.run = r.run {filtered}"
             f" ORDER BY r.job DESC, r.run DESC LIMIT {self._mark}"
         ), [*values, limit]
@@ -224,6 +226,7 @@ class Questions:
             "j.plugin =": where.plugin_id,
             "j.entry =": where.entry_id,
             "j.queue =": where.queue,
+            "j.group_name <> '' AND j.group_name =": where.group,  # the first part as it stands, for partial indexes
             "j.idempotency_key =": where.idempotency_key,
             "j.created_at >=": where.created_after,
             "j.created_at <": where.created_before,

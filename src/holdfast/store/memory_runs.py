@@ -130,6 +130,7 @@ def _fits(job: Job, record: RunRecord, where: RunFilter) -> bool:
         "plugin": where.plugin_id,
         "entry": where.entry_id,
         "queue": where.queue,
+        "group": where.group,
         "idempotency_key": where.idempotency_key,
     }
     return (

@@ -83,7 +83,7 @@ def tokens() -> None:
     """Make, list and revoke the tokens that open the HTTP API."""
 
 
-@tokens.command(name="create", epilog="Example: holdfast tokens create --name ci --scope submit --expires 90d")
+@tokens.command(name="create", epilog="Example: holdfast tokens create --name acme --scope submit --group acme")
 @click.option("--name", required=True, help="Who it is for; what is done with it is recorded under this name.")
 @click.option(
     "--scope",
@@ -93,8 +93,15 @@ def tokens() -> None:
     help="What it may do; each includes those before it.",
 )
 @click.option("--expires", help="How long it is good, as in 90d.  [default: for ever]")
+@click.option("--group", help="Whose runs it opens, as those of one tenant.  [default: everybody's]")
 @json_option
-def create_token(name: str, scope: str, expires: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def create_token(
+    name: str,
+    scope: str,
+    expires: str | None,
+    group: str | None,
+    as_json: bool,  # noqa: FBT001 - a flag of the command line
+) -> None:
     """Make a token and print it: this once, for only its hash is kept."""
     from holdfast.config import Config  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.durations import seconds  # noqa: PLC0415 - see the promise of `cli`
@@ -104,32 +111,37 @@ def create_token(name: str, scope: str, expires: str | None, as_json: bool) -> N
         until = time.time() + seconds(expires) if expires is not None else None
     except ValueError as error:
         raise click.UsageError(f"--expires: {error}") from error
-    token = TokenFile(Config.read().tokens).create(name, scope, until)
-    show_result(
-        {"token": token, "name": name, "scope": scope, "expires_at": until}, as_json=as_json, text=lambda: token
-    )
+    token = TokenFile(Config.read().tokens).create(name, scope, until, group)
+    made = {"token": token, "name": name, "scope": scope, "expires_at": until, "group": group}
+    show_result(made, as_json=as_json, text=lambda: token)
 
 
 @tokens.command(name="list", epilog="Example: holdfast tokens list --json")
 @json_option
 def list_tokens(as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
-    """List the tokens: names, scopes and ends, never the tokens themselves."""
+    """List the tokens: names, scopes, ends and groups, never the tokens themselves."""
     from holdfast.config import Config  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.http.tokens import TokenFile  # noqa: PLC0415 - see the promise of `cli`
 
     found = TokenFile(Config.read().tokens).all()
     now = time.time()
 
-    def line(name: str, scope: str, expires_at: float | None) -> str:
+    def line(name: str, scope: str, expires_at: float | None, group: str | None) -> str:
         day = time.strftime("%Y-%m-%d", time.gmtime(expires_at)) if expires_at is not None else ""
         end = "for ever" if expires_at is None else f"until {day}" if expires_at > now else f"EXPIRED {day}"
-        return f"{name:<30} {scope:<8} {end}"
+        return f"{name:<30} {scope:<8} {end}{f', group {group}' if group is not None else ''}"
 
     shown = [
-        {"name": one.name, "scope": one.scope, "created_at": one.created_at, "expires_at": one.expires_at}
+        {
+            "name": one.name,
+            "scope": one.scope,
+            "created_at": one.created_at,
+            "expires_at": one.expires_at,
+            "group": one.group,
+        }
         for one in found
     ]
-    lines = [line(one.name, one.scope, one.expires_at) for one in found]
+    lines = [line(one.name, one.scope, one.expires_at, one.group) for one in found]
     show_result(shown, as_json=as_json, text=lambda: "\n".join(lines) or "no tokens")
 
 

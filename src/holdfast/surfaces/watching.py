@@ -40,6 +40,7 @@ STATUSES = ["queued", "running", "cancel_requested", "succeeded", "failed", "can
 @click.option("--plugin", help="Only runs of this app.")
 @click.option("--entry", help="Only runs of this job.")
 @click.option("--queue", help="Only runs in this queue.")
+@click.option("--group", help="Only runs of this group.")
 @click.option("--key", help="Only the run with this idempotency key.")
 @click.option(
     "--attr", "attributes", multiple=True, help="Only runs with this attribute, name=value; may be given again."
@@ -66,6 +67,7 @@ def runs(
         "plugin_id": names["plugin"],
         "entry_id": names["entry"],
         "queue": names["queue"],
+        "group": names["group"],
         "idempotency_key": names["key"],
         "attributes": {name: value_of(text) for name, text in pairs(attributes, "attributes")},
         "created_after": _time(since, "--since"),

@@ -19,8 +19,9 @@ from schemathesis import GenerationMode, checks
 from holdfast import App
 from holdfast.server import Limits, asgi, token
 from holdfast.surfaces.http.openapi import document
-from holdfast.surfaces.http.operations import Operation
+from holdfast.surfaces.http.operations import Bound, Operation
 from holdfast.surfaces.http.routes import routes
+from holdfast.surfaces.http.tokens import Scope
 from support.scripts import ROOT, load
 from support.stories import drain, play
 from support.web import serving, small_shop
@@ -93,8 +94,13 @@ def test_the_document_has_every_route_and_every_route_says_who_may_use_it() -> N
     names = [one["operationId"] for methods in described["paths"].values() for one in methods.values()]
     assert len(names) == len(set(names))
     assert {one.path for one in TABLE if one.needed is None} == {"/healthz", "/readyz"}
-    with pytest.raises(TypeError):
-        Operation("GET", "/new", handler=TABLE[0].handler, summary="", gives={})  # type: ignore[call-arg]
+    shape: dict[str, Any] = {"handler": TABLE[0].handler, "summary": "", "gives": {}}
+    for said in ({"bound": Bound.FREE}, {"needed": Scope.READ}):  # neither is chosen for whoever forgets it
+        with pytest.raises(TypeError):
+            Operation("GET", "/new", **said, **shape)
+    for path, bound in (("/runs/{id}/new", Bound.FREE), ("/runs/{id}/new", Bound.OWN), ("/new", Bound.RUN)):
+        with pytest.raises(ValueError, match="names a run"):
+            Operation("GET", path, Scope.READ, bound, **shape)
 
 
 def test_the_page_of_the_reference_is_what_the_routes_make() -> None:

@@ -383,6 +383,79 @@ def test_filters_come_from_a_closed_list(small: App) -> None:
     play(story())
 
 
+# S16
+
+
+HTTP_CLIENTS = {"aiohttp", "ftplib", "http.client", "httpx", "requests", "smtplib", "socketserver", "urllib.request"}
+HTTP_CLIENTS |= {"urllib3", "websockets", "xmlrpc"}
+OUTWARDS = {"connect", "connect_ex", "create_connection", "open_connection", "open_unix_connection", "sock_connect"}
+OUTWARDS |= {"create_datagram_endpoint", "create_unix_connection", "sendto", "urlopen"}
+SERVING = ("surfaces/http", "engine", "store", "machines", "ready", "plans", "authoring", "journal.py", "server.py")
+
+
+def test_nothing_that_serves_or_works_asks_anybody_outside() -> None:
+    """There are no webhooks: nobody can have us call an address. Only the database is connected to."""
+    source = ROOT / "src" / "holdfast"
+    paths = [
+        path for part in SERVING for path in ([source / part] if part[-3:] == ".py" else (source / part).rglob("*"))
+    ]
+    modules = [path for path in paths if path.suffix == ".py"]
+    assert len(modules) > 100
+    for path in modules:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+            if isinstance(node, ast.ImportFrom):
+                names = {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+            roots = {name.partition(".")[0] for name in names} | {".".join(name.split(".")[:2]) for name in names}
+            assert not HTTP_CLIENTS & roots, path
+            assert not {"holdfast.client.wire", "holdfast.client.remote"} & names, path
+            assert "socket" not in roots or path.match("surfaces/http/listening.py"), path
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in OUTWARDS:
+                assert ast.unparse(node.func) == "psycopg.connect", path
+
+
+CALLED = """
+import asyncio, json, sys
+import httpx
+from holdfast import App, export
+from holdfast.server import asgi, token
+
+called = []
+sys.addaudithook(lambda event, args: called.append((event, args)) if event in {events} else None)
+away = "http://169.254.169.254/latest/meta-data"
+app = App("shop", {url!r})
+
+@app.job
+async def link(to: str) -> str:
+    await export(to, "page", kind="url")
+    return to
+
+async def story():
+    transport = httpx.ASGITransport(asgi(app, tokens=[token("x")]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        heads = {{"Authorization": "Bearer x", "Referer": away, "X-Callback": away, "Link": away}}
+        body = {{"plugin_id": "shop", "entry_id": "link", "args": {{"to": away}}, "attributes": {{"webhook": away}}}}
+        run = (await client.post("/api/v1/runs", headers=heads, json=body)).json()["run_id"]
+        await app.worker().arun(until_idle=True)
+        for part in ("", "/result", "/events", "/explain", "/exports", "/exports/1/content"):
+            answer = await client.get(f"/api/v1/runs/{{run}}{{part}}", headers=heads)
+            assert answer.status_code == 200, answer.text
+        signal = {{"key": "webhook", "payload": away}}
+        assert (await client.post(f"/api/v1/runs/{{run}}/signal", headers=heads, json=signal)).status_code == 200
+
+asyncio.run(story())
+app.close()
+print(json.dumps(called, default=str))
+"""
+
+
+def test_an_address_in_a_request_is_text_and_nobody_calls_it(tmp_path: Path) -> None:
+    events = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "subprocess.Popen"}
+    script = CALLED.format(events=events, url=f"sqlite:///{tmp_path / 'jobs.db'}")
+    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "[]"), ran.stderr
+
+
 # S18, S22
 
 

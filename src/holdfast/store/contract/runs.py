@@ -97,6 +97,27 @@ async def runs_are_found_by_what_they_are(lab: Lab) -> None:
 
 
 @clause
+async def runs_of_a_group_are_found_and_no_others(lab: Lab) -> None:
+    for name, group in (("a", "acme"), ("b", "bolt"), ("c", "acme"), ("d", None), ("e", "acm"), ("f", "Acme")):
+        await lab.append(await lab.running(name, group=group), ("job_failed", {"reason": "broken"}))
+    for name in "abcdef":
+        await lab.do(Retry(name, "ana", "again"))
+    await lab.do(Cancel("c", None))
+    assert await _names(lab, group="acme") == ["c.2", "c", "a.2", "a"]
+    assert await _names(lab, group="bolt") == ["b.2", "b"]
+    assert await _names(lab, group="acme", limit=1) == ["c.2"]
+    assert await _names(lab, group="acme", before=("c", 1)) == ["a.2", "a"]
+    assert await _names(lab, group="acme", status=("queued",)) == ["a.2"]
+    assert await _names(lab, group="acme", status=("queued", "canceled")) == ["c.2", "a.2"]
+    assert await _names(lab, group="acme", status=("failed",)) == ["c", "a"]
+    assert await _names(lab, group="acme", task_id="a") == ["a.2", "a"]
+    for other in ("b", "d", "nothing"):
+        assert await _names(lab, group="acme", task_id=other) == []
+    for none in ("", "none", "%", "acme' OR '1'='1"):
+        assert await _names(lab, group=none) == []
+
+
+@clause
 async def a_listing_by_cursor_shows_each_run_once(lab: Lab) -> None:
     for number in range(7):
         held = await lab.running(f"j{number}")

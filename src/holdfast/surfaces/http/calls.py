@@ -9,7 +9,9 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from holdfast.client.handle import job_of_run
 from holdfast.client.verbs import Client
+from holdfast.client.views import RunFilter
 from holdfast.errors import InvalidArguments, UnknownJob
 from holdfast.surfaces.http.answers import Receive, Scope
 from holdfast.surfaces.http.limits import Limits, check_json, read_body, whole_body
@@ -84,6 +86,41 @@ class Call:
     def actor(self, given: str | None) -> str:
         """Who is recorded as having done this."""
         return given or self.principal.actor
+
+    async def owns(self, run_id: str) -> bool:
+        """Whether a run is of the group that the token is bound to; a group is fixed when a job is created."""
+        mine = RunFilter(task_id=job_of_run(run_id)[0], group=self.principal.group)
+        return bool(await self.client.apage(mine, 1, None))
+
+    async def check_own(self, run_id: str) -> None:
+        """See that a run is of the token's group. One that is not is as one that there is not.
+
+        Raises:
+            UnknownJob: there is none for this token.
+        """
+        if not await self.owns(run_id):
+            raise UnknownJob(run_id)
+
+    def group(self, named: str | None) -> str | None:
+        """Give the group that a request is about: the token's, if it is bound to one, else what the request names.
+
+        Raises:
+            Problem: the token is bound to another than the request names.
+        """
+        own = self.principal.group
+        if own is None or named is None or named == own:
+            return own if own is not None else named
+        raise Problem(
+            403, "forbidden", f"this token is bound to the group {own!r}, and the request names another",
+            "leave the group out: it is the token's",
+        )  # fmt: skip
+
+    def whole_store(self) -> Problem:
+        """Give what a token of a group is told where the whole store is asked about."""
+        return Problem(
+            403, "forbidden", f"this token is bound to the group {self.principal.group!r}, and this is about all runs",
+            "use a token that is bound to no group",
+        )  # fmt: skip
 
     def header(self, name: bytes) -> str | None:
         """Give a header; None if it was not sent."""

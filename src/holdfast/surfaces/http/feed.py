@@ -4,7 +4,8 @@ A look reads the newest runs and those that have not ended, and compares them wi
 each run has got to, not every step on its way; a run that was created and ended between two looks is told once. It
 follows up to a thousand runs that have not ended, and as many new ones in a look.
 
-The newest changes are kept in a ring; a client has only a place in it. One that falls behind the ring is dropped.
+The newest changes are kept in a ring; a client has only a place in it. One that falls behind the ring is dropped. Those
+who may see one group alone share a look at that group's runs.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ _PLACE = re.compile(r"([0-9a-f]{8})-(\d{1,15})\Z", re.ASCII)
 
 
 class Feed:
-    """What all clients of the stream of all runs share."""
+    """What all clients of the stream of all runs share; of those of one group, if one is given."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, group: str | None) -> None:
         self._client = client
+        self._newest, self._active = RunFilter(group=group), [RunFilter(status=_ACTIVE)]
+        if group is not None:  # one by one: so each is found by its index, however many runs of the group have ended
+            self._active = [RunFilter(group=group, status=(status,)) for status in _ACTIVE]
         self._name = new_id()[-8:]  # places of another process mean nothing here
         self.users: set[Seat] = set()
         self.ended = False
@@ -76,12 +80,13 @@ class Feed:
                 user.wake.set()
 
     async def _look(self) -> bool:
-        newest = await self._client.apage(RunFilter(), NEWEST, None)
+        newest = await self._client.apage(self._newest, NEWEST, None)
         before = self._known
         if before and newest and newest[-1].run_id > max(before):  # more of them are new than one page holds
-            newest = await self._client.apage(RunFilter(), RUNS_MAX, None)
+            newest = await self._client.apage(self._newest, RUNS_MAX, None)
         found = {one.run_id: one for one in newest}
-        found |= {one.run_id: one for one in await self._client.apage(RunFilter(status=_ACTIVE), RUNS_MAX, None)}
+        for where in self._active:
+            found |= {one.run_id: one for one in await self._client.apage(where, RUNS_MAX, None)}
         if before is None:
             self._known = found
             return False

@@ -31,6 +31,7 @@ RUN_FILTERS = (
     Query("plugin_id", "string", "Only runs of this app."),
     Query("entry_id", "string", "Only runs of this job."),
     Query("queue", "string", "Only runs in this queue."),
+    Query("group", "string", "Only runs of this group; with a token of a group, of that and no other."),
     Query("idempotency_key", "string", "Only runs with this key."),
     Query("created_after", "number", "Only runs created at this time or later.", -TIME_MAX, TIME_MAX),
     Query("created_before", "number", "Only runs created before this time.", -TIME_MAX, TIME_MAX),
@@ -66,6 +67,7 @@ async def list_runs(call: Call) -> Answer:
     attributes = {name[5:]: _attribute(asked.pop(name)) for name in [*asked] if name.startswith("attr.")}
     if "status" in asked:
         asked["status"] = tuple(asked["status"])
+    asked["group"] = call.group(asked.get("group"))
     found = await call.client.apage(RunFilter(**asked, attributes=attributes), limit + 1, cursor)
     return page(found[:limit], found[limit - 1].run_id if len(found) > limit else None)
 

@@ -108,6 +108,7 @@ def _described(one: Operation, known: dict[str, Any]) -> dict[str, Any]:
     problem = {"description": "Refused.", "content": {"application/problem+json": {"schema": known[repr(ProblemBody)]}}}
     said["responses"]["default"] = problem
     said["x-scope"] = one.needed.name.lower() if one.needed is not None else "public"
+    said["x-bound"] = str(one.bound)
     if one.needed is not None:
         said["security"] = [{"token": []}]
     return said

@@ -1,4 +1,7 @@
-"""The route table: everything that can be asked for, with the scope that it needs. What is not here does not exist."""
+"""The route table: everything that can be asked for, the scope that it needs, and what it is to a token of a group.
+
+What is not here does not exist.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from holdfast.machines import Event, RunRecord
 from holdfast.store import Evidence, QueueState
 from holdfast.surfaces.http import forking, looking, probes, queues, steering, streams
 from holdfast.surfaces.http.openapi import Machine, get_openapi
-from holdfast.surfaces.http.operations import PUBLIC, Many, Operation, Text
+from holdfast.surfaces.http.operations import PUBLIC, Bound, Many, Operation, Text
 from holdfast.surfaces.http.tokens import Scope
 
 __all__ = ["routes"]
 
 API = "/api/v1"
 READ, SUBMIT, OPERATE, ADMIN = Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN
+OF_RUN, OWN, FREE, NEVER = Bound.RUN, Bound.OWN, Bound.FREE, Bound.NEVER
 STREAM = Text("text/event-stream")
 
 
@@ -34,40 +38,42 @@ def _runs() -> list[Operation]:
     run = f"{API}/runs/{{id}}"
     return [
         Operation(
-            "POST", f"{API}/runs", SUBMIT, steering.create_run, "Create a run, durably.",
+            "POST", f"{API}/runs", SUBMIT, OWN, steering.create_run, "Create a run, durably.",
             {201: RunRecord, 200: RunRecord}, takes=Creation,
         ),
-        Operation("GET", run, READ, looking.get_run, "A run's record.", {200: RunRecord}),
+        Operation("GET", run, READ, OF_RUN, looking.get_run, "A run's record.", {200: RunRecord}),
         Operation(
-            "GET", f"{API}/runs", READ, looking.list_runs, "Runs, newest first.", {200: Many(RunRecord)},
+            "GET", f"{API}/runs", READ, OWN, looking.list_runs, "Runs, newest first.", {200: Many(RunRecord)},
             query=looking.RUN_FILTERS,
         ),
         Operation(
-            "GET", f"{run}/result", READ, looking.get_result, "What a run returned; 202 while it has not ended.",
+            "GET", f"{run}/result", READ, OF_RUN, looking.get_result,
+            "What a run returned; 202 while it has not ended.",
             {200: looking.Result, 202: looking.Result},
         ),
         Operation(
-            "GET", f"{run}/explain", READ, looking.explain_run, "Where a run is, and what will wake it.",
+            "GET", f"{run}/explain", READ, OF_RUN, looking.explain_run, "Where a run is, and what will wake it.",
             {200: Explanation},
         ),
         Operation(
-            "GET", f"{run}/events", READ, looking.list_events, "What happened to the run's job, oldest first.",
+            "GET", f"{run}/events", READ, OF_RUN, looking.list_events, "What happened to the run's job, oldest first.",
             {200: Many(Event)}, query=looking.PAGED,
         ),
         Operation(
-            "GET", f"{run}/evidence", READ, looking.list_evidence, "What calls reported when it was too late.",
+            "GET", f"{run}/evidence", READ, OF_RUN, looking.list_evidence, "What calls reported when it was too late.",
             {200: Many(Evidence)},
         ),
         Operation(
-            "GET", f"{run}/exports", READ, looking.list_exports, "What the run has produced.",
+            "GET", f"{run}/exports", READ, OF_RUN, looking.list_exports, "What the run has produced.",
             {200: Many(Export)}, query=looking.PAGED,
         ),
         Operation(
-            "GET", f"{run}/exports/{{number}}/content", READ, looking.get_content, "One export's bytes, as a file.",
+            "GET", f"{run}/exports/{{number}}/content", READ, OF_RUN, looking.get_content,
+            "One export's bytes, as a file.",
             {200: Text("application/octet-stream")},
         ),
         Operation(
-            "GET", f"{run}/stream", READ, streams.stream_run,
+            "GET", f"{run}/stream", READ, OF_RUN, streams.stream_run,
             "The run's record at each change (`run`) and its events (`event`), until it has ended.",
             {200: STREAM}, query=streams.RUN_STREAM,
         ),
@@ -79,35 +85,37 @@ def _one_run() -> list[Operation]:
     record: dict[int, Any] = {200: RunRecord}
     return [
         Operation(
-            "POST", f"{run}/cancel", OPERATE, steering.cancel_run, "Ask a run to cancel.", record,
+            "POST", f"{run}/cancel", OPERATE, OF_RUN, steering.cancel_run, "Ask a run to cancel.", record,
             takes=steering.Cancel, optional=True,
         ),
         Operation(
-            "POST", f"{run}/retry", OPERATE, steering.retry_run, "Reopen a failed job as a new run.", {201: RunRecord},
+            "POST", f"{run}/retry", OPERATE, OF_RUN, steering.retry_run,
+            "Reopen a failed job as a new run.", {201: RunRecord},
             takes=steering.Retry,
         ),
         Operation(
-            "POST", f"{run}/pause", OPERATE, steering.pause_run, "Pause a run at its next step.", record,
+            "POST", f"{run}/pause", OPERATE, OF_RUN, steering.pause_run, "Pause a run at its next step.", record,
             takes=steering.Pause, optional=True,
         ),
         Operation(
-            "POST", f"{run}/resume", OPERATE, steering.resume_run, "Let a paused run go on.", record,
+            "POST", f"{run}/resume", OPERATE, OF_RUN, steering.resume_run, "Let a paused run go on.", record,
             takes=steering.Pause, optional=True,
         ),
         Operation(
-            "POST", f"{run}/fork", SUBMIT, forking.fork_run, "Start a new run that reuses what this one has done.",
+            "POST", f"{run}/fork", SUBMIT, OF_RUN, forking.fork_run,
+            "Start a new run that reuses what this one has done.",
             {201: RunRecord}, takes=forking.Fork,
         ),
         Operation(
-            "POST", f"{run}/signal", SUBMIT, steering.signal_run, "Send a signal.", {200: steering.Outcome},
+            "POST", f"{run}/signal", SUBMIT, OF_RUN, steering.signal_run, "Send a signal.", {200: steering.Outcome},
             takes=steering.Signal,
         ),
         Operation(
-            "POST", f"{run}/grant", OPERATE, steering.grant_run, "Let a run spend more than its budget.",
+            "POST", f"{run}/grant", OPERATE, OF_RUN, steering.grant_run, "Let a run spend more than its budget.",
             {200: steering.Outcome}, takes=steering.Grant,
         ),
         Operation(
-            "POST", f"{run}/resolve", OPERATE, steering.resolve_run, "Answer for a tool in doubt.", record,
+            "POST", f"{run}/resolve", OPERATE, OF_RUN, steering.resolve_run, "Answer for a tool in doubt.", record,
             takes=steering.Resolve,
         ),
     ]  # fmt: skip
@@ -115,30 +123,37 @@ def _one_run() -> list[Operation]:
 
 def _around() -> list[Operation]:
     return [
-        Operation("GET", f"{API}/stream", READ, streams.stream_runs, "The changes of all runs.", {200: STREAM}),
+        Operation("GET", f"{API}/stream", READ, OWN, streams.stream_runs, "The changes of all runs.", {200: STREAM}),
         Operation(
-            "GET", f"{API}/workers", READ, looking.list_workers, "Who works, and on what.", {200: Many(WorkerStatus)}
-        ),
-        Operation("GET", f"{API}/entries", READ, looking.list_entries, "Jobs that can be started.", {200: Many(Entry)}),
-        Operation("GET", f"{API}/stats", READ, looking.get_stats, "The store in numbers.", {200: Stats}),
-        Operation(
-            "GET", f"{API}/machines", READ, looking.list_machines, "The three state machines.", {200: Many(Machine)}
+            "GET", f"{API}/workers", READ, NEVER, looking.list_workers,
+            "Who works, and on what.", {200: Many(WorkerStatus)}
         ),
         Operation(
-            "GET", f"{API}/machines/{{machine}}", READ, looking.get_machine, "One state machine.", {200: Machine}
+            "GET", f"{API}/entries", READ, FREE, looking.list_entries, "Jobs that can be started.", {200: Many(Entry)}
+        ),
+        Operation("GET", f"{API}/stats", READ, NEVER, looking.get_stats, "The store in numbers.", {200: Stats}),
+        Operation(
+            "GET", f"{API}/machines", READ, FREE, looking.list_machines,
+            "The three state machines.", {200: Many(Machine)}
         ),
         Operation(
-            "GET", f"{API}/gates", READ, looking.list_gates, "The gates of all workers, and what holds them closed.",
+            "GET", f"{API}/machines/{{machine}}", READ, FREE, looking.get_machine, "One state machine.", {200: Machine}
+        ),
+        Operation(
+            "GET", f"{API}/gates", READ, NEVER, looking.list_gates,
+            "The gates of all workers, and what holds them closed.",
             {200: Many(GateView)},
         ),
-        Operation("GET", f"{API}/schedules", READ, looking.list_nothing, "Schedules; none yet.", {200: Many(Any)}),
+        Operation(
+            "GET", f"{API}/schedules", READ, FREE, looking.list_nothing, "Schedules; none yet.", {200: Many(Any)}
+        ),
         *_limits(),
         Operation(
-            "POST", f"{API}/verify", OPERATE, steering.verify, "Check histories: rules, hash chain, projections.",
+            "POST", f"{API}/verify", OPERATE, OWN, steering.verify, "Check histories: rules, hash chain, projections.",
             {200: steering.Verified}, takes=steering.Verify, optional=True,
         ),
         Operation(
-            "POST", f"{API}/purge", ADMIN, steering.purge, "Remove runs that ended long ago, for good.",
+            "POST", f"{API}/purge", ADMIN, NEVER, steering.purge, "Remove runs that ended long ago, for good.",
             {200: steering.Purged}, takes=steering.Purge,
         ),
     ]  # fmt: skip
@@ -149,20 +164,20 @@ def _limits() -> list[Operation]:
     state: dict[int, Any] = {200: QueueState}
     return [
         Operation(
-            "GET", f"{API}/limits", READ, queues.list_limits, "Queues with limits, and how they stand.",
+            "GET", f"{API}/limits", READ, NEVER, queues.list_limits, "Queues with limits, and how they stand.",
             {200: Many(QueueState)},
         ),
         Operation(
-            "PUT", one, ADMIN, queues.put_limits, "Set the limits of a queue, all of them.", state,
+            "PUT", one, ADMIN, NEVER, queues.put_limits, "Set the limits of a queue, all of them.", state,
             takes=queues.NewLimits,
         ),
-        Operation("DELETE", one, ADMIN, queues.delete_limits, "Take all limits from a queue.", state),
+        Operation("DELETE", one, ADMIN, NEVER, queues.delete_limits, "Take all limits from a queue.", state),
         Operation(
-            "POST", f"{one}/pause", OPERATE, queues.pause_queue, "Have nothing more of a queue started.", state,
+            "POST", f"{one}/pause", OPERATE, NEVER, queues.pause_queue, "Have nothing more of a queue started.", state,
             takes=steering.Pause, optional=True,
         ),
         Operation(
-            "POST", f"{one}/resume", OPERATE, queues.resume_queue, "Have a paused queue go on.", state,
+            "POST", f"{one}/resume", OPERATE, NEVER, queues.resume_queue, "Have a paused queue go on.", state,
             takes=steering.Pause, optional=True,
         ),
     ]  # fmt: skip
@@ -170,11 +185,13 @@ def _limits() -> list[Operation]:
 
 def _outside() -> list[Operation]:
     return [
-        Operation("GET", "/healthz", PUBLIC, probes.healthz, "Whether the process answers.", {200: probes.Health}),
         Operation(
-            "GET", "/readyz", PUBLIC, probes.readyz, "Whether more work may be sent here.",
+            "GET", "/healthz", PUBLIC, FREE, probes.healthz, "Whether the process answers.", {200: probes.Health}
+        ),
+        Operation(
+            "GET", "/readyz", PUBLIC, FREE, probes.readyz, "Whether more work may be sent here.",
             {200: probes.ReadyAnswer, 503: probes.ReadyAnswer}, query=(probes.GATE,),
         ),
-        Operation("GET", "/metrics", READ, probes.metrics, "Figures for Prometheus.", {200: Text("text/plain")}),
-        Operation("GET", "/openapi.json", READ, get_openapi, "This API, described.", {200: dict[str, Any]}),
+        Operation("GET", "/metrics", READ, NEVER, probes.metrics, "Figures for Prometheus.", {200: Text("text/plain")}),
+        Operation("GET", "/openapi.json", READ, FREE, get_openapi, "This API, described.", {200: dict[str, Any]}),
     ]  # fmt: skip

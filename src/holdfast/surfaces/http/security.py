@@ -32,15 +32,15 @@ _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b
 
 
 class Principal:
-    """Whoever asks: under which name what he does is recorded, and what he may do."""
+    """Whoever asks: under which name what he does is recorded, what he may do, and with whose runs; None: with all."""
 
-    __slots__ = ("actor", "scope")
+    __slots__ = ("actor", "group", "scope")
 
-    def __init__(self, actor: str, scope: Scope) -> None:
-        self.actor, self.scope = actor, scope
+    def __init__(self, actor: str, scope: Scope, group: str | None) -> None:
+        self.actor, self.scope, self.group = actor, scope, group
 
 
-_ANYBODY_HERE = Principal("http", Scope.ADMIN)
+_ANYBODY_HERE = Principal("http", Scope.ADMIN, None)
 
 
 @functools.lru_cache(1024)
@@ -90,7 +90,7 @@ class Guard:
                 403, "forbidden", f"this needs the scope {needed.name.lower()}, the token has {scope.name.lower()}",
                 "use a token with a wider scope",
             )  # fmt: skip
-        return Principal(f"token:{found.name}", scope)
+        return Principal(f"token:{found.name}", scope, found.group)
 
     def _neighbour(self, connection: Connection) -> Principal:
         client = connection.get("client")

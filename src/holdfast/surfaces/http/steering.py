@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.client.views import Creation
+from holdfast.errors import IdempotencyConflict
 from holdfast.surfaces.http.answers import Answer, encode, json
 from holdfast.surfaces.http.calls import Call
 
@@ -109,7 +110,13 @@ _purge = msgspec.json.Decoder(Purge)
 
 async def create_run(call: Call) -> Answer:
     """Create a run: 201, or 200 if its key gave one before."""
-    created = await call.client.acreate(await call.body(_creation))
+    asked = await call.body(_creation)
+    bound = call.principal.group is not None
+    if bound:
+        asked = msgspec.structs.replace(asked, group=call.group(asked.group))
+    created = await call.client.acreate(asked)
+    if bound and created.existing and not await call.owns(created.record.run_id):
+        raise IdempotencyConflict(asked.idempotency_key or "", created.record.run_id)
     place = f"{call.connection.get('root_path', '')}/api/v1/runs/{created.record.run_id}"
     status = 200 if created.existing else 201
     return Answer(status, encode(created.record), headers=[(b"location", place.encode())])
@@ -164,6 +171,10 @@ async def resolve_run(call: Call) -> Answer:
 async def verify(call: Call) -> Answer:
     """Check histories."""
     asked = await call.body(_verify, Verify())
+    if call.principal.group is not None:
+        if asked.run_id is None:
+            raise call.whole_store()
+        await call.check_own(asked.run_id)
     found = await call.client.averify(asked.run_id)
     return json(Verified({job: [str(one) for one in wrong] for job, wrong in found.items()}))
 

@@ -44,7 +44,7 @@ class Hub:
     def __init__(self, client: Client, limits: Limits) -> None:
         self._client, self._limits = client, limits
         self._channels: dict[tuple[asyncio.AbstractEventLoop, str], Channel] = {}
-        self._feeds: dict[asyncio.AbstractEventLoop, Feed] = {}
+        self._feeds: dict[tuple[asyncio.AbstractEventLoop, str | None], Feed] = {}
         self.seats: set[Seat] = set()
         self.dropped = 0
 
@@ -93,12 +93,12 @@ class Hub:
                 if self._channels.get(key) is channel:
                     del self._channels[key]
 
-    async def all(self, last: str | None, seat: Seat) -> AsyncGenerator[bytes, None]:
-        """Give the frames of all runs' changes, and an empty one where there is nothing more to send for now."""
-        loop = asyncio.get_running_loop()
-        feed = self._feeds.get(loop)
+    async def all(self, last: str | None, seat: Seat, group: str | None) -> AsyncGenerator[bytes, None]:
+        """Give the frames of all runs' changes, or of one group's; an empty one where there is no more for now."""
+        key = (asyncio.get_running_loop(), group)
+        feed = self._feeds.get(key)
         if feed is None or feed.ended:
-            feed = self._feeds[loop] = Feed(self._client)
+            feed = self._feeds[key] = Feed(self._client, group)
         feed.users.add(seat)
         place: int | None = feed.place(last)
         try:
@@ -112,8 +112,8 @@ class Hub:
             feed.users.discard(seat)
             if not feed.users:
                 feed.close()
-                if self._feeds.get(loop) is feed:
-                    del self._feeds[loop]
+                if self._feeds.get(key) is feed:
+                    del self._feeds[key]
 
 
 class EventStream(Answer):
@@ -183,6 +183,7 @@ async def stream_run(call: Call) -> Answer:
 
 
 async def stream_runs(call: Call) -> Answer:
-    """Stream the changes of all runs."""
+    """Stream the changes of all runs that the token opens."""
     seat = call.service.hub.enter()
-    return EventStream(call, seat, call.service.hub.all(call.header(b"last-event-id"), seat))
+    frames = call.service.hub.all(call.header(b"last-event-id"), seat, call.principal.group)
+    return EventStream(call, seat, frames)

@@ -1,5 +1,7 @@
 """Tokens: 256 random bits, shown once, kept as a hash, each with a name, a scope and an end.
 
+One can be bound to a group: whoever has it sees and touches the runs of that group, and no others.
+
 They are kept in a JSON file that only its owner can read; it is looked at again when it changes, so a token that
 was revoked is refused a second later at the latest. A token is compared in constant time and is never logged.
 """
@@ -23,6 +25,7 @@ from holdfast.errors import InvalidArguments, InvalidSetting
 __all__ = ["Keyring", "Scope", "Token", "TokenFile", "hashed", "kept_of", "keyring", "new_token"]
 
 LOOK_SECONDS = 1.0  # a token that was revoked is refused after this time at the latest
+GROUP_MAX = 255  # characters of a group's name
 PREFIX = "hf_"  # so that scanners for leaked secrets can know one
 
 
@@ -51,6 +54,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         hash: SHA-256 of the token, in hex.
         created_at: when, UTC epoch seconds.
         expires_at: until when it is good; None is for ever.
+        group: whose runs alone it opens; None is everybody's.
     """
 
     name: str
@@ -58,10 +62,14 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
     created_at: float = 0.0
     expires_at: float | None = None
+    group: str | None = None
 
 
 class _Kept(msgspec.Struct):
+    """What is in the file. A release that knows no groups reads `tokens` alone, and lets nobody in by the others."""
+
     tokens: list[Token] = []
+    bound: list[Token] = []
 
 
 def new_token() -> str:
@@ -105,18 +113,15 @@ class TokenFile:
         self._seen = seen
         return found
 
-    def create(self, name: str, scope: str, expires_at: float | None = None) -> str:
+    def create(self, name: str, scope: str, expires_at: float | None = None, group: str | None = None) -> str:
         """Keep a new token; the token itself, which nobody can show again."""
         if not name or len(name) > 100 or not name.isprintable():  # noqa: PLR2004 - a name, not a text
             raise InvalidArguments("name", "it is 1 to 100 characters that can be printed")
         if any(one.name == name for one in self.all()):
             raise InvalidArguments("name", f"there is a token {name!r} already: revoke it, or take another name")
         token = new_token()
-        kept = Token(
-            name=name, scope=Scope.named(scope).name.lower(), hash=hashed(token),
-            created_at=time.time(), expires_at=expires_at,
-        )  # fmt: skip
-        self._write([*self.all(), kept])
+        kept = kept_of(token, name=name, scope=scope, expires_at=expires_at, group=group)
+        self._write([*self.all(), msgspec.structs.replace(kept, created_at=time.time())])
         return token
 
     def revoke(self, name: str) -> bool:
@@ -129,20 +134,26 @@ class TokenFile:
 
     def _read(self) -> list[Token]:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Kept).tokens
+            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
         except (msgspec.DecodeError, OSError) as error:
             raise InvalidSetting("tokens", str(self._path), f"it is no file of tokens: {error}") from error
+        return sorted([*kept.tokens, *kept.bound], key=lambda one: one.created_at)
 
     def _write(self, tokens: list[Token]) -> None:
         """Replace the file whole, readable by its owner alone from the first moment on."""
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(_Kept(tokens)), indent=2))
+            file.write(msgspec.json.format(msgspec.json.encode(_parted(tokens)), indent=2))
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self._path)
         self._looked_at = float("-inf")
+
+
+def _parted(tokens: list[Token]) -> _Kept:
+    bound = [one for one in tokens if one.group is not None]
+    return _Kept([one for one in tokens if one.group is None], bound)
 
 
 class Keyring:
@@ -164,9 +175,14 @@ class Keyring:
         return found if found is not None and (found.expires_at is None or time.time() < found.expires_at) else None
 
 
-def kept_of(secret: str, *, name: str, scope: str = "admin", expires_at: float | None = None) -> Token:
+def kept_of(
+    secret: str, *, name: str, scope: str = "admin", expires_at: float | None = None, group: str | None = None
+) -> Token:
     """Give what is kept of a token that somebody else has made."""
-    return Token(name=name, scope=Scope.named(scope).name.lower(), hash=hashed(secret), expires_at=expires_at)
+    if group is not None and not (0 < len(group) <= GROUP_MAX and group.isprintable()):
+        raise InvalidArguments("group", f"it is 1 to {GROUP_MAX} characters that can be printed")
+    known = Scope.named(scope).name.lower()
+    return Token(name=name, scope=known, hash=hashed(secret), expires_at=expires_at, group=group)
 
 
 def keyring(config: Config, tokens: Sequence[Token] | str | None = None) -> Keyring:
