@@ -176,7 +176,7 @@ def test_a_committed_job_wakes_a_waiting_worker_at_once(app: App) -> None:
         working = asyncio.create_task(worker.arun())
         first = await app.astart("checkout", "A")
         await first.aresult(60)
-        waits = []
+        waits: list[float] = []
         while not waits or (waits[-1] >= 0.5 and len(waits) < 10):  # a machine that stood still says nothing of it
             async with await psycopg.AsyncConnection.connect(server().url) as connection:
                 run = await app.astart("checkout", "A", connection=connection)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 
 from holdfast import Plan
@@ -17,6 +17,7 @@ from support.faults import closing, store_of
 from support.planned import NODES_MAX, Witness, calculator, evaluated, random_plan, signals_of
 from support.planned_crashes import MODES, as_evaluated, at_every_commit
 from support.stories import drain, play, quick
+from support.timeless import given, settings
 
 SEEDS = st.integers(0, 2**32 - 1)
 FEWEST = 4  # commits of any run: it is asked for, claimed, ended, and the worker leaves

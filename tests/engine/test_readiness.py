@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import App, Config, InvalidSetting, sleep, wait_for
@@ -20,6 +19,7 @@ from holdfast.store import Renew, Report
 from holdfast.store.limits import Held
 from holdfast.store.memory import MemoryStore
 from support.stories import play, quick, until
+from support.timeless import given, settings
 
 
 def gate(slots: int = 2) -> tuple[WorkGate, list[float]]:

@@ -6,11 +6,11 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.machines import Event, check, digest, seal
 from support.streams import Author, sealed
+from support.timeless import given, settings
 
 
 def stream(seed: int = 3, length: int = 24) -> list[Event]:

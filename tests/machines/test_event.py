@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example
 from hypothesis import strategies as st
 
 from holdfast.machines import GENESIS, Event, InvalidEvent, JobEvent, canonical, decode, digest, encode, seal
@@ -28,6 +28,7 @@ from holdfast.machines.event import (
     seal_frozen,
     vouch,
 )
+from support.timeless import given, settings
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -6,12 +6,12 @@ import os
 import random
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.machines import JOB, RUN, JobState, RunStatus, check, derive, fold, run_paths, runs
 from support import exhaustive, oracle, spec
 from support.streams import Author, sealed
+from support.timeless import given, settings
 
 # Mutants are examined at a smaller depth, and `make prove` walks a greater one.
 DEPTH = int(os.environ.get("HOLDFAST_PROOF_DEPTH", "9"))

@@ -6,13 +6,13 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.machines import InvalidTransition, RunError, RunProjection, RunRecord, RunStatus, run_paths, runs
 from holdfast.machines.course import Course, follow
 from holdfast.machines.fold import Fold
 from support.streams import Author, sealed
+from support.timeless import given, settings
 
 Letter = tuple[str, dict[str, Any]]
 

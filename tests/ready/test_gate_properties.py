@@ -8,7 +8,6 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.ready import (
@@ -26,6 +25,7 @@ from holdfast.ready.leaf import LeafGate
 from holdfast.ready.watched import WatchedGate, fire_all
 from support import spec
 from support.gates import STRICT, Clock, Hand
+from support.timeless import given, settings
 
 
 class Recorder(ReadyMonitor):

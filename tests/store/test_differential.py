@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example
 from hypothesis import strategies as st
 
 from holdfast.clock import ManualClock
@@ -53,6 +53,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore
 from support.postgres import ServerClock, fresh_schema, server
+from support.timeless import given, settings
 
 FILTERS = [
     RunFilter(),

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example
 from hypothesis import strategies as st
 
 from holdfast import App
@@ -27,6 +27,7 @@ from holdfast.store import rebuilt
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, event_of, job_of
 from support.postgres import fresh_schema, server
+from support.timeless import given, settings
 
 Connection = psycopg.Connection[Any]
 

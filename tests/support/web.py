@@ -29,7 +29,9 @@ def near(app: App, **options: Any) -> httpx.AsyncClient:
     """A client that calls the application in this process."""
     peer = options.pop("peer", ("127.0.0.1", 50000))
     base = options.pop("base", "http://localhost")
-    transport = httpx.ASGITransport(asgi(app, **options), client=peer, raise_app_exceptions=False)
+    service = asgi(app, **options)
+    service.readiness.patience_seconds = 60.0  # a store that answers after some seconds is slow, and not away
+    transport = httpx.ASGITransport(service, client=peer, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url=base)
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode, checks
@@ -24,6 +24,7 @@ from holdfast.surfaces.http.routes import routes
 from holdfast.surfaces.http.tokens import Scope
 from support.scripts import ROOT, load
 from support.stories import drain, play
+from support.timeless import given, settings
 from support.web import serving, small_shop
 
 TABLE = routes()

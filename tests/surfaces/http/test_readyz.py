@@ -53,7 +53,7 @@ class Asked:
 @contextmanager
 def asked_of(app: App) -> Iterator[Asked]:
     service = asgi(app)
-    service.readiness.look_seconds = 0.0
+    service.readiness.look_seconds, service.readiness.patience_seconds = 0.0, 60.0
     with serving(service) as url:
         yield Asked(url)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import App, Config
@@ -26,6 +25,7 @@ from holdfast.surfaces.http.tokens import Keyring, Scope, TokenFile, hashed, kep
 from support.scripts import ROOT
 from support.shell import Shell
 from support.stories import drain, play, until
+from support.timeless import given
 from support.web import JSON, near, served, small_shop, wait_until
 
 TABLE = routes()

@@ -130,7 +130,7 @@ class Readiness:
     def __init__(self, client: Client, workers: Sequence[str] = ()) -> None:
         self.process, self.server = ProcessGate("process"), ProcessGate("server")
         self.parts: list[Part] = []
-        self.look_seconds = LOOK_SECONDS
+        self.look_seconds, self.patience_seconds = LOOK_SECONDS, PATIENCE_SECONDS
         self.stopping = False
         self._client = client
         self._workers = workers
@@ -157,7 +157,7 @@ class Readiness:
 
     async def _store_and_door(self) -> list[Part]:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(self.patience_seconds):
                 limits = {one.limits.queue: one for one in await self._client.alimits() if one.limits.depth is not None}
                 if not limits:
                     return [Part("store", _READY)]
