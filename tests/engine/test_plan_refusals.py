@@ -361,6 +361,8 @@ def test_an_extension_is_not_refused_for_what_is_wrong_with_its_plan_under_other
     assert problems(plan, app.names()), "the code has changed since it was begun"
     assert refusal(plan, {"nodes": [call("x", "charge", cents=1)]}, "extract", app.names()) is None
     refused = refusal(plan, {"nodes": [call("x", "gone")]}, "extract", app.names())
+    many = Plan.from_dict({"nodes": [call(f"old{n}", "gone") for n in range(model.PROBLEMS_MAX + 1)]})
+    assert refusal(many, {"nodes": [call("x", "gone")]}, "old0", app.names()) is not None, "nobody can say whose it is"
     said = "what would extend the plan has a problem, and nothing of it was added:"
     assert refused == f"{said}\nx.call: there is no step or tool 'gone'"
     app.close()

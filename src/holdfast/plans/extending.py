@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.authoring.context import Conductor
 from holdfast.errors import InvalidPlan
 from holdfast.plans.checking import Names, problems
-from holdfast.plans.model import ChoiceNode, Plan
+from holdfast.plans.model import MORE, ChoiceNode, Plan
 
 __all__ = ["EXTENSION", "Turns", "in_words", "refusal", "widened"]
 
@@ -63,7 +63,7 @@ def refusal(plan: Plan, more: dict[str, Any], by: str, names: Names) -> str | No
     wrong += [f"{one.id}: it may choose among new nodes only" for one in added.nodes if _meddles(one, there)]
     if wrong:  # what was wrong before is not its fault: the plan has begun under other code, perhaps
         before = set(problems(plan, names))
-        wrong = [one for one in wrong if one not in before]
+        wrong = [one for one in wrong if one not in before or MORE in before]
     return in_words(InvalidPlan(added.name, wrong)) if wrong else None
 
 
