@@ -72,7 +72,8 @@ def test_a_result_is_waited_for_and_a_key_gives_the_same_run(shell: Shell) -> No
     work(shell)
     told = shell.json("start", SHOP, "notify", "text=hello", "--key", "k", "--wait", "50")
     assert told["result"] == "Dear customer: hello."
-    shell.run("start", SHOP, "notify", "text=new", "--wait", "0.1", code=6)
+    late = shell.run("start", SHOP, "notify", "text=new", "--wait", "0.1", code=6)
+    assert shell.json("runs", "--limit", "1")[0]["run_id"] in late, "which run it is that goes on"
 
 
 def test_runs_are_cancelled_paused_resumed_and_retried(shell: Shell, tmp_path: Path) -> None:

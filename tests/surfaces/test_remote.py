@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import http.server
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
@@ -294,6 +296,20 @@ def test_a_server_that_is_away_or_is_none_is_told_in_one_line(server: Served) ->
         other.shutdown()
     with pytest.raises(errors.InvalidSetting, match="use http://host:port"):
         holdfast.connect("localhost:4653")
+    with pytest.raises(errors.InvalidSetting, match="ort"):
+        holdfast.connect("http://localhost:99999")
+
+
+def test_a_program_that_waits_for_a_result_and_ends_says_nothing_besides(server: Served, app: App) -> None:
+    run = app.start("greet", name="Ann")
+    work(app)
+    program = f"""
+import asyncio, holdfast
+from holdfast.client.handle import RunHandle
+print(asyncio.run(RunHandle(holdfast.connect("{server.url}"), "{run.id}").aresult()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("hello Ann\n", "")
 
 
 class _Silent(http.server.BaseHTTPRequestHandler):

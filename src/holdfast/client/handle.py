@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +47,11 @@ class RunHandle:
             TimeoutError: it has not ended in time; it goes on.
         """
         async with asyncio.timeout(timeout):
-            async for record in self.awatch():
-                if record.status in TERMINAL_RUN_STATUSES:
-                    return await self._outcome(record)
+            watching: Any = self.awatch()
+            async with contextlib.aclosing(watching) as records:  # left before its end, a watch holds a connection
+                async for record in records:
+                    if record.status in TERMINAL_RUN_STATUSES:
+                        return await self._outcome(record)
         raise AssertionError("a watch ends with the run")
 
     def awatch(self) -> AsyncIterator[RunRecord]:

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -59,6 +59,10 @@ class Wire:
     def __init__(self, url: str, token: str | None, timeout_seconds: float) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidSetting("server", url, "it is no address of a server: use http://host:port or https://…")
+        try:
+            urlsplit(url).port  # noqa: B018 - it is looked at
+        except ValueError as error:
+            raise InvalidSetting("server", url, str(error)) from error
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
             raise InvalidSetting("token", "…", "it holds characters that no token has: look for a blank or a line end")
         self.url = url.rstrip("/")

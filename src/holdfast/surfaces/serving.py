@@ -48,7 +48,8 @@ def serve(
 
     app = load(target, url, plugins=plugins)
     keys = keyring(app.config)
-    if not is_loopback(host) and not keys:
+    closed = bool(keys)  # what is wrong with their file is said now
+    if not is_loopback(host) and not closed:
         raise click.UsageError(
             f"{host} can be reached from other machines, and no token is set up: make one with `holdfast tokens create "
             f"--name NAME` (kept in {app.config.tokens}), or set HOLDFAST_TOKEN, or listen on 127.0.0.1"

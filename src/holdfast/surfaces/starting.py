@@ -142,8 +142,10 @@ def start(
         return
     try:
         result = RunHandle(asked, run_id).result(timeout=wait)
+    except TimeoutError:
+        raise TimeoutError(f"run {run_id} has not ended in time; it goes on: see holdfast follow {run_id}") from None
     except (errors.RunFailed, errors.RunCanceled, errors.RunTimedOut) as error:
-        click.echo(f"holdfast: {error}", err=True)
+        click.echo(f"holdfast: {' '.join(str(error).split())}", err=True)
         click.get_current_context().exit(1)
     show_result({"run_id": run_id, "result": result}, as_json=as_json, text=lambda: json.dumps(plain(result)))
 

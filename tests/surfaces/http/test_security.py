@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from holdfast import App, Config
 from holdfast.server import asgi, token
 from holdfast.surfaces.http.routes import routes
 from holdfast.surfaces.http.security import Guard
-from holdfast.surfaces.http.tokens import Keyring, Scope, TokenFile, hashed, kept_of
+from holdfast.surfaces.http.tokens import LOOK_SECONDS, Keyring, Scope, TokenFile, hashed, kept_of
 from support.scripts import ROOT
 from support.shell import Shell
 from support.stories import drain, play, until
@@ -284,6 +285,9 @@ def test_a_token_that_was_revoked_or_has_expired_is_refused(small: App, tmp_path
                 return (await client.get("/api/v1/runs", headers=bearer(good))).status_code == 401
 
             await until(refused)
+            file.revoke("old")
+            await asyncio.sleep(LOOK_SECONDS + 0.1)
+            assert await refused(), "the last one that is revoked does not open the door"
 
     play(story())
 

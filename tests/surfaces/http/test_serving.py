@@ -58,6 +58,9 @@ def test_a_port_that_is_taken_and_a_target_that_is_none_are_one_line_each(tmp_pa
         told = shell.run("serve", str(SHOP), "--port", str(taken.getsockname()[1]), code=2)
     assert "choose another" in told
     assert "there is no file nothing.py" in shell.run("serve", "nothing.py", code=2)
+    (tmp_path / "holdfast-tokens.json").write_text("{no tokens")
+    assert "it is no file of tokens" in shell.run("serve", str(SHOP), "--port", "0", code=2)
+    (tmp_path / "holdfast-tokens.json").unlink()
     assert "memory: is one process's own" in shell.run("dev", str(SHOP), "--url", "memory:", code=2)
 
 

@@ -103,7 +103,7 @@ async def read_body(said: bytes, receive: Receive, limits: Limits) -> bytes:
         if not said.isdigit() or int(said[:20]) > limits.body_bytes:
             async with asyncio.timeout(limits.body_seconds):
                 await _forget(receive, limits)
-        message = await _soon(receive, limits.body_seconds)
+        message = _there(await _soon(receive, limits.body_seconds))
         body: bytes = message.get("body", b"")
         if not message.get("more_body") and len(body) <= limits.body_bytes:
             return body  # the everyday one: all of it at once
@@ -145,10 +145,17 @@ def _rest(asked: Any, waits_for: Any) -> Generator[Any, Any, Any]:
             return ended.value
 
 
+def _there(message: Any) -> Any:
+    """Refuse what is left of a body whose sender has gone: half a request is not acted on, nor one without its body."""
+    if message["type"] == "http.disconnect":
+        raise Problem(400, "invalid_json", "the body was cut off", "send all of it")
+    return message
+
+
 async def _gather(body: bytes, message: Any, receive: Receive, limits: Limits) -> bytes:
     parts, size = [body], len(body)
     while message.get("more_body") and size <= limits.body_bytes:
-        message = await receive()
+        message = _there(await receive())
         parts.append(message.get("body", b""))
         size += len(parts[-1])
     if size > limits.body_bytes:

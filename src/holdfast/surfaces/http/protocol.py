@@ -4,6 +4,8 @@
   reads it: a client that sends it drop by drop holds a connection for seconds and not for ever.
 - With httptools, a body that is all there is taken as it is, and a small answer is written in one go (`Direct`):
   messages, and checks that are for strangers' headers, are much of what a small request costs.
+- Requests that come behind one another are read as they are answered, and not before: what waits in line is what one
+  read has brought. Nothing is written between their answers, and when their client leaves, nobody goes on for it.
 - A connection that nobody uses is closed after a while. One timer looks after it for as long as it lasts, and not one
   for each request.
 """
@@ -14,6 +16,8 @@ import contextlib
 from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 from typing import Any
+
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from holdfast.surfaces.http.answers import DIRECT, Answer
 from holdfast.surfaces.http.limits import CLOSE, HEAD
@@ -90,6 +94,7 @@ class _Bounds(_Any):  # type: ignore[misc]  # - which of the two is known later
         self._answering: Any = self.app
         self.app: Any = self._answer
         self._head_bytes = 0
+        self._bytes_before = 0  # what came with a head's beginning, and may be of requests before it
         self._in_head = False
         self._head_timer: TimerHandle | None = None
 
@@ -113,6 +118,9 @@ class _Bounds(_Any):  # type: ignore[misc]  # - which of the two is known later
         answering = self.cycle is not None and not self.cycle.response_complete
         if answering and not self._reading_head():
             self._end()  # a body is read by who answers, and has its own bounds
+            self._look_at_body(len(data))
+            return
+        if answering and self._wait_in_line():
             return
         self._begin()  # a head, or what is nothing at all
         if self._head_bytes > HEAD_BYTES:
@@ -126,15 +134,34 @@ class _Bounds(_Any):  # type: ignore[misc]  # - which of the two is known later
         self._in_head = self.conn.their_state is h11.IDLE
         return self._in_head
 
+    def _look_at_body(self, size: int) -> None:
+        """Look at so many bytes that came behind a head."""
+
+    def _wait_in_line(self) -> bool:
+        """Have a head that comes behind others wait until these are answered, if that is not done already."""
+        return False
+
     def _begin(self) -> None:
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def _end(self) -> None:
-        self._head_bytes = 0
+        self._head_bytes = self._bytes_before = 0
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+class _Flow(FlowControl):
+    """Reads no further while something waits in line: else each answer would let in as much as one read holds."""
+
+    def __init__(self, transport: Transport, connection: _Swift) -> None:
+        super().__init__(transport)
+        self._connection = connection
+
+    def resume_reading(self) -> None:
+        if not self._connection.in_line():
+            super().resume_reading()
 
 
 class _Swift(_Bounds):
@@ -146,39 +173,93 @@ class _Swift(_Bounds):
         super().__init__(*args, **kwargs)
         self._idle_since: float | None = None  # while nothing is asked
         self._idle_timer: TimerHandle | None = None
+        self._answered: Any = None  # the one that is answered now; `cycle` is the last that has come
+        self._had_body = False
+        self._no_body_bytes = 0  # that came where a body should
 
     def _answer(self, scope: Any, receive: Any, send: Any) -> Any:
         scope["extensions"] = {ABORT: self.transport.abort, DIRECT: Direct(send.__self__, self.usual)}
         return self._answering(scope, receive, send)
 
+    def connection_made(self, transport: Transport) -> None:
+        super().connection_made(transport)
+        self.flow = _Flow(transport, self)
+
+    def in_line(self) -> bool:
+        """Whether a request, or the beginning of one, waits for another's answer."""
+        return bool(self.pipeline) or (self._in_head and self.cycle is not None and not self.cycle.response_complete)
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what comes behind a body is no header: it was not there when others looked
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self.scope[HEAD] = self._head_bytes  # more than its own, if it came with others or with a body
+        self._in_head, self._had_body = False, True  # what came with the head is not looked at
+        if self.parser.should_upgrade() and any(_says_body(name, value) for name, value in self.headers):
+            raise ValueError("its body would be read as another request, for the parser believes in the upgrade")
+        # More than its own, if it came with others or with a body.
+        self.scope[HEAD] = self._bytes_before + self._head_bytes
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._had_body = True
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request; if others are still to be answered, by closing behind their answers."""
+        if self.in_line() or (self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body):
+            self.cycle.keep_alive = False
+        else:
+            super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
         if self.pipeline:
             super().on_response_complete()
+            self.flow.resume_reading()
             return
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
+        if self._in_head:
+            self._begin()
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
             self._look_after(self.timeout_keep_alive)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        answered = self._answered
+        if answered is not None and not answered.response_complete:
+            answered.disconnected = True
+            answered.message_event.set()
+        self.pipeline.clear()
         super().connection_lost(exc)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
     def _reading_head(self) -> bool:
         return self._in_head
+
+    def _look_at_body(self, size: int) -> None:
+        self._no_body_bytes = 0 if self._had_body else self._no_body_bytes + size
+        self._had_body = False
+        if self.cycle.more_body and self._no_body_bytes > HEAD_BYTES:  # trailers, or what a chunk's size is told with
+            self.transport.abort()
+
+    def _wait_in_line(self) -> bool:
+        before = self._bytes_before + self._head_bytes
+        self._end()
+        self._bytes_before = before
+        self.flow.pause_reading()
+        return True
 
     def _unset_keepalive_if_required(self) -> None:
         self._idle_since = None
@@ -196,6 +277,10 @@ class _Swift(_Bounds):
             self._look_after(left)
         else:
             self.timeout_keep_alive_handler()
+
+
+def _says_body(name: bytes, value: bytes) -> bool:
+    return name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0") != b"")
 
 
 def bounded(name: str = "auto") -> type[Any]:

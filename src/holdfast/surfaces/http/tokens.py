@@ -157,14 +157,19 @@ def _parted(tokens: list[Token]) -> _Kept:
 
 
 class Keyring:
-    """Everything that opens a door here: a file of tokens, and some that were given."""
+    """Everything that opens a door here: a file of tokens, and some that were given.
+
+    A door that once needed a token needs one for as long as the process lives: who revokes the last one closes it.
+    """
 
     def __init__(self, file: TokenFile | None = None, given: Iterable[Token] = ()) -> None:
         self._file = file
         self._given = list(given)
+        self._closed = bool(self._given)
 
     def __bool__(self) -> bool:
-        return bool(self._given) or bool(self._file is not None and self._file.all())
+        self._closed = self._closed or bool(self._file is not None and self._file.all())
+        return self._closed
 
     def find(self, token: str) -> Token | None:
         """Give what is kept of a token that is good now. Every one is compared, so that time tells nothing."""

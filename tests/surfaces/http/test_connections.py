@@ -1,0 +1,162 @@
+"""Connections as strange clients use them: cut off, one request behind another, left in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.server import Limits, asgi
+from holdfast.surfaces.http import protocol
+from support.web import serving, small_shop, wait_until
+
+PARSERS = ["httptools", "h11"]
+OK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[App]:
+    with small_shop(tmp_path) as made:
+        yield made
+
+
+def post(path: str, body: bytes, *more: bytes, length: int | None = None) -> bytes:
+    """Write a request with a body; one that is cut off says that it is longer."""
+    heads = [b"Host: localhost", b"Content-Type: application/json", *more]
+    heads += [b"Content-Length: %d" % (len(body) if length is None else length)] if length != -1 else []
+    return b"POST %b HTTP/1.1\r\n%b\r\n\r\n%b" % (path.encode(), b"\r\n".join(heads), body)
+
+
+def creation(name: str) -> bytes:
+    return json.dumps({"plugin_id": "shop", "entry_id": "greet", "args": {"name": name}}).encode()
+
+
+@contextlib.contextmanager
+def connected(url: str) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=30) as connection:
+        yield connection
+
+
+def statuses(connection: socket.socket, count: int) -> list[int]:
+    """Read so many answers."""
+    found = []
+    with connection.makefile("rb") as stream:
+        for _ in range(count):
+            found.append(int(stream.readline().split()[1]))
+            heads = dict(line.lower().split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
+            stream.read(int(heads[b"content-length"]))
+    return found
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("waits", [0.0, 0.1])
+def test_half_a_request_is_not_acted_on(small: App, name: str, waits: float) -> None:
+    run = small.start("ask")
+    service = asgi(small)
+    with serving(service, name) as url:
+        for sent in (
+            post(f"/api/v1/runs/{run.id}/cancel", b"", length=40),
+            post(f"/api/v1/runs/{run.id}/pause", b"", length=40),
+            post("/api/v1/runs", creation("Ann"), length=500),
+        ):
+            with connected(url) as connection:
+                connection.sendall(sent)
+                time.sleep(waits)
+        wait_until(lambda: service.metrics.text(None, (), 0, 0).count('method="POST",code="400"') == 3)
+    assert [(one.run_id, one.status, one.stage) for one in small.list()] == [(run.id, "queued", "queued")]
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_requests_behind_one_another_are_answered_in_order_wherever_a_read_ends(small: App, name: str) -> None:
+    with serving(asgi(small), name) as url, connected(url) as connection:
+        connection.sendall(post("/api/v1/runs", creation("a" * 40_000)) + OK + OK[:20])
+        time.sleep(0.1)
+        connection.sendall(OK[20:])
+        assert statuses(connection, 3) == [201, 200, 200]
+        connection.sendall(post("/api/v1/runs", creation("b")) + b"\0 is no request\r\n\r\n")
+        assert statuses(connection, 1) == [201], "what is behind it is not the answer to it"
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_who_waits_in_line_is_not_cut_off_for_it(small: App, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+    stream = f"GET /api/v1/runs/{small.start('ask').id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    limits = Limits(heartbeat_seconds=0.05, stream_seconds=0.8)
+    with serving(asgi(small, limits=limits), name) as url, connected(url) as connection:
+        connection.sendall(stream + OK + OK[:20])
+        time.sleep(0.1)
+        connection.sendall(OK[20:])
+        told = b""
+        while told.count(b'{"status":"ok"}') < 2:
+            part = connection.recv(65536)
+            assert part, "it has ended before everything was answered"
+            told += part
+
+
+def test_what_waits_in_line_is_bounded(small: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = OK[:-2] + b"X: " + b"y" * (64 - len(OK) - 5) + b"\r\n\r\n"
+    assert len(one) == 64, "so that every read ends with a request"
+    waiting = [0]
+    begin = protocol._Swift.on_message_begin  # how many wait is seen nowhere else
+
+    def counted(connection: protocol._Swift) -> None:
+        waiting[0] = max(waiting[0], len(connection.pipeline))
+        begin(connection)
+
+    monkeypatch.setattr(protocol._Swift, "on_message_begin", counted)
+    with serving(asgi(small), "httptools") as url, connected(url) as connection:
+        sending = threading.Thread(target=connection.sendall, args=(one * 20_000,))
+        sending.start()
+        assert set(statuses(connection, 20_000)) == {200}
+        sending.join()
+    assert waiting[0] <= 8192, "two reads' worth"
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_who_leaves_while_others_wait_behind_him_leaves_nothing_in_the_log(
+    small: App, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = asgi(small)
+    with caplog.at_level(logging.WARNING), serving(service, name) as url:
+        for _ in range(5):
+            with connected(url) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+                connection.sendall(post("/api/v1/runs", creation("Ann")) + post("/api/v1/runs", creation("Bob")))
+        with connected(url) as connection:
+            connection.sendall(OK)
+            assert statuses(connection, 1) == [200]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: %d", b"Transfer-Encoding: chunked"])
+def test_a_body_behind_an_upgrade_is_no_request(small: App, head: bytes) -> None:
+    with serving(asgi(small), "httptools") as url, connected(url) as connection:
+        length = head % len(OK) if b"%d" in head else head
+        connection.sendall(post("/api/v1/runs", b"", length, b"Connection: Upgrade", b"Upgrade: h2c", length=-1))
+        time.sleep(0.1)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(OK)
+        assert statuses(connection, 1) == [400]
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b"", "and nothing more is answered"
+
+
+def test_what_comes_behind_a_body_is_no_header_and_bounded(small: App) -> None:
+    body = creation("Ann")
+    chunked = post("/api/v1/runs", b"%x\r\n%b\r\n0\r\n" % (len(body), body), b"Transfer-Encoding: chunked", length=-1)
+    with serving(asgi(small), "httptools") as url:
+        with connected(url) as connection:
+            connection.sendall(chunked + b"Via: a proxy\r\n\r\n" + chunked.replace(b"Host: localhost\r\n", b""))
+            connection.sendall(b"Host: localhost\r\n\r\n")
+            assert statuses(connection, 2) == [201, 421]
+        with connected(url) as connection, pytest.raises((ConnectionResetError, BrokenPipeError)):
+            connection.sendall(chunked + b"X: " + b"y" * 30_000_000)
