@@ -76,6 +76,13 @@ def test_a_result_is_waited_for_and_a_key_gives_the_same_run(shell: Shell) -> No
     assert shell.json("runs", "--limit", "1")[0]["run_id"] in late, "which run it is that goes on"
 
 
+def test_output_that_cannot_be_written_is_one_line(shell: Shell) -> None:
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "holdfast", "machines", "job"]
+        ran = subprocess.run(words, env=shell.environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (8, "holdfast: output: No space left on device\n")
+
+
 def test_runs_are_cancelled_paused_resumed_and_retried(shell: Shell, tmp_path: Path) -> None:
     run = shell.run("start", SHOP, "notify", "text=hello")
     assert shell.run("pause", run) == f"{run} queued paused"

@@ -7,6 +7,7 @@ line that says what to do, and an exit code.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Any
 
@@ -38,6 +39,7 @@ EXIT_CODES = {
     5: "the store, or the server, is away",
     6: "not in time",
     7: "not allowed",
+    8: "what it says could not be written",
     130: "interrupted",
 }
 
@@ -77,6 +79,12 @@ class _Commands(click.Group):
             ctx.exit(next(code for kind, code in _CODES if isinstance(error, kind)))
         except KeyboardInterrupt:
             ctx.exit(130)
+        except BrokenPipeError:
+            raise  # whoever read has enough: click sees to it
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to be written would fail again at the end
+            click.echo(f"holdfast: {error.filename or 'output'}: {error.strerror or error}", err=True)
+            ctx.exit(8)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx

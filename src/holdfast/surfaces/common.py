@@ -38,6 +38,7 @@ __all__ = [
     "where_options",
 ]
 
+SHOWN_MAX = 20  # runs of one beginning that are looked for
 SCANNED_MAX = 10_000  # how many runs an end of an id is looked for among
 PAGE = 1000
 ID_LENGTH = 36  # characters of an id of ours
@@ -104,7 +105,8 @@ def full_id(asked: Client, run: str) -> str:
     except errors.UnknownJob:
         found = _beginning_with(asked, job) or _ending_with(asked, job)
     if len(found) > 1:
-        raise click.UsageError(f"{run} fits {len(found)} runs, {found[0]} and {found[1]} among them: give more of it")
+        many = f"{len(found)} runs" if len(found) < SHOWN_MAX else f"{SHOWN_MAX} runs or more"
+        raise click.UsageError(f"{run} fits {many}, {found[0]} and {found[1]} among them: give more of it")
     if not found:
         raise errors.UnknownJob(run)
     return f"{found[0]}{dot}{number}"
@@ -113,7 +115,8 @@ def full_id(asked: Client, run: str) -> str:
 def _beginning_with(asked: Client, job: str) -> list[str]:
     if not job or len(job) > ID_LENGTH:
         return []
-    listed = _jobs(asked, f"{job}~", 20)  # which sorts behind every id that begins so, also behind one that ends in f
+    # Which sorts behind every id that begins so, also behind one that ends in f.
+    listed = _jobs(asked, f"{job}~", SHOWN_MAX)
     return [one for one in listed if one.startswith(job)]
 
 

@@ -8,7 +8,6 @@ import logging
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +26,26 @@ OK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def small(tmp_path: Path) -> Iterator[App]:
     with small_shop(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes servers of this process have read."""
+    read, total = protocol._Bounds.data_received, [0]
+
+    def counted(connection: protocol._Bounds, data: bytes) -> None:
+        read(connection, data)
+        total[0] += len(data)
+
+    monkeypatch.setattr(protocol._Bounds, "data_received", counted)
+    return total
+
+
+def send(connection: socket.socket, sent: bytes, heard: list[int]) -> None:
+    """Send bytes, and have them read before anything else is sent."""
+    due = heard[0] + len(sent)
+    connection.sendall(sent)
+    wait_until(lambda: heard[0] >= due)
 
 
 def post(path: str, body: bytes, *more: bytes, length: int | None = None) -> bytes:
@@ -58,8 +77,8 @@ def statuses(connection: socket.socket, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@pytest.mark.parametrize("waits", [0.0, 0.1])
-def test_half_a_request_is_not_acted_on(small: App, name: str, waits: float) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_half_a_request_is_not_acted_on(small: App, name: str, waits: bool, heard: list[int]) -> None:
     run = small.start("ask")
     service = asgi(small)
     with serving(service, name) as url:
@@ -69,17 +88,17 @@ def test_half_a_request_is_not_acted_on(small: App, name: str, waits: float) -> 
             post("/api/v1/runs", creation("Ann"), length=500),
         ):
             with connected(url) as connection:
-                connection.sendall(sent)
-                time.sleep(waits)
+                send(connection, sent, heard) if waits else connection.sendall(sent)
         wait_until(lambda: service.metrics.text(None, (), 0, 0).count('method="POST",code="400"') == 3)
     assert [(one.run_id, one.status, one.stage) for one in small.list()] == [(run.id, "queued", "queued")]
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_requests_behind_one_another_are_answered_in_order_wherever_a_read_ends(small: App, name: str) -> None:
+def test_requests_behind_one_another_are_answered_in_order_wherever_a_read_ends(
+    small: App, name: str, heard: list[int]
+) -> None:
     with serving(asgi(small), name) as url, connected(url) as connection:
-        connection.sendall(post("/api/v1/runs", creation("a" * 40_000)) + OK + OK[:20])
-        time.sleep(0.1)
+        send(connection, post("/api/v1/runs", creation("a" * 40_000)) + OK + OK[:20], heard)
         connection.sendall(OK[20:])
         assert statuses(connection, 3) == [201, 200, 200]
         connection.sendall(post("/api/v1/runs", creation("b")) + b"\0 is no request\r\n\r\n")
@@ -87,13 +106,14 @@ def test_requests_behind_one_another_are_answered_in_order_wherever_a_read_ends(
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_who_waits_in_line_is_not_cut_off_for_it(small: App, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_in_line_is_not_cut_off_for_it(
+    small: App, name: str, heard: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
     stream = f"GET /api/v1/runs/{small.start('ask').id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     limits = Limits(heartbeat_seconds=0.05, stream_seconds=0.8)
     with serving(asgi(small, limits=limits), name) as url, connected(url) as connection:
-        connection.sendall(stream + OK + OK[:20])
-        time.sleep(0.1)
+        send(connection, stream + OK + OK[:20], heard)
         connection.sendall(OK[20:])
         told = b""
         while told.count(b'{"status":"ok"}') < 2:
@@ -138,16 +158,27 @@ def test_who_leaves_while_others_wait_behind_him_leaves_nothing_in_the_log(
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: %d", b"Transfer-Encoding: chunked"])
-def test_a_body_behind_an_upgrade_is_no_request(small: App, head: bytes) -> None:
+def test_a_body_behind_an_upgrade_is_no_request(small: App, head: bytes, heard: list[int]) -> None:
     with serving(asgi(small), "httptools") as url, connected(url) as connection:
         length = head % len(OK) if b"%d" in head else head
-        connection.sendall(post("/api/v1/runs", b"", length, b"Connection: Upgrade", b"Upgrade: h2c", length=-1))
-        time.sleep(0.1)
+        send(connection, post("/api/v1/runs", b"", length, b"Connection: Upgrade", b"Upgrade: h2c", length=-1), heard)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(OK)
         assert statuses(connection, 1) == [400]
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b"", "and nothing more is answered"
+
+
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"chunked, chunked", b"identity, chunked"])
+def test_a_body_that_is_coded_otherwise_than_in_chunks_is_refused(small: App, coding: bytes) -> None:
+    body = creation("Ann")
+    sent = post(
+        "/api/v1/runs", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), b"Transfer-Encoding: " + coding, length=-1
+    )
+    with serving(asgi(small), "httptools") as url, connected(url) as connection:
+        connection.sendall(sent)
+        assert statuses(connection, 1)[0] in {400, 415}
+    assert small.list() == []
 
 
 def test_what_comes_behind_a_body_is_no_header_and_bounded(small: App) -> None:

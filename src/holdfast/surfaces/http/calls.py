@@ -149,12 +149,15 @@ class Call:
 
     def _check_media(self) -> None:
         heads = self.connection[HEADS]
-        if heads.get(b"content-type") == b"application/json" and b"content-encoding" not in heads:
+        coded = b"content-encoding" in heads or b"transfer-encoding" in heads
+        if heads.get(b"content-type") == b"application/json" and not coded:
             return
         media, encoding = self.header(b"content-type") or "", self.header(b"content-encoding")
+        sent = (self.header(b"transfer-encoding") or "chunked").strip().lower()
         kind, _, parameters = media.lower().partition(";")
         charset = parameters.strip().removeprefix("charset=").strip('"')
-        if kind.strip() != "application/json" or charset not in {"", "utf-8"} or encoding not in {None, "identity"}:
+        plain = encoding in {None, "identity"} and sent == "chunked"
+        if kind.strip() != "application/json" or charset not in {"", "utf-8"} or not plain:
             raise Problem(
                 415, "unsupported_media_type", "a body is JSON in UTF-8, and not compressed",
                 "send Content-Type: application/json",

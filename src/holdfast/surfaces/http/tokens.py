@@ -13,16 +13,21 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from holdfast.config import Config
 from holdfast.errors import InvalidArguments, InvalidSetting
+from holdfast.store.filelock import FileLock
 
 __all__ = ["Keyring", "Scope", "Token", "TokenFile", "hashed", "kept_of", "keyring", "new_token"]
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 1.0  # a token that was revoked is refused after this time at the latest
 GROUP_MAX = 255  # characters of a group's name
@@ -115,6 +120,25 @@ class TokenFile:
 
     def create(self, name: str, scope: str, expires_at: float | None = None, group: str | None = None) -> str:
         """Keep a new token; the token itself, which nobody can show again."""
+        return self._alone(partial(self._create, name, scope, expires_at, group))
+
+    def revoke(self, name: str) -> bool:
+        """Forget a token; False if there was none of this name."""
+        return self._alone(partial(self._revoke, name))
+
+    def _alone(self, work: Callable[[], T]) -> T:
+        """Do something to the file that nobody else does at the same time, with what it holds by then."""
+        lock = FileLock(self._path.with_name(f"{self._path.name}-lock"))
+        try:
+            self._looked_at = float("-inf")
+            return lock.run(work)
+        except OSError as error:
+            said = f"{error.strerror}: check the path and its rights"
+            raise InvalidSetting("tokens", str(self._path), said) from error
+        finally:
+            lock.close()
+
+    def _create(self, name: str, scope: str, expires_at: float | None, group: str | None) -> str:
         if not name or len(name) > 100 or not name.isprintable():  # noqa: PLR2004 - a name, not a text
             raise InvalidArguments("name", "it is 1 to 100 characters that can be printed")
         if any(one.name == name for one in self.all()):
@@ -124,8 +148,7 @@ class TokenFile:
         self._write([*self.all(), msgspec.structs.replace(kept, created_at=time.time())])
         return token
 
-    def revoke(self, name: str) -> bool:
-        """Forget a token; False if there was none of this name."""
+    def _revoke(self, name: str) -> bool:
         left = [one for one in self.all() if one.name != name]
         found = len(left) != len(self.all())
         if found:
