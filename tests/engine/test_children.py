@@ -91,8 +91,8 @@ def test_a_child_is_of_its_parents_group_unless_it_says_another(app: App) -> Non
         handle = await app.astart(parent.options(group="acme"))
         plain = await app.astart(child)
         await drain(app)
-        assert await handle.aresult(timeout=1) == ["done", "done"]
-        assert await plain.aresult(timeout=1) == "done"
+        assert await handle.aresult(timeout=60) == ["done", "done"]
+        assert await plain.aresult(timeout=60) == "done"
         assert sorted(run.entry_id for run in await app.alist(group="acme")) == ["child", "grandchild", "parent"]
         assert [run.entry_id for run in await app.alist(group="bolt")] == ["grandchild"]
         assert len(await app.alist()) == 6

@@ -67,7 +67,7 @@ def test_of_two_extensions_that_say_what_a_plan_returns_the_later_counts_on_repl
         await drain(app)
         await run.asignal("go")
         await drain(app)
-        assert await run.aresult(timeout=5) == {"by": "late"}
+        assert await run.aresult(timeout=60) == {"by": "late"}
         assert racing.called == ["late", "early", "act early", "act late"]
         assert list((await course(app, run.id)).added) == ["early", "late"]
         assert (await rehearse(app, await run.aevents())).fits
@@ -87,7 +87,7 @@ def test_a_fork_takes_extensions_in_the_order_of_the_run_that_it_is_of(app: App)
         fork = await app.afork(run.id, from_node="go")
         await fork.asignal("go")
         await drain(app)
-        assert await fork.aresult(timeout=5) == {"by": "late"}
+        assert await fork.aresult(timeout=60) == {"by": "late"}
         assert racing.called == []
         assert list((await course(app, fork.id)).added) == ["early", "late"]
 
@@ -124,11 +124,11 @@ def test_a_fork_does_again_what_has_extended_the_plan_by_references_to_what_is_d
         await drain(app)
         await run.asignal("go")
         await drain(app)
-        assert await run.aresult(timeout=5) == {"y": "early"}
+        assert await run.aresult(timeout=60) == {"y": "early"}
         called.clear()
         fork = await app.afork(run.id, from_node="early")
         await drain(app)
-        assert await fork.aresult(timeout=5) == {"y": "early"}
+        assert await fork.aresult(timeout=60) == {"y": "early"}
         assert called == ["early", "late"], "what late adds refers to what early adds"
 
     play(story())
@@ -181,7 +181,7 @@ def test_what_follows_from_an_extension_is_kept_nowhere_before_its_record_is(app
         app._effects = Looking(tmp_path / "effects")
         run = await plan.astart()
         await drain(app)
-        assert await run.aresult(timeout=5) == {"x": "x"}
+        assert await run.aresult(timeout=60) == {"x": "x"}
         assert seen == {"early:early": False, "note:x": True}
 
     play(story())
@@ -236,7 +236,7 @@ def test_an_extension_is_told_of_though_a_failure_keeps_those_before_it_from_com
         await app.store().commit([Bury("w"), Reclaim()])
         await drain(app)
         with pytest.raises(RunFailed, match=r"2 of 5 nodes: bad: .*; late: late failed: InvalidPlan"):
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
 
     play(story())
 
@@ -254,7 +254,7 @@ def test_an_extension_that_was_refused_for_an_unknown_name_is_shown_so_and_told_
         run = await plan.astart()
         await drain(app)
         with pytest.raises(RunFailed) as failed:
-            await run.aresult(timeout=5)
+            await run.aresult(timeout=60)
         assert "p failed: 2 of 2 nodes: " in str(failed.value), "items of a map are one node"
         assert "each[2]: " in str(failed.value)
         said = (
@@ -310,7 +310,7 @@ def test_a_retry_calls_a_node_again_whose_extension_was_refused(app: App, kind: 
         called.clear()
         fork = await app.afork(run.id, from_node="last")
         await drain(app)
-        assert (await fork.aresult(timeout=5))["x"] == "x"
+        assert (await fork.aresult(timeout=60))["x"] == "x"
         assert called == ["last"], "what was taken at last is what is reused"
 
     play(story())

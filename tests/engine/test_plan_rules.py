@@ -123,7 +123,7 @@ def test_an_extension_waits_for_those_that_were_taken_before_it(app: App) -> Non
         await drain(app)
         await run.asignal("go")
         await drain(app)
-        assert await run.aresult(timeout=5) == "late"
+        assert await run.aresult(timeout=60) == "late"
 
     play(story())
 
