@@ -226,7 +226,7 @@ class Questions:
             "j.plugin =": where.plugin_id,
             "j.entry =": where.entry_id,
             "j.queue =": where.queue,
-            "j.group_name <> '' AND j.group_name =": where.group,  # the first part as it stands, for partial indexes
+            "length(j.group_name) > 0 AND j.group_name =": where.group,  # its indexes are of those that have one
             "j.idempotency_key =": where.idempotency_key,
             "j.created_at >=": where.created_after,
             "j.created_at <": where.created_before,
