@@ -5,7 +5,8 @@
 - With httptools, a body that is all there is taken as it is, and a small answer is written in one go (`Direct`):
   messages, and checks that are for strangers' headers, are much of what a small request costs.
 - Requests that come behind one another are read as they are answered, and not before: what waits in line is what one
-  read has brought. Nothing is written between their answers, and when their client leaves, nobody goes on for it.
+  piece of a read has brought, and the rest of that read as bytes. Nothing is written between their answers, and when
+  their client leaves, nobody goes on for it.
 - A connection that nobody uses is closed after a while. One timer looks after it for as long as it lasts, and not one
   for each request.
 """
@@ -27,6 +28,7 @@ __all__ = ["HEAD_BYTES", "bounded"]
 
 HEAD_BYTES = 32 * 1024  # of a request's first line and headers, as they come
 HEAD_SECONDS = 10.0  # how long they may take
+PIECE_BYTES = 16 * 1024  # of a read that are looked at before it is seen whether something waits in line
 WHOLE_BYTES = 64 * 1024  # an answer up to this is written in one go
 
 STATUS_LINE = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -173,6 +175,7 @@ class _Swift(_Bounds):
         super().__init__(*args, **kwargs)
         self._idle_since: float | None = None  # while nothing is asked
         self._idle_timer: TimerHandle | None = None
+        self._unread = b""  # what a read has brought, and is looked at when those in line are answered
         self._answered: Any = None  # the one that is answered now; `cycle` is the last that has come
         self._had_body = False
         self._no_body_bytes = 0  # that came where a body should
@@ -187,7 +190,37 @@ class _Swift(_Bounds):
 
     def in_line(self) -> bool:
         """Whether a request, or the beginning of one, waits for another's answer."""
-        return bool(self.pipeline) or (self._in_head and self.cycle is not None and not self.cycle.response_complete)
+        if self.pipeline or self._unread:
+            return True
+        return self._in_head and self.cycle is not None and not self.cycle.response_complete
+
+    def data_received(self, data: bytes) -> None:
+        if self._unread or len(data) > PIECE_BYTES:
+            self._unread += data
+            self._go_on()
+        else:
+            super().data_received(data)
+
+    def _go_on_soon(self) -> None:
+        """One was answered: look at what comes behind it, if that is the next in line, or its body."""
+        if self._unread and not self.pipeline:
+            self.loop.call_soon(self._go_on)
+        self.flow.resume_reading()
+
+    def _go_on(self) -> None:
+        """Look at what was read, piece by piece, until something waits in line."""
+        data, self._unread = self._unread, b""
+        place = 0
+        while place < len(data) and not self.in_line() and not self.transport.is_closing():
+            super().data_received(data[place : place + PIECE_BYTES])
+            place += PIECE_BYTES
+        if self.transport.is_closing():
+            return
+        self._unread = data[place:]
+        if self._unread:
+            self.flow.pause_reading()
+        else:
+            self.flow.resume_reading()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -219,12 +252,12 @@ class _Swift(_Bounds):
     def on_response_complete(self) -> None:
         if self.pipeline:
             super().on_response_complete()
-            self.flow.resume_reading()
+            self._go_on_soon()
             return
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        self._go_on_soon()
         if self._in_head:
             self._begin()
         self._idle_since = self.loop.time()
@@ -237,6 +270,7 @@ class _Swift(_Bounds):
             answered.disconnected = True
             answered.message_event.set()
         self.pipeline.clear()
+        self._unread = b""
         super().connection_lost(exc)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
