@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import socket
@@ -194,3 +195,22 @@ def test_what_comes_behind_a_body_is_no_header_and_bounded(small: App) -> None:
             assert statuses(connection, 2) == [201, 421]
         with connected(url) as connection, pytest.raises((ConnectionResetError, BrokenPipeError)):
             connection.sendall(chunked + b"X: " + b"y" * 30_000_000)
+
+
+def test_a_small_request_leaves_nothing_for_the_garbage_collector(small: App) -> None:
+    """What refers to itself waits for the collector, which then looks at everything: a fifth of what a create costs."""
+    sent = [post("/api/v1/runs", creation(f"number {number}")) for number in range(200)]
+    with serving(asgi(small), "httptools") as url, connected(url) as connection:
+        for one in sent[:100]:
+            connection.sendall(one)
+            assert statuses(connection, 1) == [201]
+        gc.collect()
+        gc.disable()
+        try:
+            for one in sent[100:]:
+                connection.sendall(one)
+                assert statuses(connection, 1) == [201]
+            left = gc.collect()
+        finally:
+            gc.enable()
+    assert left < 100, "less than one object for each request"

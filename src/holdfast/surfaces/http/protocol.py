@@ -72,6 +72,7 @@ class Direct:
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
         cycle.on_response()
+        self._cycle = None  # which refers to us: nothing is left for the garbage collector
         return True
 
 
@@ -226,10 +227,6 @@ class _Swift(_Bounds):
         super().on_message_begin()
         self._in_head = True
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # what comes behind a body is no header: it was not there when others looked
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         self._in_head, self._had_body = False, True  # what came with the head is not looked at
         if self.parser.should_upgrade() and any(_says_body(name, value) for name, value in self.headers):
@@ -237,6 +234,7 @@ class _Swift(_Bounds):
         # More than its own, if it came with others or with a body.
         self.scope[HEAD] = self._bytes_before + self._head_bytes
         super().on_headers_complete()
+        self.headers = []  # for what comes behind a body, which is no header: it was not there when others looked
 
     def on_body(self, body: bytes) -> None:
         self._had_body = True
