@@ -44,7 +44,8 @@ class Direct:
     __slots__ = ("_cycle", "_usual")
 
     def __init__(self, cycle: Any, usual: _Usual) -> None:
-        self._cycle, self._usual = cycle, usual
+        self._cycle: Any = cycle
+        self._usual = usual
 
     def body(self) -> bytes | None:
         """Take the body, if it is all there; None if it is still to come, or nobody is there any more."""
@@ -234,7 +235,7 @@ class _Swift(_Bounds):
         # More than its own, if it came with others or with a body.
         self.scope[HEAD] = self._bytes_before + self._head_bytes
         super().on_headers_complete()
-        self.headers = []  # for what comes behind a body, which is no header: it was not there when others looked
+        self.headers: Any = []  # for what comes behind a body, which is no header: it was not there when others looked
 
     def on_body(self, body: bytes) -> None:
         self._had_body = True
