@@ -161,6 +161,18 @@ def test_who_leaves_while_others_wait_behind_him_leaves_nothing_in_the_log(
     assert caplog.records == []
 
 
+def test_who_is_refused_before_his_body_has_come_hears_it(small: App, heard: list[int]) -> None:
+    """Most clients send all of it before they look; a connection that is closed meanwhile says nothing."""
+    large = post("/api/v1/nothing", b"x" * 1_000_000)
+    with serving(asgi(small), "httptools") as url, connected(url) as connection:
+        send(connection, large[:200], heard)
+        wait_until(lambda: connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"H")
+        for place in range(200, len(large), 10_000):
+            send(connection, large[place : place + 10_000], heard)
+        connection.sendall(OK)
+        assert statuses(connection, 2) == [404, 200]
+
+
 @pytest.mark.parametrize("head", [b"Content-Length: %d", b"Transfer-Encoding: chunked"])
 def test_a_body_behind_an_upgrade_is_no_request(small: App, head: bytes, heard: list[int]) -> None:
     with serving(asgi(small), "httptools") as url, connected(url) as connection:

@@ -28,6 +28,7 @@ __all__ = ["HEAD_BYTES", "bounded"]
 
 HEAD_BYTES = 32 * 1024  # of a request's first line and headers, as they come
 HEAD_SECONDS = 10.0  # how long they may take
+DRAIN_BYTES = 64 * 1024 * 1024  # of a body that is read and forgotten behind an answer that did not wait for it
 PIECE_BYTES = 16 * 1024  # of a read that are looked at before it is seen whether something waits in line
 WHOLE_BYTES = 64 * 1024  # an answer up to this is written in one go
 
@@ -127,7 +128,7 @@ class _Bounds(_Any):  # type: ignore[misc]  # - which of the two is known later
         if answering and self._wait_in_line():
             return
         self._begin()  # a head, or what is nothing at all
-        if self._head_bytes > HEAD_BYTES:
+        if self._head_bytes > self._bytes_max():
             if self._in_head:
                 self.transport.write(_TOO_LARGE)
             self.transport.close()
@@ -137,6 +138,10 @@ class _Bounds(_Any):  # type: ignore[misc]  # - which of the two is known later
 
         self._in_head = self.conn.their_state is h11.IDLE
         return self._in_head
+
+    def _bytes_max(self) -> int:
+        """How much may come while nothing is answered."""
+        return HEAD_BYTES
 
     def _look_at_body(self, size: int) -> None:
         """Look at so many bytes that came behind a head."""
@@ -179,7 +184,7 @@ class _Swift(_Bounds):
         self._idle_timer: TimerHandle | None = None
         self._unread = b""  # what a read has brought, and is looked at when those in line are answered
         self._answered: Any = None  # the one that is answered now; `cycle` is the last that has come
-        self._had_body = False
+        self._in_body = self._had_body = False
         self._no_body_bytes = 0  # that came where a body should
 
     def _answer(self, scope: Any, receive: Any, send: Any) -> Any:
@@ -229,7 +234,7 @@ class _Swift(_Bounds):
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._had_body = False, True  # what came with the head is not looked at
+        self._in_head, self._in_body, self._had_body = False, True, True  # what came with the head is not looked at
         if self.parser.should_upgrade() and any(_says_body(name, value) for name, value in self.headers):
             raise ValueError("its body would be read as another request, for the parser believes in the upgrade")
         # More than its own, if it came with others or with a body.
@@ -280,6 +285,15 @@ class _Swift(_Bounds):
 
     def _reading_head(self) -> bool:
         return self._in_head
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        if self.cycle.response_complete:
+            self._head_bytes = 0  # it was a body's, which nobody waited for
+        super().on_message_complete()
+
+    def _bytes_max(self) -> int:
+        return DRAIN_BYTES if self._in_body else HEAD_BYTES  # of a body that was refused, so that this is heard
 
     def _look_at_body(self, size: int) -> None:
         self._no_body_bytes = 0 if self._had_body else self._no_body_bytes + size
