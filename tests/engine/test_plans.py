@@ -694,6 +694,48 @@ def test_an_index_that_is_none_fails_its_node_alone(app: App) -> None:
     play(story())
 
 
+def test_a_tuple_is_a_list_to_what_refers_to_it_before_a_replay_and_behind_it(app: App) -> None:
+    @app.step
+    async def both() -> tuple[int, str]:
+        return 7, "seven"
+
+    @app.step
+    async def rows() -> dict[str, Any]:
+        return {"rows": (1, 2)}
+
+    @app.step
+    async def take(item: Any) -> Any:
+        return item
+
+    plan = app.plan("tuples")
+    pair, many = plan.call(both), plan.call(rows)
+    go = plan.wait("go")
+    for when in ("before", "behind"):
+        after = go if when == "behind" else ()
+        plan.call(take, item=pair[-1], id=f"part_{when}", after=after)
+        plan.map(take, many["rows"], item=plan.item, id=f"all_{when}", after=after)
+
+    @app.planner
+    async def planned(of: tuple[int, ...] = (3, 4)) -> Plan:
+        draft = Draft(f"of {len(of)}")
+        draft.returns([draft.map(take, draft.input.of, item=draft.item), draft.call(take, item=draft.input.of[0])])
+        return draft.plan()
+
+    async def story() -> None:
+        run = await plan.astart()
+        other = await planned.astart()
+        await drain(app)
+        await run.asignal("go")
+        await drain(app)
+        assert await run.aresult(timeout=60) == {
+            **{f"part_{when}": "seven" for when in ("before", "behind")},
+            **{f"all_{when}": [1, 2] for when in ("before", "behind")},
+        }
+        assert await other.aresult(timeout=60) == [[3, 4], 3]
+
+    play(story())
+
+
 def test_a_fork_reuses_what_came_before_and_calls_no_tool_of_it_again(app: App) -> None:
     seen: list[str] = []
 

@@ -26,7 +26,7 @@ from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
 from holdfast.plans.calling import Calling
 from holdfast.plans.checking import Names
 from holdfast.plans.extending import EXTENSION, Given, Turns, in_words, refusal, widened
-from holdfast.plans.graph import Graph, Missing, dig, filled
+from holdfast.plans.graph import LISTS, Graph, Missing, dig, filled
 from holdfast.plans.model import (
     CallNode,
     ChoiceNode,
@@ -369,9 +369,9 @@ class _Running:
 
 
 def _listed(given: Any) -> list[Any]:
-    if not isinstance(given, list):
+    if not isinstance(given, LISTS):
         raise Missing(f"a map is over a list, got {given!r:.60}")
-    return given
+    return list(given)
 
 
 def _seconds(given: Any) -> float:
