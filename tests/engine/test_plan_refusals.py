@@ -291,6 +291,16 @@ def test_more_nodes_than_are_allowed_are_refused() -> None:
     assert problems(more, None) == ["nodes: 10,001, and a plan may have 10,000"]
 
 
+def test_what_is_wrong_is_told_in_few_words_however_long_the_names_are_and_however_many() -> None:
+    long = {"id": "x" * 100_000, "kind": "call", "call": "extract", "args": {f"a{n}": n for n in range(200)}}
+    told = problems(Plan.from_dict({"nodes": [long]}), shop().names())
+    assert (len(told), told[-1]) == (101, "and more: mend these first")
+    assert max(map(len, told)) <= 2001
+    with pytest.raises(InvalidPlan) as refused:
+        Plan.from_dict({"nodes": [], **{f"field{n}": n for n in range(1000)}})
+    assert len(refused.value.problems) == 101
+
+
 def test_text_that_is_no_plan_is_refused() -> None:
     for text in ("{", "[1", "\udcff".encode(errors="surrogatepass")):
         with pytest.raises(InvalidPlan, match="it is no JSON"):
