@@ -241,6 +241,53 @@ def test_an_extension_is_told_of_though_a_failure_keeps_those_before_it_from_com
     play(story())
 
 
+def test_an_extension_is_not_held_back_for_one_whose_node_fails_under_other_code(app: App) -> None:
+    called: list[str] = []
+
+    @app.step
+    async def note(text: str) -> str:
+        called.append(text)
+        return text
+
+    @app.step
+    async def early(to: str) -> Extension:
+        draft = Draft()
+        draft.call(deeper, id=f"deeper_{to}")
+        return extend(draft)
+
+    @app.step
+    async def deeper() -> Extension:
+        return extend(Draft())
+
+    @app.step
+    async def late() -> Extension:
+        draft = Draft()
+        draft.call(note, text="behind", after=draft.wait("soon"))
+        return extend(draft)
+
+    plan = app.plan("p")
+    plan.call(early, to="early")
+    plan.call(late, after=plan.wait("now"))
+    plan.wait("go")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        await run.asignal("now")
+        await drain(app)
+        assert list((await course(app, run.id)).added) == ["early", "deeper_early", "late"]
+        del app.calls["early"]
+        await run.asignal("soon")
+        await drain(app)
+        assert called == ["behind"], "though somebody waits for go"
+        await run.asignal("go")
+        await drain(app)
+        with pytest.raises(RunFailed, match="1 of 6 nodes: early: early failed: UnknownEntry"):
+            await run.aresult(timeout=60)
+
+    play(story())
+
+
 def test_an_extension_that_was_refused_for_an_unknown_name_is_shown_so_and_told_as_what_it_is(app: App) -> None:
     @app.step
     async def more(number: int) -> Extension:

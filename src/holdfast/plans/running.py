@@ -25,7 +25,7 @@ from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
 from holdfast.plans.calling import Calling
 from holdfast.plans.checking import Names
-from holdfast.plans.extending import EXTENSION, Given, Turns, in_words, refusal, widened
+from holdfast.plans.extending import EXTENSION, Turns, in_words, refusal, widened
 from holdfast.plans.graph import LISTS, Graph, Missing, dig, filled
 from holdfast.plans.model import (
     CallNode,
@@ -90,7 +90,8 @@ class _Running:
                 if self._tasks:
                     self._over = asyncio.get_running_loop().create_future()
                     await self._over
-                free = self._taken(self._turns.rest())  # held back for those that a failure keeps from coming
+                self._turns.pass_over()  # those that a failure keeps from coming
+                free = self._taken()
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -104,6 +105,11 @@ class _Running:
 
     def _settle(self, names: list[str]) -> None:
         """These wait for nothing more: begin them, or let them end without; and so on with what depends on them."""
+        self._begin_all(names)
+        while self._turns.held_back and (more := self._taken()):  # they were held back for what has failed just now
+            self._begin_all(more)
+
+    def _begin_all(self, names: list[str]) -> None:
         for name in names:  # which grows meanwhile
             fate = self._fate(name) if self._rough or name in self._graph.guards else None
             if fate is not None:
@@ -327,12 +333,18 @@ class _Running:
         more = extension_of(result) if type(unit.node) is CallNode else None  # what a signal says is never a plan
         if more is None:
             return self._end(name, result)
-        return self._taken(self._turns.come(name, more))
+        self._turns.come(name, more)
+        return self._taken()
 
-    def _taken(self, extensions: list[Given]) -> list[str]:
-        """Add the nodes of extensions, or have what gave them fail; list those that wait for nothing more."""
+    def _comes(self, name: str) -> bool:
+        """Whether a node whose extension was taken before may still give it: there is it, and it has not ended."""
+        return name in self._graph.nodes and name not in self._ended
+
+    def _taken(self) -> list[str]:
+        """Add the nodes of extensions, each in its turn, or have fail what gave them; list what waits for no more."""
         freed = []
-        for name, more in extensions:
+        while (given := self._turns.take(self._comes)) is not None:
+            name, more = given
             make = partial(refusal, self._plan, more, name, self._names)
             refused: str | None = self._conductor.recorded(f"{EXTENSION}{name}", make)
             wider = self._plan
