@@ -187,8 +187,8 @@ def test_what_follows_from_an_extension_is_kept_nowhere_before_its_record_is(app
     play(story())
 
 
-def test_an_extension_is_told_of_though_a_failure_keeps_those_before_it_from_coming(app: App) -> None:
-    """With `fail_fast` nothing is begun behind a failure, which may come first on replay."""
+def test_extensions_come_in_order_though_a_failure_is_heard_of_before_them(app: App) -> None:
+    """With `fail_fast` what had begun is ended in order, also if the failure comes first on replay."""
     added, broke = asyncio.Event(), asyncio.Event()
     hung: list[bool] = []
 
@@ -235,7 +235,7 @@ def test_an_extension_is_told_of_though_a_failure_keeps_those_before_it_from_com
         await asyncio.wait([working])
         await app.store().commit([Bury("w"), Reclaim()])
         await drain(app)
-        with pytest.raises(RunFailed, match=r"2 of 5 nodes: bad: .*; late: late failed: InvalidPlan"):
+        with pytest.raises(RunFailed, match=r"2 of 6 nodes: bad: .*; late: late failed: InvalidPlan"):
             await run.aresult(timeout=60)
 
     play(story())

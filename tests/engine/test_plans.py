@@ -1125,6 +1125,50 @@ def test_what_fails_fast_begins_nothing_after_a_crash(app: App) -> None:
     play(story())
 
 
+def test_what_fails_fast_asks_about_a_tool_in_doubt_that_had_begun_behind_another_node(app: App) -> None:
+    """After a crash the failure is heard of before the tool could begin again."""
+    acting, broke = asyncio.Event(), asyncio.Event()
+
+    @app.step
+    async def bad() -> None:
+        await broke.wait()
+        raise ValueError("no")
+
+    @app.step
+    async def first() -> int:
+        return 1
+
+    @app.tool
+    async def act(number: int) -> int:
+        acting.set()
+        await asyncio.Event().wait()
+        return number
+
+    plan = app.plan("p", policy="fail_fast")
+    plan.call(bad)
+    begun = plan.call(first)
+    plan.wait("never", after=begun)
+    plan.call(act, number=begun)
+
+    async def story() -> None:
+        run = await plan.astart()
+        working = asyncio.create_task(app.worker(name="w").arun())
+        await acting.wait()
+        broke.set()
+        await until(lambda: _has(app, run.id, "run:stopped"))
+        working.cancel()
+        await asyncio.wait([working])
+        await app.store().commit([Bury("w"), Reclaim()])
+        await drain(app)
+        assert (await states(app, run.id))["act"] == "in doubt"
+        await app.aresolve(run.id, "act:act", done=1)
+        await drain(app)
+        with pytest.raises(RunFailed, match="1 of 4 nodes: bad: "):
+            await run.aresult(timeout=60)
+
+    play(story())
+
+
 async def _has(app: App, run: str, node: str, kind: str = "value_recorded") -> bool:
     return any(one.type == kind and one.payload.get("node") == node for one in await app.aevents(run))
 

@@ -134,7 +134,7 @@ class _Running:
 
     def _fate(self, name: str) -> str | None:
         """How a node ends that is not begun; None if it is to begin."""
-        if (self._failures and self._plan.policy == "fail_fast") or (self._stopped and name not in self._stopped):
+        if self._is_over(name):
             return FAILED
         ends = {self._ended[other] for other in self._graph.needs[name]}
         if FAILED in ends:
@@ -145,6 +145,13 @@ class _Running:
         if SKIPPED in ends and (self._graph.nodes[name].needs == "all" or DONE not in ends):
             return SKIPPED
         return None
+
+    def _is_over(self, name: str) -> bool:
+        """Whether a failure keeps a node from beginning; what had begun is ended in order, after a crash, too."""
+        if self._stopped and name not in self._stopped:
+            return True
+        failed = bool(self._failures) and self._plan.policy == "fail_fast"
+        return failed and (not self._stopped or waits(self._graph.nodes[name]))
 
     def _begin(self, node: Node) -> list[str]:
         """Begin a node; those that it frees at once, because it needs nobody else to end."""
@@ -177,7 +184,7 @@ class _Running:
         self._failures.append((name, error))
         self._rough = True
         if self._plan.policy == "fail_fast":
-            self._ready.clear()
+            self._ready = deque(unit for unit in self._ready if not self._is_over(unit.node.id))
             self._conductor.recorded(STOPPED, lambda: sorted(self._begun))  # a replay hears of it at once
             for waiter in self._waiters:
                 waiter.cancel()
