@@ -187,8 +187,8 @@ def test_what_follows_from_an_extension_is_kept_nowhere_before_its_record_is(app
     play(story())
 
 
-def test_an_extension_is_told_of_though_a_failure_keeps_those_before_it_from_coming(app: App) -> None:
-    """With `fail_fast` nothing is begun behind a failure, which may come first on replay."""
+def test_extensions_come_in_order_though_a_failure_is_heard_of_before_them(app: App) -> None:
+    """With `fail_fast` what had begun is ended in order, also if the failure comes first on replay."""
     added, broke = asyncio.Event(), asyncio.Event()
     hung: list[bool] = []
 
@@ -235,7 +235,54 @@ def test_an_extension_is_told_of_though_a_failure_keeps_those_before_it_from_com
         await asyncio.wait([working])
         await app.store().commit([Bury("w"), Reclaim()])
         await drain(app)
-        with pytest.raises(RunFailed, match=r"2 of 5 nodes: bad: .*; late: late failed: InvalidPlan"):
+        with pytest.raises(RunFailed, match=r"2 of 6 nodes: bad: .*; late: late failed: InvalidPlan"):
+            await run.aresult(timeout=60)
+
+    play(story())
+
+
+def test_an_extension_is_not_held_back_for_one_whose_node_fails_under_other_code(app: App) -> None:
+    called: list[str] = []
+
+    @app.step
+    async def note(text: str) -> str:
+        called.append(text)
+        return text
+
+    @app.step
+    async def early(to: str) -> Extension:
+        draft = Draft()
+        draft.call(deeper, id=f"deeper_{to}")
+        return extend(draft)
+
+    @app.step
+    async def deeper() -> Extension:
+        return extend(Draft())
+
+    @app.step
+    async def late() -> Extension:
+        draft = Draft()
+        draft.call(note, text="behind", after=draft.wait("soon"))
+        return extend(draft)
+
+    plan = app.plan("p")
+    plan.call(early, to="early")
+    plan.call(late, after=plan.wait("now"))
+    plan.wait("go")
+
+    async def story() -> None:
+        run = await plan.astart()
+        await drain(app)
+        await run.asignal("now")
+        await drain(app)
+        assert list((await course(app, run.id)).added) == ["early", "deeper_early", "late"]
+        del app.calls["early"]
+        await run.asignal("soon")
+        await drain(app)
+        assert called == ["behind"], "though somebody waits for go"
+        await run.asignal("go")
+        await drain(app)
+        with pytest.raises(RunFailed, match="1 of 6 nodes: early: early failed: UnknownEntry"):
             await run.aresult(timeout=60)
 
     play(story())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
@@ -21,6 +22,27 @@ class Rows:
 
 class Total(NamedTuple):
     cents: int
+
+
+class Sum(NamedTuple):
+    pence: int
+
+
+@dataclass
+class Tree:
+    of: list[Tree]
+    size: int = 0
+
+
+@dataclass
+class Leaves:
+    of: list[Leaves]
+
+
+@dataclass
+class Bushes:
+    of: list[Bushes]
+    size: str = ""
 
 
 def shop() -> App:
@@ -269,6 +291,16 @@ def test_more_nodes_than_are_allowed_are_refused() -> None:
     assert problems(more, None) == ["nodes: 10,001, and a plan may have 10,000"]
 
 
+def test_what_is_wrong_is_told_in_few_words_however_long_the_names_are_and_however_many() -> None:
+    long = {"id": "x" * 100_000, "kind": "call", "call": "extract", "args": {f"a{n}": n for n in range(200)}}
+    told = problems(Plan.from_dict({"nodes": [long]}), shop().names())
+    assert (len(told), told[-1]) == (101, "and more: mend these first")
+    assert max(map(len, told)) <= 2001
+    with pytest.raises(InvalidPlan) as refused:
+        Plan.from_dict({"nodes": [], **{f"field{n}": n for n in range(1000)}})
+    assert len(refused.value.problems) == 101
+
+
 def test_text_that_is_no_plan_is_refused() -> None:
     for text in ("{", "[1", "\udcff".encode(errors="surrogatepass")):
         with pytest.raises(InvalidPlan, match="it is no JSON"):
@@ -280,6 +312,18 @@ def test_text_that_is_no_plan_is_refused() -> None:
         Plan.from_yaml("nodes:\n - id: a\n   kind: call\n  call: extract\n")
     with pytest.raises(InvalidPlan, match="it is no YAML"):
         Plan.from_yaml("!!python/object/apply:os.system ['true']")
+    for value in ("2024-13-45", "!!timestamp soon", "!!int ''", "!!float much", "!!bool perhaps"):
+        with pytest.raises(InvalidPlan, match="it is no YAML: a value is not what it looks like"):
+            Plan.from_yaml(f"{{nodes: [], output: {value}}}")
+
+
+def test_a_name_in_yaml_that_is_no_text_is_refused_with_its_place() -> None:
+    with pytest.raises(InvalidPlan) as refused:
+        Plan.from_yaml("nodes: []\noutput: {1: a, yes: b, '2': c}\n")
+    assert refused.value.problems == [
+        "line 2, column 10: '1' is no text, as names in JSON are: put it in quotes",
+        "line 2, column 16: 'yes' is no text, as names in JSON are: put it in quotes",
+    ]
 
 
 def test_a_name_that_is_there_twice_is_refused_with_its_place() -> None:
@@ -417,6 +461,33 @@ def test_optional_values_fit_only_where_they_are_taken() -> None:
     bad = app.plan("bad")
     bad.call(half, number=bad.call(find))
     assert problems(bad.plan(), app.names()) == ["half.args.number: find gives int | none, and float is wanted"]
+    app.close()
+
+
+def test_types_are_compared_by_what_they_are_in_json() -> None:
+    app = App("shop", "memory:")
+    pairs: dict[str, tuple[Any, Any, bool]] = {
+        "numbers": (int, Decimal, True),
+        "truths": (bool, Decimal, False),
+        "places": (Total, Sum, True),
+        "nothing": (None, Literal["a", None], True),  # noqa: PYI061 - a literal of its own
+        "trees": (Tree, Leaves, True),
+        "other": (Tree, Bushes, False),
+    }
+    for name, (gives, takes, _) in pairs.items():
+
+        def give() -> Any: ...
+
+        def take(value: Any) -> None: ...
+
+        give.__annotations__["return"] = gives
+        take.__annotations__["value"] = takes
+        app.step(name=f"give_{name}")(give)
+        app.step(name=f"take_{name}")(take)
+    for name, (_, _, fit) in pairs.items():
+        draft = Draft()
+        draft.call(f"take_{name}", value=draft.call(f"give_{name}"))
+        assert (problems(draft.plan(), app.names()) == []) is fit, name
     app.close()
 
 

@@ -694,6 +694,48 @@ def test_an_index_that_is_none_fails_its_node_alone(app: App) -> None:
     play(story())
 
 
+def test_a_tuple_is_a_list_to_what_refers_to_it_before_a_replay_and_behind_it(app: App) -> None:
+    @app.step
+    async def both() -> tuple[int, str]:
+        return 7, "seven"
+
+    @app.step
+    async def rows() -> dict[str, Any]:
+        return {"rows": (1, 2)}
+
+    @app.step
+    async def take(item: Any) -> Any:
+        return item
+
+    plan = app.plan("tuples")
+    pair, many = plan.call(both), plan.call(rows)
+    go = plan.wait("go")
+    for when in ("before", "behind"):
+        after = go if when == "behind" else ()
+        plan.call(take, item=pair[-1], id=f"part_{when}", after=after)
+        plan.map(take, many["rows"], item=plan.item, id=f"all_{when}", after=after)
+
+    @app.planner
+    async def planned(of: tuple[int, ...] = (3, 4)) -> Plan:
+        draft = Draft(f"of {len(of)}")
+        draft.returns([draft.map(take, draft.input.of, item=draft.item), draft.call(take, item=draft.input.of[0])])
+        return draft.plan()
+
+    async def story() -> None:
+        run = await plan.astart()
+        other = await planned.astart()
+        await drain(app)
+        await run.asignal("go")
+        await drain(app)
+        assert await run.aresult(timeout=60) == {
+            **{f"part_{when}": "seven" for when in ("before", "behind")},
+            **{f"all_{when}": [1, 2] for when in ("before", "behind")},
+        }
+        assert await other.aresult(timeout=60) == [[3, 4], 3]
+
+    play(story())
+
+
 def test_a_fork_reuses_what_came_before_and_calls_no_tool_of_it_again(app: App) -> None:
     seen: list[str] = []
 
@@ -1079,6 +1121,50 @@ def test_what_fails_fast_begins_nothing_after_a_crash(app: App) -> None:
         await app.aretry(run.id, actor="ann", reason="mended")
         await drain(app)
         assert acted == ["slow", "act"], "a new run is not stopped by what stopped the one before"
+
+    play(story())
+
+
+def test_what_fails_fast_asks_about_a_tool_in_doubt_that_had_begun_behind_another_node(app: App) -> None:
+    """After a crash the failure is heard of before the tool could begin again."""
+    acting, broke = asyncio.Event(), asyncio.Event()
+
+    @app.step
+    async def bad() -> None:
+        await broke.wait()
+        raise ValueError("no")
+
+    @app.step
+    async def first() -> int:
+        return 1
+
+    @app.tool
+    async def act(number: int) -> int:
+        acting.set()
+        await asyncio.Event().wait()
+        return number
+
+    plan = app.plan("p", policy="fail_fast")
+    plan.call(bad)
+    begun = plan.call(first)
+    plan.wait("never", after=begun)
+    plan.call(act, number=begun)
+
+    async def story() -> None:
+        run = await plan.astart()
+        working = asyncio.create_task(app.worker(name="w").arun())
+        await acting.wait()
+        broke.set()
+        await until(lambda: _has(app, run.id, "run:stopped"))
+        working.cancel()
+        await asyncio.wait([working])
+        await app.store().commit([Bury("w"), Reclaim()])
+        await drain(app)
+        assert (await states(app, run.id))["act"] == "in doubt"
+        await app.aresolve(run.id, "act:act", done=1)
+        await drain(app)
+        with pytest.raises(RunFailed, match="1 of 4 nodes: bad: "):
+            await run.aresult(timeout=60)
 
     play(story())
 

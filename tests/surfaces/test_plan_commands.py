@@ -111,6 +111,9 @@ def test_a_run_is_drawn_with_the_states_of_its_nodes(shop: Path) -> None:
     assert "2 of 6 nodes done" not in followed.output.splitlines()[-1]
     assert "3 of 6 nodes done · failed: sums · stopped: late · skipped: never" in followed.output
     assert holdfast("plan", "show", "nothing").exit_code == 3
+    again = holdfast("retry", run, "--reason", "mended").output.split()[0]
+    assert again == f"{run}.2"
+    assert "✗ sums (broken)  ← extract  [failed]" in holdfast("plan", "show", again).output
 
 
 def test_a_file_is_drawn_without_states(shop: Path) -> None:

@@ -47,6 +47,7 @@ ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 ON_DOUBT = ("ask", "fail", "retry")
 NEAR_MAX = 200  # names among which the one that was meant is looked for: to compare them all takes long
 CIRCLE_MAX = 12  # nodes of a circle that are named
+PROBLEM_MAX = 2000  # characters of one that is told
 
 
 class Names(NamedTuple):
@@ -72,7 +73,7 @@ def checked(plan: Plan, names: Names | None) -> Plan:
 
 def problems(plan: Plan, names: Names | None) -> list[str]:
     """List everything that is wrong with a plan; an empty list means that it can run."""
-    found = list(islice(_Check(plan, names).all(), PROBLEMS_MAX + 1))
+    found = [_cut(one) for one in islice(_Check(plan, names).all(), PROBLEMS_MAX + 1)]
     return [*found[:PROBLEMS_MAX], MORE] if len(found) > PROBLEMS_MAX else found
 
 
@@ -298,6 +299,11 @@ class _Check:
     @staticmethod
     def _unknown(what: str, name: str, known: Iterable[str]) -> str:
         return f"there is no {what} {name!r}{_near(name, known)}"
+
+
+def _cut(problem: str) -> str:
+    """Give a problem that is not longer than one reads: names may be, and each stands in many problems."""
+    return problem if len(problem) <= PROBLEM_MAX else f"{problem[:PROBLEM_MAX]}…"
 
 
 def _near(name: str, known: Iterable[str]) -> str:

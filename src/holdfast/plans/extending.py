@@ -12,7 +12,7 @@ whose record was lost has had no consequence, and comes after those that have on
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any
 
 from holdfast.authoring.context import Conductor
@@ -35,21 +35,31 @@ class Turns:
         self._due: deque[str] | None = None  # nodes whose extensions come next; looked for when the first has come
         self._come: dict[str, dict[str, Any]] = {}  # extensions that are held back
 
-    def come(self, name: str, more: dict[str, Any]) -> list[Given]:
-        """A node extends the plan: list the extensions that are to be taken now, in order."""
+    @property
+    def held_back(self) -> bool:
+        """Whether extensions have come that were not taken yet."""
+        return bool(self._come)
+
+    def come(self, name: str, more: dict[str, Any]) -> None:
+        """A node extends the plan: keep that until it is its turn."""
         if self._due is None:
             self._due = deque(one.removeprefix(EXTENSION) for one in self._conductor.known_names(EXTENSION))
         self._come[name] = more
-        now: list[Given] = []
-        while self._due and self._due[0] in self._come:
-            first = self._due.popleft()
-            now.append((first, self._come.pop(first)))
-        return now if self._due else [*now, *self.rest()]
 
-    def rest(self) -> list[Given]:
-        """List those that are held back, in order: what they were held back for does not come."""
-        due = [name for name in self._due or () if name in self._come]
-        return [(name, self._come.pop(name)) for name in [*due, *(one for one in self._come if one not in due)]]
+    def take(self, comes: Callable[[str], bool]) -> Given | None:
+        """Give the extension that is to be taken now, if there is one; those of nodes that do not come are passed."""
+        while self._due:
+            if self._due[0] in self._come:
+                break
+            if comes(self._due[0]):
+                return None
+            self._due.popleft()
+        name = self._due.popleft() if self._due else next(iter(self._come), None)
+        return (name, self._come.pop(name)) if name is not None else None
+
+    def pass_over(self) -> None:
+        """Hold back none any more: what they were held back for does not come."""
+        self._due = deque(name for name in self._due or () if name in self._come)
 
 
 def refusal(plan: Plan, more: dict[str, Any], by: str, names: Names) -> str | None:

@@ -20,10 +20,11 @@ from holdfast.plans.model import (
     references,
 )
 
-__all__ = ["INDEX", "RESERVED", "Graph", "Missing", "dig", "filled", "values_of"]
+__all__ = ["INDEX", "LISTS", "RESERVED", "Graph", "Missing", "dig", "filled", "values_of"]
 
 INDEX = re.compile(r"-?[0-9]{1,9}")  # of a part of a list
 RESERVED = ("input", "item", "index")  # what a reference may begin with besides an id
+LISTS = (list, tuple)  # what is a list in JSON: what a function gave is a tuple still, until it is read from a store
 
 
 class Missing(LookupError):
@@ -145,7 +146,7 @@ def dig(value: Any, path: str) -> Any:
     for part in path.split(".") if path else ():
         if isinstance(value, dict) and part in value:
             value = value[part]
-        elif isinstance(value, list) and INDEX.fullmatch(part) and -len(value) <= int(part) < len(value):
+        elif isinstance(value, LISTS) and INDEX.fullmatch(part) and -len(value) <= int(part) < len(value):
             value = value[int(part)]
         else:
             raise Missing(f"there is no {part!r:.60} in {_shape(value)}")
@@ -155,4 +156,4 @@ def dig(value: Any, path: str) -> Any:
 def _shape(value: Any) -> str:
     if isinstance(value, dict):
         return f"an object with {', '.join(map(repr, list(value)[:10])) or 'nothing'}"
-    return f"a list of {len(value)}" if isinstance(value, list) else f"{value!r:.60}"
+    return f"a list of {len(value)}" if isinstance(value, LISTS) else f"{value!r:.60}"

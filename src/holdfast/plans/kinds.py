@@ -62,32 +62,43 @@ def item_of(kind: inspect.Type) -> inspect.Type | None:
     return None if _is_certain(kind) and not isinstance(kind, inspect.TupleType) else ANY
 
 
-def fits(gives: inspect.Type, takes: inspect.Type) -> bool:
-    """Whether every value of the one type can be a value of the other; True where nobody can say."""
+Pair = tuple[type, type]
+
+
+def fits(gives: inspect.Type, takes: inspect.Type, inside: frozenset[Pair] = frozenset()) -> bool:
+    """Whether every value of the one type can be a value of the other; True where nobody can say.
+
+    `inside` are the pairs of classes that are being compared: those that refer to themselves are compared once.
+    """
     gives, takes = _bare(gives), _bare(takes)
     if not _is_certain(gives) or not _is_certain(takes):
         return True
     if isinstance(gives, inspect.UnionType):
-        return all(fits(one, takes) for one in gives.types)
+        return all(fits(one, takes, inside) for one in gives.types)
     if isinstance(takes, inspect.UnionType):
-        return any(fits(gives, one) for one in takes.types)
+        return any(fits(gives, one, inside) for one in takes.types)
     if isinstance(gives, _LISTS) and isinstance(takes, _LISTS):
-        return fits(gives.item_type, takes.item_type)
+        return fits(gives.item_type, takes.item_type, inside)
     if isinstance(gives, inspect.DictType) and isinstance(takes, inspect.DictType):
-        return fits(gives.value_type, takes.value_type)
-    return bool(_names(gives) & _names(takes)) and _fields_fit(gives, takes)
+        return fits(gives.value_type, takes.value_type, inside)
+    if isinstance(takes, inspect.DecimalType) and isinstance(gives, (inspect.IntType, inspect.FloatType)):
+        return True  # it is written as text, and read from numbers, too
+    return bool(_names(gives) & _names(takes)) and _fields_fit(gives, takes, inside)
 
 
-def _fields_fit(gives: inspect.Type, takes: inspect.Type) -> bool:
+def _fields_fit(gives: inspect.Type, takes: inspect.Type, inside: frozenset[Pair]) -> bool:
     if not isinstance(gives, _FIELDS) or not isinstance(takes, _FIELDS) or gives.cls is takes.cls:
         return True
+    if isinstance(gives, inspect.NamedTupleType) or (gives.cls, takes.cls) in inside:
+        return True  # lists, whose places have no names; or to be seen further out
+    inside |= {(gives.cls, takes.cls)}
     given = {field.encode_name if hasattr(field, "encode_name") else field.name: field for field in gives.fields}
     for field in takes.fields:
         name = field.encode_name if hasattr(field, "encode_name") else field.name
         if name not in given:
             if field.required:
                 return False
-        elif not fits(given[name].type, field.type):
+        elif not fits(given[name].type, field.type, inside):
             return False
     return True
 
@@ -164,7 +175,7 @@ def _names(kind: inspect.Type) -> set[str]:
         case inspect.FloatType():
             return {"float", "int"}
         case inspect.LiteralType():
-            return {"text" if isinstance(value, str) else "int" for value in kind.values}
+            return {"null" if one is None else "text" if isinstance(one, str) else "int" for one in kind.values}
         case inspect.EnumType():
             return {"text" if isinstance(value.value, str) else "int" for value in kind.cls}
         case inspect.DictType() | inspect.StructType() | inspect.TypedDictType() | inspect.DataclassType():

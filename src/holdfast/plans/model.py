@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Container, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -203,12 +204,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise InvalidPlan(name, [f"nodes: {len(listed):,}, and a plan may have {NODES_MAX:,}"])
         with contextlib.suppress(msgspec.ValidationError, TypeError):
             return msgspec.convert(data, cls)  # at once, and fast; if that does not do, see what is wrong, node by node
-        wrong = list(shapes.fields("plan", {**data, "nodes": ()}, cls, "a plan"))
+        wrong = list(islice(shapes.fields("plan", {**data, "nodes": ()}, cls, "a plan"), PROBLEMS_MAX))
         for place, one in enumerate(listed):
-            wrong += _wrong(place, one)
             if len(wrong) >= PROBLEMS_MAX:
-                wrong[PROBLEMS_MAX:] = [MORE]
                 break
+            wrong += _wrong(place, one)
+        if len(wrong) >= PROBLEMS_MAX:
+            wrong[PROBLEMS_MAX:] = [MORE]
         raise InvalidPlan(name, wrong)
 
     @classmethod

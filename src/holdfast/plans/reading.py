@@ -19,6 +19,7 @@ from holdfast.plans import shapes
 __all__ = ["from_json", "from_yaml"]
 
 VALUES_MAX = 1_000_000  # of one YAML file, with its anchors unfolded
+TEXT = "tag:yaml.org,2002:str"
 MERGE = "tag:yaml.org,2002:merge"  # `<<`, which may be there as often as one likes
 
 
@@ -44,7 +45,8 @@ def from_yaml(text: str | bytes) -> Any:
     """Read YAML, by its safe loader.
 
     Raises:
-        InvalidPlan: PyYAML is not there, or it is no YAML, has a name twice, or unfolds into too much.
+        InvalidPlan: PyYAML is not there, or it is no YAML, has a name twice or one that is no text, or unfolds into too
+            much.
     """
     try:
         import yaml  # noqa: PLC0415 - an extra, for those who write YAML
@@ -54,14 +56,17 @@ def from_yaml(text: str | bytes) -> Any:
         loader = yaml.SafeLoader(text)
         try:
             root = loader.get_single_node()
-            twice = list(_twice_in_yaml(root))
-            data = loader.construct_document(root) if root is not None and not twice else None
+            wrong = list(_wrong_in_yaml(root))
+            data = loader.construct_document(root) if root is not None and not wrong else None
         finally:
             loader.dispose()
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPlan("plan", [f"it is no YAML: {_in_yaml(error)}"]) from error
-    if twice:
-        raise InvalidPlan("plan", twice)
+    except (ValueError, LookupError, AttributeError) as error:  # PyYAML's own, of scalars that are none of their kind
+        said = "a value is not what it looks like or is tagged as, such as a day that is in no calendar"
+        raise InvalidPlan("plan", [f"it is no YAML: {said}: {error}"]) from error
+    if wrong:
+        raise InvalidPlan("plan", wrong)
     if not shapes.is_small(data, VALUES_MAX):  # a few lines of anchors can stand for more than a computer holds
         raise InvalidPlan("plan", [f"its anchors unfold into more than {VALUES_MAX:,} values"])
     return data
@@ -88,25 +93,25 @@ def _twice_in_json(text: str | bytes) -> Iterator[str]:
             look += [(f"{path}[{place}]", one) for place, one in reversed(list(enumerate(value)))]
 
 
-def _twice_in_yaml(root: Any) -> Iterator[str]:
-    """Tell of each name that a mapping has more than once, with its line and column."""
+def _wrong_in_yaml(root: Any) -> Iterator[str]:
+    """Tell of each name that is no text, or that a mapping has more than once, with its line and column."""
     look, seen = [root], set()
     while look:
         node = look.pop()
         if id(node) in seen or not isinstance(getattr(node, "value", None), list):
             continue
         seen.add(id(node))
-        names: set[tuple[str, str]] = set()
+        names: set[str] = set()
         inside: list[Any] = []
         for one in node.value:
             key, value = one if isinstance(one, tuple) else (None, one)
             inside += [value] if key is None else [key, value]
             if key is None or key.tag == MERGE or not isinstance(key.value, str):
                 continue
-            if (key.tag, key.value) in names:
-                mark = key.start_mark
-                yield f"line {mark.line + 1}, column {mark.column + 1}: {key.value[:60]!r} is there twice"
-            names.add((key.tag, key.value))
+            if key.tag != TEXT or key.value in names:
+                what = "is there twice" if key.tag == TEXT else "is no text, as names in JSON are: put it in quotes"
+                yield f"line {key.start_mark.line + 1}, column {key.start_mark.column + 1}: {key.value[:60]!r} {what}"
+            names.add(key.value)
         look += reversed(inside)
 
 

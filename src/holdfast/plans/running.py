@@ -25,8 +25,8 @@ from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
 from holdfast.plans.calling import Calling
 from holdfast.plans.checking import Names
-from holdfast.plans.extending import EXTENSION, Given, Turns, in_words, refusal, widened
-from holdfast.plans.graph import Graph, Missing, dig, filled
+from holdfast.plans.extending import EXTENSION, Turns, in_words, refusal, widened
+from holdfast.plans.graph import LISTS, Graph, Missing, dig, filled
 from holdfast.plans.model import (
     CallNode,
     ChoiceNode,
@@ -90,7 +90,8 @@ class _Running:
                 if self._tasks:
                     self._over = asyncio.get_running_loop().create_future()
                     await self._over
-                free = self._taken(self._turns.rest())  # held back for those that a failure keeps from coming
+                self._turns.pass_over()  # those that a failure keeps from coming
+                free = self._taken()
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -104,6 +105,11 @@ class _Running:
 
     def _settle(self, names: list[str]) -> None:
         """These wait for nothing more: begin them, or let them end without; and so on with what depends on them."""
+        self._begin_all(names)
+        while self._turns.held_back and (more := self._taken()):  # they were held back for what has failed just now
+            self._begin_all(more)
+
+    def _begin_all(self, names: list[str]) -> None:
         for name in names:  # which grows meanwhile
             fate = self._fate(name) if self._rough or name in self._graph.guards else None
             if fate is not None:
@@ -128,7 +134,7 @@ class _Running:
 
     def _fate(self, name: str) -> str | None:
         """How a node ends that is not begun; None if it is to begin."""
-        if (self._failures and self._plan.policy == "fail_fast") or (self._stopped and name not in self._stopped):
+        if self._is_over(name):
             return FAILED
         ends = {self._ended[other] for other in self._graph.needs[name]}
         if FAILED in ends:
@@ -139,6 +145,13 @@ class _Running:
         if SKIPPED in ends and (self._graph.nodes[name].needs == "all" or DONE not in ends):
             return SKIPPED
         return None
+
+    def _is_over(self, name: str) -> bool:
+        """Whether a failure keeps a node from beginning; what had begun is ended in order, after a crash, too."""
+        if self._stopped and name not in self._stopped:
+            return True
+        failed = bool(self._failures) and self._plan.policy == "fail_fast"
+        return failed and (not self._stopped or waits(self._graph.nodes[name]))
 
     def _begin(self, node: Node) -> list[str]:
         """Begin a node; those that it frees at once, because it needs nobody else to end."""
@@ -171,7 +184,7 @@ class _Running:
         self._failures.append((name, error))
         self._rough = True
         if self._plan.policy == "fail_fast":
-            self._ready.clear()
+            self._ready = deque(unit for unit in self._ready if not self._is_over(unit.node.id))
             self._conductor.recorded(STOPPED, lambda: sorted(self._begun))  # a replay hears of it at once
             for waiter in self._waiters:
                 waiter.cancel()
@@ -327,12 +340,18 @@ class _Running:
         more = extension_of(result) if type(unit.node) is CallNode else None  # what a signal says is never a plan
         if more is None:
             return self._end(name, result)
-        return self._taken(self._turns.come(name, more))
+        self._turns.come(name, more)
+        return self._taken()
 
-    def _taken(self, extensions: list[Given]) -> list[str]:
-        """Add the nodes of extensions, or have what gave them fail; list those that wait for nothing more."""
+    def _comes(self, name: str) -> bool:
+        """Whether a node whose extension was taken before may still give it: there is it, and it has not ended."""
+        return name in self._graph.nodes and name not in self._ended
+
+    def _taken(self) -> list[str]:
+        """Add the nodes of extensions, each in its turn, or have fail what gave them; list what waits for no more."""
         freed = []
-        for name, more in extensions:
+        while (given := self._turns.take(self._comes)) is not None:
+            name, more = given
             make = partial(refusal, self._plan, more, name, self._names)
             refused: str | None = self._conductor.recorded(f"{EXTENSION}{name}", make)
             wider = self._plan
@@ -369,9 +388,9 @@ class _Running:
 
 
 def _listed(given: Any) -> list[Any]:
-    if not isinstance(given, list):
+    if not isinstance(given, LISTS):
         raise Missing(f"a map is over a list, got {given!r:.60}")
-    return given
+    return list(given)
 
 
 def _seconds(given: Any) -> float:

@@ -95,7 +95,8 @@ def _found(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
 
     if Path(subject).is_file():
         return Plan.read(subject), None
-    if Path(subject).suffix or Path(subject).name != subject:  # no run is called so
+    suffix = Path(subject).suffix[1:]  # the run that a retry has opened is called `<job>.2`
+    if (suffix and not suffix.isdecimal()) or Path(subject).name != subject:  # no run is called so
         raise click.UsageError(f"there is no file {subject}")
     asked = client(where)
     past = Past(asked.events(full_id(asked, subject)))
