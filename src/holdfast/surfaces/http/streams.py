@@ -47,9 +47,11 @@ class Hub:
         self._feeds: dict[tuple[asyncio.AbstractEventLoop, str | None], Feed] = {}
         self.seats: set[Seat] = set()
         self.dropped = 0
+        self._stopped = False
 
     def stop(self) -> None:
         """End all streams: the server is going."""
+        self._stopped = True
         for seat in list(self.seats):
             seat.end()
 
@@ -62,6 +64,8 @@ class Hub:
             )  # fmt: skip
         seat = Seat()
         self.seats.add(seat)
+        if self._stopped:
+            seat.end()  # it has waited in line behind others: its client comes back elsewhere
         return seat
 
     async def run(self, run_id: str, after: int, seat: Seat, *, events: bool) -> AsyncGenerator[bytes, None]:
