@@ -308,6 +308,22 @@ def test_the_stream_of_all_runs_tells_of_ones_own_and_no_others(app: App) -> Non
     play(story())
 
 
+def test_what_the_database_cannot_keep_is_refused_without_its_own_words(app: App) -> None:
+    """PostgreSQL says where the row would have been: so one tenant could count what the others start."""
+    name = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(1000))  # nothing that could be packed
+
+    async def story() -> None:
+        async with near(app, tokens=TOKENS) as client:
+            for field in ("queue", "idempotency_key"):
+                answer = await client.post("/api/v1/runs", json={**GREET, field: name}, headers=ACME)
+                assert answer.status_code in {201, 422}
+                assert not any(
+                    word in (answer.json().get("message") or "") for word in ("tuple", "index row", "DETAIL")
+                )
+
+    play(story())
+
+
 def test_a_stream_ends_when_its_token_is_revoked_and_tells_nothing_more(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
