@@ -357,7 +357,7 @@ class PostgresStore(LooksOn):
         try:
             return work()
         except _CANNOT_BE_KEPT as error:
-            raise _Unkeepable(str(error)) from error
+            raise _Unkeepable(_why(error)) from error
         except psycopg.OperationalError as error:
             raise StoreUnavailable(f"PostgreSQL is away: {in_a_line(error)}: check the server and the URL") from error
         except psycopg.errors.ReadOnlySqlTransaction as error:
@@ -378,6 +378,17 @@ class PostgresStore(LooksOn):
 
 class _Unkeepable(HoldfastError):
     """A value that the database cannot hold."""
+
+
+def _why(error: Exception) -> str:
+    """Say why a value cannot be held, to whoever has sent it.
+
+    What the database says besides is not for him: where a row would have been tells how much others write.
+    """
+    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
+        return "a name in it is too long for an index"
+    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return said or str(error)
 
 
 def give_way(attempt: int) -> None:

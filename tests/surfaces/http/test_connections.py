@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import json
@@ -9,6 +10,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,9 @@ import pytest
 from holdfast import App
 from holdfast.server import Limits, asgi
 from holdfast.surfaces.http import protocol
+from holdfast.surfaces.http.answers import Answer
+from holdfast.surfaces.http.calls import Call
+from holdfast.surfaces.http.probes import healthz
 from support.web import serving, small_shop, wait_until
 
 PARSERS = ["httptools", "h11"]
@@ -207,6 +212,77 @@ def test_what_comes_behind_a_body_is_no_header_and_bounded(small: App) -> None:
             assert statuses(connection, 2) == [201, 421]
         with connected(url) as connection, pytest.raises((ConnectionResetError, BrokenPipeError)):
             connection.sendall(chunked + b"X: " + b"y" * 30_000_000)
+
+
+def test_what_comes_behind_a_body_that_nobody_waited_for_is_bounded(small: App, heard: list[int]) -> None:
+    chunked = post("/api/v1/nothing", b"5\r\nhello\r\n0\r\n", b"Transfer-Encoding: chunked", length=-1)
+    with serving(asgi(small), "httptools") as url, connected(url) as connection:
+        send(connection, chunked, heard)
+        assert statuses(connection, 1) == [404]
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            connection.sendall(b"ab:cd\r\n" * 4_000_000)
+    assert heard[0] < 1_000_000
+
+
+def test_the_head_behind_a_body_that_nobody_waited_for_is_bounded_too(small: App, heard: list[int]) -> None:
+    refused = post("/api/v1/nothing", b"x" * 1000)
+    large = OK[:-2] + b"X: " + b"y" * 17_000 + b"\r\n\r\n"
+    with serving(asgi(small), "httptools") as url, connected(url) as connection:
+        send(connection, refused[:-10], heard)
+        assert statuses(connection, 1) == [404]
+        send(connection, refused[-10:] + large[:16_000], heard)
+        connection.sendall(large[16_000:] + OK)
+        assert statuses(connection, 2) == [431, 200]
+
+
+def test_a_body_is_not_read_further_than_it_is_taken(small: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large its reads are: who answers may take long, or wait for a client that does not read."""
+    service, go_on, most = asgi(small), threading.Event(), [0]
+    keep = protocol._Swift.on_body
+
+    async def held(call: Call) -> Answer:
+        await asyncio.to_thread(go_on.wait)
+        return await healthz(call)
+
+    def counted(connection: protocol._Swift, part: bytes) -> None:
+        keep(connection, part)
+        most[0] = max(most[0], len(connection.cycle.body))
+
+    monkeypatch.setattr(protocol._Swift, "on_body", counted)
+    monkeypatch.setattr(next(one for one in service._table if one.path == "/healthz"), "handler", held)
+    sent = OK[:-2] + b"Content-Length: 50000000\r\n\r\n" + b"x" * 50_000_000
+    with serving(service, "httptools") as url, connected(url) as connection:
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            connection.sendall(sent)
+        go_on.set()
+        connection.settimeout(30)
+        assert statuses(connection, 1) == [200]
+    assert most[0] < 1_000_000, "some reads' worth"
+
+
+def test_what_comes_behind_an_upgrade_is_not_read_in_half(small: App) -> None:
+    """The parser gives up the rest of the read that an upgrade comes with, and would begin anew with the next one."""
+    with serving(asgi(small), "httptools") as url, connected(url) as connection:
+        connection.sendall(OK[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + OK[:-2] + b"X: ")
+        with connection.makefile("rb") as stream:
+            told = stream.read()
+    assert told.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in told
+    assert told.count(b"HTTP/1.1") == 1
+
+
+def test_a_stream_that_waits_in_line_when_the_server_goes_does_not_keep_it(small: App, heard: list[int]) -> None:
+    stream = f"GET /api/v1/runs/{small.start('ask').id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    with contextlib.ExitStack() as stays:
+        with serving(asgi(small), "httptools") as url:
+            connection = stays.enter_context(connected(url))
+            send(connection, stream + stream, heard)
+            wait_until(lambda: b"event: run" in connection.recv(65536, socket.MSG_PEEK))
+            began = time.monotonic()
+        assert time.monotonic() - began < 4, "after 5 s it is called off"
+        with connection.makefile("rb") as told:
+            assert told.read().count(b"HTTP/1.1 200") == 2
 
 
 def test_a_small_request_leaves_nothing_for_the_garbage_collector(small: App) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import App, NotAllowed, UnknownJob, export
 from holdfast.server import asgi, token
+from holdfast.surfaces.http import tokens
 from holdfast.surfaces.http.operations import Bound
 from holdfast.surfaces.http.routes import routes
 from holdfast.surfaces.http.tokens import Token, TokenFile
@@ -302,6 +304,49 @@ def test_the_stream_of_all_runs_tells_of_ones_own_and_no_others(app: App) -> Non
         for peer in [*peers.values(), later]:
             peer.leave.set()
             await peer.task
+
+    play(story())
+
+
+def test_what_the_database_cannot_keep_is_refused_without_its_own_words(app: App) -> None:
+    """PostgreSQL says where the row would have been: so one tenant could count what the others start."""
+    name = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(1000))  # nothing that could be packed
+
+    async def story() -> None:
+        async with near(app, tokens=TOKENS) as client:
+            for field in ("queue", "idempotency_key"):
+                answer = await client.post("/api/v1/runs", json={**GREET, field: name}, headers=ACME)
+                assert answer.status_code in {201, 422}
+                assert not any(
+                    word in (answer.json().get("message") or "") for word in ("tuple", "index row", "DETAIL")
+                )
+
+    play(story())
+
+
+def test_a_stream_ends_when_its_token_is_revoked_and_tells_nothing_more(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "LOOK_SECONDS", 0.0)
+
+    async def story() -> None:
+        file = TokenFile(tmp_path / "tokens.json")
+        secrets = {name: file.create(name, "read", group="acme") for name in ("gone", "good")}
+        service = asgi(app, tokens=str(tmp_path / "tokens.json"))
+        peers = {
+            name: Peer(service, "/api/v1/stream", headers={"authorization": f"Bearer {secret}"})
+            for name, secret in secrets.items()
+        }
+        while not all(told(peer.text) for peer in peers.values()):  # its first look tells nothing
+            await app.astart(app.entry("greet").options(group="acme"), "Ada")
+            await asyncio.sleep(0.1)
+        file.revoke("gone")
+        run = await app.astart(app.entry("greet").options(group="acme"), "Ada")
+        await peers["good"].has(f'"run_id":"{run.id}"')
+        await peers["gone"].task
+        assert run.id not in peers["gone"].text
+        peers["good"].leave.set()
+        await peers["good"].task
 
     play(story())
 

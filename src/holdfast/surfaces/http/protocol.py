@@ -18,7 +18,7 @@ from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 
 from holdfast.surfaces.http.answers import DIRECT, Answer
 from holdfast.surfaces.http.limits import CLOSE, HEAD
@@ -127,6 +127,7 @@ class _Bounds(_Any):  # type: ignore[misc]  # - which of the two is known later
             return
         if answering and self._wait_in_line():
             return
+        self._look_at_body(len(data))  # one that nobody waited for, if any
         self._begin()  # a head, or what is nothing at all
         if self._head_bytes > self._bytes_max():
             if self._in_head:
@@ -226,8 +227,13 @@ class _Swift(_Bounds):
         self._unread = data[place:]
         if self._unread:
             self.flow.pause_reading()
-        else:
+        elif not self._has_enough():
             self.flow.resume_reading()
+
+    def _has_enough(self) -> bool:
+        """Whether as much of a body is kept as may be, until who answers takes it."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_complete and len(cycle.body) > HIGH_WATER_LIMIT
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -241,6 +247,14 @@ class _Swift(_Bounds):
         self.scope[HEAD] = self._bytes_before + self._head_bytes
         super().on_headers_complete()
         self.headers: Any = []  # for what comes behind a body, which is no header: it was not there when others looked
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = (
+                False  # the parser gives up the rest of a read: the next request would lack its head
+            )
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_body:  # nothing is kept of what comes behind one
+            super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
         self._had_body = True
@@ -289,16 +303,17 @@ class _Swift(_Bounds):
     def on_message_complete(self) -> None:
         self._in_body = False
         if self.cycle.response_complete:
-            self._head_bytes = 0  # it was a body's, which nobody waited for
+            # It was a body's, which nobody waited for; or of the next head, if that came with it.
+            self._bytes_before, self._head_bytes = self._bytes_before + self._head_bytes, 0
         super().on_message_complete()
 
     def _bytes_max(self) -> int:
         return DRAIN_BYTES if self._in_body else HEAD_BYTES  # of a body that was refused, so that this is heard
 
     def _look_at_body(self, size: int) -> None:
-        self._no_body_bytes = 0 if self._had_body else self._no_body_bytes + size
+        self._no_body_bytes = 0 if self._had_body or not self._in_body else self._no_body_bytes + size
         self._had_body = False
-        if self.cycle.more_body and self._no_body_bytes > HEAD_BYTES:  # trailers, or what a chunk's size is told with
+        if self._no_body_bytes > HEAD_BYTES:  # trailers, or what a chunk's size is told with
             self.transport.abort()
 
     def _wait_in_line(self) -> bool:

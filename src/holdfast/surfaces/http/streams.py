@@ -2,7 +2,7 @@
 
 Ids of a run's stream: ``e7`` is event 7, ``r7`` a record that was read when event 7 was the newest. Whoever comes
 back with one misses no event; records are latest-wins. A stream ends with its run's terminal record, when its time is
-up, or when its client leaves what was sent unread for too long.
+up, when its token is no longer good, or when its client leaves what was sent unread for too long.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import re
 from collections.abc import AsyncGenerator
 
 from holdfast.client.verbs import Client
+from holdfast.errors import HoldfastError
 from holdfast.surfaces.http.answers import SAFE, Answer, Send
 from holdfast.surfaces.http.calls import Call, Query
 from holdfast.surfaces.http.channels import Channel, Seat
 from holdfast.surfaces.http.feed import Feed
 from holdfast.surfaces.http.limits import Limits
 from holdfast.surfaces.http.problems import Problem
+from holdfast.surfaces.http.tokens import Scope as Needed
 
 __all__ = ["RUN_STREAM", "Hub", "stream_run", "stream_runs"]
 
@@ -47,9 +49,11 @@ class Hub:
         self._feeds: dict[tuple[asyncio.AbstractEventLoop, str | None], Feed] = {}
         self.seats: set[Seat] = set()
         self.dropped = 0
+        self._stopped = False
 
     def stop(self) -> None:
         """End all streams: the server is going."""
+        self._stopped = True
         for seat in list(self.seats):
             seat.end()
 
@@ -62,6 +66,8 @@ class Hub:
             )  # fmt: skip
         seat = Seat()
         self.seats.add(seat)
+        if self._stopped:
+            seat.end()  # it has waited in line behind others: its client comes back elsewhere
         return seat
 
     async def run(self, run_id: str, after: int, seat: Seat, *, events: bool) -> AsyncGenerator[bytes, None]:
@@ -161,8 +167,18 @@ class EventStream(Answer):
                 silent = ALIVE
                 async with asyncio.timeout(limits.stream_stall_seconds):
                     await send({"type": "http.response.body", "body": ALIVE, "more_body": True})
-            if self._seat.over:
+                if not self._may_stay():
+                    return
+            if self._seat.over or not (frame or self._may_stay()):
                 return
+
+    def _may_stay(self) -> bool:
+        """Whether the token that has opened the stream is still good; asked before what is new is told."""
+        try:
+            now = self._call.service.guard.admit(self._call.connection, Needed.READ)
+        except (Problem, HoldfastError):
+            return False
+        return now.group == self._call.principal.group
 
     async def _listen(self) -> None:
         """Notice that the client has left."""
