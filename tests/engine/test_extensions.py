@@ -14,7 +14,8 @@ from holdfast.plans.past import Past
 from holdfast.plans.states import Course
 from holdfast.store import Bury, Reclaim
 from holdfast.store.effects import DirectoryEffects, Effect
-from support.stories import drain, play, until
+from support.clocked import opened
+from support.stories import drain, play, quick, until
 
 
 class Racing:
@@ -365,3 +366,52 @@ def test_a_retry_calls_a_node_again_whose_extension_was_refused(app: App, kind: 
 
 async def has(app: App, run: str, node: str, kind: str = "value_recorded") -> bool:
     return any(one.type == kind and one.payload.get("node") == node for one in await app.aevents(run))
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_a_retry_after_a_deadline_does_again_what_had_failed_by_then(backend: str, tmp_path: Path) -> None:
+    app = App("p", config=quick("memory:"))
+    app._opened, clock = opened(backend, tmp_path)
+    called: list[str] = []
+
+    @app.step
+    async def note(text: str) -> str:
+        called.append(text)
+        return text
+
+    @app.step
+    async def fragile() -> str:
+        called.append("fragile")
+        if called.count("fragile") == 1:
+            raise ValueError("not today")
+        return "mended"
+
+    @app.step
+    async def replan() -> Extension:
+        called.append("replan")
+        draft = Draft()
+        draft.call("nothing" if called.count("replan") == 1 else "note", text="x", id="x")
+        return extend(draft)
+
+    plan = app.plan("p")
+    plan.call(fragile)
+    plan.call(replan)
+    plan.call(note, text="beside", id="beside")
+    plan.wait("go", id="go")
+
+    async def story() -> None:
+        run = await plan.options(deadline=3600).astart()
+        await drain(app)
+        assert sorted(called) == ["beside", "fragile", "replan"]
+        clock.move(4000)
+        await drain(app)
+        assert (await app.aget(run.id)).status == "timeout"
+        await app.aretry(run.id, actor="ann", reason="there is time again")
+        await app.asignal(f"{run.id}.2", "go")
+        await drain(app)
+        assert await app.aoutcome(f"{run.id}.2") == {"beside": "beside", "fragile": "mended", "go": None, "x": "x"}
+        assert sorted(called) == ["beside", "fragile", "fragile", "replan", "replan", "x"]
+        assert await app.averify() == {}
+        await app.aclose()
+
+    play(story())

@@ -15,6 +15,7 @@ hash's place, and inside a plan the id of its node does.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -33,6 +34,8 @@ __all__ = ["Failure", "Replay", "Success"]
 
 
 PATIENCE_PARTS = 10  # in which patience is had: while the whole process stands still, one passes, and not all
+_NUMBER = re.compile(r"(?<!#)#\d+\Z")  # of a call among equals
+EXTENSION = "extension:"  # how the names of values begin that say what was decided of an extension of a plan
 OF_A_RUN = "run:"  # how the names of values begin that hold for one run and not for the next
 _HISTORY = frozenset(kind.value for kind in HistoryEvent)
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # what a branch has asked for so far, in one number
@@ -129,8 +132,18 @@ class Replay:
                 self.held[event.payload.get("node") or ""] += 1
             self._forgive()
         elif event.type == JobEvent.FAILED:
-            self._ended_by = event.payload.get("nodes") or []
+            self._ended_by = event.payload.get("nodes") or self._failed_of_plan()
             self.values = {name: value for name, value in self.values.items() if not name.startswith(OF_A_RUN)}
+
+    def _failed_of_plan(self) -> list[str]:
+        """List what of a plan had failed when something else ended its run, a deadline perhaps: no code caught it."""
+        if self.plan is None:
+            return []
+        failed = [node for node, outcome in self._outcomes.items() if isinstance(outcome, Failure)]
+        refused = {name.removeprefix(EXTENSION) for name in self.values if name.startswith(EXTENSION)}
+        refused -= {name.removeprefix(EXTENSION) for name, why in self.values.items() if why is None}
+        calls = {_NUMBER.sub("", node) for node in self._outcomes}
+        return failed + [node for node in calls if node.partition(":")[2] in refused]
 
     def _forgive(self) -> None:
         """An operator has the job tried again: what it failed of is called again, and has all its retries (R4)."""
@@ -152,7 +165,7 @@ class Replay:
             return False
         self.take(newest)
         self._seen[node] += 1
-        self.values.pop(f"extension:{node.rpartition(':')[2]}", None)
+        self.values.pop(f"{EXTENSION}{node.partition(':')[2]}", None)
         return True
 
     def _read_call(self, event: Event, payload: dict[str, Any], node: str) -> None:

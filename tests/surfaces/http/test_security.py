@@ -245,6 +245,9 @@ def test_what_is_done_with_a_token_is_recorded_under_its_name(small: App) -> Non
         async with near(small, tokens=[token(SECRET, name="ana")]) as client:
             answer = await client.post(f"/api/v1/runs/{run.id}/retry", json={"reason": "x"}, headers=bearer(SECRET))
             assert answer.status_code == 201
+            forged = {"reason": "x", "actor": "token:bob"}
+            answer = await client.post(f"/api/v1/runs/{run.id}/cancel", json=forged, headers=bearer(SECRET))
+            assert answer.status_code == 422, "another's name is not taken"
         assert (await small.aevents(run.id))[-1].payload["actor"] == "token:ana"
 
     play(story())

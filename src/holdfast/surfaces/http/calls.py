@@ -16,7 +16,7 @@ from holdfast.errors import InvalidArguments, UnknownJob
 from holdfast.surfaces.http.answers import Receive, Scope
 from holdfast.surfaces.http.limits import Limits, check_json, read_body, whole_body
 from holdfast.surfaces.http.problems import Problem
-from holdfast.surfaces.http.security import HEADS, Principal
+from holdfast.surfaces.http.security import HEADS, TOKEN, Principal
 
 if TYPE_CHECKING:
     from holdfast.surfaces.http.service import Service
@@ -84,7 +84,13 @@ class Call:
         return name
 
     def actor(self, given: str | None) -> str:
-        """Who is recorded as having done this."""
+        """Who is recorded as having done this.
+
+        Raises:
+            InvalidArguments: a name that stands for a token, and for another than the one that was sent.
+        """
+        if given and given.startswith(TOKEN) and given != self.principal.actor:
+            raise InvalidArguments("actor", f"names that begin with {TOKEN} are of tokens, and another was sent")
         return given or self.principal.actor
 
     async def owns(self, run_id: str) -> bool:

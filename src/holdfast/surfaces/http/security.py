@@ -18,9 +18,10 @@ from holdfast.surfaces.http.answers import Scope as Connection
 from holdfast.surfaces.http.problems import Problem
 from holdfast.surfaces.http.tokens import Keyring, Scope
 
-__all__ = ["HEADS", "Guard", "Principal", "is_loopback"]
+__all__ = ["HEADS", "TOKEN", "Guard", "Principal", "is_loopback"]
 
 HEADS = "holdfast.heads"  # where a request's headers stand, by name
+TOKEN = "token:"  # noqa: S105 - and its name: who did what was done with it
 SEEN_MAX = 64
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -90,7 +91,7 @@ class Guard:
                 403, "forbidden", f"this needs the scope {needed.name.lower()}, the token has {scope.name.lower()}",
                 "use a token with a wider scope",
             )  # fmt: skip
-        return Principal(f"token:{found.name}", scope, found.group)
+        return Principal(f"{TOKEN}{found.name}", scope, found.group)
 
     def _neighbour(self, connection: Connection) -> Principal:
         client = connection.get("client")
