@@ -514,3 +514,44 @@ def test_a_draft_that_holds_what_no_file_could_is_refused_when_it_is_started() -
 def test_json_that_nests_too_deep_is_refused() -> None:
     with pytest.raises(InvalidPlan, match="it is no JSON"):
         Plan.from_json("[" * 100_000)
+
+
+def test_references_of_a_map_and_of_cases_are_checked_as_others_are() -> None:
+    app = App("shop", "memory:")
+
+    @app.step
+    async def rows() -> list[int]:
+        return [1]
+
+    @app.step
+    async def show(value: int) -> int:
+        return value
+
+    def found(*nodes: dict[str, Any], **given: Any) -> list[str]:
+        return problems(Plan.from_dict({"name": "p", "nodes": list(nodes), **given}), app.names())
+
+    def mapped(over: Any, value: Any) -> dict[str, Any]:
+        return {"id": "m", "kind": "map", "over": over, "call": "show", "args": {"value": value}}
+
+    item, gives = {"$ref": "item"}, {"id": "rows", "kind": "call", "call": "rows"}
+    assert found(mapped([1, 2], item)) == []
+    assert found(mapped([1], {"$ref": "index"})) == []
+    assert found(mapped([1, "a"], item)) == ["m.args.value: an item does not fit: Expected `int`, got `str`"]
+    assert found(mapped([1], {"$ref": "index.x.y"})) == ["m.args.value: index.x.y refers to a part that int has not"]
+    assert found(gives, mapped({"$ref": "rows"}, {"$ref": "item.x"})) == [
+        "m.args.value: item.x refers to a part that int has not"
+    ]
+    assert found(mapped({"$ref": "input.r"}, item), input={"r": {"default": 5}}) == [
+        "m.over: the default of input.r does not fit: Expected `array`, got `int`"
+    ]
+    assert found(mapped({"$ref": "input.r"}, item), input={"r": {"default": [1]}}) == []
+    choice = {
+        "id": "c",
+        "kind": "choice",
+        "value": {"$ref": "rows"},
+        "cases": [{"equals": {"$ref": "rows"}, "then": []}],
+    }
+    assert found(gives, choice) == [
+        "c.cases[0].equals: a case compares with what stands there, and fills no reference in"
+    ]
+    app.close()

@@ -95,7 +95,7 @@ class _Check:
             for place, said in self._node(node):
                 yield f"{node.id}{'.' if place else ''}{place}: {said}"
         if not isinstance(self._plan.output, msgspec.UnsetType):
-            yield from (f"output: {said}" for said in self._references(self._plan.output, in_map=False))
+            yield from (f"output: {said}" for said in self._references(self._plan.output))
         circle = Graph(self._plan.nodes).circle()
         if circle:
             named = circle if len(circle) <= CIRCLE_MAX else [*circle[: CIRCLE_MAX - 2], "…", circle[-1]]
@@ -128,9 +128,9 @@ class _Check:
         match node:
             case CallNode():
                 yield from self._options(node)
-                yield from self._called(node, node.call, "call", in_map=False)
+                yield from self._called(node, node.call, "call")
             case JobNode():
-                yield from self._called(node, node.job, "job", in_map=False)
+                yield from self._called(node, node.job, "job")
             case MapNode():
                 yield from self._options(node)
                 yield from self._map(node)
@@ -141,31 +141,38 @@ class _Check:
                     yield "key", f"a signal's key is text and does not begin with holdfast:, got {key!r}"
             case SleepNode():
                 refs = list(references(node.duration))
-                yield from (("duration", said) for said in self._references(node.duration, in_map=False))
+                yield from (("duration", said) for said in self._references(node.duration))
                 yield from [] if refs else _duration("duration", node.duration, needed=True)
             case ChoiceNode():
                 yield from self._choice(node)
 
     def _map(self, node: MapNode) -> Iterator[tuple[str, str]]:
-        yield from (("over", said) for said in self._references(node.over, in_map=False))
+        yield from (("over", said) for said in self._references(node.over))
         if not isinstance(node.over, list) and not list(references(node.over)):
             yield "over", f"it is a list, or a reference to one, got {node.over!r:.60}"
         elif self._item(node) is None:
             yield "over", f"it is a list, and {self._said(node.over)} gives {kinds.described(self._given(node.over))}"
+        yield from (("over", said) for said in self._default(node.over, list))
         if node.limit is not None and node.limit < 1:
             yield "limit", f"at least one item is worked on at once, got {node.limit}"
         if (node.call is None) == (node.job is None):
             yield "", "a map has a call or a job, and not both"
         elif node.call is not None:
-            yield from self._called(node, node.call, "call", in_map=True)
+            yield from self._called(node, node.call, "call")
         elif node.job is not None:
-            yield from self._called(node, node.job, "job", in_map=True)
+            yield from self._called(node, node.job, "job")
 
     def _choice(self, node: ChoiceNode) -> Iterator[tuple[str, str]]:
-        yield from (("value", said) for said in self._references(node.value, in_map=False))
+        yield from (("value", said) for said in self._references(node.value))
         for place, case in enumerate(node.cases):
             if len(case.tests()) != 1:
                 yield f"cases[{place}]", "a case has one of equals, any_of, above and below"
+            for test in case.tests():
+                if list(references(getattr(case, test))):
+                    yield (
+                        f"cases[{place}].{test}",
+                        "a case compares with what stands there, and fills no reference in",
+                    )
         for other in node.named():
             if other not in self._nodes:
                 yield "cases", self._unknown("node", other, self._nodes)
@@ -182,11 +189,10 @@ class _Check:
         if found is not None and node.on_doubt is not None and not found.tool:
             yield "on_doubt", f"{found.name} is a step, which may run again: only tools are in doubt"
 
-    def _called(
-        self, node: CallNode | JobNode | MapNode, name: str, kind: str, *, in_map: bool
-    ) -> Iterator[tuple[str, str]]:
+    def _called(self, node: CallNode | JobNode | MapNode, name: str, kind: str) -> Iterator[tuple[str, str]]:
+        within = node if isinstance(node, MapNode) else None
         for argument, value in node.args.items():
-            yield from ((f"args.{argument}", said) for said in self._references(value, in_map=in_map))
+            yield from ((f"args.{argument}", said) for said in self._references(value, within))
         if self._names is None:
             return
         known: Mapping[str, Call[..., Any] | JobFunction[..., Any]]
@@ -218,6 +224,10 @@ class _Check:
                 yield f"args.{argument}", wrong
             return
         yield from ((f"args.{argument}", said) for said in self._default(value, hint))
+        if isinstance(node, MapNode) and value == {REF: "item"} and isinstance(node.over, list):
+            plain = (one for one in node.over if not list(references(one)) and not list(malformed(one)))
+            misfits = (said for one in plain if (said := kinds.value_fits(one, hint)) is not None)
+            yield from ((f"args.{argument}", f"an item does not fit: {said}") for said in islice(misfits, 1))
         gives = self._given(value, node if isinstance(node, MapNode) else None)
         takes = kinds.type_of(hint)
         if not kinds.fits(gives, takes):
@@ -240,7 +250,7 @@ class _Check:
         if wrong is not None:
             yield f"the default of input.{name} does not fit: {wrong}"
 
-    def _references(self, value: Any, *, in_map: bool) -> Iterator[str]:
+    def _references(self, value: Any, within: MapNode | None = None) -> Iterator[str]:
         yield from malformed(value)
         for ref in dict.fromkeys(references(value)):
             name, _, path = ref.partition(".")
@@ -249,8 +259,11 @@ class _Check:
                 if argument not in self._plan.input:
                     yield f"{ref} refers to an input that there is not{_near(argument, self._plan.input)}"
             elif name in {"item", "index"}:
-                if not in_map:
+                one = inspect.IntType() if name == "index" else self._item(within) if within is not None else None
+                if within is None:
                     yield f"{ref} means something in the arguments of a map only"
+                elif kinds.inside(one or kinds.ANY, path) is None:
+                    yield f"{ref} refers to a part that {kinds.described(one or kinds.ANY)} has not"
             elif name not in self._nodes:
                 yield f"{ref} refers to a node that there is not{_near(name, self._nodes)}"
             elif kinds.inside(self._output(name), path) is None:
