@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -69,16 +70,16 @@ def served(target: Path | str, url: str, *options: str, **environment: str) -> I
 @contextmanager
 def serving(service: Service, parser: str = "auto") -> Iterator[str]:
     """Serve an application from a thread of this process; where."""
-    socket = listening.listen("127.0.0.1", 0)
+    listener = listening.listen("127.0.0.1", 0)
     server = listening.server(service, parser)
-    thread = threading.Thread(target=lambda: server.run(sockets=[socket]))
+    thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
-        socket.close()
+        listener.close()
 
 
 def jobs(app: App) -> App:
@@ -124,3 +125,14 @@ def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[Any] | None 
         assert time.monotonic() < end
         assert process is None or process.poll() is None
         time.sleep(0.01)
+
+
+def statuses(connection: socket.socket, count: int) -> list[int]:
+    """Read so many answers from a connection; their status."""
+    found = []
+    with connection.makefile("rb") as stream:
+        for _ in range(count):
+            found.append(int(stream.readline().split()[1]))
+            heads = dict(line.lower().split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
+            stream.read(int(heads[b"content-length"]))
+    return found

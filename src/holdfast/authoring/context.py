@@ -14,7 +14,10 @@ from holdfast.errors import NotInsideJob
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Call, JobFunction
 
-__all__ = ["Conductor", "Place", "Suspended", "conductor", "current", "external", "place"]
+__all__ = ["EXTENSION", "Conductor", "Place", "Suspended", "conductor", "current", "external", "place"]
+
+# A value of this name, and the id of a node behind it: what was decided of that node's extension; None, or why not.
+EXTENSION = "extension:"
 
 
 class Suspended(BaseException):

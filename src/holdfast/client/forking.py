@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.authoring.context import EXTENSION
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.signature import fingerprint, named
 from holdfast.authoring.signature import payload as kept
@@ -28,7 +29,6 @@ from holdfast.journal import Journal
 from holdfast.machines import Event, HistoryEvent
 from holdfast.plans.building import Draft
 from holdfast.plans.checking import Names, checked, problems
-from holdfast.plans.extending import EXTENSION
 from holdfast.plans.graph import values_of
 from holdfast.plans.model import MapNode, Plan, references
 from holdfast.plans.past import Begun, Ended, Past

@@ -24,7 +24,7 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.authoring.context import place
+from holdfast.authoring.context import EXTENSION, place
 from holdfast.authoring.signature import fingerprint
 from holdfast.machines import Event, HistoryEvent, JobEvent
 from holdfast.machines.course import DEADLINE
@@ -35,7 +35,6 @@ __all__ = ["Failure", "Replay", "Success"]
 
 PATIENCE_PARTS = 10  # in which patience is had: while the whole process stands still, one passes, and not all
 _NUMBER = re.compile(r"(?<!#)#\d+\Z")  # of a call among equals
-EXTENSION = "extension:"  # how the names of values begin that say what was decided of an extension of a plan
 OF_A_RUN = "run:"  # how the names of values begin that hold for one run and not for the next
 _HISTORY = frozenset(kind.value for kind in HistoryEvent)
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # what a branch has asked for so far, in one number
@@ -140,8 +139,8 @@ class Replay:
         if self.plan is None:
             return []
         failed = [node for node, outcome in self._outcomes.items() if isinstance(outcome, Failure)]
-        refused = {name.removeprefix(EXTENSION) for name in self.values if name.startswith(EXTENSION)}
-        refused -= {name.removeprefix(EXTENSION) for name, why in self.values.items() if why is None}
+        decided = {name.removeprefix(EXTENSION): why for name, why in self.values.items() if name.startswith(EXTENSION)}
+        refused = {name for name, why in decided.items() if why is not None}
         calls = {_NUMBER.sub("", node) for node in self._outcomes}
         return failed + [node for node in calls if node.partition(":")[2] in refused]
 

@@ -15,14 +15,12 @@ from collections import deque
 from collections.abc import Callable, Container
 from typing import Any
 
-from holdfast.authoring.context import Conductor
+from holdfast.authoring.context import EXTENSION, Conductor
 from holdfast.errors import InvalidPlan
 from holdfast.plans.checking import Names, problems
 from holdfast.plans.model import MORE, ChoiceNode, Plan
 
-__all__ = ["EXTENSION", "Turns", "in_words", "refusal", "widened"]
-
-EXTENSION = "extension:"  # and the id of its node: what was decided, None or why it was refused
+__all__ = ["Turns", "in_words", "refusal", "widened"]
 
 Given = tuple[str, dict[str, Any]]  # the id of a node, and the plan by which it extends its own
 

@@ -20,12 +20,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.context import Conductor, Place, current, place
+from holdfast.authoring.context import EXTENSION, Conductor, Place, current, place
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
 from holdfast.plans.calling import Calling
 from holdfast.plans.checking import Names
-from holdfast.plans.extending import EXTENSION, Turns, in_words, refusal, widened
+from holdfast.plans.extending import Turns, in_words, refusal, widened
 from holdfast.plans.graph import LISTS, Graph, Missing, dig, filled
 from holdfast.plans.model import (
     CallNode,

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from holdfast.authoring.context import EXTENSION
 from holdfast.errors import InvalidPlan
 from holdfast.plans.checking import checked
-from holdfast.plans.extending import EXTENSION, widened
+from holdfast.plans.extending import widened
 from holdfast.plans.graph import Graph, Missing, dig, filled
 from holdfast.plans.model import CallNode, ChoiceNode, JobNode, MapNode, Node, Plan, SleepNode, extension_of
 from holdfast.plans.past import Ended, Past

@@ -22,7 +22,7 @@ from holdfast.surfaces.http import protocol
 from holdfast.surfaces.http.answers import Answer
 from holdfast.surfaces.http.calls import Call
 from holdfast.surfaces.http.probes import healthz
-from support.web import serving, small_shop, wait_until
+from support.web import serving, small_shop, statuses, wait_until
 
 PARSERS = ["httptools", "h11"]
 OK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -69,17 +69,6 @@ def creation(name: str) -> bytes:
 def connected(url: str) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=30) as connection:
         yield connection
-
-
-def statuses(connection: socket.socket, count: int) -> list[int]:
-    """Read so many answers."""
-    found = []
-    with connection.makefile("rb") as stream:
-        for _ in range(count):
-            found.append(int(stream.readline().split()[1]))
-            heads = dict(line.lower().split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
-            stream.read(int(heads[b"content-length"]))
-    return found
 
 
 @pytest.mark.parametrize("name", PARSERS)

@@ -21,7 +21,7 @@ from holdfast.surfaces.http import listening, protocol
 from holdfast.surfaces.http.limits import check_json
 from holdfast.surfaces.http.problems import Problem
 from support.stories import play
-from support.web import JSON, Served, near, served, serving, small_shop
+from support.web import JSON, Served, near, served, serving, small_shop, statuses
 
 TARGET = Path(__file__).parents[2] / "support" / "streaming_shop.py"
 MIB = 1024 * 1024
@@ -239,18 +239,12 @@ def test_a_head_that_is_too_large_is_refused_before_it_is_kept(small: App, name:
             assert httpx.get(f"{url}/healthz", timeout=60).status_code == 200
 
 
-def statuses(url: str, pieces: list[bytes], count: int) -> list[int]:
+def answered(url: str, pieces: list[bytes], count: int) -> list[int]:
     """Send pieces over one connection, and read so many answers."""
-    found = []
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60) as connection:
         for piece in pieces:
             connection.sendall(piece)
-        with connection.makefile("rb") as stream:
-            for _ in range(count):
-                found.append(int(stream.readline().split()[1]))
-                heads = dict(line.lower().split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
-                stream.read(int(heads[b"content-length"]))
-    return found
+        return statuses(connection, count)
 
 
 OK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -267,9 +261,9 @@ TOO_MUCH = {
 def test_what_is_too_large_is_refused_wherever_it_stands_among_requests(small: App, name: str, what: str) -> None:
     status, sent = TOO_MUCH[what]
     with serving(asgi(small, limits=Limits(body_bytes=200)), name) as url:
-        assert statuses(url, [sent], 1) == [status]
-        assert statuses(url, [OK, sent[:40], sent[40:]], 2) == [200, status]
-        assert statuses(url, [OK + sent, OK], 3) == [200, status, 200]
+        assert answered(url, [sent], 1) == [status]
+        assert answered(url, [OK, sent[:40], sent[40:]], 2) == [200, status]
+        assert answered(url, [OK + sent, OK], 3) == [200, status, 200]
 
 
 @pytest.mark.parametrize("name", ["httptools", "h11"])

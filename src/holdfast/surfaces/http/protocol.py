@@ -246,14 +246,11 @@ class _Swift(_Bounds):
         # More than its own, if it came with others or with a body.
         self.scope[HEAD] = self._bytes_before + self._head_bytes
         super().on_headers_complete()
-        self.headers: Any = []  # for what comes behind a body, which is no header: it was not there when others looked
-        if self.parser.should_upgrade():
-            self.cycle.keep_alive = (
-                False  # the parser gives up the rest of a read: the next request would lack its head
-            )
+        if self.parser.should_upgrade():  # the parser gives up the rest of a read: the next would lack its head
+            self.cycle.keep_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_body:  # nothing is kept of what comes behind one
+        if not self._in_body:  # what comes behind one is no header: it was not there when others looked
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
