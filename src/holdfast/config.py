@@ -43,7 +43,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         inline_retry_seconds: a retry that is due sooner waits in the worker; a later one is kept in the store.
         park_seconds: a wait that is longer is shown as parked.
         gate_park_seconds: a call whose gate opens later than this gives its job's slot back until then.
-        replay_patience_seconds: how long a new call waits for the recorded ones of other branches to be asked for.
         idle_seconds: a worker that runs until it is idle still waits for what is due within this time.
         max_attempts: crashes after which a job is given up as poison.
         payload_bytes_max: arguments, results and signals with more bytes of JSON than this are refused.
@@ -68,7 +67,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     inline_retry_seconds: float = 5.0
     park_seconds: float = 60.0
     gate_park_seconds: float = 5.0
-    replay_patience_seconds: float = 1.0
     idle_seconds: float = 10.0
     max_attempts: int = 5
     payload_bytes_max: int = 1_048_576

@@ -68,6 +68,7 @@ class Journal:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._loop = asyncio.get_running_loop()  # code of a job, which writes too, runs on a loop of its own
         self._waiting: list[_Asked | Writer] = []
         self._last: tuple[Callable[[], Command | None], asyncio.Future[Any]] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -78,7 +79,7 @@ class Journal:
 
     def enqueue(self, command: Command) -> asyncio.Future[Any]:
         """Carry out a command with the next batch; the future has its answer or its refusal."""
-        asked = _Asked(command, asyncio.get_running_loop().create_future())
+        asked = _Asked(command, self._loop.create_future())
         self._put(asked)
         return asked.future
 
@@ -88,7 +89,7 @@ class Journal:
         Who asks again before that gets the same future. Its answer is None if nothing was made after all.
         """
         if self._last is None:
-            self._last = make, asyncio.get_running_loop().create_future()
+            self._last = make, self._loop.create_future()
             self._begin()
         return self._last[1]
 
@@ -117,7 +118,7 @@ class Journal:
 
     def _begin(self) -> None:
         if self._draining is None:
-            self._draining = asyncio.get_running_loop().create_task(self._drain())
+            self._draining = self._loop.create_task(self._drain())
 
     async def _drain(self) -> None:
         try:

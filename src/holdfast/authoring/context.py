@@ -5,16 +5,32 @@ Code inside a job finds its conductor through a context variable, which tasks an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from holdfast.errors import NotInsideJob
 
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Call, JobFunction
 
-__all__ = ["EXTENSION", "Conductor", "Place", "Suspended", "conductor", "current", "external", "place"]
+__all__ = [
+    "EXTENSION",
+    "Conductor",
+    "Place",
+    "Submitter",
+    "Suspended",
+    "code_count",
+    "conductor",
+    "current",
+    "external",
+    "job_thread",
+    "on_worker_loop",
+    "place",
+]
+
+T = TypeVar("T")
 
 # A value of this name, and the id of a node behind it: what was decided of that node's extension; None, or why not.
 EXTENSION = "extension:"
@@ -39,6 +55,9 @@ class Place(NamedTuple):
     leave: Callable[[], None] | None = None
 
 
+Submitter = Callable[[str], Coroutine[Any, Any, str]]  # does something under an id, so that doing it twice is once
+
+
 class Conductor(Protocol):
     """Runs a job's code: calls its steps, keeps its results, lets it wait."""
 
@@ -51,6 +70,18 @@ class Conductor(Protocol):
 
     async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Start another job as a child, or find the one that was started, and wait for its result."""
+        ...
+
+    async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
+        """Start a run that is not waited for, once: `submit` does so under an id; the id."""
+        ...
+
+    async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
+        """Send a signal to another job, once: `send` does so under an id; what became of it."""
+        ...
+
+    async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await something of the worker's loop, from the code's own."""
         ...
 
     async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts, which a timeout of the loop is not
@@ -97,6 +128,31 @@ class Conductor(Protocol):
 conductor: ContextVar[Conductor | None] = ContextVar("holdfast_conductor", default=None)
 place: ContextVar[Place | None] = ContextVar("holdfast_place", default=None)  # inside a node of a plan
 external: ContextVar[tuple[str, int] | None] = ContextVar("holdfast_external", default=None)  # (key, attempt)
+job_thread: ContextVar[Any] = ContextVar("holdfast_job_thread", default=None)  # the thread of a job's code that this is
+
+
+class CodeCount:
+    """How many jobs have their code running in this process."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+
+
+code_count = CodeCount()
+
+
+def on_worker_loop(method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """Have an async method run on the worker's loop when the code of a job calls it, which runs on a loop of its own."""
+
+    @functools.wraps(method)
+    async def bridged(*args: Any, **kwargs: Any) -> T:
+        running = conductor.get()
+        if running is None:
+            return await method(*args, **kwargs)
+        done: T = await running.outside(method(*args, **kwargs))
+        return done
+
+    return bridged
 
 
 def current() -> Conductor:

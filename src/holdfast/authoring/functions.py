@@ -10,17 +10,19 @@ job every such call just returns its value, also that of an ``async`` function.
 from __future__ import annotations
 
 import inspect
+import threading
+from asyncio import _get_running_loop
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.authoring.context import conductor
+from holdfast.authoring.context import code_count, conductor, external
 from holdfast.authoring.gating import amounts
 from holdfast.authoring.secrets import Vault
 from holdfast.authoring.signature import Signature, named, payload
 from holdfast.durations import seconds
-from holdfast.errors import InvalidArguments
+from holdfast.errors import InvalidArguments, NotRecorded
 
 if TYPE_CHECKING:
     from holdfast.ready import Gate
@@ -99,6 +101,8 @@ class Call(Generic[P, R]):
         """Call it: through the conductor inside a job, directly outside."""
         running = conductor.get()
         if running is None:
+            if self.tool:
+                _see_that_it_is_recorded(self.name)
             return self.function(*args, **kwargs)
         outcome: Any = running.call(self, args, dict(kwargs))
         return outcome if running.in_loop() else running.from_thread(outcome)  # type: ignore[no-any-return]  # - what it is, the function says
@@ -215,6 +219,19 @@ class JobFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<job {self.plugin}.{self.name}>"
+
+
+def _see_that_it_is_recorded(name: str) -> None:
+    """See that a tool that is called as a plain function is not a part of a job's work (E15).
+
+    Raises:
+        NotRecorded: it is called in a step, or in a thread of its own while jobs run in this process.
+    """
+    if external.get() is not None:
+        raise NotRecorded(name, "inside a step or another tool")
+    foreign = threading.current_thread() is not threading.main_thread() and _get_running_loop() is None
+    if foreign and code_count.jobs:
+        raise NotRecorded(name, "in a thread that Holdfast did not start, while jobs run in this process")
 
 
 def _options(chosen: dict[str, Any]) -> Options:

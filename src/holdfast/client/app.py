@@ -10,10 +10,12 @@ import asyncio
 import builtins
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.authoring.context import conductor, on_worker_loop
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import fingerprint, own
@@ -89,9 +91,16 @@ class App(Planning, StoreLimits, StoreGates, Forking):
             made = await enlisting.astart(self._relative(function, args, kwargs), self.url, given)
             return RunHandle(self, made, function)
         plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
-        submit = self.submission(function, new_id(), plain, await self._moment(function))
-        submitted = await self._journal().write(submit)
-        return RunHandle(self, submitted.job, function)
+        running = conductor.get()
+        if running is not None:  # job code: recorded, and done once (E15)
+            name = await running.start_run(function, plain, partial(self._submitted, function, plain))
+        else:
+            name = await self._submitted(function, plain, new_id())
+        return RunHandle(self, name, function)
+
+    async def _submitted(self, function: JobFunction[..., Any], plain: dict[str, Any], name: str) -> str:
+        submit = self.submission(function, name, plain, await self._moment(function))
+        return str((await self._journal().write(submit)).job)
 
     def _relative(self, function: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submit:
         """Put together a command whose times are seconds from a moment that is not known yet."""
@@ -278,8 +287,15 @@ class App(Planning, StoreLimits, StoreGates, Forking):
     ) -> str:
         """Send a signal; what became of it: delivered, kept, repeat or too_late."""
         plain = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
-        command = SendSignal(job_of_run(run_id)[0], own("signal", key), plain, id or new_id())
-        return str((await self._journal().write(command)).outcome)
+        job, key = job_of_run(run_id)[0], own("signal", key)
+
+        async def send(name: str) -> str:
+            return str((await self._journal().write(SendSignal(job, key, plain, id or name))).outcome)
+
+        running = conductor.get()
+        if running is not None:  # job code: recorded, and done once (E15)
+            return await running.send_signal({"job": job, "key": key, "payload": plain}, send)
+        return await send(new_id())
 
     async def acancel(self, run_id: str, reason: str | None = None, *, actor: str | None = None) -> RunRecord:
         """Ask a run to cancel; at once if nobody runs it."""
@@ -398,3 +414,11 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         if (found := self._journals.get(loop)) is None:
             found = self._journals[loop] = Journal(self._store())
         return found
+
+
+# Job code runs on a loop of its own, on which the store was not opened. What is started or signalled there is recorded.
+for _verb in (
+    "acreate", "afork", "aget", "apage", "aoutcome", "aevents", "aexports", "aexplain", "astats", "averify", "aevidence",
+    "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve", "agrant", "apurge", "aevict",
+):  # fmt: skip
+    setattr(App, _verb, on_worker_loop(getattr(App, _verb)))

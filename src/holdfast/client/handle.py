@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
+from holdfast.authoring.context import on_worker_loop
 from holdfast.authoring.functions import JobFunction
 from holdfast.errors import RunCanceled, RunFailed, RunTimedOut
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord, RunStatus
@@ -39,6 +40,7 @@ class RunHandle:
         """Read its job's events."""
         return await self._client.aevents(self.id)
 
+    @on_worker_loop
     async def aresult(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - the name users know
         """Wait for its end and return what the job returned.
 

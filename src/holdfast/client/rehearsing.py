@@ -26,4 +26,4 @@ async def rehearse(app: App, events: Sequence[Event]) -> Rehearsed:
     if function is None:
         known = [".".join(name) for name in app.entries]
         raise UnknownEntry(f"{said.get('plugin')}.{said.get('entry')}", known)
-    return await Rehearsal(events, function, app.config.replay_patience_seconds).run()
+    return await Rehearsal(events, function).run()

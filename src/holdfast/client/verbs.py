@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from holdfast.authoring.context import conductor
 from holdfast.client.limiting import LimitVerbs
 from holdfast.client.portal import Portal
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
@@ -304,7 +305,11 @@ class Client(LimitVerbs):
     # Machinery
 
     def block(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run something on the client's own loop and wait for it."""
+        """Run something on the client's own loop and wait for it; in a thread of a job, on that of its code."""
+        running = conductor.get()
+        if running is not None and not running.in_loop():
+            done: T = running.from_thread(coroutine)
+            return done
         with self._opening:
             if self._portal is None:
                 self._portal = Portal(self._client_name)

@@ -4,40 +4,43 @@ The attempt does not stop after each write. It runs on while its writes are unde
 do is let the outside see anything that is not durable yet: before a tool is called, before a child is started, before
 its result counts, everything until then is.
 
+The code runs on a loop of its own (`job_code`, `job_loop`). Steps, tools and everything else run on the worker's loop.
+
 An attempt ends in exactly one of these ways, and writes at most one event for it:
 
 - the code returned or raised: job_completed, job_failed, or job_requeued for a retry;
-- it waits, was paused, or retries much later: its code is unwound and job_waiting or job_requeued is written;
+- it waits, was paused, or retries much later: its code is closed and job_waiting or job_requeued is written;
 - it was cancelled or its deadline passed: the code sees a cancellation, may clean up, and is ended after a grace time;
-- the worker stops: job_requeued, neither a failure nor a cancel;
+- the worker stops: the code is closed, and job_requeued is written, neither a failure nor a cancel;
 - its lease is lost: nothing is written any more, whatever the code still does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from functools import cached_property
 from typing import Any
 
-from holdfast.authoring.context import Suspended, conductor, place
+from holdfast.authoring.context import Submitter, Suspended, code_count, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reporting import reporter
 from holdfast.config import Config
 from holdfast.engine import verdict
-from holdfast.engine.bridge import Bridge
 from holdfast.engine.budget import Spending
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
-from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.host import Host
+from holdfast.engine.job_code import JobCode
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.products import Producer
-from holdfast.engine.replay import Replay
+from holdfast.engine.replay import Ended, Replay
 from holdfast.engine.threads import escaped
 from holdfast.engine.values import Values
 from holdfast.engine.verdict import Written
@@ -51,10 +54,11 @@ from holdfast.store.effects import EffectStore
 __all__ = ["Attempt"]
 
 UNWINDING_SECONDS = 0.01  # code that catches its end and asks again and again gets slow answers, and starves nobody
-_PARTS = {"_calls", "_children", "waits", "outcomes", "deliveries", "products", "budget"}
+_PARTS = {"_calls", "_children", "waits", "outcomes", "products", "budget"}
+_ENDS = frozenset({JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 
 
-class Attempt(Ledger, Bridge, Producer, Spending, Values):
+class Attempt(Ledger, Producer, Spending, Values):
     """Runs one claimed job; the `Conductor` that its code talks to."""
 
     def __init__(
@@ -84,7 +88,7 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
         self.executor = executor
         self._effects = effects
         self._submission = children
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.under_way: set[asyncio.Task[Any]] = set()  # calls that are driven on the worker's loop
         self._intent: Written | None = None
         self._over = False
         self._why: str | None = None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
@@ -107,7 +111,7 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
 
     @cached_property
     def waits(self) -> Waits:
-        """Where its code waits."""
+        """Where it waits."""
         return Waits(self)
 
     @cached_property
@@ -115,42 +119,149 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
         """Where the outcomes of its calls go."""
         return Outcomes(self, self._effects)
 
-    @cached_property
-    def deliveries(self) -> Deliveries:
-        """What ends its waits while it goes on."""
-        return Deliveries(self)
-
     # The life of an attempt
 
     def start(self, host: Host) -> None:
-        """Begin to run the code. What follows comes by callbacks: a job costs one task, its code's."""
+        """Begin to run the code. What follows comes by callbacks."""
         self._host = host
-        self.cross()
+        self.loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self.code = JobCode(self, self.job, self.replay, self.loop, self.executor)
         self._timer = self._deadline_timer()
-        self._context = contextvars.copy_context()
-        self._context.run(revealed.set, Revealed())  # what its code will have seen of secrets
-        self._main = self.loop.create_task(self._code(), context=self._context)
-        self._main.add_done_callback(self._conclude, context=self._context)
+        context = self._context = contextvars.copy_context()
+        context.run(self._set_up)
+        self.code.begin(self._code(), context)
+        code_count.jobs += 1
+        if self._effects is not None:
+            self._beginning = self.loop.create_task(self._begin())
+        else:
+            self.loop.call_soon(self.code.turn)
         if self.row.cancel is not None:
             self.loop.call_soon(self.cancel)
 
-    def _conclude(self, *_: object) -> None:
+    def _set_up(self) -> None:
+        revealed.set(Revealed())  # what its code will have seen of secrets
+        conductor.set(self)
+        reporter.set(self)
+        place.set(None)  # the code that started this may have been at one
+        external.set(None)
+        job_thread.set(None)
+
+    async def _begin(self) -> None:
+        """See what earlier attempts have left in the effect store; then run the code."""
+        try:
+            await self.outcomes.begin()
+        except Suspended:
+            self.loop.call_soon(self._close)
+        except Exception as error:  # noqa: BLE001 - of an effect store that somebody else has written
+            self.loop.call_soon(self.code_failed, error)
+        else:
+            self.loop.call_soon(self.code.turn)
+
+    async def _code(self) -> Any:
+        kwargs = self._function.signature.decode(self._args)
+        if not self._function.is_async:
+            return await self.code.loop.run_code(self._function.function, kwargs)
+        return await self._function.function(**kwargs)
+
+    # What the code's runner tells
+
+    def code_rests(self) -> None:
+        """The code rests, and there is nothing to hand to it: suspend the job if nothing of it can move (E14)."""
+        if not self.goes_on() or "waits" not in vars(self):
+            if self.goes_on() and not self.under_way and self.code.idle:
+                self._stuck()
+            return
+        if self.waits.busy or not self.code.idle:
+            self.waits.look_for_new()
+            return
+        intent = self.waits.intent()
+        if intent is None:
+            self._stuck()
+            return
+        forgotten = self.code.forgotten(at_the_end=False)
+        if forgotten is not None:
+            self.code_failed(forgotten)
+            return
+        self._intent = intent
+        self._close()
+
+    def _stuck(self) -> None:
+        self.code_failed(self.code.stuck())
+
+    def code_ended(self) -> None:
+        """The job's function has returned or raised."""
+        self._conclude()
+
+    def code_failed(self, error: BaseException) -> None:
+        """The job cannot go on, whatever its code says."""
+        if not self._over and self._why is None and self._intent is None:
+            self._intent = self.failure(error)
+            self._close()
+
+    def call_left(self) -> None:
+        """A call is no longer under way: if the attempt is over, it may have been the last that is waited for."""
+        if self._over and not self._concluded and not self.under_way and self._running_thread() is None:
+            self._conclude()
+
+    def _close(self) -> None:
+        """End the code where it is; calls that run are cancelled, and waited for, as are threads, for a grace time."""
+        if self._concluded:
+            return
+        self._over = True
+        self.code.close()
+        if "waits" in vars(self):
+            self.waits.unwind()
+        for call in list(self.under_way):
+            call.cancel()
+        threads = self._running_thread()
+        if threads is not None:
+            threads.add_done_callback(self._thread_left)
+        if self.under_way or threads is not None:
+            self._grace = self._grace or self.loop.call_later(self.config.grace_seconds, self._force)
+        else:
+            self._conclude()
+
+    def _thread_left(self, _: object) -> None:
+        """The job's own thread has come back; in that thread."""
+        with contextlib.suppress(RuntimeError):  # the worker's loop is closed
+            self.loop.call_soon_threadsafe(self.call_left)
+
+    def _running_thread(self) -> Any:
+        """Give the thread that runs the job's own plain function, if it still does."""
+        thread = self.code.loop.code_thread
+        return thread if thread is not None and not thread.done() else None
+
+    def _conclude(self) -> None:
         """The code has ended, or is not waited for any longer: judge how, record it, give the slot back."""
-        if self._main.done() and not self._main.cancelled():
-            self._main.exception()  # seen: that code was unwound with its attempt is no news for anybody
         if self._concluded:
             return
         self._concluded = True
-        ending = self._ending()
+        code_count.jobs -= 1
+        ending = self._judged()
         self._over = True
         for timer in (self._timer, self._grace):
             if timer is not None:
                 timer.cancel()
-        self._drop_tasks()
+        self.code.close()
+        if "waits" in vars(self):
+            self.waits.unwind()
+        for call in list(self.under_way):
+            call.cancel()
+        if (thread := self._running_thread()) is not None:
+            thread.cancel()  # it cannot be stopped: it no longer counts among the worker's threads
         if ending is not None and (self.row.exported or "products" in vars(self)) and self.products.under_way:
             self._producing = self.loop.create_task(self._produce(ending))
         else:
             self._finish(ending)
+
+    def _judged(self) -> Written | None:
+        """What to write for the way the code ended; whatever is wrong with it, there is something to write."""
+        try:
+            return self._ending()
+        except BaseException as error:  # noqa: BLE001 - a result or an error of a user that cannot even be looked at
+            said = {"code": type(error).__name__, "message": "the end of the job's code could not be judged"}
+            return JobEvent.FAILED.value, {"reason": "error", **said, "error": said}
 
     async def _produce(self, ending: Written) -> None:
         """Have what the code has produced on disk before its end is."""
@@ -165,7 +276,7 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
                 self.record(ending)
         except Exception:  # noqa: BLE001 - it cannot be recorded: the job is taken again from what the store has
             ending = None
-        self.shut = True  # what is left of the code may not write behind the end, which would be refused with it
+        self.shut = True  # what is left of its calls may not write after the end, which would be refused with it
         self._finished = True
         self._host.freed(self)
         if ending is None:
@@ -175,26 +286,12 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
         if self._settled:
             return
         self._settled = True
-        if not self.lost:  # nothing is under way: its parts, which refer to it, are let go, and all is freed at once
+        if not self.lost:  # nothing is under way: its parts, which refer to it, are dropped, and all is freed at once
+            self._context.run(conductor.set, None)
+            self._context.run(reporter.set, None)
             for part in _PARTS & vars(self).keys():
                 del vars(self)[part]
         self._host.settled(self)
-
-    async def _code(self) -> Any:
-        conducted, reported = conductor.set(self), reporter.set(self)
-        place.set(None)  # whoever started this may have been at one
-        try:
-            if self._effects is not None:
-                await self.outcomes.begin()
-            kwargs = self._function.signature.decode(self._args)
-            if not self._function.is_async:
-                return await self.in_thread(self._function.function, kwargs)
-            return await self._function.function(**kwargs)
-        except SystemExit as error:
-            raise escaped(error) from error
-        finally:
-            conductor.reset(conducted)  # the task keeps its context, and is kept here
-            reporter.reset(reported)
 
     def put_off(self, reason: str, seconds: float) -> None:
         """Have the job tried again after so many seconds, for a reason that is not its own."""
@@ -204,10 +301,13 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
         """What to write for the way the code ended; None if nothing may be written."""
         if self._why == "lost":
             return None
-        if self._main.done() and not self._main.cancelled() and self._intent is None:
-            error = self._main.exception()
+        main = self.code.main
+        if main is not None and main.done() and not main.cancelled() and self._intent is None:
+            error = main.exception()
             if error is None:
-                return verdict.completed(self._function, self._main.result(), self._failures, self.now(), self._limit)
+                error = self.code.forgotten(at_the_end=True)
+            if error is None:
+                return verdict.completed(self._function, main.result(), self._failures, self.now(), self._limit)
             if not isinstance(error, (Suspended, asyncio.CancelledError)):
                 return self.failure(error)
         return self._interrupted()
@@ -228,11 +328,13 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
 
     def failure(self, error: BaseException) -> Written:
         """What to write for an error: another try, or the end."""
+        if not isinstance(error, Exception):
+            error = escaped(error)
         return verdict.failed(self._function, error, self._failures, self.now())
 
     def unwound(self) -> bool:
         """Whether nothing of its code can still run: of a plain function that was begun nobody knows."""
-        return self._function.is_async and self._main.done()
+        return self._function.is_async and self._over and not self.under_way
 
     # Ending it from outside
 
@@ -241,76 +343,118 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
         self._stop("cancel")
 
     def release(self) -> None:
-        """The worker stops: hand the job back (L6)."""
-        self._stop("release")
+        """The worker stops: hand the job back (L6). Its code sees no cancellation; steps that run do."""
+        if self._why is None and not self._over:
+            self._why = "release"
+            self._close()
 
     def lose(self) -> None:
         """The lease is lost: nothing more is written (L4)."""
         self._why, self.lost, self.shut = "lost", True, True
-        self._force()
-        self._main.cancel()
+        self._over = True
+        self.loop.call_soon(self._conclude)
 
     def ask_to_pause(self) -> None:
         """Pause at the next step boundary (J13)."""
         self.pausing = True
+
+    def hear(self) -> None:
+        """Something was written for this job: a signal, perhaps."""
+        if "waits" in vars(self):
+            self.waits.look()
 
     def _stop(self, why: str) -> None:
         if self._why is not None or self._over:
             return
         self._why = why
         if self._function.is_async or why != "cancel":
-            self._main.cancel()  # a plain function sees it at its next call
+            assert self.code.main is not None, "it has begun"
+            self.code.main.cancel()
+        self.code.cancel_threads()  # a plain function sees it at its next call, or in the one it waits in
+        self.loop.call_soon(self.code.turn)
         self._grace = self.loop.call_later(self.config.grace_seconds, self._force)
 
     def _force(self) -> None:
         self._over = True
-        self.loop.call_soon(self._conclude, context=self._context)
+        self._conclude()
 
     def _deadline_timer(self) -> asyncio.TimerHandle | None:
         if self.row.ends_by is None:
             return None
         return self.loop.call_later(max(0.0, self.row.ends_by - self.now()), self._stop, "deadline")
 
-    def _drop_tasks(self) -> None:
-        if "waits" in vars(self):
-            self.waits.unwind()
-        for task in [*self._tasks, self._main]:
-            if not task.done():
-                task.cancel()
-
     # What the code asks for
 
-    async def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Call a step or tool, or hand out its recorded result."""
+        token = object()
+        return self.code.tracked(token, call.name, self._call(token, call, args, kwargs))
+
+    async def _call(self, token: object, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.code.awaited(token)
         if not self.goes_on():
             await self._refuse()
-        self._enlist()
-        self.waits.busy += 1
-        try:
-            return await self._calls.call(call, call.signature.encode(args, kwargs, self._limit))
-        finally:
-            self.waits.busy -= 1
-            self.waits.look()
+        return await self._calls.call(call, call.signature.encode(args, kwargs, self._limit))
 
-    async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts
+    def wait(self, key: str, timeout: float | None, wait_type: str) -> Coroutine[Any, Any, Any]:
         """Wait for a signal; the payload, or WaitTimeout."""
-        await self._enter()
+        token = object()
+        return self.code.tracked(token, "wait_for", self._wait(token, key, timeout, wait_type))
+
+    async def _wait(self, token: object, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts
+        self.code.awaited(token)
+        if not self.goes_on():
+            await self._refuse()
         node = self.replay.node("wait", {}, key)
-        completed = await self.waits.blocked_on(node, key, wait_type, timeout)
-        if completed.get("outcome") == "expired":
+        outcome = await self.code.outcome(node, "wait", lambda at: self.waits.begin(at, key, wait_type, timeout))
+        assert isinstance(outcome, Ended), "a wait ends"
+        if outcome.completed.get("outcome") == "expired":
             raise WaitTimeout(key)
-        return completed.get("payload")
+        return outcome.completed.get("payload")
 
-    async def sleep(self, duration: float) -> None:
+    def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
         """Wait for a time."""
-        await self._enter()
-        node = self.replay.node("sleep", {}, f"{duration:g}")
-        await self.waits.blocked_on(node, f"holdfast:timer:{node}", "timer", duration)
+        token = object()
+        return self.code.tracked(token, "sleep", self._sleep(token, duration))
 
-    async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _sleep(self, token: object, duration: float) -> None:
+        self.code.awaited(token)
+        if not self.goes_on():
+            await self._refuse()
+        node = self.replay.node("sleep", {}, f"{duration:g}")
+        key = f"holdfast:timer:{node}"
+        await self.code.outcome(node, "sleep", lambda at: self.waits.begin(at, key, "timer", duration))
+
+    def child(
+        self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
         """Start a child, once, and wait for its end."""
-        await self._enter()
+        token = object()
+        return self.code.tracked(token, job.name, self._child(token, job, args, kwargs))
+
+    async def _child(
+        self, token: object, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self.code.awaited(token)
+        if not self.goes_on():
+            await self._refuse()
         return await self._children.call(job, job.signature.encode(args, kwargs, self._limit))
+
+    async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
+        """Start a run that is not waited for, once; its id (E15)."""
+        if not self.goes_on():
+            await self._refuse()
+        return await self._children.start(job, plain, submit)
+
+    async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
+        """Send a signal, once; what became of it (E15)."""
+        if not self.goes_on():
+            await self._refuse()
+        return await self._children.signal(said, send)
+
+    async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await something of the worker's loop."""
+        return await self.code.loop.outside(work)
 
     def check_cancelled(self) -> None:
         """Raise if the attempt is over, or its job was asked to cancel."""
@@ -318,35 +462,6 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
             raise Suspended
         if self._why is not None:
             raise asyncio.CancelledError
-
-    # What is written
-
-    def written(self, count: int, error: Exception | None) -> None:
-        """So many more of its events are on disk, or were refused; when its end is, that was all."""
-        if "outcomes" in vars(self) and self.outcomes.unconfirmed:
-            self.outcomes.written(self.durable_events + count, error)
-        super().written(count, error)
-        if self._finished and (self.lost or self.durable_events == self.recorded_events):
-            self._settle()
-
-    # Letting go, and branches
-
-    def goes_on(self) -> bool:
-        """Whether nothing has ended this attempt yet."""
-        return not (self._over or self._why is not None or self._intent is not None or self._main.done())
-
-    def suspend(self, intent: Written) -> None:
-        """Let go of the job: unwind its code, then write this."""
-        self._intent = intent
-        self._grace = self.loop.call_later(self.config.grace_seconds, self._force)  # should it not unwind
-        self.waits.unwind()
-        self._main.cancel()
-
-    async def _enter(self) -> None:
-        """Before anything the code asks for: raise if the attempt is over, else know the branch that asks."""
-        if not self.goes_on():
-            await self._refuse()
-        self._enlist()
 
     async def _refuse(self) -> None:
         """The attempt is over: say so, slowly, to code that does not want to hear it."""
@@ -356,17 +471,40 @@ class Attempt(Ledger, Bridge, Producer, Spending, Values):
             await asyncio.sleep(UNWINDING_SECONDS)
         raise Suspended
 
-    def _enlist(self) -> None:
-        task = asyncio.current_task()
-        if task is not None and task is not self._main and task not in self._tasks:
-            self._tasks.add(task)
-            task.add_done_callback(self._forget)
+    # Threads
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not self.goes_on() and not task.cancelled():
-            task.exception()  # seen: that a branch was unwound with its attempt is no news for anybody
+    def in_loop(self) -> bool:
+        """Whether the caller runs on the engine's loop, and not in a thread of a plain function."""
+        return threading.get_ident() == self._thread
 
-    def has_branches(self) -> bool:
-        """Whether others than the caller may still ask for something."""
-        return bool(self._tasks) or self.waits.busy > 1
+    def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run something on the code's loop and block this thread for it."""
+        return self.code.from_thread(coroutine)
+
+    async def in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+        """Run a plain function of a call in a thread, with this context."""
+        context = contextvars.copy_context()
+        return await self.loop.run_in_executor(self.executor, lambda: context.run(function, **kwargs))
+
+    # What is written
+
+    def record(self, *events: Written) -> None:
+        """Write events with the next batch, and with them the native work that the code has seen since the last."""
+        handed = self.code.loop.handed
+        if handed and events[0][0] not in _ENDS:
+            self.code.loop.handed = []
+            kind, said = events[0]
+            events = ((kind, {**said, "natives": handed}), *events[1:])
+        super().record(*events)
+
+    def written(self, count: int, error: Exception | None) -> None:
+        """So many more of its events are on disk, or were refused; when its end is, that was all."""
+        if "outcomes" in vars(self) and self.outcomes.unconfirmed:
+            self.outcomes.written(self.durable_events + count, error)
+        super().written(count, error)
+        if self._finished and (self.lost or self.durable_events == self.recorded_events):
+            self._settle()
+
+    def goes_on(self) -> bool:
+        """Whether nothing has ended this attempt yet."""
+        return not (self._over or self._why is not None or self._intent is not None or self.code.main_done)

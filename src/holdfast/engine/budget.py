@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.engine.bridge import later
 from holdfast.machines import HistoryEvent
 from holdfast.store.decide import BUDGET_KEY
 
@@ -100,12 +99,15 @@ class Budget:
     async def kept(self) -> None:
         """Before a call: stay here while the run is over its budget."""
         with self._attempt.waits.not_working():
-            async with self._asking:  # one branch asks for all
-                while self.over():
-                    self._attempt.check_cancelled()
-                    self._asked += 1
-                    node = f"{GRANTED}{self._asked}"
-                    self._grant(await self._attempt.waits.blocked_on(node, BUDGET_KEY, "human", said=self._said()))
+            await self._asking.acquire()  # one call asks for all
+        try:
+            while self.over():
+                self._attempt.check_cancelled()
+                self._asked += 1
+                node = f"{GRANTED}{self._asked}"
+                self._grant(await self._attempt.waits.blocked_on(node, BUDGET_KEY, "human", said=self._said()))
+        finally:
+            self._asking.release()
 
     def _said(self) -> dict[str, Any]:
         over = {unit: [self._spent[unit] / 1e6, self._limits[unit] / 1e6] for unit in self.over()}
@@ -139,4 +141,4 @@ class Spending:
         if attempt.in_loop():
             self.budget.spend(node, amounts)
         else:
-            attempt.from_thread(later(self.budget.spend, node, amounts))
+            attempt.code.on_host(self.budget.spend, node, amounts)

@@ -1,30 +1,37 @@
 """Calling steps and tools: recorded, at most once where it must be, tried again where it may be (SPEC E1 to E7, E10).
 
-For each call, in this order (E3): a recorded outcome is handed out. An effect without its events is caught up with. A
-tool that was started and has no end is in doubt and is settled by its policy, never called blindly. Otherwise it is
-called: declared first (a tool's declaration is on disk before it acts), then the outcome is recorded.
+Each call that has no recorded outcome is driven by a task of its own, on the worker's loop. In this order (E3): an effect
+without its events is caught up with. A tool that was started and has no end is in doubt and is settled by its policy,
+never called blindly. Otherwise it is called: declared first (a tool's declaration is on disk before it acts). Its outcome
+is recorded when it is delivered to the code.
+
+Whatever a step raises is its own failure. KeyboardInterrupt, SystemExit and the like end neither the worker nor its loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import random
+import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.authoring.context import Suspended, conductor, external, place
+from holdfast.authoring.context import Suspended, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.authoring.gating import RetryAfter
+from holdfast.authoring.redaction import redacted
 from holdfast.engine.admission import admitted, leave_alone
+from holdfast.engine.job_code import Pending, cut_off
 from holdfast.engine.outcomes import Reporting
-from holdfast.engine.replay import PATIENCE_PARTS, Failure, Success
+from holdfast.engine.replay import CUT_OFF, CutOff, Failure, Outcome, Success
 from holdfast.engine.threads import escaped
-from holdfast.engine.verdict import words
+from holdfast.engine.verdict import Written, words
 from holdfast.errors import (
     InDoubt,
     InvalidResult,
-    NonDeterminism,
     PayloadTooLarge,
     Permanent,
     StepFailed,
@@ -43,6 +50,8 @@ NODE_STARTED, NODE_FINISHED = HistoryEvent.NODE_STARTED.value, HistoryEvent.NODE
 TOOL_STARTED, TOOL_FINISHED = HistoryEvent.TOOL_STARTED.value, HistoryEvent.TOOL_FINISHED.value
 
 
+REASON_MAX = 2000
+TRACEBACK_MAX = 4000
 POSTPONED_MAX = 100  # times that a call may be asked to come back later; from then on that is a failure
 
 
@@ -50,55 +59,94 @@ class _TimedOut(Exception):
     """The call did not end in its time. For a tool: nobody knows what it did."""
 
 
+class _End(NamedTuple):
+    """How a call ended: its outcome, the events for it, and what to do when they are recorded or cannot be."""
+
+    outcome: Outcome
+    events: list[Written]
+    delivered: Callable[[], None] | None = None
+    dropped: Callable[[], None] | None = None
+
+
 class Calls:
     """The calls of one attempt."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._delivered = asyncio.Event()  # a recorded result was handed out
+        self._declared: set[str] = set()  # calls with a try under way
         self._not_begun: set[str] = set()  # tools whose time was over before a thread was free for them
         self._out_of_time: set[str] = set()  # tools in doubt because their time was over
-        self._errors: dict[str, BaseException] = {}  # of the last try of a call with a gate
-        self._left_alone: dict[str, str] = {}  # calls that the other side has refused for a while, and their gates
+        self._errors: dict[str, Exception] = {}  # what the last try of a call through a gate raised
+        self._left_alone: dict[str, str] = {}  # calls that were asked to come back later, and by which gate
 
     async def call(self, call: Call[..., Any], plain: dict[str, Any]) -> Any:
-        """Hand out the recorded outcome, or bring one about and record it."""
+        """Wait for the outcome of a call, in the code of the job."""
         attempt = self._attempt
         node = attempt.replay.node(call.name, plain, call.key)
-        recorded = attempt.replay.take(node)
-        if recorded is not None:
-            self._delivered.set()
-            self._delivered = asyncio.Event()
-            return handed_out(call, node, recorded)
-        if attempt.replay.owed and place.get() is None:  # nodes of a plan are known by name: any order will do
-            await self._frontier(call.name, node)
+        begin = partial(self._begin, call, plain, contextvars.copy_context())
+        outcome = await attempt.code.outcome(node, call.name, begin, plain)
+        return handed_out(call, node, outcome)
+
+    def _begin(
+        self, call: Call[..., Any], plain: dict[str, Any], context: contextvars.Context, pending: Pending
+    ) -> None:
+        """Start a call, on the worker's loop, in a copy of the caller's context: inside it there is no conductor."""
+        attempt = self._attempt
+        attempt.waits.busy += 1
+        context.run(conductor.set, None)
+        context.run(job_thread.set, None)
+        driver = pending.driver = attempt.loop.create_task(self._drive(call, pending.node, plain), context=context)
+        attempt.under_way.add(driver)
+        driver.add_done_callback(partial(self._ended, call, pending))
+
+    def _ended(self, call: Call[..., Any], pending: Pending, driver: asyncio.Task[_End]) -> None:
+        attempt = self._attempt
+        attempt.under_way.discard(driver)
+        attempt.waits.busy -= 1
+        if driver.cancelled():
+            if not pending.cutting:
+                attempt.call_left()
+                return  # the attempt is over, or the worker's loop is
+            end = self._cut_off(call, pending.node)
+        elif (error := driver.exception()) is None:
+            end = driver.result()
+        elif isinstance(error, Suspended):
+            attempt.call_left()
+            return  # the attempt is over, or its call waits for another
+        else:
+            attempt.code_failed(error)
+            return
+        attempt.code.arrive(pending, end.outcome, end.events, delivered=end.delivered, dropped=end.dropped)
+        attempt.call_left()
+
+    def _cut_off(self, call: Call[..., Any], node: str) -> _End:
+        """The code has cut a call off (E15): settled, whatever it has done; no operator is asked about it."""
+        if node not in self._declared and node not in self._attempt.replay.in_doubt:
+            return _End(CutOff(), [cut_off(node)])
+        self._declared.discard(node)
+        self._attempt.replay.in_doubt.pop(node, None)
+        reason = "the job's code stopped waiting for it"
+        return _End(CutOff(), self._failure(call, node, CUT_OFF, reason, retry_at=None, hopeless=True))
+
+    async def _drive(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End:
+        """Bring an outcome about."""
+        attempt = self._attempt
+        await attempt.keep_up()
         if attempt.pausing:
             await attempt.waits.pause()
-        outcome = self._caught_up(call, node, plain)
-        while outcome is None:
+        end = self._caught_up(call, node, plain)
+        while end is None:
             if node in attempt.replay.in_doubt:
-                outcome = await self._settle(call, node, plain)
-            if outcome is None:
+                end = await self._settle(call, node, plain)
+            if end is None:
                 if node in attempt.replay.retry_at:
                     await self._due(node)
                 if attempt.budgeted:
                     await attempt.budget.kept()
-                outcome = await (self._try if call.gate is None else self._through_gate)(call, node, plain)
-        return call.signature.decode_result(outcome.result)
+                end = await (self._try if call.gate is None else self._through_gate)(call, node, plain)
+        return end
 
-    async def _frontier(self, name: str, node: str) -> None:
-        """Before a new call: every recorded result that other branches will ask for is handed out first (E8)."""
-        attempt, parts = self._attempt, PATIENCE_PARTS
-        while parts and attempt.replay.owed and attempt.has_branches():
-            try:
-                await asyncio.wait_for(self._delivered.wait(), attempt.config.replay_patience_seconds / PATIENCE_PARTS)
-            except TimeoutError:
-                parts -= 1
-        unasked = attempt.replay.owed_of(name)
-        if unasked:
-            raise NonDeterminism(node, unasked)
-
-    def _caught_up(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
+    def _caught_up(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End | None:
         """An effect that was kept before its events could be: append them, and do not call again (E3)."""
         attempt = self._attempt
         effect = attempt.outcomes.left(node)
@@ -107,8 +155,17 @@ class Calls:
         if not attempt.replay.tries[node]:  # a step's declaration does not wait for the disk, and was lost
             self._declare(call, node, plain)
         attempt.replay.in_doubt.pop(node, None)
-        attempt.outcomes.committed(call, node, effect.result, caught_up=True)
-        return Success(effect.result)
+        return self._success(call, node, effect.result, caught_up=True)
+
+    def _success(self, call: Call[..., Any], node: str, value: Any, **more: Any) -> _End:
+        """The end of a call that has given this."""
+        outcomes, number = self._attempt.outcomes, self._attempt.replay.tries[node]
+        events = outcomes.events(call, node, value, **more)
+        self._declared.discard(node)
+        if not call.tool:
+            return _End(Success(value), events)
+        confirm = partial(outcomes.confirm, node, number, value)
+        return _End(Success(value), events, confirm, partial(outcomes.late, node, number, value))
 
     def _declare(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> None:
         attempt = self._attempt
@@ -117,6 +174,7 @@ class Calls:
         at = place.get()  # in a plan, what others gave is referred to, and not copied
         given = plain if at is None else at.arguments
         said = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": given}
+        self._declared.add(node)
         attempt.record((kind, said))
 
     async def _due(self, node: str) -> None:
@@ -129,7 +187,7 @@ class Calls:
             await asyncio.sleep(delay)
             attempt.check_cancelled()
 
-    async def _through_gate(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
+    async def _through_gate(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End | None:
         """One try, when the call's gate lets it through; how it ended is what the gate learns of the other side."""
         assert call.gate is not None, "it has one"
         try:
@@ -138,15 +196,15 @@ class Calls:
             self._attempt.lose()
             raise Suspended from error
         try:
-            outcome = await self._try(call, node, plain)
+            end = await self._try(call, node, plain)
         except BaseException as error:
             share.release(self._errors.pop(node, error))
             raise
         share.release(self._errors.pop(node, None))
-        return outcome
+        return end
 
-    async def _try(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
-        """One try. Success, or None if there is to be another; a final failure raises."""
+    async def _try(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End | None:
+        """One try. How the call ended, or None if there is to be another try."""
         attempt = self._attempt
         self._declare(call, node, plain)
         if call.tool:
@@ -161,18 +219,15 @@ class Calls:
                 self._out_of_time.add(node)
                 return None  # it may have acted: settled by its policy, not called again
             self._not_begun.discard(node)
-            self._failed(call, node, TimeoutError("step timeout"), "step timeout")
-            return None
+            return self._failed(call, node, TimeoutError("step timeout"), "step timeout")
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises is its failure
             attempt.check_cancelled()
             self._note(call, node, error)
-            self._failed(call, node, error, words(error))
-            return None
+            return self._failed(call, node, error, words(error))
         if attempt.spends:
             attempt.budget.ended(node)
-        await attempt.outcomes.succeeded(call, node, value)
-        await attempt.keep_up()
-        return Success(value)
+        await attempt.outcomes.keep(call, node, value)
+        return self._success(call, node, value)
 
     async def _produced(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Any:
         """Run the function. What it handed out is on disk before its end is: nobody runs it again to hand it out."""
@@ -185,19 +240,24 @@ class Calls:
         return result
 
     async def _invoke(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Any:
-        """Run the function itself. Inside it there is no conductor: what it calls is part of it."""
+        """Run the function itself. Whatever it raises is an Exception when it leaves here, unless it was cancelled."""
         attempt = self._attempt
         kwargs = call.signature.typed(plain)
-        outer = conductor.set(None)
         named = external.set((f"holdfast:{attempt.job}:{node}", attempt.attempt))
         try:
             if call.timeout_seconds is not None:
                 return await self._in_time(call, node, kwargs)
             return await (call.function(**kwargs) if call.is_async else self._in_thread(call, node, kwargs))
-        except SystemExit as error:
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise escaped(error) from error  # the function has cancelled itself
+        except Exception:
+            raise
+        except BaseException as error:
             raise escaped(error) from error
         finally:
-            conductor.reset(outer)
             external.reset(named)
 
     async def _in_time(self, call: Call[..., Any], node: str, kwargs: dict[str, Any]) -> Any:
@@ -259,44 +319,56 @@ class Calls:
         if call.gate is not None:
             self._left_alone[node] = call.gate.name
         retry_at = attempt.replay.retry_at[node] = attempt.now() + error.seconds
-        self._record_failure(call, node, "RetryAfter", reason, retry_at=retry_at, hopeless=False)
+        attempt.record(*self._failure(call, node, "RetryAfter", reason, retry_at=retry_at, hopeless=False))
         return True
 
-    def _failed(self, call: Call[..., Any], node: str, error: Exception, reason: str) -> None:
-        """Record a failed try and when the next is due; raise if there is none."""
+    def _failed(self, call: Call[..., Any], node: str, error: Exception, reason: str) -> _End | None:
+        """A try failed: record it and when the next is due; or give the end, if there is to be none."""
         attempt = self._attempt
+        self._declared.discard(node)
         if isinstance(error, RetryAfter) and self._postponed(call, node, error, reason):
-            return
+            return None
         self._left_alone.pop(node, None)
         attempt.replay.failed_tries[node] += 1
         failures = attempt.replay.failed_tries[node]
         backoff = call.backoff
         hopeless = isinstance(error, (Permanent, InvalidResult, PayloadTooLarge)) or not isinstance(error, backoff.only)
-        final = hopeless or failures > backoff.retries
-        retry_at = None
-        if not final:
-            delay = backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
-            retry_at = attempt.replay.retry_at[node] = attempt.now() + delay
-        self._record_failure(call, node, type(error).__name__, reason, retry_at=retry_at, hopeless=hopeless)
-        if final:
-            raise StepFailed(call.name, type(error).__name__, reason, node) from error
+        kind = type(error).__name__
+        if hopeless or failures > backoff.retries:
+            events = self._failure(call, node, kind, reason, retry_at=None, hopeless=hopeless, trace=trace_of(error))
+            return _End(Failure(kind, reason[:REASON_MAX]), events)
+        delay = backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
+        retry_at = attempt.replay.retry_at[node] = attempt.now() + delay
+        attempt.record(*self._failure(call, node, kind, reason, retry_at=retry_at, hopeless=hopeless))
+        return None
 
-    def _record_failure(
-        self, call: Call[..., Any], node: str, kind: str, reason: str, *, retry_at: float | None, hopeless: bool
-    ) -> None:
+    def _failure(
+        self,
+        call: Call[..., Any],
+        node: str,
+        kind: str,
+        reason: str,
+        *,
+        retry_at: float | None,
+        hopeless: bool,
+        trace: str | None = None,
+    ) -> list[Written]:
+        """Give the events for a failed try."""
         result_type = "permanent_failure" if hopeless else "retryable_failure"
         said: dict[str, Any] = {"node": node, "name": call.name, "result_type": result_type, "kind": kind}
-        said["reason"] = reason[:2000]
+        said["reason"] = reason[:REASON_MAX]
         when = {"final": retry_at is None, **({"retry_at": retry_at} if retry_at is not None else {})}
         if kind == "RetryAfter" and retry_at is not None:
             when["postponed"] = True
+        if trace is not None:
+            when["traceback"] = trace
         events = [(NODE_FINISHED, {**said, **when})]
         if call.tool:
             events.insert(0, (TOOL_FINISHED, said))
-        self._attempt.record(*events)
+        return events
 
-    async def _settle(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Success | None:
-        """Settle a tool in doubt: Success if it has acted, None if it may be called (E5)."""
+    async def _settle(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End | None:
+        """Settle a tool in doubt: its end if it has acted or gives up, None if it may be called (E5)."""
         attempt = self._attempt
         answer = attempt.replay.answers.pop(node, None)
         if answer is None or not self._fits(call, answer):
@@ -305,17 +377,17 @@ class Calls:
         match answer.get("answer"):
             case "done":
                 value = call.signature.encode_outcome(answer.get("result"), attempt.config.payload_bytes_max)
-                await attempt.outcomes.succeeded(call, node, value)
-                return Success(value)
+                await attempt.outcomes.keep(call, node, value)
+                return self._success(call, node, value)
             case "not_done":
-                if node in self._out_of_time:  # a try like others: for ever is not how often it may be called
+                if node in self._out_of_time:  # a try like others: it is not called without end
                     self._out_of_time.discard(node)
-                    self._failed(call, node, TimeoutError("step timeout"), "step timeout")
+                    return self._failed(call, node, TimeoutError("step timeout"), "step timeout")
                 return None
             case _:
                 reason = "it was started, and nobody knows whether it acted"
-                self._record_failure(call, node, "InDoubt", reason, retry_at=None, hopeless=True)
-                raise InDoubt(call.name, "InDoubt", reason)
+                events = self._failure(call, node, "InDoubt", reason, retry_at=None, hopeless=True)
+                return _End(Failure("InDoubt", reason), events)
 
     def _fits(self, call: Call[..., Any], answer: dict[str, Any]) -> bool:
         """Whether an operator's answer can be the tool's result; if not, he is asked again, and nothing is lost."""
@@ -325,11 +397,24 @@ class Calls:
             return answer.get("answer") != "done"
         return True
 
+    async def _reconciled(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Any:
+        """Ask the tool's reconcile function; a plain one runs in a thread, as plain tools do."""
+        assert call.reconcile is not None, "it has one"
+        given = {"external_key": f"holdfast:{self._attempt.job}:{node}", **call.signature.decode(plain)}
+        try:
+            if inspect.iscoroutinefunction(call.reconcile):
+                return await call.reconcile(**given)
+            answer = await self._attempt.in_thread(call.reconcile, given)
+            return await answer if inspect.isawaitable(answer) else answer
+        except (asyncio.CancelledError, Exception):
+            raise
+        except BaseException as error:
+            raise escaped(error) from error
+
     async def _ask_policy(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> dict[str, Any]:
         attempt = self._attempt
         if call.reconcile is not None:
-            found = call.reconcile(external_key=f"holdfast:{attempt.job}:{node}", **call.signature.decode(plain))
-            outcome = await found if inspect.isawaitable(found) else found
+            outcome = await self._reconciled(call, node, plain)
             if isinstance(outcome, Done):
                 return {"answer": "done", "result": outcome.result}
             if isinstance(outcome, NotDone) or outcome is NotDone:
@@ -343,10 +428,20 @@ class Calls:
         raise AssertionError("an operator's answer comes with another attempt")
 
 
-def handed_out(call: Call[..., Any], node: str, recorded: Success | Failure) -> Any:
-    """Give a recorded result, or raise a recorded failure, as the call would have."""
-    if isinstance(recorded, Success):
-        return call.signature.decode_result(recorded.result)
-    if recorded.kind == "InDoubt":
-        raise InDoubt(call.name, recorded.kind, recorded.reason)
-    raise StepFailed(call.name, recorded.kind, recorded.reason, node)
+def handed_out(call: Call[..., Any], node: str, outcome: Outcome) -> Any:
+    """Give the result of a call, or raise its failure: the same the first time and in every replay (E13)."""
+    if isinstance(outcome, Success):
+        return call.signature.decode_result(outcome.result)
+    assert isinstance(outcome, Failure), "a call ends with a result or a failure"
+    if outcome.kind == "InDoubt":
+        raise InDoubt(call.name, outcome.kind, outcome.reason)
+    raise StepFailed(call.name, outcome.kind, outcome.reason, node)
+
+
+def trace_of(error: BaseException) -> str:
+    """Give an error with its traceback, as it is kept for people."""
+    try:
+        text = redacted("".join(traceback.format_exception(error)))
+        return text.encode(errors="backslashreplace").decode()[-TRACEBACK_MAX:]
+    except Exception:  # noqa: BLE001 - an error that cannot be shown has failed all the same
+        return type(error).__name__

@@ -1,22 +1,31 @@
-"""Jobs that a job starts: each once, whatever crashes; waited for; cancelled with their parent.
+"""Jobs that a job starts, and signals that it sends: each once, whatever crashes (SPEC E15).
 
-A child's id is recorded in its parent before the child is submitted, so that a parent that runs again finds the child
-it has. The child's end comes back as a signal to the parent, written in the transaction that ends the child; children
-of a parent that fails or is cancelled are cancelled in the transaction that ends the parent. If that parent is retried
-by an operator, it starts those that had not ended anew. A child is of its parent's group, unless it says another: so
-whoever may see the parent alone may see it, too.
+A child is waited for, and cancelled with its parent. Its id is recorded in its parent before the child is submitted, so
+that a parent that runs again finds the child it has. The child's end comes back as a signal to the parent, written in
+the transaction that ends the child. Children of a parent that fails or is cancelled are cancelled in the transaction
+that ends the parent. If that parent is retried by an operator, it starts those that had not ended again. A child is of
+its parent's group, unless it says another: a reader who may see the parent alone may see it, too.
+
+A run that is started and not waited for has no parent. Its id is recorded in the same way, and so is that it was started.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.authoring.context import Submitter, conductor
 from holdfast.authoring.functions import JobFunction
-from holdfast.errors import IdempotencyConflict, StepFailed
+from holdfast.engine.job_code import Pending, cut_off
+from holdfast.engine.replay import CutOff, Ended, Failure, Outcome
+from holdfast.errors import HoldfastError, IdempotencyConflict, StepFailed
 from holdfast.ids import new_id
+from holdfast.machines import HistoryEvent
 from holdfast.store import Submit, Submitted
 
 if TYPE_CHECKING:
@@ -29,7 +38,7 @@ Submission = Callable[[JobFunction[..., Any], str, dict[str, Any], float], Submi
 
 
 class Children:
-    """The children of one attempt's job."""
+    """The children of one attempt's job, and what it starts and signals otherwise."""
 
     def __init__(self, attempt: Attempt, submission: Submission) -> None:
         self._attempt = attempt
@@ -38,25 +47,102 @@ class Children:
     async def call(self, job: JobFunction[..., Any], plain: dict[str, Any]) -> Any:
         """Start a child unless it was started before, wait for its end, give its result."""
         attempt = self._attempt
-        node = attempt.replay.node(f"job.{job.name}", plain, job.chosen.key)
-        run = f".{attempt.row.run}" if attempt.row.run > 1 else ""  # a new run has children of its own
-        key = f"holdfast:child:{node}{run}"
-        if node not in attempt.replay.completed_waits and attempt.deliveries.recorded(node) is None:
-            name = attempt.recorded(f"{node}:id{run}", new_id)
-            with attempt.waits.working():
-                submit = self._submission(job, name, plain, attempt.now())
-                group = submit.group if submit.group is not None else attempt.row.group
-                submit = msgspec.structs.replace(submit, parent=attempt.job, parent_key=key, group=group)
-                await attempt.durable()
-                made = await self._started(submit)
-            if made.job != name:  # its end would be told to somebody else, and never to us
-                other = made.job if attempt.row.group is None else UNSHOWN
-                reason = f"the key {job.chosen.key!r} belongs to job {other}, which this call has not started"
-                raise StepFailed(job.name, "IdempotencyConflict", reason)
-        return outcome_of(job, node, await attempt.waits.blocked_on(node, key, "child"))
+        name = f"job.{job.name}"
+        node = attempt.replay.node(name, plain, job.chosen.key)
+        key = f"holdfast:child:{node}{self._run}"
+        begin = partial(self._begin, partial(self._start_child, job, plain, key), key)
+        return outcome_of(job, node, await attempt.code.outcome(node, name, begin, plain))
+
+    async def start(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
+        """Start a run that is not waited for, once; its id."""
+        name = f"start.{job.name}"
+        node = self._attempt.replay.node(name, plain, job.chosen.key)
+        begin = partial(self._begin, partial(self._act, submit), None)
+        return str(told(job.name, await self._attempt.code.outcome(node, name, begin, plain)))
+
+    async def signal(self, said: dict[str, Any], send: Submitter) -> str:
+        """Send a signal, once; what became of it."""
+        node = self._attempt.replay.node("signal", said, None)
+        begin = partial(self._begin, partial(self._act, send), None)
+        return str(told("signal", await self._attempt.code.outcome(node, "signal", begin, said)))
+
+    @property
+    def _run(self) -> str:
+        run = self._attempt.row.run
+        return f".{run}" if run > 1 else ""  # a new run has children of its own
+
+    # On the worker's loop
+
+    def _begin(self, act: Callable[[str], Coroutine[Any, Any, Any]], key: str | None, pending: Pending) -> None:
+        """Do it; then, for a child, wait for its end."""
+        attempt = self._attempt
+        attempt.waits.busy += 1
+        context = contextvars.copy_context()  # that of the engine
+        context.run(conductor.set, None)
+        driver = pending.driver = attempt.loop.create_task(act(pending.node), context=context)
+        attempt.under_way.add(driver)
+        driver.add_done_callback(partial(self._acted, pending, key))
+
+    def _acted(self, pending: Pending, key: str | None, driver: asyncio.Task[Any]) -> None:
+        attempt = self._attempt
+        attempt.waits.busy -= 1
+        attempt.under_way.discard(driver)
+        pending.driver = None
+        if driver.cancelled() and not pending.cutting:
+            pass  # the attempt is over, or the worker's loop is
+        elif driver.cancelled():
+            attempt.code.arrive(pending, CutOff(), [cut_off(pending.node)])
+        elif (error := driver.exception()) is not None:
+            self._refused(pending, error)
+        elif key is None:
+            self._end(pending, {"outcome": "done", "payload": driver.result()})
+        elif pending.cutting:  # the code has cut it off meanwhile; the child goes on
+            attempt.code.arrive(pending, CutOff(), [cut_off(pending.node)])
+        else:
+            attempt.waits.begin(pending, key, "child")
+            attempt.loop.call_soon(attempt.code.turn)
+        attempt.call_left()
+
+    def _refused(self, pending: Pending, error: BaseException) -> None:
+        if isinstance(error, HoldfastError):  # the store has refused it: a failure of the call, recorded as others are
+            kind, reason = type(error).__name__, str(error)
+            if isinstance(error, StepFailed):
+                kind, reason = error.kind, error.reason
+            self._end(pending, {"outcome": "refused", "kind": kind, "reason": reason}, Failure(kind, reason))
+        elif isinstance(error, Exception):
+            self._attempt.code_failed(error)
+
+    def _end(self, pending: Pending, ended: dict[str, Any], outcome: Outcome | None = None) -> None:
+        event = HistoryEvent.VALUE_RECORDED.value, {"node": f"{pending.node}:ended", "value": ended}
+        self._attempt.code.arrive(pending, outcome or Ended(ended), [event])
+
+    async def _start_child(self, job: JobFunction[..., Any], plain: dict[str, Any], key: str, node: str) -> None:
+        attempt = self._attempt
+        submit = await self._prepared(job, plain, node)
+        submit = msgspec.structs.replace(submit, parent=attempt.job, parent_key=key)
+        made = await self._started(submit)
+        if made.job != submit.job:  # its end would be told to another, and never to us
+            other = made.job if attempt.row.group is None else UNSHOWN
+            reason = f"the key {job.chosen.key!r} belongs to job {other}, which this call has not started"
+            raise StepFailed(job.name, "IdempotencyConflict", reason)
+
+    async def _prepared(self, job: JobFunction[..., Any], plain: dict[str, Any], node: str) -> Submit:
+        """Put together the command that starts a child, under an id that is recorded and on disk."""
+        attempt = self._attempt
+        name = attempt.recorded(f"{node}:id{self._run}", new_id)
+        submit = self._submission(job, name, plain, attempt.now())
+        group = submit.group if submit.group is not None else attempt.row.group
+        await attempt.durable()
+        return msgspec.structs.replace(submit, group=group)
+
+    async def _act(self, act: Submitter, node: str) -> str:
+        """Do something under an id that is recorded and on disk: when it is done again, it is the same."""
+        name = self._attempt.recorded(f"{node}:id{self._run}", new_id)
+        await self._attempt.durable()
+        return await act(name)
 
     async def _started(self, submit: Submit) -> Submitted:
-        """Submit a child. A refusal is told in the parent's history, which its group reads: it names nobody else."""
+        """Submit a job. A refusal is told in this job's history, which its group reads: it names no other job."""
         try:
             made: Submitted = await self._attempt.write(submit)
         except IdempotencyConflict as error:
@@ -66,11 +152,29 @@ class Children:
         return made
 
 
-def outcome_of(job: JobFunction[..., Any], node: str, completed: dict[str, Any]) -> Any:
+def told(name: str, outcome: Outcome) -> Any:
+    """Give what a start or a signal has given, or raise its refusal."""
+    completed = _completed(outcome)
+    if completed.get("outcome") == "refused":
+        raise StepFailed(name, completed.get("kind") or "", completed.get("reason") or "")
+    return completed.get("payload")
+
+
+def _completed(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, Failure):
+        return {"outcome": "refused", "kind": outcome.kind, "reason": outcome.reason}
+    assert isinstance(outcome, Ended), "a wait ends, and a start is told"
+    return outcome.completed
+
+
+def outcome_of(job: JobFunction[..., Any], node: str, outcome: Outcome) -> Any:
     """Give a child's result, by the wait that its end has completed, or raise how it failed."""
-    told = completed.get("payload") or {}
-    if told.get("state") == "completed":
-        return job.signature.decode_result(told.get("result"))
-    error = told.get("error") or {}
-    reason = error.get("message") or told.get("reason") or str(told.get("state"))
-    raise StepFailed(job.name, error.get("code") or f"child {told.get('state')}", reason, node)
+    completed = _completed(outcome)
+    if completed.get("outcome") == "refused":
+        raise StepFailed(job.name, completed.get("kind") or "", completed.get("reason") or "")
+    end = completed.get("payload") or {}
+    if end.get("state") == "completed":
+        return job.signature.decode_result(end.get("result"))
+    error = end.get("error") or {}
+    reason = error.get("message") or end.get("reason") or str(end.get("state"))
+    raise StepFailed(job.name, error.get("code") or f"child {end.get('state')}", reason, node)

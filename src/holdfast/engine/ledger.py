@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.authoring.context import Suspended
 from holdfast.engine.verdict import Written
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StaleAttempt, StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines.event import freeze_plain
 from holdfast.store import Command
@@ -69,7 +69,7 @@ class Ledger(ABC):
         """Carry out a command for the code; that the store is away ends the attempt, and is no failure of the code."""
         try:
             return await self.journal.write(command)
-        except StoreUnavailable as error:
+        except (StaleAttempt, StoreUnavailable) as error:
             self.lose()
             raise Suspended from error
 

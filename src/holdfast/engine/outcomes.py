@@ -65,39 +65,34 @@ class Outcomes:
         """Hand out the effect that an earlier attempt has left of this call, once."""
         return self._left.pop(node, None)
 
-    async def succeeded(self, call: Call[..., Any], node: str, value: Any) -> None:
-        """Keep what a call gave: phase one, then phase two."""
+    async def keep(self, call: Call[..., Any], node: str, value: Any) -> None:
+        """Phase one: keep the effect, if there is a store for it."""
         attempt = self._attempt
+        if self._store is None:
+            return
         number = attempt.replay.tries[node]
-        if self._store is not None:
-            if not call.tool and attempt.durable_events < attempt.decided_events:
-                await attempt.durable()  # or another attempt decides otherwise, and finds this; a tool has waited
-            effect = Effect(attempt.job, node, attempt.attempt, number, value)
-            try:
-                await self._store.put(effect)
-            except (StaleAttempt, StoreUnavailable, EffectConflict) as error:
-                if not isinstance(error, StoreUnavailable):
-                    self.late(node, number, value)
-                attempt.lose()
-                raise Suspended from error
-        self.committed(call, node, value)
+        if not call.tool and attempt.durable_events < attempt.decided_events:
+            await attempt.durable()  # or another attempt decides otherwise, and finds this; a tool has waited
+        effect = Effect(attempt.job, node, attempt.attempt, number, value)
+        try:
+            await self._store.put(effect)
+        except (StaleAttempt, StoreUnavailable, EffectConflict) as error:
+            if not isinstance(error, StoreUnavailable):
+                self.late(node, number, value)
+            attempt.lose()
+            raise Suspended from error
 
-    def committed(self, call: Call[..., Any], node: str, value: Any, **more: Any) -> None:
-        """Phase two: the events."""
-        attempt = self._attempt
+    def events(self, call: Call[..., Any], node: str, value: Any, **more: Any) -> list[Written]:
+        """Phase two: give the events, which are recorded when the outcome is delivered."""
         kind = TOOL_FINISHED if call.tool else COMMAND_COMMITTED
-        events: tuple[Written, Written] = (
+        return [
             (kind, {"node": node, "name": call.name, "result": value, **more}),
             (NODE_FINISHED, {"node": node, "result_type": "success"}),
-        )
-        if not call.tool:
-            attempt.record(*events)
-            return
-        if attempt.shut:
-            self.late(node, attempt.replay.tries[node], value)
-            raise Suspended
-        attempt.record(*events)
-        self.unconfirmed.append((attempt.recorded_events, node, attempt.replay.tries[node], value))
+        ]
+
+    def confirm(self, node: str, number: int, value: Any) -> None:
+        """A tool's end was recorded: remember it until it is on disk."""
+        self.unconfirmed.append((self._attempt.recorded_events, node, number, value))
 
     def written(self, durable: int, error: Exception | None) -> None:
         """So many events are on disk. If they were refused instead, the ends of tools among them are evidence now."""

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.authoring.reporting import PIECE_BYTES, Product, within
-from holdfast.engine.bridge import later
+from holdfast.engine.job_loop import JobLoop
 from holdfast.engine.verdict import Written
 from holdfast.errors import HoldfastError, InvalidArguments, PayloadTooLarge, StaleAttempt, StoreUnavailable
 from holdfast.machines import JobEvent
@@ -65,7 +65,7 @@ class Products:
                 together["metrics"] = {**(together.get("metrics") or {}), "spent": self._spent}
             within(together)
             self._said = together
-        if self._attempt.replay.owed:
+        if self._attempt.replay.head() is not None:
             return
         if self._attempt.in_loop():
             self._take()
@@ -110,7 +110,7 @@ class Products:
             raise PayloadTooLarge(f"the export {product.name!r}", product.size, config.export_bytes_max)
         if self._attempt.in_loop():
             return _until(self._begin(product))
-        return _until(self._attempt.from_thread(later(self._begin, product)))  # it waits until the loop has heard of it
+        return _until(self._attempt.code.on_host(self._begin, product))  # it waits until the loop has heard of it
 
     def _begin(self, product: Product) -> asyncio.Task[int]:
         task = self._attempt.loop.create_task(self._keep(product))
@@ -249,7 +249,14 @@ class _Durable:
         self._task = task
 
     def __await__(self) -> Generator[Any, None, None]:
-        yield from asyncio.shield(self._task).__await__()
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, JobLoop):
+            yield from loop.outside(self._durable()).__await__()
+        else:
+            yield from self._durable().__await__()
+
+    async def _durable(self) -> None:
+        await asyncio.shield(self._task)
 
 
 def _until(task: asyncio.Task[int]) -> Awaitable[None]:

@@ -15,6 +15,7 @@ still.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import random
 import threading
@@ -26,16 +27,18 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.context import Suspended, conductor
+from holdfast.authoring.context import Submitter, Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.engine.calls import handed_out
-from holdfast.engine.children import outcome_of
-from holdfast.engine.replay import PATIENCE_PARTS, Replay
-from holdfast.errors import HoldfastError, InvalidResult, WaitTimeout
+from holdfast.engine.children import outcome_of, told
+from holdfast.engine.job_code import JobCode, Pending
+from holdfast.engine.replay import Ended, Outcome, Replay
+from holdfast.errors import HoldfastError, InvalidResult, NonDeterminism, WaitTimeout
 from holdfast.machines import Event, JobEvent
 
 __all__ = ["Rehearsal", "Rehearsed"]
 
+QUIET_SECONDS = 1.0  # without a new call: code that waits so long for something else is taken to stand still
 _ENDS = {JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value}
 
 
@@ -60,55 +63,80 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 class Rehearsal:
     """The `Conductor` of code that is only rehearsed."""
 
-    def __init__(self, events: Sequence[Event], function: JobFunction[..., Any], patience_seconds: float) -> None:
+    def __init__(self, events: Sequence[Event], function: JobFunction[..., Any]) -> None:
         self.job = events[0].job
         self.attempt = max((event.attempt or 0 for event in events), default=0)
         self._events = events
         self._function = function
-        self._patience_seconds = patience_seconds
         self._replay = Replay(events)
-        self._asked = 0
         self._answered = 0
         self._beyond: list[tuple[str, str]] = []  # name and node
-        self._threads = ThreadPoolExecutor(1, "holdfast-rehearsal")
+        self._refused: list[str] = []
+        self._threads = ThreadPoolExecutor(4, "holdfast-rehearsal")
+        self._over = False
 
     async def run(self) -> Rehearsed:
         """Run the code until it ends or stands still; judge."""
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        code = self._loop.create_task(self._code())
+        self._still = asyncio.Event()
+        self.code = JobCode(self, self.job, self._replay, loop, self._threads)
+        context = contextvars.copy_context()
+        context.run(conductor.set, self)
+        self.code.begin(self._code(), context)
+        loop.call_soon(self.code.turn)
         seen = -1
-        while not code.done() and seen != self._asked:
-            seen = self._asked
-            for _ in range(PATIENCE_PARTS):
-                await asyncio.wait({code}, timeout=self._patience_seconds / PATIENCE_PARTS)
-        ended = code.done()
-        code.cancel()
-        await asyncio.wait({code})
+        while not self._still.is_set() and seen != self.code.loop.made + self.code.asked:
+            seen = self.code.loop.made + self.code.asked
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(QUIET_SECONDS):
+                    await self._still.wait()
+        main = self.code.main
+        judged = self._judged(main if main is not None and main.done() else None)
+        self._over = True
+        self.code.close()
         self._threads.shutdown(wait=False)
-        return self._judged(code if ended else None)
+        return judged
 
     async def _code(self) -> Any:
-        conductor.set(self)
         kwargs = self._function.signature.decode(self._events[0].payload.get("args") or {})
         if self._function.is_async:
             return await self._function.function(**kwargs)
-        context = contextvars.copy_context()
-        return await self._loop.run_in_executor(self._threads, lambda: context.run(self._function.function, **kwargs))
+        return await self.code.loop.run_code(self._function.function, kwargs)
+
+    # What the code's runner tells
+
+    def goes_on(self) -> bool:
+        """Whether it was not judged yet."""
+        return not self._over
+
+    def record(self, *events: Any) -> None:
+        """Record nothing."""
+
+    def code_rests(self) -> None:
+        """Judge, if nothing of the code can move."""
+        if self.code.idle:
+            self._still.set()
+
+    def code_ended(self) -> None:
+        """Judge."""
+        self._still.set()
+
+    def code_failed(self, error: BaseException) -> None:
+        """The engine would stop here."""
+        if isinstance(error, NonDeterminism):
+            self._refused.append(f"it asks for {error.asked}, and recorded but not asked for is {', '.join(error.recorded)}")
+        else:
+            self._refused.append(f"{type(error).__name__}: {error}")
+        self._still.set()
 
     def _judged(self, code: asyncio.Task[Any] | None) -> Rehearsed:
-        replay = self._replay
-        reasons = [
-            f"it asks for {node}, and recorded but not asked for is {', '.join(replay.owed_of(name))}"
-            for name, node in self._beyond
-            if replay.owed_of(name)
-        ]
-        reasons += [] if reasons else self._other_end(code)
+        reasons = self._refused or self._other_end(code)
         return Rehearsed(
             fits=not reasons,
             reasons=reasons,
             answered=self._answered,
-            unasked=replay.unasked(),
+            unasked=self._replay.unasked(),
             beyond=[node for _, node in self._beyond],
         )
 
@@ -118,7 +146,7 @@ class Rehearsal:
         error = code.exception() if code is not None and not code.cancelled() else None
         if isinstance(error, Suspended):
             code = error = None
-        if isinstance(error, HoldfastError) and not self._asked:
+        if isinstance(error, HoldfastError) and not self.code.asked:
             return [f"its arguments do not fit: {error}"]
         if last is None or last is not self._events[-1] or last.payload.get("reason") not in {None, "error"}:
             return []  # it has not ended, or not by its code
@@ -145,45 +173,52 @@ class Rehearsal:
 
     async def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer for a step or tool."""
-        self._asked += 1
-        node = self._replay.node(call.name, call.signature.encode(args, kwargs), call.key)
-        recorded = self._replay.take(node)
-        if recorded is None:
-            return await self._stand_still(call.name, node)
-        self._answered += 1
-        return handed_out(call, node, recorded)
+        plain = call.signature.encode(args, kwargs)
+        node = self._replay.node(call.name, plain, call.key)
+        return handed_out(call, node, await self._outcome(node, call.name, plain))
 
     async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - as the protocol has it
         """Answer for a wait."""
         del timeout, wait_type
-        completed = await self._completed("wait", self._replay.node("wait", {}, key))
-        if completed.get("outcome") == "expired":
+        outcome = await self._outcome(self._replay.node("wait", {}, key), "wait")
+        assert isinstance(outcome, Ended), "a wait ends"
+        if outcome.completed.get("outcome") == "expired":
             raise WaitTimeout(key)
-        return completed.get("payload")
+        return outcome.completed.get("payload")
 
     async def sleep(self, duration: float) -> None:
         """Answer for a sleep."""
-        await self._completed("sleep", self._replay.node("sleep", {}, f"{duration:g}"))
+        await self._outcome(self._replay.node("sleep", {}, f"{duration:g}"), "sleep")
 
     async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer for a child."""
-        name = f"job.{job.name}"
-        node = self._replay.node(name, job.signature.encode(args, kwargs), job.chosen.key)
-        return outcome_of(job, node, await self._completed(name, node))
+        plain = job.signature.encode(args, kwargs)
+        node = self._replay.node(f"job.{job.name}", plain, job.chosen.key)
+        return outcome_of(job, node, await self._outcome(node, f"job.{job.name}", plain))
 
-    async def _completed(self, name: str, node: str) -> dict[str, Any]:
-        self._asked += 1
-        completed = self._replay.completed_waits.pop(node, None) or self._replay.values.get(f"{node}:ended")
-        if completed is None:
-            await self._stand_still(name, node)
+    async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
+        """Answer for a run that is started and not waited for."""
+        del submit
+        node = self._replay.node(f"start.{job.name}", plain, job.chosen.key)
+        return str(told(job.name, await self._outcome(node, f"start.{job.name}", plain)))
+
+    async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
+        """Answer for a signal that is sent."""
+        del send
+        return str(told("signal", await self._outcome(self._replay.node("signal", said, None), "signal", said)))
+
+    async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await something of the outer loop."""
+        return await self.code.loop.outside(work)
+
+    async def _outcome(self, node: str, name: str, arguments: Any = None) -> Outcome:
+        outcome = await self.code.outcome(node, name, self._stand_still, arguments)
         self._answered += 1
-        return completed or {}
+        return outcome
 
-    async def _stand_still(self, name: str, node: str) -> None:
-        self._beyond.append((name, node))
-        if not self._function.is_async:
-            raise Suspended  # its thread must come back
-        await self._loop.create_future()
+    def _stand_still(self, pending: Pending) -> None:
+        """Nothing was recorded of this call: its branch goes no further."""
+        self._beyond.append((pending.name, pending.node))
 
     def value(self, kind: str) -> Any:
         """Give a recorded value, or any other: what comes behind it was not recorded either."""
@@ -219,5 +254,5 @@ class Rehearsal:
         return threading.get_ident() == self._thread
 
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run something on the loop and block this thread for it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        """Run something on the code's loop and block this thread for it."""
+        return self.code.from_thread(coroutine)

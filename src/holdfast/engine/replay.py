@@ -1,22 +1,21 @@
 """What a job has done already, by its stream, ready to be handed to its code again (SPEC E3, E8).
 
-A call's identity (its *node*) is its name, the hash of its arguments and its number among equals. Order does not
-count: concurrent branches may ask in any order, and a new call in the code shifts no other. An explicit key takes the
-hash's place, and inside a plan the id of its node does.
+A call's identity (its *node*) is its name, the hash of its arguments and its number among equals. An explicit key takes
+the place of the hash, and inside a plan the id of its node does.
 
-- A recorded result is handed out once, to the call that asks for it; until then it is owed.
-- A tool that was started and has no recorded end is *in doubt*; an operator's answer to it is here, too.
-- A wait that was completed is handed out by its node.
+- Outcomes (results, final failures, ends of waits and children, cut-offs) are kept in the order of the stream. Each is
+  handed out once. Next to each are the numbers of the native work that the code had seen before it.
+- A tool that was started and has no recorded end is *in doubt*. An operator's answer to it is here, too.
 - A call whose failure ended a run is made again when an operator has the job tried again. If it had ended well, and its
-  plan refused what it gave, it is made under the next number among equals.
+  plan refused the result, it is made under the next number among equals.
 - A plan is here as it was recorded. What was recorded before it was for making it, and is not asked for again.
-- A recorded value (the time, a random number) has no arguments: it is known by what its branch has asked for before.
+- A recorded value (the time, a random number) has no arguments: it is known by the calls that its branch made before it.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any
@@ -30,11 +29,14 @@ from holdfast.machines import Event, HistoryEvent, JobEvent
 from holdfast.machines.course import DEADLINE
 from holdfast.machines.rules import is_failure
 
-__all__ = ["Failure", "Replay", "Success"]
+__all__ = ["CutOff", "Ended", "Failure", "Outcome", "Recorded", "Replay", "Success"]
 
 
-PATIENCE_PARTS = 10  # in which patience is had: while the whole process stands still, one passes, and not all
+ENDED = ":ended"  # how the name of a value ends that records how a wait ended while its job ran
+CUT_OFF = "cut_off"  # the outcome of a wait, and the kind of a failure, that the code itself has cut off
 _NUMBER = re.compile(r"(?<!#)#\d+\Z")  # of a call among equals
+ENGINE_WAITS = ("budget:",)  # how the nodes of waits begin that the engine makes, and not the code
+ENGINE_KEYS = ("holdfast:doubt:", "holdfast:retry:", "holdfast:budget", "holdfast:pause")  # and their keys
 OF_A_RUN = "run:"  # how the names of values begin that hold for one run and not for the next
 _HISTORY = frozenset(kind.value for kind in HistoryEvent)
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # what a branch has asked for so far, in one number
@@ -53,13 +55,41 @@ class Failure(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """How a wait ended: its outcome and its payload."""
+
+    completed: dict[str, Any]
+
+
+class CutOff(msgspec.Struct, frozen=True, gc=False):
+    """The code itself stopped waiting for this call: by a timeout of its own, or because a sibling failed (E15)."""
+
+
+Outcome = Success | Failure | Ended | CutOff
+
+
+class Recorded:
+    """One place in the order of the stream: native work that the code saw, then an outcome; the last may have none."""
+
+    __slots__ = ("asked", "natives", "node", "outcome", "taken")
+
+    def __init__(self, node: str, outcome: Outcome | None, natives: list[int], asked: int) -> None:
+        self.node = node
+        self.outcome = outcome
+        self.natives = natives
+        self.asked = asked  # how many calls the code had made by then, where that is not plain from the order
+        self.taken = False
+
+
 class Replay:
     """A job's past, handed to its code piece by piece."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self._outcomes: dict[str, Success | Failure] = {}
+        self.order: deque[Recorded] = deque()  # of the stream; what was taken is passed over
+        self._recorded: dict[str, Recorded] = {}  # by node, what was not taken yet
         self._names: dict[str, str] = {}
-        self._owed: defaultdict[str, dict[str, None]] = defaultdict(dict)  # name → its nodes, in order
+        self._arguments: dict[str, Any] = {}  # of calls, as they were declared
+        self._natives: list[int] = []  # that the code saw after the last outcome
         self._seen: defaultdict[str, int] = defaultdict(int)
         self.in_doubt: dict[str, int] = {}  # node of a tool → attempt that started it
         self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
@@ -77,6 +107,8 @@ class Replay:
         self._ended_by: list[str] = []  # nodes whose failure ended the last run
         for event in events:
             self._read(event)
+        if self._natives:
+            self.order.append(Recorded("", None, self._natives, 0))
 
     def node(self, name: str, arguments: dict[str, Any], key: str | None) -> str:
         """Give the identity of the next call of this name with these arguments."""
@@ -99,27 +131,42 @@ class Replay:
         self._seen[label] += 1
         return label if self._seen[label] == 1 else f"{label}#{self._seen[label]}"
 
-    def take(self, node: str) -> Success | Failure | None:
+    def recorded(self, node: str) -> Recorded | None:
+        """Give the outcome of a call that was recorded and not taken yet, with its place in the order."""
+        return self._recorded.get(node)
+
+    def take(self, node: str) -> Outcome | None:
         """Hand out a recorded outcome, once."""
-        outcome = self._outcomes.pop(node, None)
-        if outcome is not None:
-            del self._owed[self._names[node]][node]
-        return outcome
+        item = self._recorded.pop(node, None)
+        if item is None:
+            return None
+        item.taken = True
+        return item.outcome
 
-    @property
-    def owed(self) -> bool:
-        """Whether there are recorded outcomes that nobody has asked for yet."""
-        return bool(self._outcomes)
+    def head(self) -> Recorded | None:
+        """Give what comes next in the order of the stream."""
+        order = self.order
+        while order and order[0].taken:
+            order.popleft()
+        return order[0] if order else None
 
-    def owed_of(self, name: str) -> list[str]:
-        """List the nodes of this name with such an outcome; every new call asks, so it looks at no others."""
-        return list(self._owed[name])
+    def unasked(self, name: str | None = None) -> list[str]:
+        """List the calls and children, of this name or all, whose outcome was recorded and not taken."""
+        return [
+            node
+            for node, item in self._recorded.items()
+            if not isinstance(item.outcome, CutOff) and node in self._names and name in {None, self._names[node]}
+        ]
 
-    def unasked(self) -> list[str]:
-        """List every node with such an outcome."""
-        return list(self._outcomes)
+    def described(self, node: str) -> str:
+        """Give a recorded call as people read it: its name and arguments."""
+        name = self._names.get(node) or node.partition(":")[0]
+        return in_words(name, self._arguments.get(node), node)
 
     def _read(self, event: Event) -> None:
+        natives = event.payload.get("natives")
+        if natives:
+            self._natives += natives
         if event.type in _HISTORY:
             self._read_call(event, event.payload, event.payload.get("node") or "")
         elif event.type == JobEvent.WAIT_COMPLETED:
@@ -132,16 +179,18 @@ class Replay:
             self._forgive()
         elif event.type == JobEvent.FAILED:
             self._ended_by = event.payload.get("nodes") or self._failed_of_plan()
+            self._natives = []  # another run sees others
             self.values = {name: value for name, value in self.values.items() if not name.startswith(OF_A_RUN)}
 
     def _failed_of_plan(self) -> list[str]:
         """List what of a plan had failed when something else ended its run, a deadline perhaps: no code caught it."""
         if self.plan is None:
             return []
-        failed = [node for node, outcome in self._outcomes.items() if isinstance(outcome, Failure)]
+        outcomes = {node: item.outcome for node, item in self._recorded.items()}
+        failed = [node for node, outcome in outcomes.items() if isinstance(outcome, Failure)]
         decided = {name.removeprefix(EXTENSION): why for name, why in self.values.items() if name.startswith(EXTENSION)}
         refused = {name for name, why in decided.items() if why is not None}
-        calls = {_NUMBER.sub("", node) for node in self._outcomes}
+        calls = {_NUMBER.sub("", node) for node in outcomes}
         return failed + [node for node in calls if node.partition(":")[2] in refused]
 
     def _forgive(self) -> None:
@@ -160,7 +209,8 @@ class Replay:
     def _refused(self, node: str) -> bool:
         """A node of a plan gave what its plan did not take: a committed call stands (E1), so another is made (R4)."""
         newest = f"{node}#{self._seen[node] + 1}" if self._seen[node] else node
-        if not isinstance(self._outcomes.get(newest), Success):
+        item = self._recorded.get(newest)
+        if item is None or not isinstance(item.outcome, Success):
             return False
         self.take(newest)
         self._seen[node] += 1
@@ -171,10 +221,12 @@ class Replay:
         match event.type:
             case HistoryEvent.NODE_STARTED:
                 self.tries[node] += 1
+                self._declared(node, payload)
             case HistoryEvent.TOOL_STARTED:
                 self.tries[node] += 1
                 self.in_doubt[node] = event.attempt or 0
                 self.answers.pop(node, None)  # it was about an earlier try; this one has a doubt of its own
+                self._declared(node, payload)
             case HistoryEvent.COMMAND_COMMITTED:
                 self._keep(node, payload, Success(payload.get("result")))
             case HistoryEvent.TOOL_FINISHED:
@@ -183,23 +235,51 @@ class Replay:
                 if not is_failure(payload):
                     self._keep(node, payload, Success(payload.get("result")))
             case HistoryEvent.NODE_FINISHED if is_failure(payload):
-                (self.postponed if payload.get("postponed") else self.failed_tries)[node] += 1
-                self.retry_at[node] = payload.get("retry_at") or 0.0
-                if payload.get("final"):
-                    self._keep(node, payload, Failure(payload.get("kind") or "", payload.get("reason") or ""))
+                self._failed_try(node, payload)
             case HistoryEvent.VALUE_RECORDED:
-                self.values[node] = payload.get("value")
+                self._value(node, payload)
             case HistoryEvent.PLAN_GENERATED:
                 self.plan = payload.get("plan")
-                self._outcomes.clear()
-                self._owed.clear()
+                self.order.clear()
+                self._recorded.clear()
+                self._natives = []
             case _:
                 pass
 
-    def _keep(self, node: str, payload: dict[str, Any], outcome: Success | Failure) -> None:
-        self._outcomes[node] = outcome
-        name = self._names.setdefault(node, payload.get("name") or node.split(":", 1)[0])
-        self._owed[name][node] = None
+    def _declared(self, node: str, payload: dict[str, Any]) -> None:
+        self._names.setdefault(node, payload.get("name") or node.split(":", 1)[0])
+        self._arguments[node] = payload.get("args")
+
+    def _failed_try(self, node: str, payload: dict[str, Any]) -> None:
+        if payload.get("kind") == CUT_OFF:
+            self._keep(node, payload, CutOff())
+            return
+        (self.postponed if payload.get("postponed") else self.failed_tries)[node] += 1
+        self.retry_at[node] = payload.get("retry_at") or 0.0
+        if payload.get("final"):
+            self._keep(node, payload, Failure(payload.get("kind") or "", payload.get("reason") or ""))
+
+    def _value(self, node: str, payload: dict[str, Any]) -> None:
+        value = payload.get("value")
+        self.values[node] = value
+        if node.endswith(ENDED) and isinstance(value, dict):
+            self._end_wait(node.removesuffix(ENDED), payload, value)
+
+    def _keep(self, node: str, payload: dict[str, Any], outcome: Outcome) -> None:
+        if isinstance(outcome, (Success, Failure)):
+            self._names.setdefault(node, payload.get("name") or node.split(":", 1)[0])
+        item = Recorded(node, outcome, self._natives, payload.get("asked") or 0)
+        self._natives = []
+        self._recorded[node] = item
+        self.order.append(item)
+
+    def _end_wait(self, node: str, payload: dict[str, Any], ended: dict[str, Any]) -> None:
+        if node.startswith(ENGINE_WAITS):
+            return
+        if node.startswith("job."):
+            self._names.setdefault(node, node.split(":", 1)[0])
+        cut_off = ended.get("outcome") == CUT_OFF
+        self._keep(node, payload, CutOff() if cut_off else Ended(ended))
 
     def _complete(self, payload: dict[str, Any]) -> None:
         node = payload.get("node")
@@ -207,5 +287,15 @@ class Replay:
             return  # a pause has no place in the code; a wait that its run's deadline cut off has not ended
         if payload.get("outcome") == "resolved":
             self.answers[node] = payload.get("payload") or {}
-        else:
-            self.completed_waits[node] = payload
+            return
+        self.completed_waits[node] = payload
+        if not (payload.get("correlation_key") or "").startswith(ENGINE_KEYS):
+            self._end_wait(node, payload, payload)
+
+
+def in_words(name: str, arguments: Any, node: str) -> str:
+    """Give a call as people read it."""
+    if not isinstance(arguments, dict):
+        return node
+    given = ", ".join(f"{key}={value!r:.80}" for key, value in arguments.items())
+    return f"{name}({given:.300})"

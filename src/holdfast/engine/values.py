@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.authoring.signature import payload
-from holdfast.engine.bridge import later
 from holdfast.machines import HistoryEvent
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class Values:
         node = attempt.replay.value_node(kind)
         if attempt.in_loop():
             return self._value(node, make[kind])
-        return attempt.from_thread(later(self._value, node, make[kind]))
+        return attempt.code.on_host(self._value, node, make[kind])
 
     def _value(self, node: str, make: Callable[[], Any]) -> Any:
         """Code that is being unwound gets a value, too, but it is not recorded: the next attempt is not there yet."""

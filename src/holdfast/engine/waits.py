@@ -1,11 +1,13 @@
-"""Where a job's code waits, and when its job is let go.
+"""Where a job waits: what ends a wait while the job runs, and what is written when the whole job waits.
 
-Every place in the code that cannot go on registers here what is to be written if the whole job has to wait there: a
-signal, a time, a child, an operator's answer, a pause, a retry that is due much later. The job is let go only when
-nothing of it does anything else: a branch that waits does not stop the others, and no call is cut off in the middle.
+Every place that cannot go on registers here what is to be written if the job has to wait there: a signal, a time, a
+child, an operator's answer, a pause, a retry that is due much later. Some are waits of the code, others those of a call.
 
-A job is let go at the place that ends first by time; the others are listed with it, so that a signal for any of them
-brings the job back.
+The job is suspended only when nothing of it can move. It is suspended at the place that ends first by time. The others
+are listed with it, so that a signal for any of them brings the job back. The store then ends the wait.
+
+While something of the job can move, its waits are served here: a signal is taken from the inbox and recorded in the
+stream, in one fenced transaction. So is the end of a wait whose time is up, after a look into the inbox (E12).
 """
 
 from __future__ import annotations
@@ -13,12 +15,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.context import Suspended
 from holdfast.authoring.context import place as place_in_plan
+from holdfast.engine.job_code import Pending
+from holdfast.engine.replay import Ended
 from holdfast.engine.verdict import Written
-from holdfast.machines import JobEvent
+from holdfast.errors import StoreUnavailable
+from holdfast.machines import HistoryEvent, JobEvent
+from holdfast.store import Signal
 from holdfast.store.decide import PAUSE_KEY
 
 if TYPE_CHECKING:
@@ -26,136 +32,133 @@ if TYPE_CHECKING:
 
 __all__ = ["Waiting", "Waits"]
 
-PATIENCE_TURNS = 64  # of a busy loop, until a job is taken to have nothing left to do
 PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park"})
 PAUSED = float("-inf")  # before all other places: nothing but a resume brings the job back
 
 
-class Waiting(NamedTuple):
-    """A place that waits: when it ends by itself, what to write if the job waits there, and how its code is unwound."""
+class Waiting:
+    """A place that waits: when it ends by itself, what to write if the job waits there, and what is told of its end."""
 
-    until: float
-    intent: Written
-    future: asyncio.Future[Any]
+    __slots__ = ("due", "ended", "future", "intent", "pending", "timer", "until")
+
+    def __init__(
+        self, until: float, intent: Written, *, pending: Pending | None, future: asyncio.Future[Any] | None
+    ) -> None:
+        self.until = until
+        self.intent = intent
+        self.pending = pending  # a wait of the code
+        self.future = future  # or of a call
+        self.timer: asyncio.TimerHandle | None = None
+        self.due = False  # whether its time is up, and only a look into the inbox is missing
+        self.ended = False
+
+    @property
+    def signalled(self) -> bool:
+        """Whether a signal or a time ends it, and not the end of the attempt alone."""
+        return self.intent[0] == JobEvent.WAITING and self.until != PAUSED
 
 
 class Waits:
-    """The places at which one attempt's code waits, and a count of what it does meanwhile."""
+    """The places at which one attempt waits, and a count of its calls that do something else."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._places: list[Waiting] = []
+        self._places: dict[Waiting, None] = {}  # in the order in which they began
+        self._by_key: dict[str, dict[Waiting, None]] = {}  # those that a signal may end
+        self._unlooked: dict[Waiting, None] = {}  # those of them for which the inbox was not read yet
         self.busy = 0
-        self._looking = False
+        self._taken: set[str] = set()  # signals that were taken and may not be marked so on disk yet
+        self._looking: asyncio.Task[None] | None = None
+        self._again = False
 
-    @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
-        """The code does something that is not waiting; meanwhile the job is not let go."""
-        self.busy += 1
-        try:
-            yield
-        finally:
-            self.busy -= 1
-            self.look()
+    # Places
+
+    def begin(
+        self,
+        pending: Pending,
+        key: str,
+        wait_type: str,
+        timeout: float | None = None,  # kept over restarts
+    ) -> None:
+        """Let the code wait at a place."""
+        until, intent = self._place(pending.node, key, wait_type, timeout)
+        self._add(Waiting(until, intent, pending=pending, future=None))
 
     async def blocked_on(
         self,
         node: str,
         key: str,
         wait_type: str,
-        timeout: float | None = None,  # noqa: ASYNC109 - kept over restarts
         said: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Wait at this place; how the wait was completed, in this attempt or an earlier one."""
-        attempt = self._attempt
-        completed = attempt.replay.completed_waits.pop(node, None) or attempt.deliveries.recorded(node)
-        if completed is not None:
-            return completed
-        deadline = None
+        """Wait at a place inside a call; how that ended, if it does so in this attempt."""
+        until, (kind, place) = self._place(node, key, wait_type, None)
+        ended: dict[str, Any] = await self._wait(until, (kind, {**place, **(said or {})}))
+        return ended
+
+    def _place(self, node: str, key: str, wait_type: str, timeout: float | None) -> tuple[float, Written]:
+        attempt, deadline = self._attempt, None
         if timeout is not None:
             deadline = attempt.recorded(f"{node}:until", lambda: attempt.now() + timeout)
         long = deadline is None or deadline - attempt.now() > attempt.config.park_seconds
         place = {"node": node, "correlation_key": key, "wait_type": wait_type, "deadline": deadline, "park": long}
-        ended: dict[str, Any] = await self._wait(
-            float("inf") if deadline is None else deadline, (JobEvent.WAITING.value, {**place, **(said or {})})
-        )
-        return ended
+        return float("inf") if deadline is None else deadline, (JobEvent.WAITING.value, place)
 
     async def ask(self, node: str, key: str) -> None:
         """Wait for an operator's answer, from inside a call."""
-        _leave()
-        with self.not_working():
-            await self.blocked_on(node, key, "human")
+        self._leave()
+        await self.blocked_on(node, key, "human")
 
     async def pause(self) -> None:
-        """Stop here until somebody lets the job go on, from inside a call (J13)."""
+        """Stop here until an operator lets the job go on, from inside a call (J13)."""
         said = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True}
-        with self.not_working():
-            await self._wait(PAUSED, (JobEvent.WAITING.value, said))
+        await self._wait(PAUSED, (JobEvent.WAITING.value, said))
 
     async def retry_later(self, node: str, not_before: float, gate: str | None = None) -> None:
         """Give the job back until a retry is due or a gate opens, from inside a call (J11)."""
         said = {"reason": "step_retry", "not_before": not_before, "node": node}
         if gate is not None:
             said["gate"] = gate
-        _leave()
-        with self.not_working():
-            await self._wait(not_before, (JobEvent.REQUEUED.value, said))
+        self._leave()
+        await self._wait(not_before, (JobEvent.REQUEUED.value, said))
 
-    def look(self) -> None:
-        """Soon, when every branch that can go on has gone on: if all that is left waits, let go of the job."""
-        if self._places and not self.busy and not self._looking:
-            self._looking = True
-            asyncio.get_running_loop().call_soon(self._look, PATIENCE_TURNS)
-
-    def _look(self, turns: int) -> None:
-        """Let other callbacks go first: a result on its way through nested branches needs a few turns of the loop."""
-        loop = asyncio.get_running_loop()
-        others = getattr(loop, "_ready", True)  # what is about to run; a loop that does not tell is given all turns
-        if turns and others and not self.busy:
-            loop.call_soon(self._look, turns - 1)
-            return
-        self._looking = False
-        self._let_go()
-
-    def unwind(self) -> None:
-        """End every wait: the attempt is over."""
-        for place in self._places:
-            if not place.future.done():
-                place.future.set_exception(Suspended())
-                place.future.exception()  # seen: nobody may be left to see it
+    def _leave(self) -> None:
+        """In a plan: a call that waits here for another attempt takes no place among those that are under way."""
+        at = place_in_plan.get()
+        if at is not None and at.leave is not None:
+            self._attempt.code.loop.call_soon(at.leave)
 
     async def _wait(self, until: float, intent: Written) -> Any:
-        loop = asyncio.get_running_loop()
-        place = Waiting(until, intent, loop.create_future())
-        self._places.append(place)
-        self.look()
-        timer = None
-        if intent[0] == JobEvent.WAITING:
-            self._attempt.deliveries.look()
-            if PAUSED < until < float("inf"):
-                timer = loop.call_later(until - self._attempt.now(), self._attempt.deliveries.expire, place)
-        try:
-            return await place.future
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._places.remove(place)  # also when its branch was cancelled: the job does not wait there any more
+        place = Waiting(until, intent, pending=None, future=self._attempt.loop.create_future())
+        with self.not_working():
+            self._add(place)
+            self._attempt.loop.call_soon(self._attempt.code.turn)  # it may be all that is left to do
+            try:
+                return await place.future  # type: ignore[misc]  # - it has one
+            finally:
+                self._remove(place)
 
-    def signalled(self) -> bool:
-        """Whether a signal could end one of the waits while other branches work on."""
-        return self.busy > 0 and any(place.intent[0] == JobEvent.WAITING for place in self._places)
+    def _add(self, place: Waiting) -> None:
+        self._places[place] = None
+        if not place.signalled:
+            return
+        self._by_key.setdefault(place.intent[1]["correlation_key"], {})[place] = None
+        self._unlooked[place] = None
+        if place.until < float("inf"):
+            attempt = self._attempt
+            place.timer = attempt.loop.call_later(max(0.0, place.until - attempt.now()), self._expire, place)
+        if place.pending is not None:
+            place.pending.left = lambda: self._remove(place)
 
-    def waiting_for(self, key: str) -> Waiting | None:
-        """The first place that waits for a signal with this key."""
-        open_places = (place for place in self._places if not place.future.done())
-        return next((place for place in open_places if place.intent[1].get("correlation_key") == key), None)
-
-    def _let_go(self) -> None:
-        still = [place for place in self._places if not place.future.done()]
-        if still and not self.busy and self._attempt.goes_on():
-            first, *others = sorted(still, key=lambda place: place.until)
-            self._attempt.suspend(first.intent if first.until == PAUSED else _with(first.intent, others))
+    def _remove(self, place: Waiting) -> None:
+        place.ended = True
+        if place.timer is not None:
+            place.timer.cancel()
+        self._places.pop(place, None)
+        self._unlooked.pop(place, None)
+        if place.signalled:
+            same = self._by_key.get(place.intent[1]["correlation_key"], {})
+            same.pop(place, None)
 
     @contextlib.contextmanager
     def not_working(self) -> Iterator[None]:
@@ -166,12 +169,95 @@ class Waits:
         finally:
             self.busy += 1
 
+    # What ends a wait while the job runs
 
-def _leave() -> None:
-    """In a plan: a call that waits here for another attempt takes no place among those that are under way."""
-    at = place_in_plan.get()
-    if at is not None and at.leave is not None:
-        at.leave()
+    def look(self) -> None:
+        """See soon whether a signal has come for one of the places."""
+        self._again = True
+        if self._looking is None and any(self._by_key.values()):
+            self._looking = self._attempt.loop.create_task(self._look())
+
+    def look_for_new(self) -> None:
+        """See whether a signal had come before a wait began; the job is not suspended, so the store does not look."""
+        if self._unlooked:
+            self.look()
+
+    async def _look(self) -> None:
+        try:
+            while self._again and self._attempt.goes_on():
+                self._again = False
+                places, self._unlooked = self._unlooked, {}
+                for signal in await self._attempt.journal.inbox(self._attempt.job):
+                    self._offer(signal)
+                for place in places:
+                    if place.due and not place.ended and self._attempt.goes_on():
+                        self._end(place, {"outcome": "expired"}, None)
+        except StoreUnavailable:
+            pass  # the journal will notice, too; a signal in the inbox is not lost
+        finally:
+            self._looking = None
+
+    def _offer(self, signal: Signal) -> None:
+        if signal.id in self._taken or not self._attempt.goes_on():
+            return
+        place = next(iter(self._by_key.get(signal.key, ())), None)
+        if place is not None:
+            self._taken.add(signal.id)
+            self._end(place, {"outcome": "signal", "payload": signal.payload, "signal": signal.id}, signal)
+
+    def _expire(self, place: Waiting) -> None:
+        """The time of a wait is up; but a signal that has come before counts (E12)."""
+        if place.ended or not self._attempt.goes_on():
+            return
+        if place.intent[1]["wait_type"] == "timer":
+            self._end(place, {"outcome": "expired"}, None)
+            return
+        place.due = True
+        self._unlooked[place] = None
+        self.look()
+
+    def _end(self, place: Waiting, ended: dict[str, Any], signal: Signal | None) -> None:
+        """End a wait: one of the code when the code rests, one of a call at once."""
+        attempt = self._attempt
+        node = place.intent[1]["node"]
+        event = HistoryEvent.VALUE_RECORDED.value, {"node": f"{node}:ended", "value": ended}
+        self._remove(place)
+
+        def delivered() -> None:
+            attempt.replay.values[f"{node}:ended"] = ended
+            if signal is not None:
+                attempt.uses.append(signal.id)
+
+        def dropped() -> None:
+            if signal is not None:
+                self._taken.discard(signal.id)  # what it was for has left: it stays in the inbox, or is for another
+                self.look()
+
+        if place.pending is not None:
+            attempt.code.arrive(place.pending, Ended(ended), [event], delivered=delivered, dropped=dropped)
+            return
+        attempt.record(event)
+        delivered()
+        if place.future is not None and not place.future.done():
+            place.future.set_result(ended)
+
+    # Suspending the job
+
+    def intent(self) -> Written | None:
+        """Give what to write if the job waits as it stands; None if there is no place where it waits."""
+        if not self._places:
+            return None
+        first, *others = sorted(self._places, key=lambda place: place.until)
+        return first.intent if first.until == PAUSED else _with(first.intent, others)
+
+    def unwind(self) -> None:
+        """End every wait of a call: the attempt is over."""
+        for place in self._places:
+            if place.timer is not None:
+                place.timer.cancel()
+            if place.future is not None and not place.future.done():
+                place.future.set_exception(Suspended())
+                place.future.exception()  # seen: the call may be gone
 
 
 def _with(intent: Written, others: list[Waiting]) -> Written:

@@ -237,7 +237,7 @@ class Worker:
         if news & ASKED and self.running:
             self._told(await self._store.requests(self.name))
             for attempt in list(self.running.values()):
-                attempt.deliveries.look()
+                attempt.hear()
         full = False
         if self._store.floor_seconds is not None and now - self._looked_at >= self._store.floor_seconds / 2:
             self._looked_at = now

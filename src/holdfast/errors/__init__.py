@@ -36,6 +36,10 @@
     │   │   └── PlanFailed                        nodes of a plan failed, and all that could go on has ended
     │   ├── SecretUnavailable (LookupError)       this process cannot reveal a secret: cause and cure are named
     │   ├── WaitTimeout (TimeoutError)            nobody signalled in time
+    │   ├── NotInJobCode (RuntimeError)           job code asked its loop for what only a step may do
+    │   ├── NotRecorded (RuntimeError)            a tool was called where its call cannot be recorded
+    │   ├── NotAwaited (RuntimeError)             the code called a step, tool or wait, and did not await it
+    │   ├── JobStuck (RuntimeError)               the code waits for itself, and nothing can wake it
     │   └── NonDeterminism (RuntimeError)         a replay asked for something else than what was recorded
     ├── how a run ended
     │   ├── RunFailed (RuntimeError)
@@ -78,11 +82,15 @@ __all__ = [
     "InvalidTable",
     "InvalidTransition",
     "InvalidWake",
+    "JobStuck",
     "MissingWake",
     "NonDeterminism",
     "NotAllowed",
+    "NotAwaited",
     "NotInDoubt",
+    "NotInJobCode",
     "NotInsideJob",
+    "NotRecorded",
     "PayloadTooLarge",
     "Permanent",
     "PlanFailed",
@@ -295,6 +303,57 @@ class WaitTimeout(HoldfastError, TimeoutError):
 
     def __str__(self) -> str:
         return f"no signal {self.key!r} came in time"
+
+
+class NotInJobCode(HoldfastError, RuntimeError):
+    """Job code asked its event loop for something that a replay could not repeat. It names what to do instead."""
+
+    def __init__(self, what: str, cure: str) -> None:
+        self.what, self.cure = what, cure
+        super().__init__(what, cure)
+
+    def __str__(self) -> str:
+        return f"the code of a job cannot use {self.what}: {self.cure}"
+
+
+class NotRecorded(HoldfastError, RuntimeError):
+    """A tool was called where its call could not be recorded: inside a step, or in a thread that no job started (E15)."""
+
+    def __init__(self, name: str, where: str) -> None:
+        self.name, self.where = name, where
+        super().__init__(name, where)
+
+    def __str__(self) -> str:
+        return (
+            f"the tool {self.name} was called {self.where}, where the call cannot be recorded: call it in the code of the "
+            f"job, use asyncio.to_thread for a thread, or {self.name}.function(…) if it is part of what you do there"
+        )
+
+
+class NotAwaited(HoldfastError, RuntimeError):
+    """The code called steps, tools, waits or jobs and did not await them, so that they never ran."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+        super().__init__(calls)
+
+    def __str__(self) -> str:
+        what = ", ".join(f"{name}(…)" for name in self.calls)
+        return f"{what} was called and not awaited, so it did not run: write `await` before the call"
+
+
+class JobStuck(HoldfastError, RuntimeError):
+    """Every task of the job waits for another, and nothing outside can wake one."""
+
+    def __init__(self, tasks: list[str]) -> None:
+        self.tasks = tasks
+        super().__init__(tasks)
+
+    def __str__(self) -> str:
+        return (
+            f"the job can never go on: {'; '.join(self.tasks)}. Each of its tasks waits for another task, a lock or a queue, "
+            "and none for a step, a signal or a time"
+        )
 
 
 class NonDeterminism(HoldfastError, RuntimeError):

@@ -1,0 +1,517 @@
+"""The code of one job under way: runs it until it rests, and hands it one outcome at a time (SPEC E8, E14).
+
+A *turn* runs the code until its ready queue is empty, then releases at most one thing, and so on until there is nothing
+to release. While a replay goes on, that is the next outcome in the order of the stream, after the native work that the
+code had seen before it. When nothing recorded is left that the code asks for (the *frontier*), calls that were held are
+started, and outcomes are delivered as they arrive. Each is recorded at the moment it is delivered, so the order of the
+stream is the order in which the code saw it.
+
+Time decides nothing here. Code that is slow keeps native work under way, and a turn that finds such work waits for it.
+
+All of this runs on the worker's loop. Only `run_ready` runs user code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from concurrent.futures import Future as ThreadFuture
+from typing import Any, NamedTuple, Protocol
+from zlib import crc32
+
+from holdfast.authoring.context import Suspended, job_thread, place
+from holdfast.engine.job_loop import DurableFuture, JobLoop, JobTask
+from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, in_words
+from holdfast.errors import JobStuck, NonDeterminism, NotAwaited
+
+__all__ = ["CodeHost", "JobCode", "Pending"]
+
+TURN_MAX = 1000  # callbacks of one job, until other jobs of the worker have their turn
+POLLING_MAX = 10_000  # callbacks without a rest: the code polls, and is handed things although it does not rest
+
+Written = tuple[str, dict[str, Any]]
+
+
+class CodeHost(Protocol):
+    """What runs the code: an attempt, or a check of a replay."""
+
+    def goes_on(self) -> bool:
+        """Whether nothing has ended this attempt yet."""
+        ...
+
+    def record(self, *events: Written) -> None:
+        """Append events to the stream."""
+        ...
+
+    def code_rests(self) -> None:
+        """The code rests, and there is nothing to hand to it."""
+        ...
+
+    def code_ended(self) -> None:
+        """The job's function has returned or raised, and what it had started has ended, too."""
+        ...
+
+    def code_failed(self, error: BaseException) -> None:
+        """The job cannot go on, whatever its code says."""
+        ...
+
+
+class Pending:
+    """A durable call that the code has made and that has no outcome yet."""
+
+    __slots__ = ("arguments", "begin", "checked", "cutting", "driver", "future", "left", "name", "node", "started")
+
+    def __init__(
+        self, node: str, name: str, begin: Callable[[Pending], None], future: DurableFuture, arguments: Any = None
+    ) -> None:
+        self.node = node
+        self.name = name
+        self.begin = begin  # starts it, when nothing recorded is left to hand out
+        self.future = future
+        self.arguments = arguments
+        self.checked = arguments is not None and place.get() is None  # nodes of a plan are known by name: any order will do
+        self.cutting = False  # whether the code has cut it off, and waits for its end
+        self.started = False
+        self.driver: asyncio.Task[Any] | None = None  # the task that runs it, on the worker's loop
+        self.left: Callable[[], None] | None = None  # is called when the code waits for it no longer
+
+
+class _Arrival(NamedTuple):
+    """An outcome that has come while the job runs, and the events that record it."""
+
+    pending: Pending
+    outcome: Outcome
+    events: Sequence[Written]
+    delivered: Callable[[], None] | None
+    dropped: Callable[[], None] | None
+
+
+class JobCode:
+    """The code of one attempt; see the module's text."""
+
+    def __init__(self, host: CodeHost, job: str, replay: Replay, loop: asyncio.AbstractEventLoop, threads: Executor) -> None:
+        self._host = host
+        self._replay = replay
+        self.loop = JobLoop(loop, threads, self.turn, crc32(job.encode()) << 20)
+        self.main: JobTask | None = None
+        self.open: dict[str, Pending] = {}
+        self.asked = 0
+        self.frontier = replay.head() is None
+        self._held: list[Pending] = []
+        self._late: deque[Pending] = deque()  # asked for after the frontier, and recorded
+        self._arrivals: deque[_Arrival] = deque()
+        self._unawaited: dict[object, tuple[str, Coroutine[Any, Any, Any]]] = {}
+        self._threads_blocked: dict[JobTask, ThreadFuture[Any]] = {}
+        self._unrested = 0
+        self._over = False
+        self._leftovers = False  # whether the job's function has ended, and what it left is being cancelled
+
+    # Its life
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> None:
+        """Start the job's function; it runs with the next turn."""
+        self.main = self.loop.create_task(coroutine, name="job", context=context)
+
+    def turn(self) -> None:
+        """Run the code until it rests and there is nothing to hand to it."""
+        loop = self.loop
+        if loop.turning or self._over:
+            return
+        loop.turning = True
+        try:
+            moved = self._run()
+        finally:
+            loop.turning = False
+        if self._over:
+            return
+        loop.arm()
+        if moved is None:
+            loop.host.call_soon(self.turn)
+        if self._leftovers:
+            if moved is not None and not (loop.unfinished() and (loop.works or self._calls_under_way())):
+                self._host.code_ended()
+        elif moved is not None or self._unrested >= POLLING_MAX:
+            self._host.code_rests()
+
+    def _calls_under_way(self) -> bool:
+        return any(one.driver is not None and not one.driver.done() for one in self.open.values())
+
+    def _run(self) -> bool | None:
+        """Run and release; None if others are to have their turn first."""
+        loop, count = self.loop, 0
+        while not self._over:
+            ran = loop.run_ready(TURN_MAX)
+            count += ran
+            if loop.fatal is not None:
+                if self.main_done and self.main is not None and not self.main.cancelled():
+                    self.main.exception()  # seen: it is told below
+                self._host.code_failed(loop.fatal)
+                return False
+            if self.main is not None and self.main.done() and not self._leftovers:
+                self._cancel_leftovers()
+                continue
+            self._unrested = self._unrested + ran if loop.ready else 0
+            if loop.ready and self._unrested < POLLING_MAX:
+                return None
+            released = self._release_last() if self._leftovers else self._release()
+            if not released and not loop.ready:
+                return False
+            if count >= TURN_MAX:
+                return None
+        return False
+
+    def _cancel_leftovers(self) -> None:
+        """The job's function has ended: tasks that it left are cancelled, as `asyncio.run` does."""
+        self._leftovers = True
+        for task in self.loop.unfinished():
+            task.cancel()
+
+    def close(self) -> None:
+        """End the code where it is. It sees no cancellation, and nothing of it runs any more."""
+        if self._over:
+            return
+        self._over = True
+        self.loop.close()
+        for waiter in self._threads_blocked.values():
+            if not waiter.done():
+                waiter.set_exception(Suspended())
+        self._threads_blocked.clear()
+        for _, coroutine in self._unawaited.values():
+            coroutine.close()
+        self._unawaited.clear()
+        self._arrivals.clear()
+
+    @property
+    def main_done(self) -> bool:
+        """Whether the job's function has returned or raised."""
+        return self.main is not None and self.main.done()
+
+    # What the code asks for
+
+    def tracked(self, token: object, name: str, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        """Remember a durable call's coroutine until it is awaited."""
+        self._unawaited[token] = name, coroutine
+        return coroutine
+
+    def awaited(self, token: object) -> None:
+        """A durable call's coroutine has begun."""
+        self._unawaited.pop(token, None)
+
+    def forgotten(self, *, at_the_end: bool) -> NotAwaited | None:
+        """Say which calls were never awaited: at the end all that were not, before it those that nothing can await."""
+        lost = [
+            name
+            for name, coroutine in self._unawaited.values()
+            if at_the_end or sys.getrefcount(coroutine) <= HELD_BY_US
+        ]
+        return NotAwaited(lost) if lost else None
+
+    async def outcome(
+        self, node: str, name: str, begin: Callable[[Pending], None], arguments: Any = None
+    ) -> Outcome:
+        """Wait for the outcome of a durable call: the recorded one in its turn, or one that it is started for."""
+        self.asked += 1
+        pending = Pending(node, name, begin, DurableFuture(loop=self.loop), arguments)
+        self.open[node] = pending
+        if self._replay.recorded(node) is None:
+            self._held.append(pending)
+        elif self.frontier:
+            self._late.append(pending)
+        try:
+            while True:
+                try:
+                    outcome: Outcome = await pending.future
+                except asyncio.CancelledError:
+                    if not self._cut_off(pending):
+                        raise
+                    continue
+                if isinstance(outcome, CutOff):
+                    raise asyncio.CancelledError
+                return outcome
+        finally:
+            self.open.pop(node, None)
+            if pending.left is not None:
+                pending.left()
+
+    def _cut_off(self, pending: Pending) -> bool:
+        """The code does not wait for a call any longer (E15). Whether its end must be waited for first."""
+        if not pending.future.cancelled():
+            return False  # it was delivered, and the code has dropped it
+        pending.future = DurableFuture(loop=self.loop)
+        if pending.cutting:
+            return True  # it was told before, and its end is on its way
+        if pending.driver is not None:
+            pending.cutting = True
+            pending.driver.cancel()  # if it has ended by now, its outcome is on its way
+            return True
+        recorded = self._replay.recorded(pending.node)
+        if recorded is not None and not self.frontier and not self._is_cut(recorded):
+            pending.cutting = True
+            return True  # it ended all the same, and that is still to come
+        if self._host.goes_on():
+            if recorded is not None:
+                self._replay.take(pending.node)
+            else:
+                self._host.record(cut_off(pending.node))
+        return False
+
+    def _is_cut(self, recorded: Recorded) -> bool:
+        return isinstance(recorded.outcome, CutOff)
+
+    # What comes
+
+    def arrive(
+        self,
+        pending: Pending,
+        outcome: Outcome,
+        events: Sequence[Written],
+        *,
+        delivered: Callable[[], None] | None = None,
+        dropped: Callable[[], None] | None = None,
+    ) -> None:
+        """Deliver an outcome when the code rests; its events are recorded then."""
+        arrival = _Arrival(pending, outcome, events, delivered, dropped)
+        if self._over:
+            self._record_undelivered(arrival)
+            return
+        self._arrivals.append(arrival)
+        if not self.loop.turning:
+            self.loop.host.call_soon(self.turn)
+
+    def _record_undelivered(self, arrival: _Arrival) -> None:
+        """The code is closed, and the attempt still writes: what was done counts, and the next attempt hears of it."""
+        if not isinstance(arrival.outcome, CutOff):
+            self._record(arrival, arrival.events)
+
+    def _record(self, arrival: _Arrival, events: Sequence[Written]) -> bool:
+        """Record an outcome; whether it could be."""
+        try:
+            self._host.record(*events)
+        except Suspended:
+            if arrival.dropped is not None:
+                arrival.dropped()
+            return False
+        if arrival.delivered is not None:
+            arrival.delivered()
+        return True
+
+    def _release(self) -> bool:
+        """Hand the code the next thing, when it rests. Whether there was one."""
+        if not self.frontier:
+            handed = self._release_recorded()
+            if handed is not None:
+                return handed
+        while self._held and not self._over:
+            self._start_held()
+        if self._over:
+            return False
+        if self.loop.hand_over():
+            return True
+        while self._late:
+            pending = self._late.popleft()
+            outcome = self._replay.take(pending.node)
+            if not pending.future.done() and outcome is not None:
+                pending.future.set_result(outcome)
+                return True
+        while self._arrivals:
+            if self._deliver(self._arrivals.popleft()):
+                return True
+        return False
+
+    def _release_last(self) -> bool:
+        """Hand over what ends tasks that were left, and are cancelled."""
+        if self.loop.hand_over():
+            return True
+        return bool(self._arrivals) and (self._deliver(self._arrivals.popleft()) or bool(self._arrivals))
+
+    def _release_recorded(self) -> bool | None:
+        """Hand over what comes next in the stream; False is to wait, None is that the replay is over."""
+        replay, loop = self._replay, self.loop
+        while (item := replay.head()) is not None:
+            waits = self._release_natives(item)
+            if waits is not None:
+                return waits
+            pending = self.open.get(item.node)
+            if pending is not None and self.asked >= item.asked and self._may_take(pending, item):
+                return self._hand_out(pending)
+            if item.outcome is None:
+                item.taken = True
+                continue
+            if loop.hand_over():
+                return True
+            if loop.works:
+                return False  # slow code is not different code
+            other = self._another_open()  # the code has changed
+            if other is not None:
+                return self._hand_out(other)
+            if not isinstance(item.outcome, CutOff):
+                break
+            replay.take(item.node)  # the code no longer cuts it off: that is never forced
+        self.frontier = True
+        self._held = [*self._held, *(one for one in self.open.values() if self._is_unanswered(one))]
+        return None
+
+    def _is_unanswered(self, pending: Pending) -> bool:
+        """Whether a call waits for a cut-off that did not come: it is started after all."""
+        return not pending.started and pending not in self._held and self._replay.recorded(pending.node) is None
+
+    def _release_natives(self, item: Recorded) -> bool | None:
+        """Hand over the native work that the code saw before an outcome; None when there is none left."""
+        loop = self.loop
+        while item.natives:
+            number = item.natives[0]
+            state = loop.state(number)
+            if state == "completed":
+                loop.hand_over(number)
+            elif state == "timer":
+                loop.fire(number)
+            elif state == "running":
+                return False
+            elif state == "unmade":
+                if loop.hand_over():
+                    return True
+                if loop.works:
+                    return False
+            item.natives = item.natives[1:]
+            if state in {"completed", "timer"}:
+                return True
+        return None
+
+    def _may_take(self, pending: Pending, item: Recorded) -> bool:
+        return pending.cutting or not isinstance(item.outcome, CutOff)
+
+    def _another_open(self) -> Pending | None:
+        """Find the first call that is open and has a recorded outcome, in the order of the stream."""
+        recorded = self._replay.recorded
+        known = {node for node, pending in self.open.items() if (one := recorded(node)) and self._may_take(pending, one)}
+        if not known:
+            return None
+        return next(self.open[item.node] for item in self._replay.order if not item.taken and item.node in known)
+
+    def _hand_out(self, pending: Pending) -> bool:
+        outcome = self._replay.take(pending.node)
+        if not pending.future.done():
+            pending.future.set_result(outcome)
+        return True
+
+    def _start_held(self) -> None:
+        held, self._held = self._held, []
+        for pending in held:
+            if self.open.get(pending.node) is not pending or pending.future.done():
+                continue  # the code has cut it off
+            if pending.checked and (unasked := self._unasked(pending.name)):
+                now = in_words(pending.name, pending.arguments, pending.node)
+                self._host.code_failed(NonDeterminism(now, [self._replay.described(node) for node in unasked]))
+                return
+            pending.started = True
+            pending.begin(pending)
+            if self._over:
+                return
+
+    def _unasked(self, name: str) -> list[str]:
+        return [node for node in self._replay.unasked(name) if node not in self.open]
+
+    def _deliver(self, arrival: _Arrival) -> bool:
+        pending = arrival.pending
+        if self.open.get(pending.node) is not pending:
+            if arrival.dropped is not None:
+                arrival.dropped()
+            return False
+        events = arrival.events
+        if self.loop.made or self.loop.works:
+            kind, said = events[0]
+            events = [(kind, {**said, "asked": self.asked}), *events[1:]]
+        ends_with_its_job = isinstance(arrival.outcome, CutOff) and not self._host.goes_on()
+        if not ends_with_its_job and not self._record(arrival, events):
+            return False
+        if not pending.future.done():
+            pending.future.set_result(arrival.outcome)
+        return True
+
+    # Threads
+
+    def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a durable call of a thread, and block the thread for it."""
+        waiter: ThreadFuture[Any] = ThreadFuture()
+        context = contextvars.copy_context()
+        try:
+            self.loop.host.call_soon_threadsafe(self._enter, coroutine, context, job_thread.get(), waiter)
+        except RuntimeError:  # the worker's loop is closed
+            coroutine.close()
+            raise Suspended from None
+        return waiter.result()
+
+    def _enter(
+        self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, thread: Any, waiter: ThreadFuture[Any]
+    ) -> None:
+        if self._over:
+            coroutine.close()
+            waiter.set_exception(Suspended())
+            return
+        task = self.loop.create_task(coroutine, context=context)
+        self._threads_blocked[task] = waiter
+        self.loop.block(thread)
+        task.add_done_callback(lambda ended: self._leave(ended, thread, waiter))
+        self.turn()
+
+    def on_host(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function on the worker's loop, and block this thread for it."""
+        waiter: ThreadFuture[Any] = ThreadFuture()
+
+        def call() -> None:
+            try:
+                waiter.set_result(function(*args))
+            except BaseException as error:  # noqa: BLE001 - the thread that asked must hear of it, whatever it is
+                waiter.set_exception(error)
+
+        try:
+            self.loop.host.call_soon_threadsafe(call)
+        except RuntimeError:  # the worker's loop is closed
+            raise Suspended from None
+        return waiter.result()
+
+    def _leave(self, task: Any, thread: Any, waiter: ThreadFuture[Any]) -> None:
+        self._threads_blocked.pop(task, None)
+        self.loop.unblock(thread)
+        if waiter.done():
+            return
+        if task.cancelled():
+            waiter.set_exception(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            waiter.set_exception(error)
+        else:
+            waiter.set_result(task.result())
+
+    def cancel_threads(self) -> None:
+        """Have the durable calls that threads wait in raise CancelledError."""
+        for task in list(self._threads_blocked):
+            task.cancel()
+
+    # What keeps it
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of the code can move without an outcome."""
+        return not (self._arrivals or self.loop.ready or self.loop.completed) and self.loop.busy_with() is None
+
+    def stuck(self) -> JobStuck:
+        """Say where each task waits."""
+        return JobStuck([_where(task) for task in self.loop.unfinished()])
+
+
+HELD_BY_US = 3  # references to a coroutine that only `forgotten` knows: the entry, the loop's variable, the argument
+
+
+def cut_off(node: str) -> Written:
+    """Give the event for a wait, or a call that had not begun, which the code has cut off."""
+    return "value_recorded", {"node": f"{node}:ended", "value": {"outcome": "cut_off"}}
+
+
+def _where(task: JobTask) -> str:
+    frames = task.get_stack(limit=1)
+    at = f" at {frames[0].f_code.co_filename.rpartition('/')[2]}:{frames[0].f_lineno}" if frames else ""
+    return f"{task.get_name()}{at}"

@@ -1,0 +1,836 @@
+"""The event loop of one job's code: owns its ready queue, and hands everything else to the worker's loop (SPEC E14).
+
+The worker's loop steps this one from plain callbacks. So "the code has come to rest" is exact: the ready queue is empty.
+Timers, threads and sockets are *native work*. They run on the worker's loop, are numbered when the code makes them, and
+are handed to the code one at a time, when it rests. The engine writes the numbers down, and a replay hands them over in
+the same places.
+
+What the loop cannot support is refused at the call with `NotInJobCode`: subprocesses, servers and signal handlers.
+Awaiting an object of another loop is refused by asyncio itself.
+
+The names of asyncio used here that start with an underscore are `_set_running_loop` and `_get_running_loop`, which asyncio
+documents for authors of loops, `Task._fut_waiter` and the `_children` of a gather. The last two are only read. Where one is
+missing, the task counts as work, and the job stays in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import sys
+import weakref
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Future as ThreadFuture
+from heapq import heappop, heappush
+from typing import Any, NoReturn
+
+from holdfast.authoring.context import conductor, job_thread
+from holdfast.authoring.functions import Call
+from holdfast.errors import NotInJobCode, NotRecorded
+
+__all__ = ["DurableFuture", "JobLoop", "JobTask", "Native"]
+
+# Futures that these modules make are ended by code of the job: locks, queues, `wait`, `shield`, task groups.
+_PRIMITIVES = frozenset(
+    {"asyncio.locks", "asyncio.queues", "asyncio.tasks", "asyncio.taskgroups", "holdfast.plans.running"}
+)
+_NOTHING = contextvars.Context()
+_log = logging.getLogger("holdfast.job")
+
+
+class DurableFuture(asyncio.Future[Any]):
+    """The outcome of a durable call. A task that waits for one does not keep its job in memory."""
+
+
+class _PrimitiveFuture(asyncio.Future[Any]):
+    """A future of asyncio's own primitives, which only code of the same job ends."""
+
+
+class JobTask(asyncio.Task[Any]):
+    """A task of a job's code. Its hash is its number, so that sets of tasks have the same order in every attempt."""
+
+    __slots__ = ("number", "own_context")
+
+    number: int
+    own_context: contextvars.Context
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class _Handle:
+    """A callback that waits in the ready queue."""
+
+    __slots__ = ("args", "callback", "context")
+
+    def __init__(self, callback: Callable[..., object] | None, args: tuple[Any, ...], context: Any) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+
+class Native:
+    """Work that the code has given out of hand: a thread, a call of the worker's loop."""
+
+    __slots__ = ("blocked", "deliver", "loop", "number", "over", "under_way")
+
+    timer = False
+
+    def __init__(self, loop: JobLoop, number: int, deliver: Callable[[], object] | None) -> None:
+        self.loop = loop
+        self.number = number
+        self.deliver = deliver
+        self.under_way = True
+        self.over = False  # handed over, or cancelled
+        self.blocked = 0  # durable calls that this thread is waiting in
+
+
+class _Timer(Native):
+    """A timer that the code has set: handed over when its time has come."""
+
+    __slots__ = ("args", "callback", "context", "when_at")
+
+    timer = True
+
+    def __init__(
+        self, loop: JobLoop, number: int, when: float, callback: Callable[..., object], args: Any, context: Any
+    ) -> None:
+        super().__init__(loop, number, self._fire)
+        self.when_at = when
+        self.callback = callback
+        self.args = args
+        self.context = context
+
+    def _fire(self) -> None:
+        self.loop.call_soon(self.callback, *self.args, context=self.context)
+
+    def cancel(self) -> None:
+        if not self.over:
+            self.loop.end_native(self)
+            self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.over
+
+    def when(self) -> float:
+        return self.when_at
+
+    def __lt__(self, other: _Timer) -> bool:
+        return (self.when_at, self.number) < (other.when_at, other.number)
+
+
+class JobLoop(asyncio.AbstractEventLoop):
+    """The loop of one attempt's code; see the module's text.
+
+    Args:
+        host: the worker's loop.
+        threads: where functions run that the code hands to its default executor.
+        wake: is called, on the host's loop, when there is something to do and nothing of the code runs.
+        salt: makes the hashes of this job's tasks differ from those of others.
+    """
+
+    def __init__(
+        self, host: asyncio.AbstractEventLoop, threads: Executor, wake: Callable[[], None], salt: int = 0
+    ) -> None:
+        self.host = host
+        self.ready: deque[_Handle] = deque()
+        self.completed: deque[Native] = deque()  # native work that is done, and was not handed over yet
+        self.handed: list[int] = []  # numbers of what was handed over since the last event
+        self.made = 0  # native work, in all
+        self.fatal: BaseException | None = None  # what would have ended a loop of its own: SystemExit, KeyboardInterrupt
+        self.turning = False  # whether a wake would be of no use: the engine looks at the ready queue by itself
+        self._threads = threads
+        self._wake = wake
+        self._woken = False
+        self._salt = salt
+        self._tasks: list[JobTask] = []
+        self._tasks_made = 0
+        self._prune_at = 64
+        self._natives: dict[int, Native] = {}  # by number, until they are handed over
+        self._running = 0  # of them, those that keep the job from resting: not completed, not blocked in a durable call
+        self._timers: list[_Timer] = []
+        self._armed: tuple[float, asyncio.TimerHandle] | None = None
+        self._jumped = 0.0  # seconds that a replay did not wait for
+        self._foreign: weakref.WeakSet[asyncio.Future[Any]] | None = None
+        self._transports: list[asyncio.BaseTransport] = []
+        self._watched: dict[int, int] = {}  # file descriptors with a callback, and how many
+        self._started_in_order: dict[int, JobTask] = {}
+        self._generators: weakref.WeakSet[Any] | None = None
+        self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+        self.code_thread: ThreadFuture[Any] | None = None  # that of the job's own plain function
+        self._closed = False
+
+    # The ready queue
+
+    def call_soon(  # type: ignore[override]  # - handles of our own, as uvloop has
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> _Handle:
+        """Put a callback into the ready queue."""
+        handle = _Handle(callback, args, context if context is not None else contextvars.copy_context())
+        if self._closed:
+            return handle
+        self.ready.append(handle)
+        if not self.turning and not self._woken and not self.host.is_closed():
+            self._woken = True
+            self.host.call_soon(self._rouse, context=_NOTHING)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]  # - handles of our own
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> _Handle:
+        """Put a callback into the ready queue, from any thread."""
+        handle = _Handle(callback, args, context if context is not None else contextvars.copy_context())
+        self.host.call_soon_threadsafe(self._enter, handle, context=_NOTHING)
+        return handle
+
+    def _enter(self, handle: _Handle) -> None:
+        if not self._closed:
+            self.ready.append(handle)
+            self._wake()
+
+    def _rouse(self) -> None:
+        self._woken = False
+        if not self._closed:
+            self._wake()
+
+    def run_ready(self, most: int) -> int:
+        """Run callbacks until the code rests, or so many; how many."""
+        count, ready = 0, self.ready
+        outer, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
+        events._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=self._first_iteration, finalizer=self._finalize)
+        try:
+            while ready and count < most:
+                handle = ready.popleft()
+                if handle.callback is None:
+                    continue
+                count += 1
+                try:
+                    handle.context.run(handle.callback, *handle.args)
+                except (SystemExit, KeyboardInterrupt) as error:
+                    self.fatal = error
+                    break
+                except BaseException as error:  # noqa: BLE001 - a callback of the code: told, and its loop goes on
+                    self.call_exception_handler({"message": "a callback failed", "exception": error})
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+            events._set_running_loop(outer)
+        return count
+
+    # Native work
+
+    @property
+    def works(self) -> bool:
+        """Whether native work is under way that the code may hear of."""
+        return self._running > 0 or bool(self._transports or self._watched)
+
+    def state(self, number: int) -> str:
+        """Say where native work is: `unmade`, `running`, `timer`, `completed` or `over`."""
+        if number > self.made:
+            return "unmade"
+        native = self._natives.get(number)
+        if native is None or native.over:
+            return "over"
+        if not native.under_way:
+            return "completed"
+        return "timer" if native.timer else "running"
+
+    def hand_over(self, number: int | None = None) -> bool:
+        """Hand completed native work to the code: this, or the oldest. Whether there was any."""
+        while self.completed:
+            native = self.completed.popleft() if number is None else self._natives[number]
+            if number is not None:
+                self.completed.remove(native)
+            if native.over:
+                continue
+            native.over = True
+            self._natives.pop(native.number, None)
+            if number is None and native.number:  # in a replay its number is on an event
+                self.handed.append(native.number)
+            if native.deliver is not None:
+                native.deliver()
+            return True
+        return False
+
+    def fire(self, number: int) -> None:
+        """Hand over a timer whose time has not come: a replay does not wait for what has happened."""
+        timer = self._natives[number]
+        assert isinstance(timer, _Timer), "only a timer can be fired"
+        self._jumped += max(0.0, timer.when_at - self.time())
+        self._complete(timer)
+        self.hand_over(number)
+
+    def begin_native(self, deliver: Callable[[], object] | None = None) -> Native:
+        """Number native work that the code has made."""
+        self.made += 1
+        native = self._natives[self.made] = Native(self, self.made, deliver)
+        self._running += 1
+        return native
+
+    def end_native(self, native: Native) -> None:
+        """Forget native work that nothing waits for any more."""
+        native.over = True
+        self._natives.pop(native.number, None)
+        if native.under_way:
+            native.under_way = False
+            self._running -= not native.blocked
+
+    def _complete(self, native: Native) -> None:
+        if not native.under_way:
+            return
+        native.under_way = False
+        self._running -= not native.blocked
+        self.completed.append(native)
+
+    def complete(self, native: Native) -> None:
+        """Native work is done: have it handed over. On the host's loop."""
+        if self._closed or native.over:
+            return
+        self._complete(native)
+        self._wake()
+
+    def block(self, native: Native | None) -> None:
+        """A thread of the code waits in a durable call."""
+        if native is not None and native.loop is self:
+            if not native.blocked and native.under_way:
+                self._running -= 1
+            native.blocked += 1
+
+    def unblock(self, native: Native | None) -> None:
+        """It goes on."""
+        if native is not None and native.loop is self:
+            native.blocked -= 1
+            if not native.blocked and native.under_way:
+                self._running += 1
+
+    # Timers
+
+    def time(self) -> float:
+        """Give the time of this loop, which jumps where a replay did not wait."""
+        return self.host.time() + self._jumped
+
+    def call_later(  # type: ignore[override]  # - handles of our own
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> _Timer:
+        """Set a timer."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]  # - handles of our own
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> _Timer:
+        """Set a timer."""
+        self.made += 1
+        given = context if context is not None else contextvars.copy_context()
+        timer = _Timer(self, self.made, when, callback, args, given)
+        self._natives[self.made] = timer
+        self._running += 1
+        heappush(self._timers, timer)
+        if not self.turning:
+            self.host.call_soon(self._rouse, context=_NOTHING)
+        return timer
+
+    def arm(self) -> None:
+        """Have the host wake us when the next timer is due. Called when the code rests: most timers end before that."""
+        timers = self._timers
+        while timers and timers[0].over:
+            heappop(timers)
+        due = timers[0].when_at - self._jumped if timers else None
+        if self._armed is not None:
+            if due == self._armed[0]:
+                return
+            self._armed[1].cancel()
+            self._armed = None
+        if due is not None:
+            self._armed = due, self.host.call_at(due, self._due, context=_NOTHING)
+
+    def _due(self) -> None:
+        self._armed = None
+        now, timers = self.time(), self._timers
+        while timers and (timers[0].over or timers[0].when_at <= now):
+            timer = heappop(timers)
+            if not timer.over:
+                self._complete(timer)
+        if not self._closed:
+            self._wake()
+
+    # Futures and tasks
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Make a future; one that is not of asyncio's own primitives counts as work until it is done."""
+        if sys._getframe(1).f_globals.get("__name__") in _PRIMITIVES:  # noqa: SLF001 - the caller says what it is for
+            return _PrimitiveFuture(loop=self)
+        future: asyncio.Future[Any] = asyncio.Future(loop=self)
+        if self._foreign is None:
+            self._foreign = weakref.WeakSet()
+        self._foreign.add(future)
+        return future
+
+    def create_task(  # type: ignore[override]  # - any further argument is for the task
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        name: object = None,
+        context: contextvars.Context | None = None,
+        **options: Any,
+    ) -> JobTask:
+        """Start a task."""
+        if self._started_in_order or sys._getframe(1).f_code.co_name in _ENSURES:  # noqa: SLF001 - for as_completed
+            self._start_in_order()
+            task = self._started_in_order.pop(id(coro), None)
+            if task is not None:
+                return task
+        return self._task(coro, name, context, options)
+
+    def _task(
+        self, coro: Any, name: object, context: contextvars.Context | None, options: dict[str, Any]
+    ) -> JobTask:
+        context = context if context is not None else contextvars.copy_context()
+        self._tasks_made += 1
+        task = JobTask.__new__(JobTask)
+        task.number = self._salt + self._tasks_made  # before it is initialised: that registers it, by its hash
+        task.own_context = context
+        called = name if name is not None else f"task-{self._tasks_made}"
+        JobTask.__init__(task, coro, loop=self, name=called, context=context, **options)
+        if len(self._tasks) >= self._prune_at:
+            self._tasks = [one for one in self._tasks if not one.done()]
+            self._prune_at = 2 * len(self._tasks) + 64
+        self._tasks.append(task)
+        return task
+
+    def _start_in_order(self) -> None:
+        """`as_completed` starts coroutines in the order of a set of addresses: start them in that of its list instead."""
+        frame: Any = sys._getframe(2)  # noqa: SLF001 - see above
+        for _ in range(4):
+            frame = frame.f_back
+            if frame is None or frame.f_globals.get("__name__") != "asyncio.tasks":
+                return
+            if frame.f_code.co_name in {"as_completed", "__init__"}:
+                break
+        else:
+            return
+        given = frame.f_locals.get("fs", frame.f_locals.get("aws"))
+        if given is None or self._started_in_order:
+            return
+        if not isinstance(given, (list, tuple, dict)):
+            raise NotInJobCode(
+                "as_completed over a set or a generator of coroutines, whose order is lost",
+                "pass a list, or tasks: asyncio.as_completed([asyncio.create_task(c) for c in calls])",
+            )
+        for one in given:
+            if asyncio.iscoroutine(one) and id(one) not in self._started_in_order:
+                self._started_in_order[id(one)] = self._task(one, None, None, {})
+
+    def unfinished(self) -> list[JobTask]:
+        """List the tasks of the code that have not ended."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+        return list(self._tasks)
+
+    def busy_with(self) -> str | None:
+        """Say what keeps the job in memory although the code rests; None if it waits for durable calls alone."""
+        if self._running:
+            return f"{self._running} timers, threads or calls of the loop are under way"
+        self._transports = [one for one in self._transports if not one.is_closing()]
+        if self._transports or self._watched:
+            return f"{len(self._transports) + len(self._watched)} connections are open"
+        if self._foreign is not None and any(not future.done() for future in self._foreign):
+            return "a future of the code's own is not done"
+        for task in self.unfinished():
+            if not _is_blocked(getattr(task, "_fut_waiter", None)):
+                return f"{task.get_name()} waits for something else"
+        return None
+
+    # Threads
+
+    def run_in_executor(  # type: ignore[override]  # - what it returns is a future
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run a function in a thread; durable calls in it are the job's."""
+        if isinstance(executor, ProcessPoolExecutor):
+            if isinstance(func, Call) and func.tool:
+                raise NotRecorded(func.name, "in another process")
+            return self._in_thread(executor, func, args, None)
+        return self._in_thread(executor or self._threads, func, args, contextvars.copy_context())
+
+    def run_code(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> asyncio.Future[Any]:
+        """Run the job's own plain function in a thread. It is the code itself, and has no number."""
+        native = Native(self, 0, None)
+        self._running += 1
+        context = contextvars.copy_context()
+        return self._in_thread(self._threads, lambda: func(**kwargs), (), context, native)
+
+    def _in_thread(
+        self,
+        executor: Executor,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+        native: Native | None = None,
+    ) -> asyncio.Future[Any]:
+        future = _PrimitiveFuture(loop=self)
+        native = native if native is not None else self.begin_native()
+        if context is None:
+            thread = executor.submit(func, *args)
+        else:
+            context.run(job_thread.set, native)
+            thread = executor.submit(context.run, func, *args)
+        if not native.number:
+            self.code_thread = thread
+        native.deliver = lambda: _copy(thread, future)
+        future.add_done_callback(lambda _: self._given_up(native, thread))
+        thread.add_done_callback(lambda _: self._told(native))
+        return future
+
+    def _told(self, native: Native) -> None:
+        try:
+            self.host.call_soon_threadsafe(self.complete, native, context=_NOTHING)
+        except RuntimeError:
+            return  # the worker's loop is closed
+
+    def _given_up(self, native: Native, thread: ThreadFuture[Any]) -> None:
+        """The code has cancelled what it waited for; a thread that is running goes on, and counts no more."""
+        if not native.over:
+            self.end_native(native)
+            thread.cancel()
+
+    # What the worker's loop does for us
+
+    async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the worker's loop, as native work."""
+        if self._closed:
+            work.close()
+            raise asyncio.CancelledError
+        future = _PrimitiveFuture(loop=self)
+        context = contextvars.copy_context()
+        context.run(conductor.set, None)  # what is done there is not asked for by the code
+        task = self.host.create_task(work, context=context)
+        native = self.begin_native(lambda: _copy(task, future))
+        task.add_done_callback(lambda _: self.complete(native), context=_NOTHING)
+        try:
+            return await future
+        finally:
+            if not task.done():
+                self.end_native(native)
+                task.cancel()
+
+    async def _connected(self, work: Coroutine[Any, Any, Any]) -> Any:
+        transport, protocol = await self.outside(work)
+        self._watch(transport, protocol)
+        return transport, protocol
+
+    def _watch(self, transport: asyncio.BaseTransport, protocol: Any) -> None:
+        """A connection is work until it is closed."""
+        self._transports.append(transport)
+        lost = getattr(protocol, "connection_lost", None)
+        if lost is None:
+            return
+
+        def connection_lost(error: Exception | None) -> None:
+            lost(error)
+            self._transports = [one for one in self._transports if one is not transport]
+            if not self._closed:
+                self._wake()
+
+        try:
+            protocol.connection_lost = connection_lost
+        except AttributeError:  # it has slots: the next look finds that it is closing
+            return
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+        return await self.outside(self.host.getaddrinfo(*args, **kwargs))
+
+    async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+        return await self.outside(self.host.getnameinfo(*args, **kwargs))
+
+    async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._connected(self.host.create_connection(*args, **kwargs))
+
+    async def create_unix_connection(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+        return await self._connected(self.host.create_unix_connection(*args, **kwargs))
+
+    async def create_datagram_endpoint(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+        return await self._connected(self.host.create_datagram_endpoint(*args, **kwargs))
+
+    async def connect_accepted_socket(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+        return await self._connected(self.host.connect_accepted_socket(*args, **kwargs))
+
+    async def connect_read_pipe(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+        return await self._connected(self.host.connect_read_pipe(*args, **kwargs))
+
+    async def connect_write_pipe(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+        return await self._connected(self.host.connect_write_pipe(*args, **kwargs))
+
+    async def start_tls(self, transport: Any, protocol: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+        upgraded = await self.outside(self.host.start_tls(transport, protocol, *args, **kwargs))
+        self._transports = [one for one in self._transports if one is not transport]
+        self._watch(upgraded, protocol)
+        return upgraded
+
+    async def sendfile(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+        return await self.outside(self.host.sendfile(*args, **kwargs))
+
+    async def sock_recv(self, *args: Any) -> Any:
+        return await self.outside(self.host.sock_recv(*args))
+
+    async def sock_recv_into(self, *args: Any) -> Any:
+        return await self.outside(self.host.sock_recv_into(*args))
+
+    async def sock_recvfrom(self, *args: Any) -> Any:
+        return await self.outside(self.host.sock_recvfrom(*args))
+
+    async def sock_sendall(self, *args: Any) -> Any:
+        return await self.outside(self.host.sock_sendall(*args))
+
+    async def sock_sendto(self, *args: Any) -> Any:
+        return await self.outside(self.host.sock_sendto(*args))
+
+    async def sock_connect(self, *args: Any) -> Any:
+        return await self.outside(self.host.sock_connect(*args))
+
+    async def sock_accept(self, *args: Any) -> Any:
+        return await self.outside(self.host.sock_accept(*args))
+
+    async def sock_sendfile(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+        return await self.outside(self.host.sock_sendfile(*args, **kwargs))
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+        """Have a callback called when a descriptor can be read."""
+        self._add(self.host.add_reader, fd, callback, args)
+
+    def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+        """Have a callback called when a descriptor can be written."""
+        self._add(self.host.add_writer, fd, callback, args)
+
+    def _add(self, add: Callable[..., object], fd: Any, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        context = contextvars.copy_context()
+        add(fd, lambda: self.call_soon(callback, *args, context=context))
+        number = fd if isinstance(fd, int) else fd.fileno()
+        self._watched[number] = self._watched.get(number, 0) + 1
+
+    def remove_reader(self, fd: Any) -> bool:
+        """Take a callback back."""
+        return self._remove(self.host.remove_reader, fd)
+
+    def remove_writer(self, fd: Any) -> bool:
+        """Take a callback back."""
+        return self._remove(self.host.remove_writer, fd)
+
+    def _remove(self, remove: Callable[[Any], bool], fd: Any) -> bool:
+        removed = remove(fd)
+        number = fd if isinstance(fd, int) else fd.fileno()
+        if removed and number in self._watched:
+            self._watched[number] -= 1
+            if not self._watched[number]:
+                del self._watched[number]
+        return removed
+
+    # What is refused
+
+    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
+        refuse("a subprocess")
+
+    async def subprocess_shell(self, *args: Any, **kwargs: Any) -> Any:
+        refuse("a subprocess")
+
+    async def create_server(self, *args: Any, **kwargs: Any) -> Any:
+        refuse("a server")
+
+    async def create_unix_server(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - refused
+        refuse("a server")
+
+    def add_signal_handler(self, *args: Any) -> None:
+        """Refuse it."""
+        refuse("a signal handler")
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        """There is none."""
+        del sig
+        return False
+
+    def run_forever(self) -> None:
+        """Refuse it: the engine runs this loop."""
+        raise RuntimeError("this loop is run by Holdfast's engine")
+
+    def run_until_complete(self, future: Any) -> Any:
+        """Refuse it: the engine runs this loop."""
+        del future
+        self.run_forever()
+
+    def stop(self) -> None:
+        """Refuse it: the engine runs this loop."""
+        self.run_forever()
+
+    def set_default_executor(self, executor: Any) -> None:
+        """Refuse it: the worker's threads are used."""
+        del executor
+        refuse("a default executor of its own")
+
+    def set_task_factory(self, factory: Any) -> None:
+        """Refuse it: the engine must know every task."""
+        if factory is not None:
+            refuse("a task factory")
+
+    # What every loop has
+
+    def get_task_factory(self) -> None:
+        """There is none."""
+
+    def is_running(self) -> bool:
+        """Whether the code runs at this moment, or may run."""
+        return not self._closed
+
+    def is_closed(self) -> bool:
+        """Whether the code runs no more."""
+        return self._closed
+
+    def get_debug(self) -> bool:
+        """Debug mode is the host's."""
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """Debug mode is the host's."""
+
+    async def shutdown_asyncgens(self) -> None:
+        """The engine does so."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as asyncio has it
+        """The engine does so."""
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        """Nothing: our timers tell by themselves."""
+
+    def get_exception_handler(self) -> Any:
+        """Give the handler that the code has set."""
+        return self._handler
+
+    def set_exception_handler(self, handler: Any) -> None:
+        """Set a handler."""
+        self._handler = handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """Write what nothing waits for into the log."""
+        error = context.get("exception")
+        trace = (type(error), error, error.__traceback__) if isinstance(error, BaseException) else None
+        _log.error("%s", context.get("message", "an error in a job's code"), exc_info=trace)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Tell of an error that nothing waits for. Of code that was closed, nothing is told."""
+        if self._closed or self.host.is_closed():
+            return
+        try:
+            if self._handler is not None:
+                self._handler(self, context)
+            else:
+                self.default_exception_handler(context)
+        except Exception:  # noqa: BLE001 - a handler of the code: it must not end the loop
+            _log.exception("the exception handler of a job's code failed")
+
+    def _first_iteration(self, generator: Any) -> None:
+        if self._generators is None:
+            self._generators = weakref.WeakSet()
+        self._generators.add(generator)
+
+    def _finalize(self, generator: Any) -> None:
+        if self._generators is not None:
+            self._generators.discard(generator)
+        if not self._closed:
+            self.call_soon_threadsafe(self.create_task, generator.aclose())
+
+    # The end
+
+    def close(self) -> None:
+        """End the code without a cancellation: its coroutines are closed, and see GeneratorExit (E14)."""
+        if self._closed:
+            return
+        self._closed = True
+        self.ready.clear()
+        if self._armed is not None:
+            self._armed[1].cancel()
+        for transport in self._transports:
+            abort = getattr(transport, "abort", transport.close)
+            abort()
+        for number in self._watched:
+            self.host.remove_reader(number)
+            self.host.remove_writer(number)
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            for task in self.unfinished():
+                _close(task.get_coro(), task.own_context)
+            for generator in list(self._generators or ()):
+                _close(generator.aclose(), _NOTHING, begin=True)
+        finally:
+            events._set_running_loop(outer)
+        self._tasks.clear()
+        self._natives.clear()
+        self.completed.clear()
+        self._timers.clear()
+        self._started_in_order.clear()
+
+
+CLOSES_MAX = 100  # times that a coroutine is closed which goes on awaiting in its `finally`
+_ENSURES = frozenset({"ensure_future", "_ensure_future"})
+
+
+def _close(coroutine: Any, context: contextvars.Context, *, begin: bool = False) -> None:
+    for _ in range(CLOSES_MAX):
+        try:
+            if begin:
+                begin = False
+                context.copy().run(coroutine.send, None)
+            context.run(coroutine.close)
+            return
+        except RuntimeError:  # it awaits in its `finally`: once more
+            continue
+        except (StopIteration, StopAsyncIteration):
+            return
+        except BaseException as error:  # noqa: BLE001 - code that is closed has nothing to say any more
+            _log.debug("code that was suspended raised %s", type(error).__name__)
+            return
+
+
+def _is_blocked(waiter: Any) -> bool:
+    """Whether a task that waits for this can only go on by code of the job, or a durable call."""
+    left = [waiter]
+    while left:
+        one = left.pop()
+        if isinstance(one, (DurableFuture, _PrimitiveFuture, JobTask)) or (one is not waiter and one.done()):
+            continue
+        children: Iterable[Any] | None = getattr(one, "_children", None)
+        if children is None:
+            return False
+        left += children
+    return True
+
+
+def _copy(source: Any, future: asyncio.Future[Any]) -> None:
+    """Give a future of the job what another has."""
+    if future.done():
+        return
+    if source.cancelled():
+        future.cancel()
+        return
+    error = source.exception()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(source.result())
+
+
+def refuse(what: str) -> NoReturn:
+    """Refuse what job code cannot have."""
+    raise NotInJobCode(what, "call it in a step")
+

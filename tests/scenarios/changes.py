@@ -1,0 +1,212 @@
+"""Code that changes while a job waits: what fits goes on, what does not is stopped before it acts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast import App, wait_for
+from scenarios.parts import acting, echoing
+from support.scenarios import Deploy, Fails, Gives, Outside, Signal, scenario
+
+GO = [Deploy(), Signal("go")]
+
+
+@scenario(Gives(["a", "act(b)"]), acts=[("act", "b")], moves=GO)
+def the_same_code(app: App, outside: Outside) -> Any:
+    act, echo = acting(app, outside), echoing(app)
+
+    @app.job
+    async def work() -> Any:
+        first = await echo("a")
+        await wait_for("go")
+        return [first, await act("b")]
+
+    return work
+
+
+@scenario(Fails("NonDeterminism"), acts=[("act", "a")], moves=GO)
+def other_arguments_are_stopped_before_they_act(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        first = await act("a" if outside.version == 1 else "changed")
+        await wait_for("go")
+        return first
+
+    return work
+
+
+@scenario(Fails("NonDeterminism", "step", "a", "changed"), moves=GO)
+def the_refusal_shows_both_calls(app: App, outside: Outside) -> Any:
+    step = echoing(app, "step")
+
+    @app.job
+    async def work() -> Any:
+        first = await step("a" if outside.version == 1 else "changed")
+        await wait_for("go")
+        return first
+
+    return work
+
+
+@scenario(Gives(["a", "new", "act(b)"]), acts=[("act", "b"), ("act", "new")], moves=GO)
+def an_added_tool_shifts_nothing(app: App, outside: Outside) -> Any:
+    act, echo = acting(app, outside), echoing(app)
+
+    @app.job
+    async def work() -> Any:
+        first = await echo("a")
+        added = "new" if outside.version == 1 else await echo("new")
+        second = await act("b")
+        if outside.version > 1:
+            await act("new")
+        await wait_for("go")
+        return [first, added, second]
+
+    return work
+
+
+@scenario(Gives(["a", "c"]), moves=GO)
+def a_removed_step(app: App, outside: Outside) -> Any:
+    echo, other = echoing(app), echoing(app, "other")
+
+    @app.job
+    async def work() -> Any:
+        first = await echo("a")
+        if outside.version == 1:
+            await other("b")
+        await wait_for("go")
+        return [first, await echo("c")]
+
+    return work
+
+
+@scenario(Gives(["act(a)", "act(b)"]), acts=[("act", "a"), ("act", "b")], moves=GO)
+def steps_in_another_order(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        if outside.version == 1:
+            a, b = await act("a"), await act("b")
+        else:
+            b, a = await act("b"), await act("a")
+        await wait_for("go")
+        return [a, b]
+
+    return work
+
+
+@scenario(Gives(["act(a)", "act(b)"]), acts=[("act", "a"), ("act", "b")], moves=GO)
+def one_after_the_other_becomes_at_once(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        found = [await act("a"), await act("b")] if outside.version == 1 else await asyncio.gather(act("a"), act("b"))
+        await wait_for("go")
+        return found
+
+    return work
+
+
+@scenario(Gives(["old", "new"]), moves=GO)
+def a_renamed_step_is_a_new_one(app: App, outside: Outside) -> Any:
+    old, new = echoing(app, "old"), echoing(app, "new")
+
+    @app.job
+    async def work() -> Any:
+        found = await (old if outside.version == 1 else new)("old")
+        await wait_for("go")
+        return [found, "new"]
+
+    return work
+
+
+@scenario(Gives(["act(a)", "act(after)"]), acts=[("act", "a"), ("act", "after")], moves=GO)
+def slow_code_is_not_different_code(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    async def branch() -> Any:
+        if outside.version > 1:
+            await asyncio.sleep(0.15)
+        return await act("a")
+
+    async def after() -> Any:
+        await wait_for("go")
+        return await act("after")
+
+    @app.job
+    async def work() -> Any:
+        return await asyncio.gather(branch(), after())
+
+    return work
+
+
+@scenario(Gives("a"), acts=[("act", "a")], moves=GO)
+def a_key_of_its_own_outlives_other_arguments(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        found = await act.options(key="mine")("a" if outside.version == 1 else "changed")
+        await wait_for("go")
+        return "a" if found == "act(a)" else found
+
+    return work
+
+
+@scenario(Gives(["new", "act(a)"]), acts=[("act", "a"), ("act", "new")], moves=GO)
+def an_added_branch(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    async def added() -> Any:
+        if outside.version > 1:
+            await act("new")
+        return "new"
+
+    async def old() -> Any:
+        found = await act("a")
+        await wait_for("go")
+        return found
+
+    @app.job
+    async def work() -> Any:
+        return await asyncio.gather(added(), old())
+
+    return work
+
+
+@scenario(Fails("NonDeterminism"), acts=[("act", "a"), ("act", "b")], moves=GO)
+def other_arguments_in_a_branch(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    async def branch(what: str) -> Any:
+        found = await act(what)
+        await wait_for("go")
+        return found
+
+    @app.job
+    async def work() -> Any:
+        return await asyncio.gather(branch("a"), branch("b" if outside.version == 1 else "changed"))
+
+    return work
+
+
+@scenario(Gives("mended"), acts=[("act", "a"), ("act", "b")], moves=[Signal("go"), Deploy(), Signal("on")])
+def code_after_the_wait_may_change(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        await act("a")
+        await wait_for("go")
+        await wait_for("on")
+        if outside.version > 1:
+            await act("b")
+            return "mended"
+        return "old"
+
+    return work
