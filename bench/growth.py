@@ -88,7 +88,7 @@ def fill(path: Path, lives: list[Life], jobs: int, now: float) -> None:
         for table, columns, key in (("jobs", JOB_WRITTEN, "id"), ("events", EVENT_COLUMNS.split(", "), "job")):
             rows = [job_row(job, now) for job, _ in lives] if table == "jobs" else []
             lines = [(str(n), *row[1:]) for n, row in enumerate(rows)] or [
-                (str(n), *event_row(event, freeze_plain(event.payload))[1:])
+                (str(n), *event_row(event, freeze_plain(event.payload).text)[1:])
                 for n, (_, events) in enumerate(lives)
                 for event in events
             ]

@@ -75,7 +75,7 @@ class Bare:
                 frozen = freeze_plain(payload)
                 event = seal_frozen(name, version + 1, head, kind, frozen, at=now, attempt=1)
                 version, head = event.seq, event.hash  # noqa: PLW2901 - the chain moves on
-                rows.append(event_row(event, frozen))
+                rows.append(event_row(event, frozen.text))
             ends[name] = (version, head)
             grown.append((version, head, now, name))
         with self._connection:
@@ -89,7 +89,7 @@ class Bare:
         ]
         row = job_row(made[0], 2.0)
         frozen = freeze_plain({"args": {}})
-        event = event_row(seal_frozen("j", 1, GENESIS, "job_created", frozen, at=1.0, attempt=None), frozen)
+        event = event_row(seal_frozen("j", 1, GENESIS, "job_created", frozen, at=1.0, attempt=None), frozen.text)
         with self._connection:
             self._connection.executemany(_INSERT_JOB, ((f"m{n:08}", *row[1:]) for n in range(jobs)))
             self._connection.executemany(_INSERT_EVENT, ((f"m{n:08}", *event[1:]) for n in range(jobs)))

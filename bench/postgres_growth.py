@@ -42,7 +42,7 @@ def fill(url: str, schema: str, lives: list[Life], jobs: int, now: float) -> Non
         connection.execute("SET synchronous_commit = off")
         job_lines: list[tuple[Any, ...]] = [(str(n), *job_row(job, now)[1:]) for n, (job, _) in enumerate(lives)]
         event_lines: list[tuple[Any, ...]] = [
-            (str(n), *event_row(event, freeze_plain(event.payload))[1:])
+            (str(n), *event_row(event, freeze_plain(event.payload).text)[1:])
             for n, (_, events) in enumerate(lives)
             for event in events
         ]

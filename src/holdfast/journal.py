@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from holdfast.machines.event import Frozen
 from holdfast.store import Append, Command, Signal, Store
 
 __all__ = ["Journal", "Writer"]
@@ -28,7 +29,7 @@ __all__ = ["Journal", "Writer"]
 GATHER_TURNS = 3
 BATCH_MAX = 2000  # commands in one transaction: enough to share a commit well, few enough to keep the lock short
 
-Events = Sequence[tuple[str, bytes]]  # payloads are frozen: what is written is what was meant, whatever comes after
+Events = Sequence[tuple[str, Frozen]]  # payloads are frozen: what is written is what was meant, whatever comes after
 
 
 class Writer(Protocol):
@@ -37,7 +38,7 @@ class Writer(Protocol):
     job: str
     attempt: int
     parent: str | None
-    gathered: list[tuple[str, bytes]]  # its events that wait for the next batch; the journal's to fill and to empty
+    gathered: list[tuple[str, Frozen]]  # its events that wait for the next batch; the journal's to fill and to empty
     uses: list[str]  # signals that are used up in the same transaction; the journal's to empty
 
     def written(self, count: int, error: Exception | None) -> None:

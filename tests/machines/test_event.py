@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from holdfast.machines import GENESIS, Event, InvalidEvent, JobEvent, canonical, decode, digest, encode, seal
+from holdfast.machines import GENESIS, Event, InvalidEvent, JobEvent, canonical, check, decode, digest, encode, seal
 from holdfast.machines.event import (
     EVENT_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
@@ -92,6 +92,40 @@ def test_the_chain_can_be_checked_without_holdfast() -> None:
         prev = record["hash"]
 
 
+def ordered(value: Any) -> Any:
+    """A value as pairs and lists, so that two are equal only if their keys are in the same order."""
+    if isinstance(value, dict):
+        return [(key, ordered(item)) for key, item in value.items()]
+    return [ordered(item) for item in value] if isinstance(value, list) else value
+
+
+@settings(max_examples=200, deadline=None)
+@given(PAYLOADS)
+@example({"b": {"z": 1, "a": [{"y": 1, "x": 2}]}, "a": 2})
+def test_keys_are_stored_in_the_order_given_and_hashed_sorted(payload: dict[str, Any]) -> None:
+    event, frozen = first(payload), freeze_plain(payload)
+    for kept in (event.payload, decode(encode(event)).payload, json.loads(frozen.text)):
+        assert ordered(kept) == ordered(payload)
+    turned = dict(reversed(payload.items()))
+    assert freeze_plain(turned).canonical == frozen.canonical
+    assert first(turned).hash == event.hash
+
+
+SORTED_ONCE = """\
+{"id":"j:1","job":"j","seq":1,"type":"job_created","payload":{"args":{"card":{"a":[{"c":null,"d":1.5}],"b":2},"sku":"A1"},"entry":"checkout","plugin":"shop"},"attempt":null,"at":1700000000.25,"schema":1,"prev":"0000000000000000000000000000000000000000000000000000000000000000","hash":"6b44586259675cc12b9d232a24c7d717b655019245f807e5634d8af341f3bfb2"}
+{"id":"j:2","job":"j","seq":2,"type":"job_running","payload":{"hosts":{"a":2,"z":1},"worker":"w"},"attempt":1,"at":1700000001.5,"schema":1,"prev":"6b44586259675cc12b9d232a24c7d717b655019245f807e5634d8af341f3bfb2","hash":"9e428d302865309710e31f6eb834c4256555ab197cfa079ba577cc46f3d8eb66"}"""  # noqa: E501 - records are lines
+
+
+def test_a_stream_whose_keys_were_stored_sorted_still_verifies() -> None:
+    """Written by a release that sorted what it stored; the same values in the order given have the same hashes."""
+    created, running = map(decode, SORTED_ONCE.splitlines())
+    assert check([created, running], head=running.hash) == []
+    card = {"b": 2, "a": [{"d": 1.5, "c": None}]}
+    again = first({"plugin": "shop", "entry": "checkout", "args": {"sku": "A1", "card": card}}, at=1700000000.25)
+    assert again.hash == created.hash
+    assert seal(again, "job_running", {"worker": "w", "hosts": {"z": 1, "a": 2}}, at=1700000001.5, attempt=1) == running
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -157,6 +191,8 @@ def test_what_json_cannot_hold_exactly_is_refused(payload: dict[Any, Any]) -> No
 def test_raw_json_that_is_passed_in_is_hashed_in_its_canonical_form(raw: bytes) -> None:
     event = first({"x": msgspec.Raw(raw)})
     assert event.hash == digest(event) == digest(decode(encode(event)))
+    frozen, plain = freeze({"x": msgspec.Raw(raw)})
+    assert frozen == freeze_plain(plain), "and stored without the white space it came with"
 
 
 @pytest.mark.parametrize("mapping", [MappingProxyType({"a": None}), UserDict({"a": None}), ChainMap({"a": None})])
@@ -404,7 +440,7 @@ def test_what_json_cannot_hold_is_not_frozen(value: object) -> None:
     ],
 )
 def test_names_and_numbers_out_of_range_are_not_vouched_for(job: str, kind: str, at: float, attempt: int) -> None:
-    good = seal_frozen("a", 1, GENESIS, "t", b"{}", at=1.0, attempt=1)
+    good = seal_frozen("a", 1, GENESIS, "t", freeze_plain({}), at=1.0, attempt=1)
     assert vouch(good) is good
     with pytest.raises(InvalidEvent):
         vouch(msgspec.structs.replace(good, job=job, type=kind, at=at, attempt=attempt))

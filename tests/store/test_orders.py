@@ -16,7 +16,7 @@ from holdfast.clock import ManualClock
 from holdfast.errors import StaleAttempt
 from holdfast.machines import Event, JobState, check, run_paths
 from holdfast.store import Append, Appended, Claim, Command, Reclaim, Resolve, SendSignal, Submit, rebuilt
-from holdfast.store.memory import MemoryStore
+from holdfast.store.memory import MemoryStore, _whole
 from holdfast.testing import Actor, Outcome, explore
 
 ENTRIES = frozenset({("shop", "pay")})
@@ -87,7 +87,7 @@ class Scenario:
         yield None
 
     def look(self) -> None:
-        row, stream = self.store._jobs["a"], self.store._events["a"]
+        row, stream = self.store._jobs["a"], [_whole(*sealed) for sealed in self.store._events["a"]]
         assert check(stream, head=row.head) == []
         assert rebuilt(row, stream) == row
         assert (row.lease is None) == (row.state is not JobState.RUNNING)
@@ -96,7 +96,7 @@ class Scenario:
 
     def state(self) -> Hashable:
         row = self.store._jobs["a"]
-        kinds = tuple((event.type, event.attempt) for event in self.store._events["a"])
+        kinds = tuple((event.type, event.attempt) for event, _ in self.store._events["a"])
         used = tuple(sorted(self.store._used))
         lease = (row.lease.worker, row.lease.until) if row.lease is not None else None
         return (

@@ -32,7 +32,8 @@ PIECE_BYTES = 262_144  # of a file that is read, and of a blob that is kept
 KINDS = ("text", "json", "url", "binary")
 _MEDIA = {"text": "text/plain; charset=utf-8", "json": "application/json", "url": "text/uri-list"}
 
-_encode = msgspec.json.Encoder(order="sorted").encode
+_encode = msgspec.json.Encoder().encode
+_canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 class Product(msgspec.Struct, frozen=True):
@@ -161,7 +162,7 @@ def _product(value: Any, name: str | None, kind: str | None, media_type: str | N
     kept = _value(found, value)
     content = kept if isinstance(kept, bytes) else _encode(kept) if found == "json" else str(kept).encode()
     media = media_type or _MEDIA.get(found) or "application/octet-stream"
-    hashed = hashlib.sha256(content).hexdigest()
+    hashed = hashlib.sha256(_canonical(kept) if found == "json" else content).hexdigest()  # of any order of keys
     inline = None if isinstance(kept, bytes) else kept
     return Product(_key(called, found, hashed), called, found, media, len(content), inline, content)
 

@@ -50,6 +50,8 @@ _TYPES = {
     "attributes": "text",
     "group_name": "text",
     "budget": "text",
+    "given_args": "text",
+    "given_attributes": "text",
 }
 
 
@@ -96,20 +98,24 @@ def _statement(url: str, mark: str) -> str:
 
 
 def _values(submit: Submit) -> dict[str, Any]:
+    args = freeze_plain(submit.args)
+    attributes = freeze_plain(submit.attributes) if submit.attributes else None
     return {
         "id": submit.job,
         "plugin": submit.plugin,
         "entry": submit.entry,
-        "args": freeze_plain(submit.args).decode(),
+        "args": args.canonical.decode(),
         "queue": submit.queue,
         "priority": submit.priority,
         "delay": submit.due_at,
         "deadline": submit.deadline,
         "max_attempts": submit.max_attempts,
         "key": submit.idempotency_key,
-        "attributes": freeze_plain(submit.attributes).decode() if submit.attributes else None,
+        "attributes": attributes.canonical.decode() if attributes is not None else None,
         "group_name": submit.group,
-        "budget": freeze_plain(submit.budget).decode() if submit.budget else None,
+        "budget": freeze_plain(submit.budget).canonical.decode() if submit.budget else None,
+        "given_args": args.text.decode(),
+        "given_attributes": attributes.text.decode() if attributes is not None else None,
     }
 
 

@@ -33,7 +33,7 @@ def exported(record: RunRecord, row: ExportRow) -> Export:
 async def content(store: Store, blobs: DirectoryBlobs | None, job: str, row: ExportRow) -> AsyncIterator[bytes]:
     """Give an export's bytes, a piece at a time."""
     if row.blob is None:
-        yield msgspec.json.encode(row.value, order="sorted") if row.kind == "json" else str(row.value).encode()
+        yield msgspec.json.encode(row.value) if row.kind == "json" else str(row.value).encode()
         return
     number = 1
     found = await store.blob(job, row.blob, number)

@@ -15,7 +15,7 @@ from holdfast.authoring.context import Suspended
 from holdfast.engine.verdict import Written
 from holdfast.errors import StaleAttempt, StoreUnavailable
 from holdfast.journal import Journal
-from holdfast.machines.event import freeze_plain
+from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.store import Command
 
 __all__ = ["Ledger"]
@@ -33,7 +33,7 @@ class Ledger(ABC):
         self.journal = journal
         self.lost = False  # whether its lease is
         self.shut = False  # whether it may write no more: it is lost, or its end is written
-        self.gathered: list[tuple[str, bytes]] = []  # events that the next batch takes along
+        self.gathered: list[tuple[str, Frozen]] = []  # events that the next batch takes along
         self.uses: list[str] = []  # signals that are used up with them
         self.recorded_events = 0  # in all, on disk or not
         self.durable_events = 0  # of them, on disk

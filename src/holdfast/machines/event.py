@@ -5,8 +5,8 @@ A job is its stream of events, so a record must never be silently different from
 - `seal` makes the only kind of record there is: plain JSON values, numbered, hashed, tied to its predecessor.
 - `encode` and `decode` are exact: decoding gives the record that was encoded, or `InvalidEvent` with the reason. No
   input makes `decode` do anything else.
-- `canonical` gives the bytes that are hashed. They depend on the values alone, not on key order or white space, so a
-  store may keep the payload in whatever JSON form it likes.
+- `canonical` gives the bytes that are hashed. They depend on the values alone, not on key order or white space.
+- The stored text keeps the keys of every object in the order given (E13). Only the hashed bytes are sorted.
 - The type is an open name. What a newer release wrote is kept and carried along; it does not move the machine.
 
 The hash is SHA-256 over the canonical bytes of ``[schema, job, seq, id, type, attempt, at, payload, prev]``. Canonical
@@ -32,6 +32,7 @@ __all__ = [
     "PAYLOAD_DEPTH_MAX",
     "SCHEMA",
     "Event",
+    "Frozen",
     "HistoryEvent",
     "canonical",
     "decode",
@@ -100,6 +101,18 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     hash: _Hash
 
 
+class Frozen(msgspec.Struct, frozen=True, gc=False):
+    """A payload that cannot change any more, written twice.
+
+    Attributes:
+        text: the JSON that is stored, keys in the order given.
+        canonical: the JSON that is hashed, keys sorted; the same object as `text` where they do not differ.
+    """
+
+    text: bytes
+    canonical: bytes
+
+
 _encoder = msgspec.json.Encoder(order="sorted")
 _record_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)
@@ -142,7 +155,7 @@ def seal_at(
     id: str | None = None,  # noqa: A002 - as above
 ) -> Event:
     """Seal as `seal` does, where only the number and the hash of the event before it are at hand."""
-    raw, plain = freeze(payload if payload is not None else {})
+    frozen, plain = freeze(payload if payload is not None else {})
     unsealed = {
         "id": _text("id", id) if id is not None else f"{job}:{seq}",
         "job": job,
@@ -154,45 +167,45 @@ def seal_at(
         "schema": SCHEMA,
         "prev": prev,
     }
-    return _sealed(unsealed, raw)
+    return _sealed(unsealed, frozen.canonical)
 
 
-def freeze(payload: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    """Return a payload's canonical bytes, and what they read back as: plain JSON values, a copy nobody else holds.
+def freeze(payload: Mapping[str, Any]) -> tuple[Frozen, dict[str, Any]]:
+    """Return a payload's bytes, and what they read back as: plain JSON values, a fresh copy.
 
-    The bytes are what is sealed later, whatever becomes of the values meanwhile.
+    The bytes are what is sealed later, even if the values change in the meantime.
 
     Raises:
         InvalidEvent: a value that JSON cannot hold exactly.
     """
     try:
-        written = _encoder.encode(dict(payload))
-        plain = _payload_decoder.decode(written)
+        written = _encoder.encode(dict(payload))  # refuses keys that are not text, which the other would write as text
+        plain = _payload_decoder.decode(_record_encoder.encode(dict(payload)))
         if _may_be_deep(written):
             _refuse_depth(plain)
         if b"null" in written:  # NaN and infinity would have become null without a word
             _refuse_not_finite(msgspec.to_builtins(dict(payload)))
-        raw = _encoder.encode(plain)  # again: raw JSON that was passed in is only now in canonical form
+        frozen = _frozen(plain)  # encoded again: raw JSON that was passed in is compact only now
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:  # ValueError: lone surrogates
         raise _no_json(error) from error
-    return _limited(raw), plain
+    return frozen, plain
 
 
-def freeze_plain(payload: Mapping[str, Any]) -> bytes:
+def freeze_plain(payload: Mapping[str, Any]) -> Frozen:
     """Freeze a payload whose values are plain JSON values already, with text as keys: the same, much faster.
 
     Raises:
         InvalidEvent: a number that JSON does not have, text that UTF-8 cannot write, or too much of it.
     """
     try:
-        raw = _encoder.encode(payload)
-        if _may_be_deep(raw):
+        frozen = _frozen(payload)
+        if _may_be_deep(frozen.text):
             _refuse_depth(payload)
-        if b"null" in raw:
+        if b"null" in frozen.text:
             _refuse_not_finite(payload)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise _no_json(error) from error
-    return _limited(raw)
+    return frozen
 
 
 def seal_frozen(
@@ -200,7 +213,7 @@ def seal_frozen(
     seq: int,
     prev: str,
     type: str,  # noqa: A002 - as above
-    frozen: bytes,
+    frozen: Frozen,
     *,
     at: float,
     attempt: int | None,
@@ -212,7 +225,7 @@ def seal_frozen(
     """
     name = f"{job}:{seq}"
     hashed = hashlib.sha256(
-        _encoder.encode((SCHEMA, job, seq, name, type, attempt, at, msgspec.Raw(frozen), prev))
+        _encoder.encode((SCHEMA, job, seq, name, type, attempt, at, msgspec.Raw(frozen.canonical), prev))
     ).hexdigest()
     return Event(name, job, seq, type, payload if payload is not None else {}, attempt, at, SCHEMA, prev, hashed)
 
@@ -270,14 +283,14 @@ def digest(event: Event) -> str:
     return hashlib.sha256(canonical(event)).hexdigest()
 
 
-def _sealed(unsealed: dict[str, Any], raw: bytes) -> Event:
+def _sealed(unsealed: dict[str, Any], hashed_payload: bytes) -> Event:
     try:
         draft = msgspec.convert({**unsealed, "hash": GENESIS}, Event, strict=True)
     except msgspec.ValidationError as error:
         raise InvalidEvent(f"not an event record: {error}") from error
     vouch(draft)
     # Raw: the payload was encoded once already, canonically.
-    hashed = hashlib.sha256(_canonical(draft, msgspec.Raw(raw))).hexdigest()
+    hashed = hashlib.sha256(_canonical(draft, msgspec.Raw(hashed_payload))).hexdigest()
     return msgspec.structs.replace(draft, hash=hashed)
 
 
@@ -291,10 +304,11 @@ def _no_json(error: Exception) -> InvalidEvent:
     return error if isinstance(error, InvalidEvent) else InvalidEvent(f"the payload is not JSON: {error}")
 
 
-def _limited(raw: bytes) -> bytes:
-    if len(raw) > PAYLOAD_BYTES_MAX:
-        raise InvalidEvent(f"a payload may have {PAYLOAD_BYTES_MAX} bytes, this one has {len(raw)}")
-    return raw
+def _frozen(plain: Mapping[str, Any]) -> Frozen:
+    text, canonical = _record_encoder.encode(plain), _encoder.encode(plain)
+    if len(text) > PAYLOAD_BYTES_MAX:
+        raise InvalidEvent(f"a payload may have {PAYLOAD_BYTES_MAX} bytes, this one has {len(text)}")
+    return Frozen(text, text if text == canonical else canonical)
 
 
 def _may_be_deep(raw: bytes) -> bool:

@@ -27,7 +27,7 @@ from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, reb
 __all__ = ["Batch"]
 
 Key = tuple[str, str, str]  # plugin, entry and idempotency key
-Sealed = tuple[Event, bytes]  # an event, and its payload as canonical JSON
+Sealed = tuple[Event, bytes]  # an event, and its payload as the JSON text that is stored
 
 
 class Batch(Limited):

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
+from holdfast.machines.event import Frozen
 from holdfast.store.budgets import SpendBudget
 from holdfast.store.limits import Held, Limits
 from holdfast.store.rows import Evidence, Job, WorkerCard
@@ -160,7 +161,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
     job: str
     attempt: int
-    events: tuple[tuple[str, dict[str, Any] | bytes], ...]  # payloads as values, or frozen
+    events: tuple[tuple[str, dict[str, Any] | Frozen], ...]  # payloads as values, or frozen
     uses: tuple[str, ...] = ()  # ids of signals in the inbox that are used up with this
     parent: str | None = (
         None  # the job's, if whoever writes knows it: a store may lock both rows at once, in their order

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
 from holdfast.machines.course import DEADLINE
-from holdfast.machines.event import GENESIS, freeze, seal_frozen, vouch
+from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
 from holdfast.store import commands as c
 from holdfast.store.changes import ASKED, EVENTS, WORK
 from holdfast.store.past import with_past
@@ -104,7 +104,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         updated_at=now,
     )
     submitted = c.Submitted(command.job, existing=False, at=now)
-    return with_past(command, Decision(job, [event], [frozen], answer=submitted, change=EVENTS | WORK), now)
+    return with_past(command, Decision(job, [event], [frozen.text], answer=submitted, change=EVENTS | WORK), now)
 
 
 def claim(job: Job, command: c.Claim, now: float) -> Decision:
@@ -126,7 +126,7 @@ def fence(job: Job, attempt: int, now: float) -> None:
 
 
 @lru_cache(maxsize=64)
-def _taken_by(worker: str) -> bytes:
+def _taken_by(worker: str) -> Frozen:
     """What a claim says: the same of every job that it takes."""
     return freeze({"worker": worker})[0]
 
@@ -249,18 +249,18 @@ def _grow(events: Sequence[tuple[str, Any]], attempt: int, job: Job, now: float)
     decision = Decision(job, grew_only=True, change=EVENTS)
     seq, head = job.version, job.head
     for kind, payload in events:
-        frozen = payload if isinstance(payload, bytes) else freeze(payload)[0]
+        frozen = payload if isinstance(payload, Frozen) else freeze(payload)[0]
         seq += 1
         event = seal_frozen(job.id, seq, head, str.__str__(kind), frozen, at=now, attempt=attempt)
         head = event.hash
         decision.events.append(event)
-        decision.payloads.append(frozen)
+        decision.payloads.append(frozen.text)
     decision.job = msgspec.structs.replace(job, version=seq, head=head, updated_at=now)
     decision.answer = c.Appended(seq, job.state)
     return decision
 
 
-def _as_asked(kind: str, payload: dict[str, Any] | bytes, job: Job, now: float) -> tuple[str, dict[str, Any] | bytes]:
+def _as_asked(kind: str, payload: dict[str, Any] | Frozen, job: Job, now: float) -> tuple[str, dict[str, Any] | Frozen]:
     """The end that its holder writes, with what the store alone knows of a cancel that came while the job ran (R6).
 
     The first reason is in the row, which the holder has not read since its claim. That the deadline passed too, before
@@ -268,7 +268,7 @@ def _as_asked(kind: str, payload: dict[str, Any] | bytes, job: Job, now: float) 
     """
     if job.cancel is None or kind not in {JobEvent.CANCELLED, JobEvent.FAILED}:
         return kind, payload
-    said = msgspec.json.decode(payload) if isinstance(payload, bytes) else payload
+    said = msgspec.json.decode(payload.text) if isinstance(payload, Frozen) else payload
     if kind == JobEvent.CANCELLED:
         return kind, {**said, **_cancellation(job, now)}
     if said.get("reason") == DEADLINE:

@@ -91,7 +91,8 @@ class EffectStore(Protocol):
 
 
 _decode = msgspec.json.Decoder(Effect).decode
-_encode = msgspec.json.Encoder(order="sorted").encode
+_encode = msgspec.json.Encoder().encode
+_canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 class DirectoryEffects:
@@ -152,7 +153,7 @@ class DirectoryEffects:
             path = folder / f"{hashlib.sha256(effect.node.encode()).hexdigest()}.json"
             if path.exists():
                 kept = _decode(path.read_bytes())
-                if _encode(kept.result) != _encode(effect.result):
+                if _canonical(kept.result) != _canonical(effect.result):
                     raise EffectConflict(effect.job, effect.node)
                 return
             self._write(path, _encode(effect))

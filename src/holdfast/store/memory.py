@@ -32,7 +32,7 @@ class MemoryStore(MemoryLimits):
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock or SystemClock())
-        self._events: dict[str, list[Event]] = {}
+        self._events: dict[str, list[tuple[Event, bytes]]] = {}  # with payloads as text: every reader gets its own
         self._signals: dict[str, dict[str, Signal]] = {}  # by job, by id; used ones are kept to know repeats
         self._used: set[tuple[str, str]] = set()
         self._evidence: dict[tuple[str, str, int, int], Evidence] = {}
@@ -90,11 +90,12 @@ class MemoryStore(MemoryLimits):
 
     async def events(self, job: str, after: int = 0) -> list[Event]:
         """Read a job's stream from behind a number."""
-        return self._events.get(job, [])[after:]
+        return [_whole(*sealed) for sealed in self._events.get(job, [])[after:]]
 
     async def inbox(self, job: str) -> list[Signal]:
         """Read the unused signals of a job."""
-        return [signal for signal in self._signals.get(job, {}).values() if (job, signal.id) not in self._used]
+        kept = self._signals.get(job, {}).values()
+        return [_own(signal) for signal in kept if (job, signal.id) not in self._used]
 
     async def evidence(self, job: str) -> list[Evidence]:
         """Read what came too late."""
@@ -186,10 +187,10 @@ class MemoryStore(MemoryLimits):
         job = decision.job
         self._places.move(self._jobs.get(job.id), job)
         self._jobs[job.id] = job
-        self._events.setdefault(job.id, []).extend(map(_whole, decision.events, decision.payloads))
+        self._events.setdefault(job.id, []).extend(zip(decision.events, decision.payloads, strict=True))
         self._change |= decision.change
         for signal in decision.kept:
-            self._signals.setdefault(signal.job, {})[signal.id] = signal
+            self._signals.setdefault(signal.job, {})[signal.id] = _own(signal)
         self._used |= {(signal.job, signal.id) for signal in decision.used}
         if decision.past is not None:
             self.keep_run(decision.job.id, decision.job.run - 1, decision.past)
@@ -239,7 +240,7 @@ class MemoryStore(MemoryLimits):
         for name in names:
             decision = decide.claim(self._jobs[name], command, self._now)
             self._write(decision)
-            claimed.append(c.Claimed(decision.job, list(self._events[name])))
+            claimed.append(c.Claimed(decision.job, [_whole(*sealed) for sealed in self._events[name]]))
         return c.Claims(claimed, held)
 
     def _renew(self, command: c.Renew) -> c.Leases:
@@ -303,6 +304,11 @@ class MemoryStore(MemoryLimits):
             and job.updated_at <= command.before
             and (parent is None or parent.state in TERMINAL_JOB_STATES - {JobState.FAILED})
         )
+
+
+def _own(signal: Signal) -> Signal:
+    """Copy a signal: what its sender or its reader does to the payload changes nothing that is kept."""
+    return msgspec.structs.replace(signal, payload=msgspec.json.decode(msgspec.json.encode(signal.payload)))
 
 
 def _whole(event: Event, payload: bytes) -> Event:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, Place, RunRecord
-from holdfast.machines.event import freeze, seal_frozen, vouch
+from holdfast.machines.event import Frozen, freeze, seal_frozen, vouch
 from holdfast.store import commands as c
 from holdfast.store.changes import ASKED, EVENTS, WORK
 from holdfast.store.rows import Job, Signal, course_after, grown, projected, reader_of
@@ -33,8 +33,8 @@ _thaw = msgspec.json.Decoder(dict[str, Any]).decode
 class Decision:
     """What to write for one command, and what to answer.
 
-    The payload of each event is in `payloads`, as canonical JSON. An event's own payload is only there where a rule or
-    the row needs it.
+    The payload of each event is in `payloads`, as the JSON text that is stored. An event's own payload is only there
+    where a rule or the row needs it.
     """
 
     job: Job
@@ -72,10 +72,10 @@ class Pen:
             self._behind = False
         return self.decision.job
 
-    def put(self, kind: str, payload: Mapping[str, Any] | bytes, *, attempt: int | None = None) -> None:
+    def put(self, kind: str, payload: Mapping[str, Any] | Frozen, *, attempt: int | None = None) -> None:
         """Add an event; its payload as values, or frozen."""
         name = str.__str__(kind)  # not a member of an enumeration, but its value
-        frozen, plain = (payload, _thaw(payload)) if isinstance(payload, bytes) else freeze(payload)
+        frozen, plain = (payload, _thaw(payload.text)) if isinstance(payload, Frozen) else freeze(payload)
         job, seq, prev = self.decision.job.id, self._seq + 1, self._head
         event = seal_frozen(job, seq, prev, name, frozen, at=self._now, attempt=attempt, payload=plain)
         if name not in _VOUCHED:
@@ -85,7 +85,7 @@ class Pen:
         if moves:
             self._course = course_after(self._course, self._reader, event)
         self.decision.events.append(event)
-        self.decision.payloads.append(frozen)
+        self.decision.payloads.append(frozen.text)
         self._seq, self._head, self._behind = event.seq, event.hash, True
         self._moved = self._moved or moves
 

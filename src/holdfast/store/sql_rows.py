@@ -55,7 +55,7 @@ _decode_card = msgspec.json.Decoder(WorkerCard).decode
 
 
 def event_row(event: Event, payload: bytes) -> tuple[Any, ...]:
-    """Give an event's columns; its payload as canonical JSON."""
+    """Give an event's columns; its payload as the JSON text that is stored."""
     prev, hashed = bytes.fromhex(event.prev), bytes.fromhex(event.hash)
     return event.job, event.seq, event.type, payload.decode(), event.attempt, event.at, event.schema, prev, hashed
 
