@@ -113,7 +113,7 @@ def test_keys_are_stored_in_the_order_given_and_hashed_sorted(payload: dict[str,
 
 SORTED_ONCE = """\
 {"id":"j:1","job":"j","seq":1,"type":"job_created","payload":{"args":{"card":{"a":[{"c":null,"d":1.5}],"b":2},"sku":"A1"},"entry":"checkout","plugin":"shop"},"attempt":null,"at":1700000000.25,"schema":1,"prev":"0000000000000000000000000000000000000000000000000000000000000000","hash":"6b44586259675cc12b9d232a24c7d717b655019245f807e5634d8af341f3bfb2"}
-{"id":"j:2","job":"j","seq":2,"type":"job_running","payload":{"hosts":{"a":2,"z":1},"worker":"w"},"attempt":1,"at":1700000001.5,"schema":1,"prev":"6b44586259675cc12b9d232a24c7d717b655019245f807e5634d8af341f3bfb2","hash":"9e428d302865309710e31f6eb834c4256555ab197cfa079ba577cc46f3d8eb66"}"""  # noqa: E501 - records are lines
+{"id":"j:2","job":"j","seq":2,"type":"job_running","payload":{"hosts":{"a":2,"z":1},"worker":"w"},"attempt":1,"at":1700000001.5,"schema":1,"prev":"6b44586259675cc12b9d232a24c7d717b655019245f807e5634d8af341f3bfb2","hash":"9e428d302865309710e31f6eb834c4256555ab197cfa079ba577cc46f3d8eb66"}"""
 
 
 def test_a_stream_whose_keys_were_stored_sorted_still_verifies() -> None:

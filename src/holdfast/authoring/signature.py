@@ -2,12 +2,12 @@
 
 Whatever msgspec knows works: plain values, dataclasses, structs, TypedDicts, enums, dates, decimals, UUIDs; and
 pydantic models, by their own methods, without pydantic being needed. What comes back is what the hint says, read from
-the JSON: the first run and a replay hand the code the same value.
+the JSON: the first run and a replay hand the code the same value (`holdfast.authoring.plain_values`).
 
 A `Secret` is kept as its vault keeps it; and a value that holds the text of one that was revealed is refused.
 
-What JSON cannot hold exactly is refused here, before anybody tries to store it: a number that is not finite, text that
-is not Unicode, a value that holds itself or nests too deep; and what has more bytes than the settings allow.
+What cannot be kept is refused here, before anything is stored: what JSON does not hold exactly, what has more bytes
+than the settings allow, and an object that raises when it is read, whatever it raises.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import math
 import typing
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import partial
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, NoReturn
+from uuid import UUID
 
 import msgspec
 
-from holdfast.authoring.redaction import holds
+from holdfast.authoring import plain_values
+from holdfast.authoring.plain_values import Recorder, canonical
 from holdfast.authoring.secrets import FIELD, Secret, Vault, identity, is_kept, secret_hint, sent
-from holdfast.errors import InvalidArguments, InvalidResult, PayloadTooLarge
+from holdfast.errors import InvalidArguments, InvalidResult, PayloadTooLarge, SecretUnavailable
 
 __all__ = ["EXTENDS", "Signature", "fingerprint", "named", "outgoing", "own", "payload"]
 
 RESERVED = "holdfast:"
 NAME_MAX = 1000  # characters of a key
-DEPTH_MAX = 60  # an event may nest 64 levels: these, and the few around a value
 
-_canonical = msgspec.json.Encoder(order="sorted")
-_encode = msgspec.json.Encoder().encode
 EXTENDS = "$extend"  # alone in what a step of a plan gives: it adds nodes
 _SECRET = f'"{FIELD}"'.encode()
 
@@ -45,7 +46,7 @@ class Signature:
     def __init__(self, function: Callable[..., Any], name: str, vault: Vault | None = None) -> None:
         self._name = name
         self._vault = vault if vault is not None else Vault()
-        self._encode_foreign = partial(_encode_foreign, self._vault)
+        self._recorder = Recorder(partial(_encode_foreign, self._vault))
         self._decode_foreign = partial(_decode_foreign, self._vault)
         self._signature = inspect.signature(function)
         hints = _hints(function)
@@ -54,6 +55,8 @@ class Signature:
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
                 raise TypeError(f"{name}: *{parameter.name} has no name to keep it under; use named parameters")
         self._hints = hints
+        self._made_whole = {name for name, hint in hints.items() if _makes_whole(hint)}
+        self._makes_result = _makes_whole(self._result)
         self._secrets = {name: found for name, hint in hints.items() if (found := secret_hint(hint)) is not None}
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         self._positional = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -75,7 +78,7 @@ class Signature:
             given.update({name: self._secret(name, given[name]) for name in self._secrets if name in given})
         kept = {name: self._plain(name, value) for name, value in given.items()}
         plain = {name: value for name, (value, _) in kept.items()}
-        self.typed(plain)
+        self._check(plain)
         _limit(f"the arguments of {self._name}", sum(len(written) for _, written in kept.values()), bytes_max)
         return plain
 
@@ -165,7 +168,7 @@ class Signature:
                 readings.insert(0, msgspec.json.decode(text))
         for reading in readings:
             with contextlib.suppress(TypeError, ValueError):
-                return _convert(reading, hint, self._decode_foreign)
+                return self._converted(reading, hint)
         return readings[0]  # fits nothing: the check of the arguments says why
 
     def _referred(self, name: str, text: str) -> Secret[str]:
@@ -182,13 +185,7 @@ class Signature:
             InvalidResult: JSON cannot hold it, or it is not what the function says it returns.
             PayloadTooLarge: it has more than `bytes_max` bytes.
         """
-        try:
-            plain, written = self._to_own(value)
-            _convert(plain, self._result, self._decode_foreign)
-        except (TypeError, ValueError) as error:
-            raise InvalidResult(self._name, str(error)) from error
-        _limit(f"the result of {self._name}", len(written), bytes_max)
-        return plain
+        return self._encoded(value, bytes_max, may_extend=True)
 
     def encode_outcome(self, value: Any, bytes_max: int | None = None) -> Any:
         """Give the result of a step or tool as a JSON value, which adds to a plan only if that was meant.
@@ -197,36 +194,72 @@ class Signature:
             InvalidResult: as above; or somebody else's data would add to a plan.
             PayloadTooLarge: it has more than `bytes_max` bytes.
         """
-        if isinstance(value, dict) and value.keys() == {EXTENDS}:
-            said = f"a dict with {EXTENDS!r} alone would add nodes to a plan, whoever wrote it: return extend(plan)"
-            raise InvalidResult(self._name, said)
-        return self.encode_result(value, bytes_max)
+        return self._encoded(value, bytes_max, may_extend=False)
+
+    def _encoded(self, value: Any, bytes_max: int | None, *, may_extend: bool) -> Any:
+        try:
+            if not may_extend and isinstance(value, dict) and value.keys() == {EXTENDS}:
+                said = f"a dict with {EXTENDS!r} alone would add nodes to a plan, whoever wrote it: return extend(plan)"
+                raise ValueError(said)  # noqa: TRY301 - one place turns everything into InvalidResult
+            plain, written = self._to_own(value, self._recorder.recordable)
+            if self._result is not Any:
+                self._as_result(plain)
+        except BaseException as error:  # noqa: BLE001 - an object raises what it likes when it is read
+            self._refuse(InvalidResult, error)
+        _limit(f"the result of {self._name}", len(written), bytes_max)
+        return plain
 
     def decode_result(self, plain: Any) -> Any:
         """Give the value that a stored result stands for, typed as the function says."""
         try:
-            return _convert(plain, self._result, self._decode_foreign)
-        except (TypeError, ValueError) as error:
-            raise InvalidResult(self._name, str(error)) from error
+            return self._anything(plain) if self._result is Any else self._as_result(plain)
+        except BaseException as error:  # noqa: BLE001 - a class raises what it likes when it is made
+            self._refuse(InvalidResult, error)
+
+    def _as_result(self, plain: Any) -> Any:
+        return self._converted(plain if self._makes_result else plain_values.as_recorded(plain), self._result)
 
     def _plain(self, name: str, value: Any) -> tuple[Any, bytes]:
         try:
-            return self._to_own(value)
-        except (TypeError, ValueError) as error:
-            raise InvalidArguments(self._name, f"{name} cannot be kept as JSON: {error}") from error
+            return self._to_own(value, self._recorder.identifiable)
+        except BaseException as error:  # noqa: BLE001 - an object raises what it likes when it is read
+            self._refuse(InvalidArguments, error, f"{name} cannot be kept as JSON: ")
 
-    def _to_own(self, value: Any) -> tuple[Any, bytes]:
+    def _to_own(self, value: Any, record: Callable[[Any], tuple[Any, bytes]]) -> tuple[Any, bytes]:
         """Give a value as JSON holds it; no secret is referred to by anything but code."""
-        plain, written = _to_plain(value, self._encode_foreign)
+        plain, written = record(value)
         if _SECRET in written:
+            self._recorder.refuse_raw(value)  # it could refer to one unseen
             self._vault.refuse_foreign(value)
         return plain, written
 
+    def _check(self, plain: dict[str, Any]) -> None:
+        """See that arguments are what the hints say."""
+        for name, value in plain.items():
+            if name in self._hints:
+                self._typed(name, value)
+
     def _typed(self, name: str, value: Any) -> Any:
+        hint = self._hints.get(name, Any)
         try:
-            return _convert(value, self._hints.get(name, Any), self._decode_foreign)
-        except (TypeError, ValueError) as error:
-            raise InvalidArguments(self._name, f"{name}: {error}") from error
+            if hint is Any:
+                return self._anything(value)
+            return self._converted(value if name in self._made_whole else plain_values.as_recorded(value), hint)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._refuse(InvalidArguments, error, f"{name}: ")
+
+    def _anything(self, plain: Any) -> Any:
+        return self._decode_foreign(Secret, plain) if is_kept(plain) else plain_values.as_recorded(plain)
+
+    def _converted(self, plain: Any, hint: Any) -> Any:
+        return msgspec.convert(plain, hint, strict=True, str_keys=True, dec_hook=self._decode_foreign)
+
+    def _refuse(
+        self, refusal: type[InvalidArguments | InvalidResult], error: BaseException, beside: str = ""
+    ) -> NoReturn:
+        if isinstance(error, SecretUnavailable):
+            raise error  # of this process, not of the value: another may have the key
+        raise refusal(self._name, f"{beside}{_said(error)}") from error
 
 
 def payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
@@ -237,9 +270,9 @@ def payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
         PayloadTooLarge: it has more than `bytes_max` bytes.
     """
     try:
-        plain, written = _to_plain(value, _encode_bare)
-    except (TypeError, ValueError) as error:
-        raise InvalidArguments(what, f"it cannot be kept as JSON: {error}") from error
+        plain, written = _bare.recordable(value)
+    except BaseException as error:
+        raise InvalidArguments(what, f"it cannot be kept as JSON: {_said(error)}") from error
     _limit(what, len(written), bytes_max)
     return plain
 
@@ -251,9 +284,9 @@ def outgoing(what: str, value: Any) -> Any:
         InvalidArguments: JSON cannot hold it.
     """
     try:
-        return _to_plain(value, _encode_sent)[0]
-    except (TypeError, ValueError) as error:
-        raise InvalidArguments(what, f"it cannot be sent as JSON: {error}") from error
+        return _sent.recordable(value)[0]
+    except BaseException as error:
+        raise InvalidArguments(what, f"it cannot be sent as JSON: {_said(error)}") from error
 
 
 def named(what: str, key: Any) -> str:
@@ -281,9 +314,9 @@ def own(what: str, key: Any) -> str:
 
 def fingerprint(plain: Any) -> str:
     """Hash JSON values, whatever the order of their keys."""
-    written = _canonical.encode(plain)
+    written = canonical(plain)
     if _SECRET in written:  # ciphertext is another each time
-        written = _canonical.encode(identity(plain))
+        written = canonical(identity(plain))
     return hashlib.sha256(written).hexdigest()[:32]
 
 
@@ -319,52 +352,26 @@ def _limit(what: str, size: int, bytes_max: int | None) -> None:
         raise PayloadTooLarge(what, size, bytes_max)
 
 
-def _to_plain(value: Any, encode_foreign: Callable[[Any], Any]) -> tuple[Any, bytes]:
-    """Give a value as JSON holds it, exactly, and its bytes there."""
+# Types of which a conversion makes everything itself: nothing of the plain value is in what comes out.
+_LEAVES = {str, int, float, bool, NoneType, bytes, datetime, date, time, timedelta, Decimal, UUID}
+_CONTAINERS = {list, dict, set, frozenset, tuple, typing.Union, UnionType}
+
+
+def _makes_whole(hint: Any) -> bool:
+    if isinstance(hint, type) and hint in _LEAVES:
+        return True
+    return typing.get_origin(hint) in _CONTAINERS and all(
+        part is Ellipsis or _makes_whole(part) for part in typing.get_args(hint)
+    )
+
+
+def _said(error: BaseException) -> str:
+    """Give what an error says; of one that a user's object raised, its name too."""
     try:
-        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=encode_foreign)
-        written = _encode(plain)
-    except RecursionError as error:
-        raise ValueError("it holds itself, or nests too deep") from error
-    except UnicodeEncodeError as error:
-        raise ValueError(f"it holds {error.object[error.start : error.end]!r}, which is no Unicode text") from error
-    if written.count(b"[") + written.count(b"{") > DEPTH_MAX:
-        _refuse_depth(plain)
-    if b"null" in written:  # what is not finite would have become null without a word
-        _refuse_not_finite(plain)
-    if holds(written):
-        raise ValueError("it holds the text of a secret that was revealed: pass or return the Secret itself")
-    return plain, written
-
-
-def _refuse_depth(plain: Any) -> None:
-    level = [plain]
-    for _ in range(DEPTH_MAX + 1):
-        level = [item for container in level for item in _items(container)]
-        if not level:
-            return
-    raise ValueError(f"it nests deeper than {DEPTH_MAX} levels")
-
-
-def _refuse_not_finite(plain: Any) -> None:
-    if isinstance(plain, float) and not math.isfinite(plain):
-        raise ValueError(f"it holds {plain}, which is no number in JSON")
-    for item in _items(plain):
-        _refuse_not_finite(item)
-
-
-def _items(plain: Any) -> list[Any]:
-    if isinstance(plain, dict):
-        return list(plain.values())
-    return list(plain) if isinstance(plain, (list, tuple)) else []
-
-
-def _convert(plain: Any, hint: Any, decode_foreign: Callable[[Any, Any], Any]) -> Any:
-    if hint is Any:
-        if is_kept(plain):
-            return decode_foreign(Secret, plain)
-        return msgspec.to_builtins(plain) if isinstance(plain, (dict, list)) else plain  # nobody changes what is kept
-    return msgspec.convert(plain, hint, strict=True, str_keys=True, dec_hook=decode_foreign)
+        text = str.__str__(str(error))
+    except BaseException:  # noqa: BLE001 - it raises when it is asked
+        text = "its text cannot be read"
+    return text if isinstance(error, (TypeError, ValueError)) else f"reading it raised {type(error).__name__}: {text}"
 
 
 def _encode_foreign(vault: Vault, value: Any) -> Any:
@@ -384,7 +391,5 @@ def _decode_foreign(vault: Vault, hint: Any, plain: Any) -> Any:
 
 
 _encode_bare = partial(_encode_foreign, Vault())  # of no app: references are kept, and nothing is encrypted
-
-
-def _encode_sent(value: Any) -> Any:
-    return sent(value) if isinstance(value, Secret) else _encode_bare(value)
+_bare = Recorder(_encode_bare)
+_sent = Recorder(lambda value: sent(value) if isinstance(value, Secret) else _encode_bare(value))

@@ -1,0 +1,154 @@
+"""Values as the store keeps them: plain JSON values, exactly what reading the stored bytes gives (SPEC E13).
+
+`recordable` turns any value into its plain form once. The engine records that form and hands it out, so code receives
+the same value, of the same type and with its keys in the same order, on the first run and in a replay.
+
+What JSON cannot hold exactly is refused with TypeError or ValueError: a number that is not finite, text that is not
+Unicode, two keys that are one in JSON, a value that contains itself or nests too deep. An object may raise anything
+else when it is read; that exception comes out unchanged, and the caller has to expect it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from holdfast.authoring.redaction import holds
+
+__all__ = ["Recorder", "as_recorded", "canonical"]
+
+DEPTH_MAX = 60  # an event may nest 64 levels: these, and the few around a value
+
+canonical = msgspec.json.Encoder(order="sorted").encode
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_ATOMS = frozenset({str, int, float, bool, type(None)})  # read back as themselves; not their subclasses
+_NO_KEYS = frozenset({bool, type(None), tuple, frozenset})  # JSON knows these as values: only a key is asked about
+
+Foreign = Callable[[Any], Any]
+
+
+def as_recorded(plain: Any) -> Any:
+    """Return plain values as a replay reads them: a fresh copy, so that code may change what it gets.
+
+    Everything recorded that is handed to code goes through here.
+    """
+    return msgspec.to_builtins(plain) if isinstance(plain, (dict, list)) else plain
+
+
+class Recorder:
+    """Makes plain values; `foreign` gives what stands for an object that JSON does not know, or raises TypeError."""
+
+    def __init__(self, foreign: Foreign) -> None:
+        def known(value: Any) -> Any:
+            kind = type(value)  # not what it says its class is, which may be a lie, or raise
+            if kind in _NO_KEYS or issubclass(kind, Enum):
+                raise TypeError("Only dicts with str-like or number-like keys are supported")
+            return _bare(value) if issubclass(kind, (str, int, float)) else foreign(value)
+
+        self._foreign = known
+        self._encode = msgspec.json.Encoder(enc_hook=known).encode
+        self._sorted = msgspec.json.Encoder(enc_hook=known, order="sorted").encode
+
+    def recordable(self, value: Any) -> tuple[Any, bytes]:
+        """Return the plain form of a value, and its JSON text.
+
+        Raises:
+            TypeError: something in it is not JSON.
+            ValueError: it cannot be kept exactly, or holds the text of a secret.
+        """
+        try:
+            written = self._encode(value)
+            plain = value if type(value) in _ATOMS else _decode(written)
+        except RecursionError as error:
+            raise ValueError("it holds itself, or nests too deep") from error
+        except UnicodeEncodeError as error:
+            raise ValueError(f"it holds {error.object[error.start : error.end]!r}, which is no Unicode text") from error
+        if plain is not value and _encode(plain) != written:
+            self.refuse_raw(value)
+            raise ValueError("it has keys that are the same in JSON, such as 1 and '1'")
+        if written.count(b"[") + written.count(b"{") > DEPTH_MAX:
+            _refuse_depth(plain)
+        if b"null" in written:  # a number that is not finite became null without a word
+            _refuse_not_finite(self._builtin(value))
+        if holds(written):
+            raise ValueError("it holds the text of a secret that was revealed: pass or return the Secret itself")
+        return plain, written
+
+    def identifiable(self, value: Any) -> tuple[Any, bytes]:
+        """Return a plain form that is the same in every process: the items of sets are sorted (E8).
+
+        The order of a set depends on the process, and a call is known by its arguments.
+
+        Raises:
+            TypeError: as above; or a set has items that cannot be sorted.
+            ValueError: as above.
+        """
+        plain, written = self.recordable(value)
+        if type(value) in _ATOMS:
+            return plain, written
+        try:
+            if self._sorted(value) == canonical(plain):
+                return plain, written
+        except TypeError:
+            pass  # keys that are not text, or a set that cannot be sorted
+        try:
+            settled = _decode(_encode(self._builtin(value, order="sorted")))
+        except TypeError as error:
+            raise TypeError("it holds a set whose items cannot be sorted: pass a list") from error
+        return _in_order_of(plain, settled), written
+
+    def refuse_raw(self, value: Any) -> None:
+        """Refuse a value that holds JSON text which was not looked at.
+
+        Raises:
+            TypeError: it holds a `msgspec.Raw`.
+        """
+        self._builtin(value)
+
+    def _builtin(self, value: Any, order: Any = None) -> Any:
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=self._foreign, order=order)
+
+
+def _bare(value: Any) -> Any:
+    """Return the plain value of a subclass of str, int or float, whatever its own methods say."""
+    if issubclass(type(value), str):
+        return str.__str__(value)
+    return int.__int__(value) if issubclass(type(value), int) else float.__float__(value)
+
+
+def _in_order_of(plain: Any, settled: Any) -> Any:
+    """Return the items of `settled`, with the keys of dicts in the order of `plain`."""
+    if isinstance(settled, dict) and isinstance(plain, dict) and settled.keys() == plain.keys():
+        return {key: _in_order_of(item, settled[key]) for key, item in plain.items()}
+    if isinstance(settled, list) and isinstance(plain, list) and len(settled) == len(plain):
+        return [_in_order_of(*pair) for pair in zip(plain, settled, strict=True)]
+    return settled
+
+
+def _refuse_depth(plain: Any) -> None:
+    level = [plain]
+    for _ in range(DEPTH_MAX + 1):
+        level = [item for container in level for item in _items(container)]
+        if not level:
+            return
+    raise ValueError(f"it nests deeper than {DEPTH_MAX} levels")
+
+
+def _refuse_not_finite(plain: Any) -> None:
+    level = [plain]
+    while level:
+        item = level.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            raise ValueError(f"it holds {item}, which is no number in JSON")
+        level.extend(_items(item))
+
+
+def _items(plain: Any) -> list[Any]:
+    if isinstance(plain, dict):
+        return list(plain.values())
+    return list(plain) if isinstance(plain, (list, tuple)) else []
