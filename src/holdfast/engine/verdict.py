@@ -1,6 +1,9 @@
 """How code ended, as the event to write for it: completed, failed for good, or to be tried again (SPEC E10, J11).
 
 What errors say is redacted, and only then cut to its length: half a secret is one, too.
+
+An event comes out for every result and every error. Objects and errors are the user's: reading one may raise anything,
+and that is said in the event instead.
 """
 
 from __future__ import annotations
@@ -23,12 +26,13 @@ from holdfast.errors import (
 )
 from holdfast.machines import JobEvent
 
-__all__ = ["Written", "completed", "failed", "words"]
+__all__ = ["Written", "completed", "failed", "kind_of", "words"]
 
 # Trying the whole job again cannot change these: they say so themselves, or their cause is recorded.
 FINAL = (Permanent, StepFailed, NonDeterminism, InvalidArguments, InvalidResult, PayloadTooLarge)
 MESSAGE_MAX = 2000
 TRACEBACK_MAX = 4000
+KIND_MAX = 200
 
 Written = tuple[str, dict[str, Any]]
 
@@ -37,38 +41,74 @@ def completed(function: JobFunction[..., Any], value: Any, failures: int, now: f
     """The code returned; if what it returned cannot be kept, that is a failure."""
     try:
         return JobEvent.COMPLETED.value, {"result": function.signature.encode_result(value, bytes_max)}
-    except (InvalidResult, PayloadTooLarge) as error:
+    except Exception as error:  # noqa: BLE001 - InvalidResult, PayloadTooLarge, SecretUnavailable: the code's failure
         return failed(function, error, failures, now)
 
 
 def failed(function: JobFunction[..., Any], error: BaseException, failures: int, now: float) -> Written:
     """The code raised, for the n-th time in this run: a retry while the policy has one left, else the end."""
-    said = {"code": type(error).__name__, "message": words(error)}
+    said = {"code": kind_of(error), "message": words(error)}
     backoff = function.backoff
-    if failures <= backoff.retries and isinstance(error, backoff.only) and not isinstance(error, FINAL):
+    if failures <= backoff.retries and _retryable(error, backoff.only):
         not_before = now + backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
         return JobEvent.REQUEUED.value, {"reason": "retry", "not_before": not_before, "error": said}
-    trace = _writable("".join(traceback.format_exception(error)))[-TRACEBACK_MAX:]
-    ended = {"reason": "error", **said, "error": said, "details": {"traceback": trace}}
+    ended = {"reason": "error", **said, "error": said, "details": {"traceback": _trace(error)}}
     nodes = _failed_calls(error)
     return JobEvent.FAILED.value, {**ended, "nodes": nodes} if nodes else ended
 
 
-def _failed_calls(error: BaseException | None) -> list[str]:
-    """The calls whose failure ended the job: an operator's retry makes them again. One in doubt is never among them."""
-    if isinstance(error, BaseExceptionGroup):
-        return [node for one in error.exceptions for node in _failed_calls(one)]
-    if isinstance(error, StepFailed) and not isinstance(error, PlanFailed):
-        return [error.node] if error.node and not isinstance(error, InDoubt) else []
-    return _failed_calls(error.__cause__) if error is not None else []
+def _retryable(error: BaseException, only: tuple[type[BaseException], ...]) -> bool:
+    if issubclass(type(error), FINAL):
+        return False
+    try:
+        return isinstance(error, only)
+    except BaseException:  # noqa: BLE001 - a class may decide itself what its instances are
+        return False
+
+
+def _failed_calls(error: BaseException) -> list[str]:
+    """List the calls whose failure ended the job: an operator's retry makes them again. One in doubt is not listed."""
+    nodes: list[str] = []
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    try:
+        while left:
+            one = left.pop()
+            if one is None or id(one) in seen:  # causes may be a circle
+                continue
+            seen.add(id(one))
+            if isinstance(one, BaseExceptionGroup):
+                left += reversed(one.exceptions)
+            elif not isinstance(one, StepFailed) or isinstance(one, PlanFailed):
+                left.append(one.__cause__)
+            elif one.node and not isinstance(one, InDoubt):
+                nodes.append(_writable(str(one.node)))
+    except BaseException:  # noqa: BLE001 - a user's subclass may raise when it is asked; what was found counts
+        return nodes
+    return nodes
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the name of an error's class, in a form that can be kept."""
+    try:
+        return _writable(str.__str__(type(error).__name__))[:KIND_MAX]
+    except BaseException:  # noqa: BLE001 - a class can have a class of its own, and raise
+        return "Exception"
 
 
 def words(error: BaseException) -> str:
-    """Give the text of a user's error, in a form that can be kept, whatever it does when it is asked."""
+    """Return the text of a user's error, in a form that can be kept, whatever it does when it is asked."""
     try:
-        return _writable(str(error))[:MESSAGE_MAX]
-    except Exception as worse:  # noqa: BLE001 - an error that cannot say what it is still has a name
-        return f"(its text cannot be read: {type(worse).__name__})"
+        return _writable(str.__str__(str(error)))[:MESSAGE_MAX]  # as it is: str() may give a subclass with its own ways
+    except BaseException as worse:  # noqa: BLE001 - an error that cannot say what it is still has a name
+        return f"(its text cannot be read: {kind_of(worse)})"
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return _writable("".join(traceback.format_exception(error)))[-TRACEBACK_MAX:]
+    except BaseException as worse:  # noqa: BLE001 - it asks the error, its causes and their classes
+        return f"(its traceback cannot be read: {kind_of(worse)})"
 
 
 def _writable(text: str) -> str:
