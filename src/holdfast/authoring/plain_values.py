@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 
 from holdfast.authoring.redaction import holds
+from holdfast.errors import PayloadTooLarge
 
-__all__ = ["Recorder", "as_recorded", "canonical"]
+__all__ = ["Recorder", "as_recorded", "canonical", "limit"]
 
 DEPTH_MAX = 60  # an event may nest 64 levels: these, and the few around a value
 
@@ -27,6 +28,7 @@ canonical = msgspec.json.Encoder(order="sorted").encode
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _ATOMS = frozenset({str, int, float, bool, type(None)})  # read back as themselves; not their subclasses
+_NESTING = frozenset({dict, list})
 _NO_KEYS = frozenset({bool, type(None), tuple, frozenset})  # JSON knows these as values: only a key is asked about
 
 Foreign = Callable[[Any], Any]
@@ -68,13 +70,16 @@ class Recorder:
             raise ValueError("it holds itself, or nests too deep") from error
         except UnicodeEncodeError as error:
             raise ValueError(f"it holds {error.object[error.start : error.end]!r}, which is no Unicode text") from error
-        if plain is not value and _encode(plain) != written:
-            self.refuse_raw(value)
-            raise ValueError("it has keys that are the same in JSON, such as 1 and '1'")
-        if written.count(b"[") + written.count(b"{") > DEPTH_MAX:
-            _refuse_depth(plain)
-        if b"null" in written:  # a number that is not finite became null without a word
-            _refuse_not_finite(self._builtin(value))
+        if plain is not value:
+            if _encode(plain) != written:
+                self.refuse_raw(value)
+                raise ValueError("it has keys that are the same in JSON, such as 1 and '1'")
+            if written.count(b"[") + written.count(b"{") > DEPTH_MAX:
+                _refuse_depth(plain)
+        if b"null" in written and value is not None:  # a number that is not finite became null without a word
+            builtin = self._builtin(value)
+            if plain is value or builtin != plain:  # most are equal, and that is found fast; with tuples they are not
+                _refuse_not_finite(builtin)
         if holds(written):
             raise ValueError("it holds the text of a secret that was revealed: pass or return the Secret itself")
         return plain, written
@@ -114,6 +119,16 @@ class Recorder:
         return msgspec.to_builtins(value, str_keys=True, enc_hook=self._foreign, order=order)
 
 
+def limit(what: str, size: int, bytes_max: int | None) -> None:
+    """Refuse a value with too many bytes.
+
+    Raises:
+        PayloadTooLarge: it has more than `bytes_max`.
+    """
+    if bytes_max is not None and size > bytes_max:
+        raise PayloadTooLarge(what, size, bytes_max)
+
+
 def _bare(value: Any) -> Any:
     """Return the plain value of a subclass of str, int or float, whatever its own methods say."""
     if issubclass(type(value), str):
@@ -131,12 +146,14 @@ def _in_order_of(plain: Any, settled: Any) -> Any:
 
 
 def _refuse_depth(plain: Any) -> None:
-    level = [plain]
-    for _ in range(DEPTH_MAX + 1):
-        level = [item for container in level for item in _items(container)]
+    level = [plain] if type(plain) in _NESTING else []
+    for _ in range(DEPTH_MAX):
+        inside = (container.values() if type(container) is dict else container for container in level)
+        level = [item for items in inside for item in items if type(item) in _NESTING]
         if not level:
             return
-    raise ValueError(f"it nests deeper than {DEPTH_MAX} levels")
+    if any(level):  # an empty one on the last level holds nothing deeper
+        raise ValueError(f"it nests deeper than {DEPTH_MAX} levels")
 
 
 def _refuse_not_finite(plain: Any) -> None:

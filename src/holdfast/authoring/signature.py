@@ -27,9 +27,9 @@ from uuid import UUID
 import msgspec
 
 from holdfast.authoring import plain_values
-from holdfast.authoring.plain_values import Recorder, canonical
+from holdfast.authoring.plain_values import Recorder, canonical, limit
 from holdfast.authoring.secrets import FIELD, Secret, Vault, identity, is_kept, secret_hint, sent
-from holdfast.errors import InvalidArguments, InvalidResult, PayloadTooLarge, SecretUnavailable
+from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 
 __all__ = ["EXTENDS", "Signature", "fingerprint", "named", "outgoing", "own", "payload"]
 
@@ -55,8 +55,9 @@ class Signature:
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
                 raise TypeError(f"{name}: *{parameter.name} has no name to keep it under; use named parameters")
         self._hints = hints
-        self._made_whole = {name for name, hint in hints.items() if _makes_whole(hint)}
-        self._makes_result = _makes_whole(self._result)
+        self._whole = {name for name, hint in hints.items() if _made_of(hint, _LEAVES)}
+        self._inert = {name for name, hint in hints.items() if _made_of(hint, _INERT)}
+        self._whole_result, self._inert_result = _made_of(self._result, _LEAVES), _made_of(self._result, _INERT)
         self._secrets = {name: found for name, hint in hints.items() if (found := secret_hint(hint)) is not None}
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         self._positional = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -79,7 +80,7 @@ class Signature:
         kept = {name: self._plain(name, value) for name, value in given.items()}
         plain = {name: value for name, (value, _) in kept.items()}
         self._check(plain)
-        _limit(f"the arguments of {self._name}", sum(len(written) for _, written in kept.values()), bytes_max)
+        limit(f"the arguments of {self._name}", sum(len(written) for _, written in kept.values()), bytes_max)
         return plain
 
     def _secret(self, name: str, value: Any) -> Any:
@@ -203,21 +204,20 @@ class Signature:
                 raise ValueError(said)  # noqa: TRY301 - one place turns everything into InvalidResult
             plain, written = self._to_own(value, self._recorder.recordable)
             if self._result is not Any:
-                self._as_result(plain)
+                self._converted(plain if self._inert_result else plain_values.as_recorded(plain), self._result)
         except BaseException as error:  # noqa: BLE001 - an object raises what it likes when it is read
             self._refuse(InvalidResult, error)
-        _limit(f"the result of {self._name}", len(written), bytes_max)
+        limit(f"the result of {self._name}", len(written), bytes_max)
         return plain
 
     def decode_result(self, plain: Any) -> Any:
         """Give the value that a stored result stands for, typed as the function says."""
         try:
-            return self._anything(plain) if self._result is Any else self._as_result(plain)
+            if self._result is Any:
+                return self._anything(plain)
+            return self._converted(plain if self._whole_result else plain_values.as_recorded(plain), self._result)
         except BaseException as error:  # noqa: BLE001 - a class raises what it likes when it is made
             self._refuse(InvalidResult, error)
-
-    def _as_result(self, plain: Any) -> Any:
-        return self._converted(plain if self._makes_result else plain_values.as_recorded(plain), self._result)
 
     def _plain(self, name: str, value: Any) -> tuple[Any, bytes]:
         try:
@@ -236,15 +236,16 @@ class Signature:
     def _check(self, plain: dict[str, Any]) -> None:
         """See that arguments are what the hints say."""
         for name, value in plain.items():
-            if name in self._hints:
-                self._typed(name, value)
+            if self._hints.get(name, Any) is not Any:
+                self._typed(name, value, self._inert)
 
-    def _typed(self, name: str, value: Any) -> Any:
+    def _typed(self, name: str, value: Any, whole: set[str] | None = None) -> Any:
         hint = self._hints.get(name, Any)
         try:
             if hint is Any:
                 return self._anything(value)
-            return self._converted(value if name in self._made_whole else plain_values.as_recorded(value), hint)
+            is_whole = name in (self._whole if whole is None else whole)
+            return self._converted(value if is_whole else plain_values.as_recorded(value), hint)
         except BaseException as error:  # noqa: BLE001 - as above
             self._refuse(InvalidArguments, error, f"{name}: ")
 
@@ -273,7 +274,7 @@ def payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
         plain, written = _bare.recordable(value)
     except BaseException as error:
         raise InvalidArguments(what, f"it cannot be kept as JSON: {_said(error)}") from error
-    _limit(what, len(written), bytes_max)
+    limit(what, len(written), bytes_max)
     return plain
 
 
@@ -347,21 +348,21 @@ def _foreign_schema(hint: Any) -> dict[str, Any]:
     raise NotImplementedError
 
 
-def _limit(what: str, size: int, bytes_max: int | None) -> None:
-    if bytes_max is not None and size > bytes_max:
-        raise PayloadTooLarge(what, size, bytes_max)
-
-
-# Types of which a conversion makes everything itself: nothing of the plain value is in what comes out.
-_LEAVES = {str, int, float, bool, NoneType, bytes, datetime, date, time, timedelta, Decimal, UUID}
+# Of these types and containers of them a conversion makes everything itself: nothing of the plain value is in it.
+_LEAVES: frozenset[Any] = frozenset(
+    {str, int, float, bool, NoneType, bytes, datetime, date, time, timedelta, Decimal, UUID}
+)
+_INERT = _LEAVES | {dict, list}  # of these it runs no code of the user's, which could change the plain value
 _CONTAINERS = {list, dict, set, frozenset, tuple, typing.Union, UnionType}
 
 
-def _makes_whole(hint: Any) -> bool:
-    if isinstance(hint, type) and hint in _LEAVES:
+def _made_of(hint: Any, leaves: frozenset[Any]) -> bool:
+    if hint is Any:
+        return leaves is _INERT
+    if isinstance(hint, type) and hint in leaves:
         return True
     return typing.get_origin(hint) in _CONTAINERS and all(
-        part is Ellipsis or _makes_whole(part) for part in typing.get_args(hint)
+        part is Ellipsis or _made_of(part, leaves) for part in typing.get_args(hint)
     )
 
 

@@ -113,6 +113,7 @@ class Frozen(msgspec.Struct, frozen=True, gc=False):
     canonical: bytes
 
 
+_NESTING = frozenset({dict, list, tuple})
 _encoder = msgspec.json.Encoder(order="sorted")
 _record_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)
@@ -201,7 +202,7 @@ def freeze_plain(payload: Mapping[str, Any]) -> Frozen:
         frozen = _frozen(payload)
         if _may_be_deep(frozen.text):
             _refuse_depth(payload)
-        if b"null" in frozen.text:
+        if b"null" in frozen.text and _payload_decoder.decode(frozen.text) != payload:  # which is found fast
             _refuse_not_finite(payload)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise _no_json(error) from error
@@ -316,13 +317,15 @@ def _may_be_deep(raw: bytes) -> bool:
     return len(raw) > 2 * PAYLOAD_DEPTH_MAX and raw.count(b"[") + raw.count(b"{") > PAYLOAD_DEPTH_MAX
 
 
-def _refuse_depth(value: object) -> None:
-    level = [value]
-    for _ in range(PAYLOAD_DEPTH_MAX + 1):
-        level = [item for container in level for item in _items(container)]
+def _refuse_depth(value: Mapping[str, Any]) -> None:
+    level: list[Any] = [value]
+    for _ in range(PAYLOAD_DEPTH_MAX):
+        inside = (container.values() if isinstance(container, dict) else container for container in level)
+        level = [item for items in inside for item in items if type(item) in _NESTING]
         if not level:
             return
-    raise InvalidEvent(f"the payload nests deeper than {PAYLOAD_DEPTH_MAX} levels")
+    if any(level):  # an empty one on the last level holds nothing deeper
+        raise InvalidEvent(f"the payload nests deeper than {PAYLOAD_DEPTH_MAX} levels")
 
 
 def _refuse_not_finite(value: object) -> None:
