@@ -22,6 +22,7 @@ import pytest
 from holdfast.authoring.plain_values import as_recorded
 from holdfast.authoring.signature import EXTENDS, Signature, fingerprint, outgoing, payload
 from holdfast.errors import InvalidArguments, InvalidResult
+from support.as_replayed import as_replayed
 from support.exactness import exactly
 
 
@@ -235,6 +236,16 @@ def test_a_class_that_changes_what_it_is_made_from_changes_nothing_recorded() ->
 def test_a_copy_for_the_code_is_of_the_same_types_and_order() -> None:
     plain = {"b": [1, 1.0, -0.0, True, None, "x", 2**70], "a": {"z": {}, "y": []}}
     assert exactly(as_recorded(plain)) == exactly(plain)
+
+
+def test_the_mode_of_the_suite_finds_a_value_that_is_not_handed_out_as_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signature = returning(Any)
+    with as_replayed(monkeypatch):
+        assert exactly(signature.decode_result({"b": [1], "a": 2})) == exactly({"b": [1], "a": 2})
+    with pytest.raises(AssertionError, match="not as it is recorded"), as_replayed(monkeypatch):
+        assert signature.decode_result([(1, 2)]) == [[1, 2]]
 
 
 # Arguments are told apart by what they are, not by how a process happens to order them

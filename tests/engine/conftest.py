@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from support.as_replayed import as_replayed, is_wanted
 from support.postgres import fresh_url
 from support.stories import quick
 
@@ -24,3 +25,12 @@ def app(url: str) -> Iterator[App]:
     made = App("shop", config=quick(url))
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def _values_as_replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if not is_wanted():
+        yield
+        return
+    with as_replayed(monkeypatch):
+        yield
