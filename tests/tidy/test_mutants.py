@@ -1,8 +1,8 @@
 """The suite is able to fail: one cell or one guard is changed on purpose, and the tests must notice (P1, P2, P7, P8).
 
 Each mutant, in mutants.toml, is a copy of the package with one replacement. The tests of the machines and of readiness
-run against the copy, the exhaustive walk at a smaller depth, and must fail; of plans, those of their rules. A copy
-without a change must pass.
+run against the copy, the exhaustive walk at a smaller depth, and must fail; of plans, those of their rules; of values,
+those of signatures. A copy without a change must pass.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ SUITE = [
 ]
 
 PLANS = ["engine/test_plan_rules.py"]
+VALUES = ["authoring/test_signature.py"]
 
 
 def run_suite(source: Path, where: Path, names: list[str] = SUITE) -> subprocess.CompletedProcess[str]:
@@ -70,7 +71,7 @@ def copy_of_the_package(folder: Path) -> Path:
 
 
 def test_an_unchanged_copy_passes(tmp_path: Path) -> None:
-    ran = run_suite(copy_of_the_package(tmp_path), tmp_path, [*PLANS, *SUITE])
+    ran = run_suite(copy_of_the_package(tmp_path), tmp_path, [*PLANS, *VALUES, *SUITE])
     assert ran.returncode == 0, ran.stdout[-2000:]
 
 
@@ -81,7 +82,9 @@ def test_a_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
     text = path.read_text()
     assert text.count(mutant.old) == 1, f"{mutant.file} does not hold this text once: {mutant.old}"
     path.write_text(text.replace(mutant.old, mutant.new))
-    suite = PLANS if mutant.file.startswith(("plans/", "client/forking")) else SUITE
+    suite = SUITE
+    if mutant.file.startswith(("plans/", "client/forking", "authoring/")):
+        suite = VALUES if mutant.file.startswith("authoring/") else PLANS
     near = [name for name in SUITE if name.startswith(mutant.file.partition("/")[0])]  # those of its own room first
     ran = run_suite(source, tmp_path, near if suite is SUITE else suite)
     if ran.returncode == 0 and suite is SUITE:
