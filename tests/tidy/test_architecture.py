@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machines": {"errors"},
     "ready": {"machines", "errors"},
     "store": {"machines", "errors", "clock"},
-    "journal": {"store"},
+    "journal": {"machines", "store"},
     "authoring": {"errors", "durations", "ready"},
     "engine": {"machines", "ready", "store", "journal", "authoring", "config", "ids", "errors"},
     "plans": {"authoring", "durations", "errors", "machines"},
