@@ -38,6 +38,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         lease_seconds: how long a claim lasts without a heartbeat; a heartbeat is sent at a third of it.
         poll_seconds: how often a SQLite file is looked at for commits of other processes, at most; where the system can
             tell of them (Linux), only while there are any.
+        busy_seconds: how long a SQLite file that another process holds is waited for.
         grace_seconds: how long a cancelled job may clean up before it is ended.
         shutdown_seconds: how long a stopping worker lets its jobs go on before it hands them back.
         inline_retry_seconds: a retry that is due sooner waits in the worker; a later one is kept in the store.
@@ -62,6 +63,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 100
     lease_seconds: float = 15.0
     poll_seconds: float = 0.02
+    busy_seconds: float = 30.0
     grace_seconds: float = 10.0
     shutdown_seconds: float = 5.0
     inline_retry_seconds: float = 5.0

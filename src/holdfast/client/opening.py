@@ -16,8 +16,8 @@ __all__ = ["is_postgres", "open_effects", "open_store", "postgres_place"]
 _OURS = frozenset({"migrate", "schema"})  # what a URL says to us and not to the driver
 
 
-def open_store(url: str, poll_seconds: float = 0.02) -> Store:
-    """Open a store; `poll_seconds` is how often it looks for commits of others where the system does not tell.
+def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0) -> Store:
+    """Open a store; `poll_seconds` and `busy_seconds` are those of `Config`.
 
     Raises:
         InvalidSetting: a URL that names no backend.
@@ -28,7 +28,7 @@ def open_store(url: str, poll_seconds: float = 0.02) -> Store:
     if url.startswith("sqlite:///") and Path(url.removeprefix("sqlite:///")).name:
         from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
 
-        return SqliteStore(url.removeprefix("sqlite:///"), poll_seconds=poll_seconds)
+        return SqliteStore(url.removeprefix("sqlite:///"), poll_seconds=poll_seconds, busy_seconds=busy_seconds)
     if is_postgres(url):
         return _open_postgres(url)
     raise InvalidSetting(

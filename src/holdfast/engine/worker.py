@@ -6,11 +6,11 @@ hears of it, when something becomes due, or when a slot is free.
 What can go wrong, and what happens then:
 
 - The store is away: claims and sweeps are tried again, with growing pauses. Leases that could not be renewed in time
-  are given up by the worker itself, before anybody else may take their jobs.
+  are given up by the worker itself, before anybody else may take their jobs. If its files were replaced, it ends.
 - A job's code blocks the loop: heartbeats come from a thread of their own, so its lease lives.
 - A plain function never returns, although its job was cancelled: its thread is abandoned, and another takes its place.
 - The worker is stopped: it claims nothing more, lets its jobs go on for a while, then hands them back.
-- The worker is killed: its leases run out, or its supervisor ends them, and others take its jobs.
+- The worker is killed: others see that its lock is released, or its leases run out, and others take its jobs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from holdfast.engine.readiness import WorkGate, gate_cards
 from holdfast.engine.settings import reloading
 from holdfast.engine.store_time import StoreTime
 from holdfast.engine.threads import Threads
-from holdfast.errors import StaleAttempt, StoreUnavailable, UnknownJob
+from holdfast.errors import StaleAttempt, StoreReplaced, StoreUnavailable, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import Journal
 from holdfast.machines import JobEvent
@@ -57,7 +57,7 @@ from holdfast.store import (
     Store,
     WorkerCard,
 )
-from holdfast.store.changes import ASKED, LIMITS, ROOM, WORK
+from holdfast.store.changes import ASKED, DEATHS, LIMITS, ROOM, WORK
 from holdfast.store.effects import EffectStore
 
 __all__ = ["Worker"]
@@ -99,7 +99,7 @@ class Worker:
         self._unsettled: set[Attempt] = set()  # those that are running, and those that others have taken the place of
         self._lost: list[Attempt] = []  # whose lease was lost, or of whose last write nobody knows
         self._stopping = self._gone = False
-        self._news = WORK | ASKED  # what was heard of since the last look
+        self._news = WORK | ASKED | DEATHS  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when it was last asked for, and the loop's
         self._looked_at = 0.0  # when this worker last looked for dead ones
@@ -168,8 +168,6 @@ class Worker:
             self.gate.resized(config.concurrency)
         self._wake.set()
 
-    # The loop
-
     async def _work(self, *, until_idle: bool) -> None:
         pause = 0.05
         while not self._stopping:
@@ -187,8 +185,12 @@ class Worker:
                         return
                     await self._sleep(now)
                 pause = 0.05
+            except StoreReplaced:
+                for attempt in list(self.running.values()):
+                    attempt.lose()
+                raise
             except StoreUnavailable:
-                self._news, pause = WORK | ASKED, min(pause * 2, PAUSE_SECONDS_MAX)
+                self._news, pause = WORK | ASKED | DEATHS, min(pause * 2, PAUSE_SECONDS_MAX)
                 self._leave_alone(pause)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
@@ -239,7 +241,8 @@ class Worker:
             for attempt in list(self.running.values()):
                 attempt.hear()
         full = False
-        if self._store.floor_seconds is not None and now - self._looked_at >= self._store.floor_seconds / 2:
+        floor = self._store.floor_seconds
+        if news & DEATHS or (floor is not None and now - self._looked_at >= floor / 2):
             self._looked_at = now
             await self._write(*map(Bury, await self._store.dead()))
             self._sweep_at = await self._store.next_due()
@@ -365,8 +368,6 @@ class Worker:
         while self._unsettled:
             self._wake.clear()
             await self._wake.wait()
-
-    # Leases
 
     def card(self) -> WorkerCard:
         """Describe this worker and the gates of its process, its own first; from any thread."""

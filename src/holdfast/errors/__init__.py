@@ -49,6 +49,7 @@
         ├── QueueFull (RuntimeError)              the queue is as deep as it may be; nothing was stored, try later
         ├── StaleAttempt (RuntimeError)           the writer no longer holds the job; nothing was written
         └── StoreUnavailable (RuntimeError)       the database cannot be used now; cause and cure are named
+            └── StoreReplaced                     its files were deleted or replaced under this process: start again
 
 Errors are named after the condition, carry its parts as fields, and say what to do about it.
 """
@@ -101,6 +102,7 @@ __all__ = [
     "SecretUnavailable",
     "StaleAttempt",
     "StepFailed",
+    "StoreReplaced",
     "StoreUnavailable",
     "TransitionRefused",
     "UnknownEntry",
@@ -207,6 +209,24 @@ class UnknownJob(HoldfastError, LookupError):
 
 class StoreUnavailable(HoldfastError, RuntimeError):
     """The database cannot be used now. Nothing of the refused batch was written; the engine goes on when it can be."""
+
+
+class StoreReplaced(StoreUnavailable):
+    """A file of the database was deleted or replaced while this process had it open: stop, and start again.
+
+    What this process has written since then is in a file that no other process reads. Nothing more is written. `file`
+    is the file, `happened` is ``deleted`` or ``replaced``.
+    """
+
+    def __init__(self, file: str, happened: str) -> None:
+        self.file, self.happened = file, happened
+        super().__init__(file, happened)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file} was {self.happened} while this process had it open, so nothing more is written: stop every"
+            " process that uses the database, put back the files you want to keep, and start again"
+        )
 
 
 class NotInsideJob(HoldfastError, RuntimeError):

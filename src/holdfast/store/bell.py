@@ -9,6 +9,8 @@ What can go wrong, and what happens then:
 - A process dies between its commit and its ring, or somebody writes who does not ring: the log's size and time are
   looked at twice a second, which is a look at the file system and no read of the store.
 - There is no inotify, or no instance of it is left: the store is looked at every `poll_seconds`, which costs a read.
+- Something that makes no sound must be noticed as well (a worker's process that died, a file that was deleted): the
+  thread calls `tick` twice a second, whatever it hears.
 - Many commits in a row, here or elsewhere: the thread looks less and less often, down to once in `poll_seconds`.
 """
 
@@ -19,6 +21,7 @@ import ctypes
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,12 +40,22 @@ class Ear:
         bell: the file that is written to after each commit.
         log: SQLite's log, which shows commits of those who do not ring.
         look: finds out whether another process has committed; called from the thread.
+        tick: is called from the thread at its start and every `FLOOR_SECONDS`; it must not read the store.
         poll_seconds: longest pause between two looks while there is something to hear.
     """
 
-    def __init__(self, bell: Path, log: Path, look: Callable[[], None], poll_seconds: float) -> None:
+    def __init__(
+        self,
+        bell: Path,
+        log: Path,
+        look: Callable[[], None],
+        poll_seconds: float,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
         self._log = log
         self._look = look
+        self._tick = tick
+        self._ticked_at = float("-inf")
         self._poll_seconds = poll_seconds
         self._stopping = threading.Event()
         self._watched = _watch(bell)
@@ -68,6 +81,7 @@ class Ear:
         pause = PAUSE_SECONDS
         seen = self._size()
         while not self._stopping.is_set():
+            self._tick_in_time()
             if self._watched is None:
                 self._stopping.wait(self._poll_seconds)
             elif self._rung(self._watched):
@@ -81,6 +95,13 @@ class Ear:
             with contextlib.suppress(RuntimeError):  # somebody who was told has closed his loop: nobody is missed
                 self._look()
             self._stopping.wait(pause if self._watched is not None else 0)
+
+    def _tick_in_time(self) -> None:
+        now = time.monotonic()
+        if now - self._ticked_at >= FLOOR_SECONDS - PAUSE_SECONDS:
+            self._ticked_at = now
+            with contextlib.suppress(RuntimeError):  # as for `look`
+                self._tick()
 
     def _rung(self, watched: int) -> bool:
         """Sleep until the bell rings; False if it did not for a while."""

@@ -21,7 +21,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import JobState
 from holdfast.store import decide
-from holdfast.store.filelock import FileLock
+from holdfast.store.filelock import BUSY_SECONDS, FileLock
 from holdfast.store.limits import LimitRow
 from holdfast.store.looking import OF_A_JOB
 from holdfast.store.rows import Job
@@ -89,9 +89,9 @@ class MovingSource:
             raise StoreUnavailable(f"{path}: there is no such file to move")
         self._clock = clock or SystemClock()
         self._lock = FileLock(Path(f"{path}-lock"))
-        self._movers = FileLock(Path(f"{path}-move"))
+        self._movers = FileLock(Path(f"{path}-move"), None)
         self._connection = apsw.Connection(path)
-        self._connection.set_busy_timeout(30_000)
+        self._connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
         try:
             self._connection.pragma("synchronous", "FULL")
             self._lock.run(lambda: migrate(self._connection, "sqlite"))

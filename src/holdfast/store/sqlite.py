@@ -3,12 +3,15 @@
 Acknowledged means on disk: WAL with synchronous=FULL, and an answer is given after the commit. All writing of a process
 goes through one thread with one connection, a whole batch in one transaction. Between processes a lock file is taken
 before each transaction: SQLite's own waiting is a sleep that is not fair, and somebody starves for seconds. Reads have
-a connection of their own and never wait for a writer.
+a connection of their own and never wait for a writer. Other programs may read, write and copy the file meanwhile.
 
 What can go wrong, and what happens then:
 
 - The disk is full, the file read-only, damaged or locked by something else: `StoreUnavailable`, with what to do. The
   transaction was rolled back. The next commit tries again, so that the store works again when the cause is gone.
+- A file of the database was deleted or replaced: `StoreReplaced`, before anything is acknowledged. A commit counts only
+  while the log that it went to is the log of the file.
+- A process that was stopped holds the lock file: `StoreUnavailable` after `busy_seconds`.
 - The file was made by a newer Holdfast: it is refused when it is opened, and nothing is changed.
 - Its jobs have moved to another store: it is refused when it is opened; for those who had it open every write is.
 """
@@ -16,10 +19,13 @@ What can go wrong, and what happens then:
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,9 +36,10 @@ from holdfast.errors import StoreUnavailable
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.machines.runs import run_name
 from holdfast.store import commands as c
+from holdfast.store.attendance import Attendance
 from holdfast.store.bell import Ear
-from holdfast.store.changes import ASKED, EVENTS, PROGRESS, ROOM, WORK
-from holdfast.store.filelock import FileLock
+from holdfast.store.changes import EVERYTHING
+from holdfast.store.filelock import BUSY_SECONDS, FileLock, WriteThread
 from holdfast.store.limits import QueueState
 from holdfast.store.looking import (
     Counts,
@@ -64,8 +71,11 @@ from holdfast.store.sql_rows import (
     limits_of,
     signal_of,
 )
+from holdfast.store.sqlite_errors import guarded
+from holdfast.store.sqlite_files import DatabaseFiles
 from holdfast.store.sqlite_limits import state_of
 from holdfast.store.sqlite_transaction import Transaction
+from holdfast.store.sqlite_watch import SqliteWatch
 
 __all__ = ["SqliteStore"]
 
@@ -74,18 +84,6 @@ T = TypeVar("T")
 _ASK = Questions("?")
 ROWS_MAX = 20_000  # rows kept at hand
 POLL_SECONDS = 0.02
-EVERYTHING = EVENTS | WORK | ASKED | PROGRESS | ROOM
-
-CURES: list[tuple[type[apsw.Error], str]] = [
-    (apsw.FullError, "the disk is full: free some space"),
-    (apsw.ReadOnlyError, "the file or its directory is read-only: give this user the right to write"),
-    (apsw.CantOpenError, "the file cannot be opened: check the path and its rights"),
-    (apsw.NotADBError, "the file is not a SQLite database: name another, or move this one away"),
-    (apsw.CorruptError, "the file is damaged: stop all workers and restore a backup"),
-    (apsw.IOError, "the disk reports an error: check it, and the space on it"),
-    (apsw.BusyError, "another program holds the file locked: close it"),
-    (apsw.LockedError, "another program holds the file locked: close it"),
-]
 
 
 class SqliteStore:
@@ -93,43 +91,57 @@ class SqliteStore:
 
     floor_seconds: float | None = None
 
-    def __init__(self, path: str | Path, clock: Clock | None = None, poll_seconds: float = POLL_SECONDS) -> None:
-        self._path = Path(path)
+    def __init__(
+        self,
+        path: str | Path,
+        clock: Clock | None = None,
+        poll_seconds: float = POLL_SECONDS,
+        busy_seconds: float = BUSY_SECONDS,
+    ) -> None:
+        self._path = Path(path).absolute()  # the process may change its directory
         self._poll_seconds = poll_seconds
+        self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
         self._notices: list[Callable[[int], None]] = []
         self._reading = threading.Lock()  # one connection for all readers: short reads, from more than one loop
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
         self._rows: dict[str, Job] = {}  # rows of held jobs, as they are on disk while nobody else writes
         self._rows_version = -1
         self._others = False  # whether another process has committed, and nobody was told of it yet
         self._heard = 0
         self._ear: Ear | None = None
-        self._lock = FileLock(self._path.with_name(self._path.name + "-lock"))
+        self._connections: list[apsw.Connection] = []
+        self._closed = False
+        self._attendance = Attendance(self._path.with_name(self._path.name + "-workers"))
+        self._lock = FileLock(self._path.with_name(self._path.name + "-lock"), busy_seconds)
+        self._files = self._guard(lambda: DatabaseFiles.attach(self._path))
+        self._writer = WriteThread(self._lock, self._guard)
         try:
             self._write_connection = self._guard(self._open)
-            self._guard(lambda: self._lock.run(lambda: migrate(self._write_connection, "sqlite")))
+            self._writer.run(lambda: self._guard(self._migrate), lambda _: None)
             self._guard(self._stay_if_not_moved)
             self._rows_version = self._guard(lambda: self._write_connection.pragma("data_version"))
             self._read_connection = self._guard(self._open)
+            self._guard(self._files.hold)
         except BaseException:
-            self._writer.shutdown()
+            self._shut()
             raise
+        _open_stores.add(self)
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands in one transaction; see the protocol."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
+        return await self._writer.arun(lambda: self._guard(lambda: self._transact(batch)), self._tell_of)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands from a thread of one's own."""
-        return self._writer.submit(self._commit, batch).result()
+        return self._writer.run(lambda: self._guard(lambda: self._transact(batch)), self._tell_of)
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
         """Have `notice` called after each commit of this process, and when another has committed."""
         self._notices.append(notice)
         if self._ear is None:
             lock, log = (self._path.with_name(self._path.name + end) for end in ("-lock", "-wal"))
-            self._ear = Ear(lock, log, self._listen, self._poll_seconds)
+            watch = SqliteWatch(self._files, self._attendance, self._tell)
+            self._ear = Ear(lock, log, self._listen, self._poll_seconds, watch.look)
         return lambda: self._notices.remove(notice)
 
     async def get(self, job: str) -> Job | None:
@@ -250,20 +262,31 @@ class SqliteStore:
         return self._clock.now()
 
     def attend(self, worker: str) -> None:
-        """Nobody here can tell; a supervisor can."""
+        """Have others notice when this process dies: a lock file of its own, see `Attendance`."""
+        with contextlib.suppress(StoreUnavailable):
+            if worker in self._attendance.dead():  # one of this name was killed, and its file is about to be replaced
+                self.commit_blocking([c.Bury(worker)])
+            self._guard(lambda: self._attendance.attend(worker))
 
     async def dead(self) -> list[str]:
-        """Nobody here can tell."""
-        return []
+        """Find workers whose lock the kernel has released."""
+        return self._attendance.dead()
 
     async def close(self) -> None:
-        """Close the file."""
+        """Close the files; the last process that does so moves what is in the log to the database."""
+        await asyncio.to_thread(self._shut)
+
+    def _shut(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        _open_stores.discard(self)
+        self._writer.stop()
         if self._ear is not None:
-            await asyncio.to_thread(self._ear.stop)
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._write_connection.close)
-        self._writer.shutdown()
-        self._read_connection.close()
-        self._lock.close()
+            self._ear.stop()
+        self._attendance.close()
+        with self._reading:
+            self._files.detach(self._connections)
 
     def changes(self) -> int:
         """Give a number that grows when another process has committed; once somebody has subscribed."""
@@ -271,8 +294,9 @@ class SqliteStore:
 
     def _listen(self) -> None:
         """Find out whether another process has committed, and tell. The writer knows which commits were its own."""
-        if self._writer.submit(self._look).result():
-            self._tell(EVERYTHING)
+        with contextlib.suppress(CancelledError, StoreUnavailable):  # the store is being closed
+            if self._writer.submit(self._look).result():
+                self._tell(EVERYTHING)
 
     def _look(self) -> bool:
         try:
@@ -295,30 +319,34 @@ class SqliteStore:
             notice(change)
 
     def _open(self) -> apsw.Connection:
-        # Created by us, so that nobody else can read it from the first moment on.
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.close(descriptor)
         connection = apsw.Connection(str(self._path))
-        connection.set_busy_timeout(30_000)
+        self._connections.append(connection)
+        connection.set_busy_timeout(round(self._busy_seconds * 1000))
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "FULL")
         connection.pragma("foreign_keys", "ON")
         return connection
 
+    def _migrate(self) -> None:
+        migrate(self._write_connection, "sqlite")
+
     def _stay_if_not_moved(self) -> None:
         note = moved_note(self._write_connection)
         if note is not None:
-            self._write_connection.close()
             raise StoreUnavailable(f"{self._path}: {note}")
 
-    def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        answers, change = self._guard(lambda: self._lock.run(lambda: self._transact(batch)))
-        if change:
+    def _tell_of(self, done: tuple[list[Any], Transaction]) -> list[Any]:
+        """Tell others of a commit, after the lock was released; return what the caller gets."""
+        answers, transaction = done
+        if transaction.change:
             self._lock.ring()
-            self._tell(change)
+            self._tell(transaction.change)
+        for worker in transaction.gone:
+            self._attendance.leave(worker)
         return answers
 
-    def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
+    def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
+        self._files.check()  # else SQLite may move a log that is not the file's any more into the file
         connection = self._write_connection
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -332,7 +360,8 @@ class SqliteStore:
                 connection.execute("ROLLBACK")
             raise
         self._remember(transaction.held())
-        return answers, transaction.change
+        self._files.check()  # and only now is it acknowledged
+        return answers, transaction
 
     def _remember(self, touched: dict[str, Job | None]) -> None:
         """Keep the rows of jobs that are held at hand: whoever holds them writes again soon."""
@@ -346,18 +375,25 @@ class SqliteStore:
 
     def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
         with self._reading:
-            return self._guard(lambda: self._read_connection.execute(sql, bindings).fetchall())
+            return self._guard(lambda: self._fetch(sql, bindings))
+
+    def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        self._files.check()
+        return self._read_connection.execute(sql, bindings).fetchall()
 
     def _guard(self, work: Callable[[], T]) -> T:
-        """Turn what SQLite and the system say into `StoreUnavailable` with what to do."""
-        try:
-            return work()
-        except apsw.Error as error:
-            if isinstance(error, apsw.ConstraintError) and "this store has moved" in str(error):
-                raise StoreUnavailable(f"{self._path}: {moved_note(self._write_connection) or error}") from error
-            cure = next((text for kind, text in CURES if isinstance(error, kind)), None)
-            if cure is None:
-                raise
-            raise StoreUnavailable(f"{self._path}: {cure} ({error})") from error
-        except OSError as error:
-            raise StoreUnavailable(f"{self._path}: {error.strerror}: check the path and its rights") from error
+        return guarded(self._path, work, lambda: moved_note(self._write_connection))
+
+
+_open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_stores.clear)  # they are the parent's
+
+
+@atexit.register
+def _close_all() -> None:
+    """At the end of a process that did not close its stores: what is in the log goes to the database."""
+    for store in list(_open_stores):
+        store._shut()  # noqa: SLF001 - of this module

@@ -73,6 +73,7 @@ class SqliteLimits(Batch):
         super().__init__(now, known)
         self._connection = connection
         self._promoted = False
+        self.gone: list[str] = []  # workers that were taken off the list
 
     def look_again(self, name: str) -> Job | None:
         """It was looked for."""

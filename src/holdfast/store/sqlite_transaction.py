@@ -242,6 +242,7 @@ class Transaction(SqliteLimits):
     def drop_card(self, worker: str) -> None:
         """Take a worker off the list."""
         self._connection.execute("DELETE FROM workers WHERE name = ?", (worker,))
+        self.gone.append(worker)
 
     def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Write rows, many with each statement."""

@@ -1,0 +1,180 @@
+"""The files of an open SQLite database: created private, held so that no other program deletes the log, checked.
+
+SQLite's own locks are POSIX locks. The kernel drops all POSIX locks of a process on a file when the process closes any
+descriptor of that file, also one that is not SQLite's: a backup in Python, a second SQLite library, `open().read()`.
+Then another program that reads and closes the database believes to be its last user, and deletes the log under the
+processes that write to it. So:
+
+- This module opens a descriptor of the database once per process and closes it after the last connection.
+- On Linux it holds two shared locks of its own (`F_OFD_SETLK`) for as long: one where SQLite looks before it deletes
+  the log, one where it looks before it clears the shared memory. They belong to the descriptor, so that no other
+  `close` drops them.
+- `check` compares the inodes of database, log and shared memory with those that were opened.
+
+What can fail: a file was deleted or replaced, `StoreReplaced`; the system has no such locks, and then SQLite's own must
+do; a forked child inherits the descriptors, and closes them at once, which releases nothing of its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from holdfast.errors import StoreReplaced
+
+__all__ = ["DatabaseFiles"]
+
+# Where SQLite's lock bytes are: https://sqlite.org/src/file/src/os.h and https://sqlite.org/walformat.html
+SHARED_FIRST, SHARED_SIZE = 0x40000002, 510  # of the database: held shared by each open connection
+DEAD_MAN_SWITCH = 128  # of the shared memory: held shared by each process that has it mapped
+
+ALL_FILES = 3  # fewer where a file system cannot share memory between processes, and SQLite does without a log
+
+_table: dict[tuple[int, int], DatabaseFiles] = {}
+_changing = threading.Lock()  # while the table changes, or a last connection is closed
+
+
+class DatabaseFiles:
+    """Database, log and shared memory of one database that this process has open; one object for all its stores."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._real_path = os.path.realpath(path)  # next to which SQLite keeps the log
+        self._descriptor = descriptor
+        self._key = _identity(os.fstat(descriptor))
+        self._shared_memory: int | None = None
+        self.users = 0
+        self._held = False
+        self._identities: list[tuple[str, tuple[int, int]]] = []
+
+    @classmethod
+    def attach(cls, path: Path) -> DatabaseFiles:
+        """Return the files of a database, which is created if it is missing; `detach` is called once for each call."""
+        with _changing:
+            with contextlib.suppress(FileNotFoundError):
+                known = _table.get(_identity(os.stat(path)))  # noqa: PTH116 - with the stats of `check`
+                if known is not None:
+                    known.users += 1
+                    return known
+            # Created here, so that no other user can read it from the first moment on.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            files = cls(path, descriptor)
+            _table[files._key] = files
+            files.users = 1
+            return files
+
+    def hold(self) -> None:
+        """Take the locks and remember which files these are. A connection must be open, in WAL mode."""
+        with _changing:
+            if self._held:
+                return
+            names = [str(self._path), *filter(os.path.exists, (f"{self._real_path}-wal", f"{self._real_path}-shm"))]
+            if sys.platform == "linux" and len(names) == ALL_FILES:
+                self._shared_memory = os.open(f"{self._real_path}-shm", os.O_RDWR | os.O_CLOEXEC)
+                _lock_shared(self._descriptor, SHARED_FIRST, SHARED_SIZE)
+                _lock_shared(self._shared_memory, DEAD_MAN_SWITCH, 1)
+            found = [os.fstat(self._descriptor), *map(os.stat, names[1:])]
+            self._identities = list(zip(names, map(_identity, found), strict=True))
+            self._held = True
+
+    def check(self) -> None:
+        """Compare the files with those that were opened: three `stat` calls, and nothing is opened or closed.
+
+        Raises:
+            StoreReplaced: one of them is another file now, or missing.
+        """
+        for name, identity in self._identities:
+            try:
+                found = os.stat(name)  # noqa: PTH116 - twice for each commit: a Path takes as long as the call
+            except (FileNotFoundError, NotADirectoryError):
+                raise StoreReplaced(name, "deleted") from None
+            if (found.st_ino, found.st_dev) != identity:
+                raise StoreReplaced(name, "replaced")
+
+    def detach(self, connections: Sequence[apsw.Connection]) -> None:
+        """Close a store's connections. The database's last user moves the log's content to it."""
+        with _changing:
+            self.users -= 1
+            last = self.users == 0 and _table.get(self._key) is self  # a forked child must not unlock its parent's
+            if last:
+                self._release()
+            is_ours = self._is_in_place()
+            for connection in connections:
+                if not is_ours:  # what is in the log does not belong to the file that has the name now
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                connection.close()
+            if last and not _is_open(self._real_path):
+                del _table[self._key]
+                self._close_descriptors()
+
+    def _release(self) -> None:
+        if self._held and self._shared_memory is not None:
+            _unlock(self._descriptor, SHARED_FIRST, SHARED_SIZE)
+            _unlock(self._shared_memory, DEAD_MAN_SWITCH, 1)
+        self._held = False
+
+    def _is_in_place(self) -> bool:
+        try:
+            self.check()
+        except (StoreReplaced, OSError):
+            return False
+        return True
+
+    def _close_descriptors(self) -> None:
+        for descriptor in (self._descriptor, self._shared_memory):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._shared_memory = None
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_ino, found.st_dev
+
+
+def _is_open(path: str) -> bool:
+    """Whether a connection of this process still has the database open, such as one that the user's code has made."""
+    for connection in apsw.connections():
+        with contextlib.suppress(apsw.Error):
+            if connection.filename == path:
+                return True
+    return False
+
+
+def _lock_shared(descriptor: int, start: int, length: int) -> None:
+    import fcntl  # noqa: PLC0415 - Linux only
+
+    with contextlib.suppress(OSError):  # a file system without such locks: SQLite's own must do
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _region(fcntl.F_RDLCK, start, length))
+
+
+def _unlock(descriptor: int, start: int, length: int) -> None:
+    import fcntl  # noqa: PLC0415 - Linux only
+
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _region(fcntl.F_UNLCK, start, length))
+
+
+def _region(kind: Any, start: int, length: int) -> bytes:
+    """Return a `struct flock`: type, whence, start, length, and a process id that must be 0."""
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)
+
+
+def _forget() -> None:
+    """In a forked child: close what belongs to the parent. Its locks stay: they end with its own descriptors."""
+    global _changing  # noqa: PLW0603 - the parent may have held it, in a thread that the child does not have
+    _changing = threading.Lock()
+    for files in list(_table.values()):
+        files._close_descriptors()  # noqa: SLF001 - of this module
+    _table.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
