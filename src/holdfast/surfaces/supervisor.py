@@ -12,7 +12,7 @@ from types import FrameType
 import click
 
 from holdfast import App
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.store import Bury, Reclaim
 
@@ -36,26 +36,51 @@ def supervise(app: App, arguments: list[str], processes: int, *, until_idle: boo
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    with contextlib.suppress(StoreUnavailable):
+        app.store()  # opened now: it notices if its files are replaced later
     children = dict(_start(arguments) for _ in range(processes))
+    try:
+        _keep_running(app, children, arguments, stopping, until_idle=until_idle)
+    finally:
+        for child in children.values():
+            child.terminate()
+        for child in children.values():
+            child.wait()
+
+
+def _keep_running(
+    app: App, children: dict[str, _Child], arguments: list[str], stopping: list[int], *, until_idle: bool
+) -> None:
+    """Replace children that die.
+
+    Raises:
+        StoreReplaced: the files of the database are not those that the children had opened.
+    """
     dead: list[str] = []  # who is still to be buried: the store may be away
     while children and not stopping:
         time.sleep(LOOK_SECONDS)
-        if dead:
-            with contextlib.suppress(StoreUnavailable):
-                app.store().commit_blocking([*map(Bury, dead), Reclaim()])
-                dead.clear()
+        _bury(app, dead)
         for name, child in list(children.items()):
             if child.poll() is not None:
                 del children[name]
                 if until_idle and child.returncode == 0:
                     continue  # it has found nothing left to do
                 dead.append(name)
+                _bury(app, dead)
                 click.echo(f"worker {name} died (exit code {child.returncode}): replaced, its jobs are free", err=True)
                 children.update([_start(arguments, RESTART_SECONDS - (time.monotonic() - child.started))])
-    for child in children.values():
-        child.terminate()
-    for child in children.values():
-        child.wait()
+
+
+def _bury(app: App, dead: list[str]) -> None:
+    """End the leases of dead workers; if the store is away, the next call does."""
+    try:
+        if dead:
+            app.store().commit_blocking([*map(Bury, dead), Reclaim()])
+            dead.clear()
+    except StoreReplaced:
+        raise
+    except StoreUnavailable:
+        pass
 
 
 class _Child(subprocess.Popen[bytes]):
