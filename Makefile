@@ -9,7 +9,7 @@ CHECKERS := $(VENV)/.checkers
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans exact bench fix docs lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans exact neighbours bench fix docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -65,6 +65,9 @@ plans: $(READY)  ## every commit of random plans goes wrong, SEEDS=200 or as ask
 SECONDS ?= 60
 exact: $(READY)  ## limits under workers that are killed, and overload, SECONDS=60 each or as asked; prints its tally
 	$(BIN)/python bench/gates.py $(SECONDS)
+
+neighbours: $(READY)  ## four workers on SQLite next to other programs that use the file, SECONDS=60 or as asked; prints its tally
+	$(BIN)/python tools/neighbours.py $(SECONDS)
 
 bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/machines.py

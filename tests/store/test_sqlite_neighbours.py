@@ -143,7 +143,7 @@ def test_closing_in_order_leaves_everything_in_the_file_and_no_log(tmp_path: Pat
     store.commit_blocking([submit("a")])
     asyncio.run(store.close())
     assert {found.name for found in tmp_path.iterdir()} == {"jobs.db", "jobs.db-lock"}
-    copy = shutil.copy(path, tmp_path / "copy.db")
+    copy = Path(shutil.copy(path, tmp_path / "copy.db"))
     assert fresh_look(copy) == {"a"}
 
 
@@ -215,7 +215,12 @@ def test_nothing_is_acknowledged_after_a_file_was_deleted_or_replaced(
 def test_a_commit_during_which_the_log_was_deleted_is_not_acknowledged(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     store = SqliteStore(path)
-    store._write_connection.set_commit_hook(lambda: delete_the_log(path) or 0)
+
+    def delete() -> bool:
+        delete_the_log(path)
+        return False  # go on with the commit
+
+    store._write_connection.set_commit_hook(delete)
     with pytest.raises(StoreReplaced, match=r"jobs\.db-wal was deleted"):
         store.commit_blocking([submit("a")])
     store._write_connection.set_commit_hook(None)

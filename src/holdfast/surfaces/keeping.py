@@ -88,4 +88,21 @@ def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:
     show_result(moved, as_json=as_json, text=text)
 
 
-COMMANDS = (migrate, purge, migrate_store)
+@click.command(epilog="Example: holdfast backup backups/monday.db")
+@click.argument("destination")
+@url_option
+@click.option("--force", is_flag=True, help="Replace DESTINATION if it exists.")
+@json_option
+def backup(destination: str, url: str | None, force: bool, as_json: bool) -> None:  # noqa: FBT001 - flags of the command line
+    """Copy the SQLite database to the file DESTINATION while workers use it, and check the copy.
+
+    DESTINATION appears when the copy is complete and on disk. A PostgreSQL database is backed up with pg_dump.
+    """
+    from holdfast.client.backup import backup as back_up  # noqa: PLC0415 - see the promise of `cli`
+
+    made = back_up(local_app(url).url, destination, force=force)
+    counts = f"{made.bytes:,} bytes, {made.jobs:,} jobs, {made.events:,} events"
+    show_result(made, as_json=as_json, text=lambda: f"{made.path}: {counts}, integrity ok")
+
+
+COMMANDS = (migrate, purge, migrate_store, backup)
