@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -269,3 +270,13 @@ def test_several_processes_stop_when_there_is_nothing_left_to_do(shell: Shell) -
     run = shell.run("start", SHOP, "checkout", "sku=A1", "card=4242")
     shell.run("worker", SHOP, "--processes", "2", "--until-idle")
     assert shell.json("show", run)["stage"] == "parked"
+
+
+def test_a_backup_is_made_and_told_of_in_a_line_and_a_file_that_is_there_is_kept(shell: Shell, tmp_path: Path) -> None:
+    shell.run("start", SHOP, "checkout", "sku=A1", "card=4242")
+    told = shell.run("backup", "copy.db")
+    assert re.fullmatch(rf"{tmp_path / 'copy.db'}: [\d,]+ bytes, 1 jobs, 1 events, integrity ok", told)
+    assert "copy.db exists: name another file, or use --force" in shell.run("backup", "copy.db", code=2)
+    assert shell.json("backup", "copy.db", "--force")["jobs"] == 1
+    assert len(shell.json("runs", "--url", f"sqlite:///{tmp_path / 'copy.db'}")) == 1
+    assert "pg_dump" in shell.run("backup", "x.db", "--url", "postgresql:///shop", code=2)

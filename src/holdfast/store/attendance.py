@@ -42,6 +42,7 @@ class Attendance:
         self._folder = folder
         self._held: dict[str, int] = {}  # descriptors, by worker
         self._changing = threading.Lock()
+        self._swept_at = float("-inf")
         _of_this_process.add(self)
 
     def attend(self, worker: str) -> None:
@@ -82,6 +83,11 @@ class Attendance:
                     if not path.exists() or path.stat().st_ino != os.fstat(descriptor).st_ino:
                         self._held[worker] = self._make(worker)
                         os.close(descriptor)
+        if time.monotonic() - self._swept_at > LEFT_OVER_SECONDS:
+            self._swept_at = time.monotonic()
+            self._remove_left_over()
+
+    def _remove_left_over(self) -> None:
         for path in self._files(".new"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > LEFT_OVER_SECONDS:

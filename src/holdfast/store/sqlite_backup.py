@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
@@ -101,7 +102,7 @@ def _checked(new: Path) -> Backup:
 def _count(connection: apsw.Connection, table: str) -> int:
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchall():
         raise StoreUnavailable("the file holds no jobs: it is not a database of Holdfast")
-    (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0]
+    count: Any = connection.execute(f"SELECT count(*) FROM {table}").get
     return int(count)
 
 
