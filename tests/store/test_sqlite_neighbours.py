@@ -338,6 +338,46 @@ def test_a_process_ends_although_another_one_holds_the_lock(tmp_path: Path) -> N
     other.process.communicate()
 
 
+def test_what_was_asked_for_before_a_store_is_closed_is_done_and_nothing_after_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        store = SqliteStore(tmp_path / "jobs.db")
+        asked = [asyncio.ensure_future(store.commit([submit(f"job-{number}")])) for number in range(5)]
+        await asyncio.sleep(0)  # they are with the store now
+        await store.close()
+        await asyncio.gather(*asked)
+        for late in (store.commit([submit("late")]), store.get("job-0")):
+            with pytest.raises(StoreUnavailable, match="this store was closed"):
+                await late
+
+    asyncio.run(story())
+    assert fresh_look(tmp_path / "jobs.db") == {f"job-{number}" for number in range(5)}
+
+
+def test_a_store_that_is_closed_while_another_process_holds_the_lock_drops_what_waits(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    other = Other(STOPPED, path)
+    assert other.process.stdin is not None
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        assert other.process.stdin is not None
+        other.process.stdin.write("theirs\n")
+        other.process.stdin.flush()
+        await asyncio.to_thread(wait_until_stopped, other.process)
+        asked = [asyncio.ensure_future(store.commit([submit(f"job-{number}")])) for number in range(2)]
+        plain = asyncio.ensure_future(asyncio.to_thread(store.commit_blocking, [submit("plain")]))
+        await asyncio.sleep(0)
+        await store.close()
+        for waiting in (*asked, plain):
+            with pytest.raises(StoreUnavailable, match="this store was closed"):
+                await waiting
+
+    asyncio.run(story())
+    other.process.send_signal(signal.SIGCONT)
+    assert other.end() == 0
+    assert fresh_look(path) == {"theirs"}
+
+
 def test_a_forked_child_keeps_no_lock_of_its_parent(tmp_path: Path) -> None:
     """A fork while a commit is under way leaves the child a copy of the lock's descriptor."""
     path = tmp_path / "jobs.db"

@@ -19,7 +19,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,13 +31,15 @@ except ImportError:  # pragma: no cover - not a POSIX system
     _fcntl = None  # type: ignore[assignment]  # - a module, or nothing
 fcntl: Any = _fcntl
 
-__all__ = ["BUSY_SECONDS", "FileLock", "WriteThread"]
+__all__ = ["BUSY_SECONDS", "CLOSED", "FileLock", "WriteThread"]
 
 S = TypeVar("S")
 T = TypeVar("T")
 _Task = tuple[Future[Any], Callable[[], Any], Callable[[Any], Any] | None]  # what to do, and what after the lock
 
 BUSY_SECONDS = 30.0  # how long another process may hold a file before its users are told
+CLOSE_SECONDS = 1.0  # how long a store that is closed waits for a lock that it needs for what was asked before
+CLOSED = "this store was closed: open another one"
 LOOK_SECONDS = 0.05  # between two looks at whether a thread that is to end waits for the lock
 
 _locks: weakref.WeakSet[FileLock] = weakref.WeakSet()  # of this process
@@ -169,9 +171,10 @@ class WriteThread:
         return self._submit(lambda: work(*arguments), None)
 
     def _submit(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Future[Any]:
-        if self._closed or os.getpid() != self._process:
-            why = "it was closed" if self._closed else "it was opened before this process was forked: open another one"
-            raise StoreUnavailable(f"this store cannot be used any more: {why}")
+        if os.getpid() != self._process:
+            raise StoreUnavailable("this store was opened before its process was forked: open another one in the child")
+        if self._closed:
+            raise StoreUnavailable(CLOSED)
         future: Future[Any] = Future()
         self._waiting.put((future, work, then))
         return future
@@ -190,6 +193,8 @@ class WriteThread:
         except TimeoutError:
             if future.cancel():
                 raise self._lock.timed_out() from None
+        except CancelledError:
+            raise StoreUnavailable(CLOSED) from None
         return future.result()
 
     async def arun(self, work: Callable[[], S], then: Callable[[S], T]) -> T:
@@ -206,24 +211,29 @@ class WriteThread:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
+            task = asyncio.current_task()
             if gave_up:
                 raise self._lock.timed_out() from None
+            if task is not None and not task.cancelling():
+                raise StoreUnavailable(CLOSED) from None
             raise
         finally:
             if timer is not None:
                 timer.cancel()
 
     def stop(self) -> None:
-        """Drop what has not begun, wait for what has, close the lock. A thread that waits for the lock is left."""
+        """Do what was asked for, end, close the lock. What waits for a lock that another process keeps is dropped."""
         self._closed = True
-        with contextlib.suppress(queue.Empty):
-            while task := self._waiting.get_nowait():
-                task[0].cancel()
         self._waiting.put(None)
+        self._thread.join(CLOSE_SECONDS)
         while self._thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                while task := self._waiting.get_nowait():
+                    task[0].cancel()
+            self._waiting.put(None)
             under_way = self._under_way
             if under_way is not None and under_way.cancel():
-                return  # it waits for the lock, and will do nothing when it has it
+                return  # the thread waits for the lock; when it has it, it does nothing and ends
             self._thread.join(LOOK_SECONDS)
 
     def _run(self) -> None:

@@ -39,7 +39,7 @@ from holdfast.store import commands as c
 from holdfast.store.attendance import Attendance
 from holdfast.store.bell import Ear
 from holdfast.store.changes import EVERYTHING
-from holdfast.store.filelock import BUSY_SECONDS, FileLock, WriteThread
+from holdfast.store.filelock import BUSY_SECONDS, CLOSED, FileLock, WriteThread
 from holdfast.store.limits import QueueState
 from holdfast.store.looking import (
     Counts,
@@ -117,7 +117,7 @@ class SqliteStore:
         self._writer = WriteThread(self._lock, self._guard)
         try:
             self._write_connection = self._guard(self._open)
-            self._writer.run(lambda: self._guard(self._migrate), lambda _: None)
+            self._writer.run(lambda: self._guard(lambda: migrate(self._write_connection, "sqlite")), lambda _: None)
             self._guard(self._stay_if_not_moved)
             self._rows_version = self._guard(lambda: self._write_connection.pragma("data_version"))
             self._read_connection = self._guard(self._open)
@@ -327,9 +327,6 @@ class SqliteStore:
         connection.pragma("foreign_keys", "ON")
         return connection
 
-    def _migrate(self) -> None:
-        migrate(self._write_connection, "sqlite")
-
     def _stay_if_not_moved(self) -> None:
         note = moved_note(self._write_connection)
         if note is not None:
@@ -378,6 +375,8 @@ class SqliteStore:
             return self._guard(lambda: self._fetch(sql, bindings))
 
     def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        if self._closed:
+            raise StoreUnavailable(f"{self._path}: {CLOSED}")
         self._files.check()
         return self._read_connection.execute(sql, bindings).fetchall()
 
