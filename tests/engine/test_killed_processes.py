@@ -1,6 +1,6 @@
 """Real worker processes on one store, killed with SIGKILL at random moments (P4).
 
-On SQLite a supervisor says who has died; on PostgreSQL nobody does, and the others notice (L10).
+Nobody says who has died: the others notice (L10).
 No tool acts twice, every run ends or asks, what was acknowledged is there, every history is legal and unbroken, and no
 export and nothing that was spent is lost or there twice.
 `make torture` runs the same for as long as asked.
@@ -23,7 +23,6 @@ import pytest
 
 from holdfast import App, Config
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord
-from holdfast.store import Bury, Reclaim
 from support.postgres import fresh_url
 from support.scripts import load
 
@@ -75,8 +74,6 @@ async def kill_and_answer(
         name = rng.choice(sorted(workers))
         workers[name].send_signal(signal.SIGKILL)
         workers.pop(name).wait()
-        if app.url.startswith("sqlite"):
-            await app.store().commit([Bury(name), Reclaim()])
         workers[f"w{done + 1}"] = start_worker(folder, app.url, f"w{done + 1}")
         answered += await answer(app, folder)
     end = time.monotonic() + 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -376,6 +377,19 @@ def test_a_store_that_is_closed_while_another_process_holds_the_lock_drops_what_
     other.process.send_signal(signal.SIGCONT)
     assert other.end() == 0
     assert fresh_look(path) == {"theirs"}
+
+
+def test_a_store_that_nobody_has_any_more_is_closed(tmp_path: Path) -> None:
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    for number in range(3):
+        store = SqliteStore(tmp_path / "jobs.db")
+        store.commit_blocking([submit(f"job-{number}")])
+        assert asyncio.run(store.get(f"job-{number}")) is not None
+        del store
+        gc.collect()
+        assert not Path(f"{tmp_path / 'jobs.db'}-wal").exists()
+    assert len(list(descriptors.iterdir())) <= before
 
 
 def test_a_forked_child_keeps_no_lock_of_its_parent(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ class Attendance:
             ours = self._held.pop(worker, None)
             path = self._path(worker)
             if ours is not None or self._dead_worker(path) is not None:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # what stays says that a worker is dead, who has left: no harm
+                    path.unlink()
             if ours is not None:
                 os.close(ours)
         with contextlib.suppress(OSError):  # not empty, or missing

@@ -225,6 +225,8 @@ class WriteThread:
         """Do what was asked for, end, close the lock. What waits for a lock that another process keeps is dropped."""
         self._closed = True
         self._waiting.put(None)
+        if threading.current_thread() is self._thread:
+            return  # the last one to know the store was its own thread
         self._thread.join(CLOSE_SECONDS)
         while self._thread.is_alive():
             with contextlib.suppress(queue.Empty):
@@ -239,6 +241,7 @@ class WriteThread:
     def _run(self) -> None:
         while (task := self._waiting.get()) is not None:
             self._do(*task)
+            del task  # which knows the store: one that nobody has any more is to be closed
         self._lock.close()
 
     def _do(self, future: Future[Any], work: Callable[[], Any], then: Callable[[Any], Any] | None) -> None:

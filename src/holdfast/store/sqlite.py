@@ -26,6 +26,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,7 +73,7 @@ from holdfast.store.sql_rows import (
     signal_of,
 )
 from holdfast.store.sqlite_errors import guarded
-from holdfast.store.sqlite_files import DatabaseFiles
+from holdfast.store.sqlite_files import DatabaseFiles, connect
 from holdfast.store.sqlite_limits import state_of
 from holdfast.store.sqlite_transaction import Transaction
 from holdfast.store.sqlite_watch import SqliteWatch
@@ -114,7 +115,7 @@ class SqliteStore:
         self._attendance = Attendance(self._path.with_name(self._path.name + "-workers"))
         self._lock = FileLock(self._path.with_name(self._path.name + "-lock"), busy_seconds)
         self._files = self._guard(lambda: DatabaseFiles.attach(self._path))
-        self._writer = WriteThread(self._lock, self._guard)
+        self._writer = WriteThread(self._lock, partial(guarded, self._path))  # which does not know the store
         try:
             self._write_connection = self._guard(self._open)
             self._writer.run(lambda: self._guard(lambda: migrate(self._write_connection, "sqlite")), lambda _: None)
@@ -319,13 +320,8 @@ class SqliteStore:
             notice(change)
 
     def _open(self) -> apsw.Connection:
-        connection = apsw.Connection(str(self._path))
-        self._connections.append(connection)
-        connection.set_busy_timeout(round(self._busy_seconds * 1000))
-        connection.pragma("journal_mode", "wal")
-        connection.pragma("synchronous", "FULL")
-        connection.pragma("foreign_keys", "ON")
-        return connection
+        self._connections.append(connect(self._path, self._busy_seconds))
+        return self._connections[-1]
 
     def _stay_if_not_moved(self) -> None:
         note = moved_note(self._write_connection)
@@ -382,6 +378,11 @@ class SqliteStore:
 
     def _guard(self, work: Callable[[], T]) -> T:
         return guarded(self._path, work, lambda: moved_note(self._write_connection))
+
+    def __del__(self) -> None:
+        """Close what was not closed."""
+        if hasattr(self, "_writer"):
+            self._shut()
 
 
 _open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

@@ -49,9 +49,9 @@ def back_up(source: str | Path, destination: str | Path, *, force: bool = False)
     _check_destination(here, there, force=force)
     new = there.with_name(f".{there.name}.{os.getpid()}.new")
     try:
-        guarded(there, lambda: _copy(here, new), lambda: None)
-        made = guarded(there, lambda: _checked(new), lambda: None)
-        guarded(there, lambda: _put_in_place(new, there, force=force), lambda: None)
+        guarded(there, lambda: _copy(here, new))
+        made = guarded(there, lambda: _checked(new))
+        guarded(there, lambda: _put_in_place(new, there, force=force))
     finally:
         for end in ("", *_ENDS):
             Path(f"{new}{end}").unlink(missing_ok=True)

@@ -26,7 +26,7 @@ CURES: list[tuple[type[apsw.Error], str]] = [
 ]
 
 
-def guarded(path: Path, work: Callable[[], T], moved_note: Callable[[], object]) -> T:
+def guarded(path: Path, work: Callable[[], T], moved_note: Callable[[], object] = lambda: None) -> T:
     """Run something, and turn what SQLite and the system say into `StoreUnavailable`."""
     try:
         return work()

@@ -30,7 +30,7 @@ import apsw
 
 from holdfast.errors import StoreReplaced
 
-__all__ = ["DatabaseFiles"]
+__all__ = ["DatabaseFiles", "connect"]
 
 # Where SQLite's lock bytes are: https://sqlite.org/src/file/src/os.h and https://sqlite.org/walformat.html
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510  # of the database: held shared by each open connection
@@ -39,7 +39,7 @@ DEAD_MAN_SWITCH = 128  # of the shared memory: held shared by each process that 
 ALL_FILES = 3  # fewer where a file system cannot share memory between processes, and SQLite does without a log
 
 _table: dict[tuple[int, int], DatabaseFiles] = {}
-_changing = threading.Lock()  # while the table changes, or a last connection is closed
+_changing = threading.RLock()  # while the table changes, or a last connection is closed; a store may be collected then
 
 
 class DatabaseFiles:
@@ -135,6 +135,20 @@ class DatabaseFiles:
         self._shared_memory = None
 
 
+def connect(path: Path, busy_seconds: float) -> apsw.Connection:
+    """Open a connection whose commits are on disk when they return."""
+    connection = apsw.Connection(str(path))
+    try:
+        connection.set_busy_timeout(round(busy_seconds * 1000))
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "FULL")
+        connection.pragma("foreign_keys", "ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_ino, found.st_dev
 
@@ -170,7 +184,7 @@ def _region(kind: Any, start: int, length: int) -> bytes:
 def _forget() -> None:
     """In a forked child: close what belongs to the parent. Its locks stay: they end with its own descriptors."""
     global _changing  # noqa: PLW0603 - the parent may have held it, in a thread that the child does not have
-    _changing = threading.Lock()
+    _changing = threading.RLock()
     for files in list(_table.values()):
         files._close_descriptors()  # noqa: SLF001 - of this module
     _table.clear()
