@@ -29,7 +29,7 @@ async def look(order: int) -> int:
 
 @app.tool
 async def charge(order: int) -> str:
-    """Leave a line, whole or not at all, whoever else writes: O_APPEND."""
+    """Leave a line, whole or not at all, also if other processes write: O_APPEND."""
     descriptor = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(descriptor, f"charge {order}\n".encode())
     os.close(descriptor)

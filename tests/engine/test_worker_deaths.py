@@ -188,7 +188,7 @@ def test_a_worker_whose_lock_file_was_deleted_or_replaced_is_not_dead(workers: W
         other = await app.astart("job", 2)
         assert await other.aresult(timeout=60) == 1
         (workers.folder / "go").touch()
-        assert await handle.aresult(timeout=60) == 1, "it was taken from nobody"
+        assert await handle.aresult(timeout=60) == 1, "the job was not taken from its worker"
         first.kill()
         first.wait()
         await until(lambda: is_gone(lock))
@@ -251,7 +251,9 @@ def test_a_worker_whose_file_was_deleted_or_replaced_ends_before_it_acts_again(
         assert await asyncio.to_thread(worker.wait, 60) == 5
         assert worker.stderr is not None
         assert "while this process had it open, so nothing more is written" in worker.stderr.read()
-        assert not (workers.folder / "acted").exists(), "a tool acted whose declaration nobody can read"
+        assert not (workers.folder / "acted").exists(), (
+            "a tool acted although its declaration is in a file that is gone"
+        )
 
     async def are_there(count: int) -> bool:
         return len(list((workers.folder / "jobs.db-workers").glob("*.lock"))) == count

@@ -379,7 +379,7 @@ def test_a_store_that_is_closed_while_another_process_holds_the_lock_drops_what_
     assert fresh_look(path) == {"theirs"}
 
 
-def test_a_store_that_nobody_has_any_more_is_closed(tmp_path: Path) -> None:
+def test_a_store_that_its_caller_has_dropped_is_closed(tmp_path: Path) -> None:
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))
     for number in range(3):

@@ -24,7 +24,7 @@ def backup(url: str, destination: str | Path, *, force: bool = False) -> Backup:
         StoreUnavailable: there is no database, or no good copy of it could be made.
     """
     if is_postgres(url):
-        raise InvalidSetting("url", "postgresql://…", "back a PostgreSQL database up with pg_dump, see docs/backup.md")
+        raise InvalidSetting("url", "postgresql://…", "use pg_dump to back up a PostgreSQL database")
     if not url.startswith("sqlite:///"):
         raise InvalidSetting("url", url, "it names nothing that can be backed up: use sqlite:///path/to/jobs.db")
     from holdfast.store.sqlite_backup import back_up  # noqa: PLC0415 - a backend is imported when it is used

@@ -241,7 +241,7 @@ class WriteThread:
     def _run(self) -> None:
         while (task := self._waiting.get()) is not None:
             self._do(*task)
-            del task  # which knows the store: one that nobody has any more is to be closed
+            del task  # which refers to the store: a store that its caller has dropped is to be closed
         self._lock.close()
 
     def _do(self, future: Future[Any], work: Callable[[], Any], then: Callable[[Any], Any] | None) -> None:
