@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import apsw
 import pytest
 
 from holdfast.errors import StoreReplaced, StoreUnavailable
@@ -107,6 +108,27 @@ def test_a_second_store_in_the_process_that_is_closed_leaves_the_first_its_locks
     store.commit_blocking([submit("b")])
     assert fresh_look(path) == {"a", "b"}
     asyncio.run(store.close())
+
+
+def test_a_connection_of_the_users_own_code_keeps_its_locks_when_a_store_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    first = SqliteStore(path)
+    first.commit_blocking([submit("a")])
+    own = apsw.Connection(str(path))
+    assert own.execute("SELECT count(*) FROM jobs").get == 1
+    log = Path(f"{path}-wal").stat().st_ino
+    asyncio.run(first.close())
+    reader = Other(READER, path)
+    assert reader.ask() == "1"
+    assert Path(f"{path}-wal").stat().st_ino == log, "the log was deleted under a connection"
+    second = SqliteStore(path)
+    own.close()
+    second.commit_blocking([submit("b")])
+    assert reader.ask() == "2"
+    assert Path(f"{path}-wal").stat().st_ino == log
+    assert reader.end() == 0
+    asyncio.run(second.close())
+    assert fresh_look(path) == {"a", "b"}
 
 
 def in_the_same_process(path: Path) -> None:

@@ -258,7 +258,7 @@ class WriteThread:
                     self._lock.release()
             result = then(result) if begun and then is not None else result
         except BaseException as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
-            if begun or future.set_running_or_notify_cancel():
+            if begun or (not future.cancelled() and future.set_running_or_notify_cancel()):
                 future.set_exception(error)
         else:
             if begun:

@@ -140,7 +140,7 @@ class SqliteStore:
         """Have `notice` called after each commit of this process, and when another has committed."""
         self._notices.append(notice)
         if self._ear is None:
-            lock, log = (self._path.with_name(self._path.name + end) for end in ("-lock", "-wal"))
+            lock, log = self._path.with_name(f"{self._path.name}-lock"), Path(f"{self._path.resolve()}-wal")
             watch = SqliteWatch(self._files, self._attendance, self._tell)
             self._ear = Ear(lock, log, self._listen, self._poll_seconds, watch.look)
         return lambda: self._notices.remove(notice)

@@ -78,7 +78,8 @@ class DatabaseFiles:
                 return
             names = [str(self._path), *filter(os.path.exists, (f"{self._real_path}-wal", f"{self._real_path}-shm"))]
             if sys.platform == "linux" and len(names) == ALL_FILES:
-                self._shared_memory = os.open(f"{self._real_path}-shm", os.O_RDWR | os.O_CLOEXEC)
+                if self._shared_memory is None:  # else it was kept for a connection of the user's code
+                    self._shared_memory = os.open(f"{self._real_path}-shm", os.O_RDWR | os.O_CLOEXEC)
                 _lock_shared(self._descriptor, SHARED_FIRST, SHARED_SIZE)
                 _lock_shared(self._shared_memory, DEAD_MAN_SWITCH, 1)
             found = [os.fstat(self._descriptor), *map(os.stat, names[1:])]
