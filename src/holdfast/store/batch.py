@@ -176,6 +176,8 @@ class Batch(Limited):
         return self._take(decide.append(command, job, self.now, inbox))
 
     def _submit(self, command: c.Submit) -> Any:
+        if command.parent is not None and command.parent_attempt is not None:
+            decide.fence_parent(command, self.job(command.parent), self.now)
         existing = self._existing(command) or self.admit(command)
         answer = self._take(decide.submit(command, self.now, existing))
         if existing is None and command.idempotency_key is not None:

@@ -4,8 +4,9 @@ Each command is one decision about one job (`Claim`, `Reclaim`, `Expire`, `Purge
 written for it is written whole or not at all, and its answer stands at its place in the list of answers. A command that
 is refused is refused alone: its answer is the error, and the others of the batch go through.
 
-Who may write what (L3): `Append`, `Renew`, `Progress`, `KeepExport` and `PutBlob` carry an attempt and are fenced;
-everything else is the closed list of unfenced writers: submit, signal, the operator's verbs, reclaim, expiry and purge.
+Who may write what (L3): `Append`, `Renew`, `Progress`, `KeepExport`, `PutBlob` and the `Submit` of a child carry an
+attempt and are fenced; everything else is the closed list of unfenced writers: submit by a client, signal, the
+operator's verbs, reclaim, expiry and purge.
 They look at the row inside the transaction, and where the stream has moved they do what is right for where it is now,
 or nothing. `KeepEvidence`, `Report`, `SpendBudget` and `Leave` touch no job at all.
 """
@@ -67,6 +68,9 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     A `plan` is recorded with it, as plan_generated. A `past` are events of calls that another job has made and this one
     is to reuse: they are written under an administrative claim, job_leased{purpose: fork}, that job_requeued ends.
+
+    A job that a worker starts for another job, its parent, carries the parent's attempt in `parent_attempt`. If that
+    attempt no longer holds the parent, the answer is `StaleAttempt` and nothing is written (L12).
     """
 
     job: str
@@ -82,6 +86,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: str = ""
     parent: str | None = None
     parent_key: str | None = None
+    parent_attempt: int | None = None
     trace_id: str | None = None
     attributes: dict[str, Any] | None = None
     budget: dict[str, int] | None = None  # what the run may spend, in millionths of each unit

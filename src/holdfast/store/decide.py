@@ -33,6 +33,7 @@ __all__ = [
     "decide",
     "expire",
     "fence",
+    "fence_parent",
     "moved",
     "reclaim",
     "renew",
@@ -50,7 +51,7 @@ Inbox = Callable[[str], Signal | None]  # the oldest unused signal of this job w
 
 
 def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
-    """Create, or answer with the job that is there."""
+    """Create, or answer with the job that is there. The caller has checked `fence_parent`."""
     if existing is not None:
         same = (existing.plugin, existing.entry, existing.fingerprint) == (
             command.plugin,
@@ -123,6 +124,19 @@ def fence(job: Job, attempt: int, now: float) -> None:
     """
     if not job.held_by(attempt, now):
         raise StaleAttempt(job.id, attempt, job.attempt)
+
+
+def fence_parent(command: c.Submit, parent: Job | None, now: float) -> None:
+    """Check that the attempt that starts a child still holds the parent (L12).
+
+    Raises:
+        StaleAttempt: it does not.
+    """
+    if command.parent is None or command.parent_attempt is None:
+        return
+    if parent is None:
+        raise StaleAttempt(command.parent, command.parent_attempt, 0)
+    fence(parent, command.parent_attempt, now)
 
 
 @lru_cache(maxsize=64)

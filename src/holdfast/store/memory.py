@@ -178,6 +178,7 @@ class MemoryStore(MemoryLimits):
         return self._write(decide.decide(command, job, self._now, lambda key: self._first(job.id, key, uses), known))
 
     def _submit(self, command: c.Submit) -> Any:
+        decide.fence_parent(command, self._jobs.get(command.parent or ""), self._now)
         existing = self._existing(command)
         if existing is None:
             self.admit(command)

@@ -107,8 +107,10 @@ class Transaction(PostgresLimits):
             self.expect_orphans(failing)
 
     def _named(self, command: c.Command) -> Iterable[str]:
-        if isinstance(command, c.Submit) and command.idempotency_key is None and not self._looking_first:
-            return ()
+        if isinstance(command, c.Submit):
+            fenced = [command.parent] if command.parent is not None and command.parent_attempt is not None else []
+            known = command.idempotency_key is not None or self._looking_first
+            return [*fenced, command.job] if known else fenced
         if isinstance(command, c.Renew):
             return [name for name, _ in command.held]
         if isinstance(command, c.Append) and command.parent is not None and _ends(command):

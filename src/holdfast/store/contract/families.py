@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.errors import UnknownJob
+from holdfast.errors import StaleAttempt, UnknownJob
 from holdfast.machines import JobState
-from holdfast.store.commands import Bury, Cancel, Expire, KeepEvidence, Leave, Reclaim, Report
+from holdfast.store.commands import Bury, Cancel, Expire, KeepEvidence, Leave, Reclaim, Report, Submit
 from holdfast.store.contract.lab import LEASE, Lab, clause
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, WorkerCard
 
@@ -78,6 +78,33 @@ async def a_long_line_of_descendants_is_cancelled_whole(lab: Lab) -> None:
         await lab.submit(f"j{number:04}", parent=f"j{number - 1:04}", parent_key="c", due_at=far)
     await lab.do(Cancel("j0000", None))
     assert (await lab.job("j0399")).state is JobState.CANCELLED
+
+
+@clause
+async def a_child_is_started_only_under_an_attempt_that_holds_its_parent(lab: Lab) -> None:
+    held = await lab.running("parent")
+
+    def child(name: str, attempt: int) -> Submit:
+        family = {"parent": "parent", "parent_key": name, "parent_attempt": attempt}
+        return Submit(job=name, plugin="shop", entry="checkout", args={}, **family)
+
+    await lab.do(child("first", held.attempt))
+    await lab.refused(child("ahead", held.attempt + 1), StaleAttempt)
+    lab.clock.move(LEASE)
+    await lab.refused(child("expired", held.attempt), StaleAttempt)
+    await lab.do(Reclaim())
+    await lab.refused(child("reclaimed", held.attempt), StaleAttempt)
+    await lab.do(Cancel("first", None))
+    (again,) = await lab.claim(worker="w2")
+    await lab.refused(child("late", held.attempt), StaleAttempt)
+    await lab.refused(child("first", held.attempt), StaleAttempt)
+    assert (await lab.do(child("first", again.job.attempt))).existing
+    await lab.append(again.job, ("job_cancelled", {}))
+    await lab.refused(child("after-the-end", again.job.attempt), StaleAttempt)
+    orphan = Submit(job="orphan", plugin="shop", entry="checkout", args={}, parent="nobody", parent_attempt=1)
+    await lab.refused(orphan, StaleAttempt)
+    for name in ("ahead", "expired", "reclaimed", "late", "after-the-end", "orphan"):
+        assert await lab.store.get(name) is None
 
 
 @clause
