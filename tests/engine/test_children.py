@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import App, Limits, RunFailed, sleep, wait_for
-from support.stories import drain, play
+from holdfast.store import Bury, Cancel, Command, Reclaim, Store, Submit
+from support.faults import closing, store_of
+from support.stories import drain, play, quick
 
 
 def test_a_retried_parent_starts_the_children_anew_that_were_cancelled_with_it(app: App) -> None:
@@ -99,3 +104,72 @@ def test_a_child_is_of_its_parents_group_unless_it_says_another(app: App) -> Non
         assert await app.averify() == {}
 
     play(story())
+
+
+class HeldBack:
+    """A store to which the start of a child comes late: something else happens to its parent before."""
+
+    def __init__(self, store: Store, meanwhile: Callable[[str], Awaitable[None]]) -> None:
+        self._store = store
+        self._meanwhile = meanwhile
+        self.late: list[str] = []
+
+    async def commit(self, batch: Sequence[Command]) -> list[Any]:
+        for command in batch:
+            if isinstance(command, Submit) and command.parent is not None and not self.late:
+                self.late.append(command.job)
+                await self._meanwhile(command.parent)
+        return await self._store.commit(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("cancelled", [True, False], ids=["cancelled", "reclaimed"])
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgres"])
+def test_the_late_start_of_a_child_whose_parent_was_taken_away_writes_nothing(
+    backend: str, cancelled: bool, tmp_path: Path
+) -> None:
+    acted: list[str] = []
+
+    async def story(inner: Store) -> None:
+        async def take_away(parent: str) -> None:
+            row = await inner.get(parent)
+            assert row is not None
+            assert row.lease is not None
+            await inner.commit([Bury(row.lease.worker), Reclaim()])
+            if cancelled:
+                await inner.commit([Cancel(parent, "not needed")])
+
+        store = HeldBack(inner, take_away)
+        app = App("shop", config=quick("memory:"))
+        app._opened = store  # type: ignore[assignment]
+
+        @app.tool
+        async def act() -> None:
+            acted.append("act")
+
+        @app.job
+        async def child() -> str:
+            await act()
+            return "done"
+
+        @app.job
+        async def parent() -> str:
+            return await child()
+
+        handle = await app.astart(parent)
+        await drain(app)
+        (late,) = store.late
+        if cancelled:
+            assert (await handle.arecord()).status == "canceled"
+            assert await inner.get(late) is None
+            assert [run.entry_id for run in await app.alist()] == ["parent"]
+        else:
+            assert await handle.aresult(timeout=60) == "done"
+            assert len(await app.alist()) == 2, "the attempt that holds the parent has started the child, once"
+        assert await app.averify() == {}
+
+    inner = store_of(backend, tmp_path / "jobs.db")
+    play(closing(inner, story(inner)))
+    assert acted == ([] if cancelled else ["act"])

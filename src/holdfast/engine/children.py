@@ -119,7 +119,7 @@ class Children:
     async def _start_child(self, job: JobFunction[..., Any], plain: dict[str, Any], key: str, node: str) -> None:
         attempt = self._attempt
         submit = await self._prepared(job, plain, node)
-        submit = msgspec.structs.replace(submit, parent=attempt.job, parent_key=key)
+        submit = msgspec.structs.replace(submit, parent=attempt.job, parent_key=key, parent_attempt=attempt.attempt)
         made = await self._started(submit)
         if made.job != submit.job:  # its end would be told to another, and never to us
             other = made.job if attempt.row.group is None else UNSHOWN

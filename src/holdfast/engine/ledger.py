@@ -66,7 +66,10 @@ class Ledger(ABC):
                 waiter.set_result(None)
 
     async def write(self, command: Command) -> Any:
-        """Carry out a command for the code; that the store is away ends the attempt, and is no failure of the code."""
+        """Carry out a command for the code.
+
+        If the store is away, or another attempt holds the job, this attempt ends. That is not a failure of the code.
+        """
         try:
             return await self.journal.write(command)
         except (StaleAttempt, StoreUnavailable) as error:
