@@ -73,6 +73,7 @@ bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/machines.py
 	$(BIN)/python bench/jobs.py
 	$(BIN)/python bench/plans.py
+	$(BIN)/python bench/children.py
 	$(BIN)/python bench/growth.py
 	$(BIN)/python bench/idle.py --postgres
 	$(BIN)/python bench/over_http.py

@@ -97,13 +97,14 @@ class Scenario:
     def state(self) -> Hashable:
         row = self.store._jobs["a"]
         kinds = tuple((event.type, event.attempt) for event, _ in self.store._events["a"])
-        used = tuple(sorted(self.store._used))
+        inbox = self.store._inbox("a")
+        used = tuple(sorted(inbox._known - {signal.id for signal in inbox.unused()}))
         lease = (row.lease.worker, row.lease.until) if row.lease is not None else None
         return (
             kinds,
             lease,
             used,
-            len(self.store._signals),
+            len(inbox._known),
             self.clock.now(),
             tuple(self.acted),
             *self.progress.items(),

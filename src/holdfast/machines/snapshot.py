@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
+
 import msgspec
 
 from holdfast.machines.job import JobState
 
-__all__ = ["CancelRequest", "OpenStep", "OpenWait", "Place", "Snapshot"]
+__all__ = ["CHILD_KEY", "CancelRequest", "OpenStep", "OpenWait", "Place", "Snapshot"]
+
+CHILD_KEY = "holdfast:child:"  # begins the keys of the waits for children
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -16,7 +21,7 @@ class Place(msgspec.Struct, frozen=True):
     correlation_key: str | None = None
 
 
-class OpenWait(msgspec.Struct, frozen=True):
+class OpenWait(msgspec.Struct, frozen=True, dict=True):
     """The wait a blocked job is in. Fields are None where the stream is bare names.
 
     `deadline` is that of the place named first, which ends before all others. Where branches of a job wait at once,
@@ -36,7 +41,19 @@ class OpenWait(msgspec.Struct, frozen=True):
 
     def place(self, key: str | None) -> Place | None:
         """The first place that a signal with this key ends; None if there is none."""
-        return next((place for place in self.places() if place.correlation_key == key), None)
+        if not self.also:
+            return Place(self.node, self.correlation_key) if self.correlation_key == key else None
+        return self.by_key.get(key)
+
+    @cached_property
+    def by_key(self) -> Mapping[str | None, Place]:
+        """The places by their keys; of equal keys the first. A wait for many children is asked once for each."""
+        return {place.correlation_key: place for place in reversed(self.places())}
+
+    @cached_property
+    def child_keys(self) -> frozenset[str]:
+        """The keys of the places that wait for children."""
+        return frozenset(key for key in self.by_key if key is not None and key.startswith(CHILD_KEY))
 
 
 class OpenStep(msgspec.Struct, frozen=True):

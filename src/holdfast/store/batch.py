@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 from holdfast.errors import HoldfastError, UnknownJob
@@ -19,6 +18,7 @@ from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import decide
 from holdfast.store.changes import WORK
+from holdfast.store.inbox import SignalTable, StoredInbox
 from holdfast.store.limited import Limited
 from holdfast.store.looking import attribute_text
 from holdfast.store.produced import Produced
@@ -29,8 +29,10 @@ __all__ = ["Batch"]
 Key = tuple[str, str, str]  # plugin, entry and idempotency key
 Sealed = tuple[Event, bytes]  # an event, and its payload as the JSON text that is stored
 
+LARGE_PLACES = 50  # at which a job waits
 
-class Batch(Limited):
+
+class Batch(Limited, SignalTable):
     """The commands of one batch; made and used inside one transaction, by one thread.
 
     Args:
@@ -52,6 +54,10 @@ class Batch(Limited):
         self._offspring: dict[str, list[str]] = {}  # the stored children of a job, as far as anybody has asked
         self._born: dict[str, list[str]] = {}  # and those that this batch creates
         self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
+        self._inboxes: dict[str, StoredInbox] = {}
+        self._new_signals: list[Signal] = []  # signals to be written
+        self._used_signals: list[Signal] = []  # and those to be marked as used
+        self._follows = False  # whether a command is carried out that another one has brought about
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
         """Answer every command, in order, and write everything."""
@@ -66,8 +72,11 @@ class Batch(Limited):
         self.load({name for command in batch if (name := getattr(command, "job", None)) is not None})
 
     def held(self) -> dict[str, Job | None]:
-        """What has become of the rows that were touched: those of jobs that are held, None for the others."""
-        held = {name: job for name, job in self._jobs.items() if job.state is JobState.RUNNING}
+        """What has become of the rows that were touched: those that are written again soon, None for the others.
+
+        These are jobs that are held, and parents that wait for many children: their rows are large.
+        """
+        held = {name: job for name, job in self._jobs.items() if job.state is JobState.RUNNING or _is_large(job)}
         return {name: held.get(name) for name in (*self._stored, *self._jobs)}  # removed ones are in the first alone
 
     # What a database does; more of it is named where it is used: in `Limited` and `Produced`
@@ -85,20 +94,8 @@ class Batch(Limited):
         """Find the jobs with idempotency keys."""
 
     @abstractmethod
-    def first_signal(self, job: str, key: str, besides: Sequence[str] = ()) -> Signal | None:
-        """Find the oldest unused signal of a job with a key, besides those named."""
-
-    @abstractmethod
-    def knows_signal(self, job: str, signal: str) -> bool:
-        """Whether a signal's id is in a job's inbox, used or not."""
-
-    @abstractmethod
-    def keep_signal(self, signal: Signal) -> None:
-        """Put a signal into the inbox."""
-
-    @abstractmethod
-    def use_signal(self, signal: Signal) -> None:
-        """Mark a signal as used."""
+    def write_signals(self, kept: list[Signal], used: list[Signal]) -> None:
+        """Put signals into inboxes, in this order, then mark signals as used."""
 
     @abstractmethod
     def find_children(self, parents: list[str]) -> dict[str, list[str]]:
@@ -154,7 +151,11 @@ class Batch(Limited):
         while self._next:
             following = self._next.popleft()
             if self.job(getattr(following, "job", "")) is not None:
-                self._carry_out(following)
+                self._follows = True
+                try:
+                    self._carry_out(following)
+                finally:
+                    self._follows = False
 
     def _carry_out(self, command: c.Command) -> Any:
         if self._depths and type(command) is not c.Submit:
@@ -164,16 +165,11 @@ class Batch(Limited):
 
     def _about_one_job(self, command: Any) -> Any:
         job = self.one(command.job)
-        inbox, known = partial(self.first_signal, command.job), partial(self.knows_signal, command.job)
-        return self._take(decide.decide(command, job, self.now, inbox, known))
+        return self._take(decide.decide(command, job, self.now, self.inbox(command.job)))
 
     def _append(self, command: c.Append) -> Any:
         job = self.one(command.job)
-
-        def inbox(key: str) -> Signal | None:
-            return self.first_signal(command.job, key, command.uses)
-
-        return self._take(decide.append(command, job, self.now, inbox))
+        return self._take(decide.append(command, job, self.now, self.inbox(command.job)))
 
     def _submit(self, command: c.Submit) -> Any:
         if command.parent is not None and command.parent_attempt is not None:
@@ -232,7 +228,7 @@ class Batch(Limited):
         names = self.find_ended(command.limit)
         if names:
             self.expect_orphans(names)
-        return self._sweep(names, lambda job: decide.expire(job, self.now))
+        return self._sweep(names, lambda job: decide.expire(job, self.now, self.inbox(job.id)))
 
     def _sweep(self, names: list[str], decided: Callable[[Job], decide.Decision | None]) -> c.Swept:
         swept = []
@@ -348,9 +344,11 @@ class Batch(Limited):
         self._changed.add(job.id)
         self.ended = self.ended or job.state in TERMINAL_JOB_STATES
         for signal in decision.kept:
-            self.keep_signal(signal)
-        for signal in decision.used:
-            self.use_signal(signal)
+            self._new_signals.append(signal)
+            self.inbox(signal.job).kept(signal)
+        if decision.used:
+            self._used_signals += decision.used
+            self.inbox(job.id).used()
         if decision.past is not None:
             self.keep_run(job.id, job.run - 1, decision.past)
         self._next += decision.follow
@@ -358,8 +356,22 @@ class Batch(Limited):
             self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
         return decision.answer
 
+    def inbox(self, job: str) -> StoredInbox:
+        """Give a job's inbox, as this batch has left it so far."""
+        if job not in self._inboxes:
+            self._inboxes[job] = StoredInbox(job, self)
+        return self._inboxes[job]
+
+    def written(self) -> None:
+        """Write the signals that were gathered."""
+        kept, self._new_signals = self._new_signals, []
+        used, self._used_signals = self._used_signals, []
+        if kept or used:
+            self.write_signals(kept, used)
+
     def flush(self) -> None:
         """Write what was gathered."""
+        self.written()
         sealed, self._sealed = self._sealed, []
         new, grown, changed = [], [], []
         for name, job in self._jobs.items():
@@ -400,3 +412,7 @@ class Batch(Limited):
         c.Leave: _leave,
         **Limited.handlers,
     }
+
+
+def _is_large(job: Job) -> bool:
+    return job.wait is not None and len(job.wait.also) >= LARGE_PLACES

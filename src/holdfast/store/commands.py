@@ -220,12 +220,16 @@ class SendSignal(msgspec.Struct, frozen=True):
     """Put a signal into the inbox; if the job waits for its key, complete the wait. Answer: `Kept`.
 
     A repeat with the same id changes nothing. A job that has ended takes no signals.
+
+    The result of a child is sent with `may_wait`. If its parent waits for other children, too, the signal is kept and
+    the parent is woken a little later, with all results that have come by then; with the last of them at once.
     """
 
     job: str
     key: str
     payload: Any
     id: str
+    may_wait: bool = False
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -285,7 +289,10 @@ class Reclaim(msgspec.Struct, frozen=True):
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """End up to `limit` waits, and runs that nobody holds, whose time is up. Answer: `Swept`."""
+    """End up to `limit` waits, and runs that nobody holds, whose time is up. Answer: `Swept`.
+
+    Parents that are due to be woken by results of their children are woken by it.
+    """
 
     limit: int = 100
 

@@ -6,7 +6,7 @@ nothing itself. So every backend means the same by every verb, and the meaning c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from holdfast.machines.course import DEADLINE
 from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
 from holdfast.store import commands as c
 from holdfast.store.changes import ASKED, EVENTS, WORK
+from holdfast.store.inbox import Inbox
 from holdfast.store.past import with_past
 from holdfast.store.pen import GROWING, Decision, Pen
 from holdfast.store.rows import Job, Lease, Signal
@@ -47,7 +48,11 @@ DOUBT = "holdfast:doubt:"  # and, with the node behind it, of the wait for an op
 ID_LENGTH = 36  # of the names that `holdfast.ids` makes
 _CREATED, _RUNNING = JobEvent.CREATED.value, JobEvent.RUNNING.value
 
-Inbox = Callable[[str], Signal | None]  # the oldest unused signal of this job with this key
+# A parent that waits for many children is not woken by each of them: every wake replays its whole stream. How long a
+# wait lasts at least, unless its last child ends or something else wakes the parent. In this time children end at the
+# rate of the store, some hundred to some thousand a second, so each wake takes at least half of what is left.
+WAKE_SECONDS_PER_CHILD = 0.003
+WAKE_SECONDS_MAX = 5.0
 
 
 def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
@@ -184,8 +189,11 @@ def moved(job: Job, now: float) -> Decision:
     return pen.end()
 
 
-def expire(job: Job, now: float) -> Decision | None:
-    """End what has run out while nobody holds the job: the run's deadline, or the wait; None if neither has."""
+def expire(job: Job, now: float, inbox: Inbox) -> Decision | None:
+    """End what has run out while nobody holds the job: the run's deadline, or the wait; None if neither has.
+
+    A parent whose time to be woken by results of its children has come is woken by the oldest of them.
+    """
     if job.state in TERMINAL_JOB_STATES or job.state is JobState.RUNNING:
         return None
     pen = Pen(job, now)
@@ -194,27 +202,30 @@ def expire(job: Job, now: float) -> Decision | None:
             pen.complete_wait(DEADLINE)  # not by its own time: a retried run waits there again
         _end_late(pen, now)
         return pen.end()
+    if job.wait is not None and job.wake_at is not None and job.wake_at <= now:
+        pen.set(wake_at=None)
+        _look_into_the_inbox(pen, inbox)
+        return pen.end()
     if job.wait is not None and job.wait.deadline is not None and job.wait.deadline <= now:
         pen.complete_wait("expired")
         return pen.end()
     return None
 
 
-def decide(command: c.Command, job: Job, now: float, inbox: Inbox, known: Callable[[str], bool]) -> Decision:
+def decide(command: c.Command, job: Job, now: float, inbox: Inbox) -> Decision:
     """Decide a command about one job that exists.
 
     Args:
         command: any command that names one job.
         job: its row.
         now: the store's time.
-        inbox: the oldest unused signal with a key.
-        known: whether a signal id is in the inbox already, used or not.
+        inbox: its signals.
     """
     match command:
         case c.Append():
             return append(command, job, now, inbox)
         case c.SendSignal():
-            return _signal(command, job, now, known)
+            return _signal(command, job, now, inbox)
         case c.Cancel():
             return _cancel(command, job, now)
         case c.Pause():
@@ -245,7 +256,7 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     if pen.job.cancel is not None:
         _cancel_what_was_let_go(pen, now)
     else:
-        _look_into_the_inbox(pen, inbox)
+        _look_into_the_inbox(pen, inbox, frozenset(command.uses))
     decision = pen.end()
     if before is not None:
         decision.events[:0], decision.payloads[:0] = before.events, before.payloads
@@ -305,18 +316,30 @@ def _cancel_what_was_let_go(pen: Pen, now: float) -> None:
         pen.administrative("cancel", JobEvent.CANCELLED, _cancellation(pen.job, now))
 
 
-def _look_into_the_inbox(pen: Pen, inbox: Inbox) -> None:
-    """A signal that came before the wait completes it at once (E12), whichever place it is for."""
-    for place in pen.job.wait.places() if pen.job.wait is not None else ():
-        early = inbox(place.correlation_key) if place.correlation_key is not None else None
-        if early is not None:
-            pen.complete_wait("signal", early.payload, signal=early.id, place=place)
-            pen.decision.used = (*pen.decision.used, early)
-            return
+def _look_into_the_inbox(pen: Pen, inbox: Inbox, used: frozenset[str] = frozenset()) -> None:
+    """Complete a wait at once with the oldest signal for one of its places that is there already (E12)."""
+    wait = pen.job.wait
+    early = inbox.oldest(wait.by_key, used) if wait is not None else None
+    if wait is not None and early is not None:
+        pen.complete_wait("signal", early.payload, signal=early.id, place=wait.place(early.key))
+        pen.decision.used = (*pen.decision.used, early)
 
 
-def _signal(command: c.SendSignal, job: Job, now: float, known: Callable[[str], bool]) -> Decision:
-    if known(command.id):
+def _wake_later(job: Job, key: str, now: float, inbox: Inbox) -> float | None:
+    """Return when to wake a parent that waits for several children, of which one has ended; None is at once."""
+    assert job.wait is not None, "only a job that waits is woken"
+    children = job.wait.child_keys
+    wake_at = job.wake_at
+    if wake_at is None:
+        wake_at = job.updated_at + min(WAKE_SECONDS_PER_CHILD * len(children), WAKE_SECONDS_MAX)
+    if now >= wake_at:
+        return None
+    may_be_last = inbox.count() + 1 >= len(children)  # only then all keys are read
+    return None if may_be_last and children <= {key, *inbox.keys()} else wake_at
+
+
+def _signal(command: c.SendSignal, job: Job, now: float, inbox: Inbox) -> Decision:
+    if inbox.knows(command.id):
         return Decision(job, answer=c.Kept("repeat"))
     if job.state in TERMINAL_JOB_STATES:
         return Decision(job, answer=c.Kept("too_late"))
@@ -324,6 +347,11 @@ def _signal(command: c.SendSignal, job: Job, now: float, known: Callable[[str], 
     pen = Pen(job, now)
     pen.decision.kept = (signal,)
     place = job.wait.place(command.key) if job.wait is not None else None
+    wake_at = _wake_later(job, command.key, now, inbox) if place is not None and command.may_wait else None
+    if wake_at is not None:
+        place = None
+        if job.wake_at is None:
+            pen.set(wake_at=wake_at)
     if place is not None:
         pen.complete_wait("signal", command.payload, signal=command.id, place=place)
         pen.decision.used = (signal,)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -33,8 +33,7 @@ class MemoryStore(MemoryLimits):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock or SystemClock())
         self._events: dict[str, list[tuple[Event, bytes]]] = {}  # with payloads as text: every reader gets its own
-        self._signals: dict[str, dict[str, Signal]] = {}  # by job, by id; used ones are kept to know repeats
-        self._used: set[tuple[str, str]] = set()
+        self._inboxes: dict[str, _Inbox] = {}
         self._evidence: dict[tuple[str, str, int, int], Evidence] = {}
         self._workers: dict[str, WorkerCard] = {}
         self._next: deque[c.Command] = deque()  # what a command brings about for other jobs, in the same transaction
@@ -94,8 +93,7 @@ class MemoryStore(MemoryLimits):
 
     async def inbox(self, job: str) -> list[Signal]:
         """Read the unused signals of a job."""
-        kept = self._signals.get(job, {}).values()
-        return [_own(signal) for signal in kept if (job, signal.id) not in self._used]
+        return [_own(signal) for signal in self._inbox(job).unused()]
 
     async def evidence(self, job: str) -> list[Evidence]:
         """Read what came too late."""
@@ -173,9 +171,7 @@ class MemoryStore(MemoryLimits):
         job = self._jobs.get(command.job)
         if job is None:
             raise UnknownJob(command.job)
-        known = self._signals.get(command.job, {}).__contains__
-        uses = getattr(command, "uses", ())
-        return self._write(decide.decide(command, job, self._now, lambda key: self._first(job.id, key, uses), known))
+        return self._write(decide.decide(command, job, self._now, self._inbox(job.id)))
 
     def _submit(self, command: c.Submit) -> Any:
         decide.fence_parent(command, self._jobs.get(command.parent or ""), self._now)
@@ -191,8 +187,9 @@ class MemoryStore(MemoryLimits):
         self._events.setdefault(job.id, []).extend(zip(decision.events, decision.payloads, strict=True))
         self._change |= decision.change
         for signal in decision.kept:
-            self._signals.setdefault(signal.job, {})[signal.id] = _own(signal)
-        self._used |= {(signal.job, signal.id) for signal in decision.used}
+            self._inbox(signal.job).keep(_own(signal))
+        for signal in decision.used:
+            self._inbox(signal.job).use(signal.id)
         if decision.past is not None:
             self.keep_run(decision.job.id, decision.job.run - 1, decision.past)
         self._next += decision.follow
@@ -230,10 +227,8 @@ class MemoryStore(MemoryLimits):
         same = (job for job in self._jobs.values() if (job.plugin, job.entry, job.idempotency_key) == wanted)
         return next(same, None)
 
-    def _first(self, job: str, key: str, besides: Sequence[str]) -> Signal | None:
-        kept = (signal for signal in self._signals.get(job, {}).values() if signal.id not in besides)
-        unused = (signal for signal in kept if (job, signal.id) not in self._used)
-        return next((signal for signal in unused if signal.key == key), None)
+    def _inbox(self, job: str) -> _Inbox:
+        return self._inboxes.setdefault(job, _Inbox())
 
     def _claim(self, command: c.Claim) -> c.Claims:
         names, held = self.choose(command)
@@ -264,7 +259,7 @@ class MemoryStore(MemoryLimits):
         return self._sweep(command.limit, lambda job: decide.reclaim(job, self._now), _by_lease)
 
     def _expire(self, command: c.Expire) -> c.Swept:
-        return self._sweep(command.limit, lambda job: decide.expire(job, self._now), _by_end)
+        return self._sweep(command.limit, lambda job: decide.expire(job, self._now, self._inbox(job.id)), _by_end)
 
     def _sweep(
         self, limit: int, decided: Callable[[Job], decide.Decision | None], order: Callable[[Job], float]
@@ -292,8 +287,7 @@ class MemoryStore(MemoryLimits):
         gone = [job.id for job in sorted(old, key=lambda job: (job.created_at, job.id))[: command.limit]]
         for name in gone:
             del self._jobs[name], self._events[name]
-            self._signals.pop(name, None)
-        self._used = {known for known in self._used if known[0] in self._jobs}
+            self._inboxes.pop(name, None)
         self.forget_runs()
         self._evidence = {known: one for known, one in self._evidence.items() if one.job in self._jobs}
         return c.Swept(gone)
@@ -312,6 +306,37 @@ def _own(signal: Signal) -> Signal:
     return msgspec.structs.replace(signal, payload=msgspec.json.decode(msgspec.json.encode(signal.payload)))
 
 
+class _Inbox:
+    """One job's signals: the unused ones by id, oldest first, and the ids of all, to know repeats."""
+
+    def __init__(self) -> None:
+        self._unused: dict[str, Signal] = {}
+        self._known: set[str] = set()
+
+    def oldest(self, keys: Container[str | None], besides: Container[str] = ()) -> Signal | None:
+        fitting = (one for one in self._unused.values() if one.key in keys and one.id not in besides)
+        return next(fitting, None)
+
+    def knows(self, signal: str) -> bool:
+        return signal in self._known
+
+    def count(self) -> int:
+        return len(self._unused)
+
+    def keys(self) -> Collection[str]:
+        return [signal.key for signal in self._unused.values()]
+
+    def unused(self) -> list[Signal]:
+        return list(self._unused.values())
+
+    def keep(self, signal: Signal) -> None:
+        self._known.add(signal.id)
+        self._unused[signal.id] = signal
+
+    def use(self, signal: str) -> None:
+        self._unused.pop(signal, None)
+
+
 def _whole(event: Event, payload: bytes) -> Event:
     return msgspec.structs.replace(event, payload=msgspec.json.decode(payload))
 
@@ -321,6 +346,8 @@ def _times(job: Job, since: float) -> Iterable[float]:
         yield job.due_at
     if job.wait is not None and job.wait.deadline is not None:
         yield job.wait.deadline
+    if job.wake_at is not None:
+        yield job.wake_at
     if job.lease is not None:
         yield job.lease.until
     elif job.ends_by is not None and job.state not in TERMINAL_JOB_STATES:
@@ -332,5 +359,5 @@ def _by_lease(job: Job) -> float:
 
 
 def _by_end(job: Job) -> float:
-    ends = [job.ends_by, job.wait.deadline if job.wait is not None else None]
+    ends = [job.ends_by, job.wait.deadline if job.wait is not None else None, job.wake_at]
     return min((end for end in ends if end is not None), default=float("inf"))

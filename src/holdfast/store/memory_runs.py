@@ -33,7 +33,9 @@ class MemoryRuns:
 
     async def record(self, job: str, number: int) -> RunRecord | None:
         """Read one run's record."""
-        return self._records().get((job, number))
+        row = self._jobs.get(job)
+        kept = row.record() if row is not None and row.run == number else self._past.get((job, number))
+        return with_progress(kept, *self._progress.get((job, number), (None, None))) if kept is not None else None
 
     async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
         """List runs, newest first."""

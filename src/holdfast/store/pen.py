@@ -115,6 +115,8 @@ class Pen:
         job = self.job
         if job.state is not JobState.RUNNING and job.lease is not None:
             self.set(lease=None)
+        if job.state is not JobState.WAITING and job.wake_at is not None:
+            self.set(wake_at=None)
         if job.state in TERMINAL_JOB_STATES and self.decision.events:
             if job.pause:
                 self.set(pause=False)
@@ -131,7 +133,15 @@ class Pen:
         job = self.job
         if job.parent is not None and job.parent_key is not None:
             told = {"state": job.state.value, **{key: last.payload.get(key) for key in ("result", "error", "reason")}}
-            self.decision.follow = (c.SendSignal(job.parent, job.parent_key, told, f"{job.id}.{job.run}"),)
+            self.decision.follow = (
+                c.SendSignal(
+                    job.parent,
+                    job.parent_key,
+                    told,
+                    f"{job.id}.{job.run}",
+                    may_wait=job.state is JobState.COMPLETED,
+                ),
+            )
 
 
 def _told_of(job: Job) -> int:

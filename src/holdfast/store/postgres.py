@@ -325,7 +325,7 @@ class PostgresStore(LooksOn):
                 connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
             connection.execute("COMMIT")
         said = writer.fetchone()
-        seen.remember(transaction.held(), transaction.written, str(said and said[0]))
+        seen.remember(transaction.held(), transaction.rewritten, str(said and said[0]), transaction.read_now)
         return answers, transaction.change
 
     async def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:

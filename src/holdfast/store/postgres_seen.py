@@ -34,13 +34,20 @@ class Seen:
         known, row = self._rows.get(name, ("", None))
         return row if row is not None and known == writer and row.head == head else None
 
-    def remember(self, touched: Mapping[str, Job | None], written: set[str], writer: str) -> None:
-        """Keep what a transaction has made of rows, once it counts; None stands for jobs that are held no more."""
+    def remember(
+        self, touched: Mapping[str, Job | None], written: set[str], writer: str, read: Mapping[str, str] | None = None
+    ) -> None:
+        """Keep what a transaction has made of rows, once it counts; None stands for jobs that are held no more.
+
+        Of rows that were read and not written, `read` has the transactions that wrote them.
+        """
         for name, row in touched.items():
             if row is None:
                 self._rows.pop(name, None)
             elif name in written:
                 self._rows[name] = writer, row
+            elif read and name in read:
+                self._rows[name] = read[name], row
         if len(self._rows) > ROWS_MAX:
             self.forget()
 

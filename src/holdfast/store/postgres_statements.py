@@ -14,7 +14,9 @@ PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are
 _JOB_TYPES = {
     **dict.fromkeys(("priority", "max_attempts", "version", "attempt", "attempts", "run", "exported"), "bigint"),
     **dict.fromkeys(("started", "pause", "claimable"), "boolean"),
-    **dict.fromkeys(("created_at", "deadline", "due_at", "updated_at", "lease_until", "ends_at"), "double precision"),
+    **dict.fromkeys(
+        ("created_at", "deadline", "due_at", "updated_at", "lease_until", "ends_at", "wake_at"), "double precision"
+    ),
 }
 _EVENT_LISTS = ("jobs", "seqs", "types", "payloads", "attempts")
 CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
@@ -49,9 +51,13 @@ class Statements:
             "SELECT j.plugin, j.entry, j.idempotency_key, j.id FROM json_to_recordset(%s) AS x(plugin text, entry text,"
             f" key text) JOIN {schema}.jobs j ON (j.plugin, j.entry, j.idempotency_key) = (x.plugin, x.entry, x.key)"
         )
-        self.signals = (
-            f"SELECT job, id, key, payload::text, at, used FROM {schema}.signals WHERE job = ANY(%s) ORDER BY place"
+        self.unused = f"SELECT job, id, key FROM {schema}.signals WHERE job = ANY(%s) AND NOT used ORDER BY place"
+        self.count_unused = f"SELECT job, count(*) FROM {schema}.signals WHERE job = ANY(%s) AND NOT used GROUP BY job"
+        self.known_signals = (
+            f"SELECT s.job, s.id FROM unnest(%s::text[], %s::text[]) AS x(job, id)"
+            f" JOIN {schema}.signals s ON s.job = x.job AND s.id = x.id"
         )
+        self.read_signal = f"SELECT job, id, key, payload::text, at FROM {schema}.signals WHERE job = %s AND id = %s"
         self.children = (
             f"SELECT parent, id FROM {schema}.jobs WHERE parent = ANY(%s) AND state IN ('queued', 'running', 'waiting')"
         )
@@ -79,10 +85,15 @@ class Statements:
         self.update_jobs = (
             f"UPDATE {schema}.jobs j SET {changes} FROM json_to_recordset(%s) AS x({changing}) WHERE j.id = x.id"
         )
-        self.insert_signal = (
-            f"INSERT INTO {schema}.signals (job, id, key, payload, at, used) VALUES (%s, %s, %s, %s, %s, false)"
+        self.insert_signals = (
+            f"INSERT INTO {schema}.signals (job, id, key, payload, at, used) SELECT x.job, x.id, x.key,"
+            " x.payload::json, %s, false FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[])"
+            " WITH ORDINALITY AS x(job, id, key, payload, place) ORDER BY x.place"
         )
-        self.use_signal = f"UPDATE {schema}.signals SET used = true WHERE job = %s AND id = %s"
+        self.use_signals = (
+            f"UPDATE {schema}.signals s SET used = true FROM unnest(%s::text[], %s::text[]) AS x(job, id)"
+            " WHERE s.job = x.job AND s.id = x.id"
+        )
 
     def _finding(self, schema: str) -> None:
         self.promote = (

@@ -10,8 +10,8 @@ one text, and makes rows of it, so that the cost does not grow with a round trip
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
@@ -25,7 +25,7 @@ from holdfast.store.postgres_schema import Connection
 from holdfast.store.postgres_seen import Seen
 from holdfast.store.postgres_statements import CHANGING, Statements
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
-from holdfast.store.sql_rows import JOB_WRITTEN, card_row, event_of, job_of, job_row
+from holdfast.store.sql_rows import JOB_WRITTEN, card_row, event_of, job_of, job_row, signal_of
 
 __all__ = ["Transaction"]
 
@@ -35,6 +35,7 @@ _COMPLETED, _WAITING = JobEvent.COMPLETED.value, JobEvent.WAITING.value
 _ENDS_BADLY = frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 _ENDS = _ENDS_BADLY | {_COMPLETED}
 _LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # what asks for limits
+T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -59,17 +60,19 @@ class Transaction(PostgresLimits):
         seen: Seen | None = None,
     ) -> None:
         super().__init__(connection, statements)
-        self.written: set[str] = set()  # jobs whose rows are
+        self.rewritten: set[str] = set()  # jobs whose rows are written
+        self.read_now: dict[str, str] = {}  # jobs whose rows were read, and the transaction that wrote them
         self._seen = seen or Seen()
         self._looking_first = looking_first
         self._locks = locks or {}
-        self._inboxes: dict[str, list[tuple[Signal, bool]]] = {}
+        self._asked: dict[tuple[str, str], bool] = {}  # signals that were looked for, and whether they are known
 
     def prepare(self, batch: Sequence[c.Command]) -> None:
         """Lock the rows that the batch names, read their inboxes where they will be asked for, then the time."""
         names = sorted({name for command in batch for name in self._named(command)})
-        signalled = {command.job for command in batch if isinstance(command, c.SendSignal)}
-        signalled |= {command.job for command in batch if isinstance(command, c.Append) and _waits(command)}
+        signals = [(command.job, command.id) for command in batch if isinstance(command, c.SendSignal)]
+        waiting = sorted({command.job for command in batch if isinstance(command, c.Append) and _waits(command)})
+        parents = sorted({parent for command in batch if (parent := _parent_told(command)) is not None})
         fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
         doors = sorted({command.queue for command in batch if isinstance(command, c.Submit) and not command.parent})
         if doors:  # before anything else is locked: who submits to a queue with a depth follows whoever does so, too
@@ -77,16 +80,20 @@ class Transaction(PostgresLimits):
         lock = self._sql.lock_names if self._seen.knows_most(names) else self._sql.lock_rows
         rows = self._connection.execute(lock, (names,)) if names else None
         kept = self._connection.execute(self._sql.keep_places, {"names": names}) if _hands_on(batch) else None
-        inboxes = self._connection.execute(self._sql.signals, (list(signalled),)) if signalled else None
+        known = self._look_for(signals) if signals else None
+        unused = self._connection.execute(self._sql.unused, (waiting,)) if waiting else None
+        counts = self._connection.execute(self._sql.count_unused, (parents,)) if parents else None
         limits = self._connection.execute(self._sql.limits) if any(isinstance(one, _LIMITED) for one in batch) else None
         clock = self._connection.execute(self._sql.clock)
         self._taken_as_new = fresh
         self._stored.update(dict.fromkeys([*names, *fresh]))
         self._kept = frozenset(queue for queue, _ in kept.fetchall()) if kept is not None else self._kept
-        self._inboxes.update({job: [] for job in signalled})
         found = rows.fetchall() if rows is not None else []
         self._have(found if lock is self._sql.lock_rows else self._changed_since(found))
-        self._read_inboxes(inboxes.fetchall() if inboxes is not None else [])
+        found_signals = {(job, name) for job, name in known.fetchall()} if known is not None else set()
+        self._asked = {asked: asked in found_signals for asked in signals}
+        self._have_inboxes(waiting, unused.fetchall() if unused is not None else [])
+        self._have_counts(parents, counts.fetchall() if counts is not None else [])
         self._read_limits(limits.fetchall() if limits is not None else None)
         time = clock.fetchone()
         assert time is not None, "a clock gives one"
@@ -120,14 +127,17 @@ class Transaction(PostgresLimits):
 
     def _changed_since(self, locked: Iterable[tuple[str, str, str]]) -> list[tuple[Any, ...]]:
         """Have the rows at hand that nobody has changed; read the others, which are locked like these."""
-        others = []
+        others = {}
         for name, writer, head in locked:
             row = self._seen.unchanged(name, writer, head)
             if row is None:
-                others.append(name)
+                others[name] = writer
             else:
                 self._stored[name] = self._jobs[name] = row
-        return self._all(self._sql.read_rows, (others,)) if others else []
+        rows = self._all(self._sql.read_rows, (list(others),)) if others else []
+        for row in rows:
+            self.read_now[row[0]] = others[row[0]]
+        return rows
 
     def _have(self, rows: Iterable[tuple[Any, ...]]) -> list[str]:
         names = []
@@ -158,35 +168,58 @@ class Transaction(PostgresLimits):
         asked = _encode([{"plugin": plugin, "entry": entry, "key": key} for plugin, entry, key in keys]).decode()
         return {(plugin, entry, key): name for plugin, entry, key, name in self._all(self._sql.keys, (asked,))}
 
-    def _inbox(self, job: str) -> list[tuple[Signal, bool]]:
-        if job not in self._inboxes:
-            self._inboxes[job] = []
-            self._read_inboxes(self._all(self._sql.signals, ([job],)))
-        return self._inboxes[job]
+    def _look_for(self, signals: list[tuple[str, str]]) -> Any:
+        jobs, names = [job for job, _ in signals], [name for _, name in signals]
+        return self._connection.execute(self._sql.known_signals, (jobs, names))
 
-    def _read_inboxes(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        for job, name, key, payload, at, used in rows:
-            self._inboxes[job].append((Signal(job, name, key, msgspec.json.decode(payload), at), used))
+    def _have_inboxes(self, jobs: list[str], rows: Iterable[tuple[str, str, str]]) -> None:
+        found: dict[str, dict[str, str]] = {job: {} for job in jobs}
+        for job, name, key in rows:
+            found[job][name] = key
+        for job, unused in found.items():
+            self.inbox(job).told(unused)
 
-    def first_signal(self, job: str, key: str, besides: Sequence[str] = ()) -> Signal | None:
-        """Find the oldest unused signal with a key, besides those named."""
-        unused = (signal for signal, used in self._inbox(job) if not used and signal.id not in besides)
-        return next((signal for signal in unused if signal.key == key), None)
+    def _have_counts(self, jobs: list[str], rows: Iterable[tuple[str, int]]) -> None:
+        found = dict(rows)
+        for job in jobs:
+            if job not in self._inboxes:
+                self.inbox(job).told(count=found.get(job, 0))
 
-    def knows_signal(self, job: str, signal: str) -> bool:
-        """Whether a signal's id is known."""
-        return any(known.id == signal for known, _ in self._inbox(job))
+    def unused(self, job: str) -> dict[str, str]:
+        """Read the ids and keys of the unused signals."""
+        return {name: key for _, name, key in self._all(self._sql.unused, ([job],))}
 
-    def keep_signal(self, signal: Signal) -> None:
-        """Put a signal into the inbox."""
-        self._inbox(signal.job).append((signal, False))
-        said = (signal.job, signal.id, signal.key, _encode(signal.payload).decode(), signal.at)
-        self._connection.execute(self._sql.insert_signal, said)
+    def count_unused(self, job: str) -> int:
+        """Count the unused signals."""
+        rows = self._all(self._sql.count_unused, ([job],))
+        return int(rows[0][1]) if rows else 0
 
-    def use_signal(self, signal: Signal) -> None:
-        """Mark a signal as used."""
-        self._inboxes[signal.job] = [(known, used or known.id == signal.id) for known, used in self._inbox(signal.job)]
-        self._connection.execute(self._sql.use_signal, (signal.job, signal.id))
+    def read_signal(self, job: str, signal: str) -> Signal:
+        """Read one signal."""
+        (row,) = self._all(self._sql.read_signal, (job, signal))
+        return signal_of(row)
+
+    def knows(self, job: str, signal: str) -> bool:
+        """Whether a signal's id is known.
+
+        The end of a child is told once, under an id of its own. It is not looked for unless that has failed: then a
+        signal with this id was sent by hand.
+        """
+        if self._follows and not self._looking_first:
+            return False
+        if (job, signal) not in self._asked:
+            self._asked[job, signal] = bool(self._look_for([(job, signal)]).fetchall())
+        return self._asked[job, signal]
+
+    def write_signals(self, kept: list[Signal], used: list[Signal]) -> None:
+        """Write signals with few statements, in the order in which they came."""
+        rows = [(one.job, one.id, one.key, _encode(one.payload).decode()) for one in kept]
+        for portion in _portions(rows, lambda row: len(row[-1])):
+            columns = map(list, zip(*portion, strict=True))
+            self._connection.execute(self._sql.insert_signals, (self.now, *columns))
+        if used:
+            names = [signal.job for signal in used], [signal.id for signal in used]
+            self._connection.execute(self._sql.use_signals, names)
 
     def find_children(self, parents: list[str]) -> dict[str, list[str]]:
         """Find the children that have not ended."""
@@ -268,10 +301,10 @@ class Transaction(PostgresLimits):
 
     def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Write rows, all of a kind with one statement; nobody waits for them but the end of the transaction."""
-        self.written.update(job.id for jobs in (new, grown, changed) for job in jobs)
+        self.rewritten.update(job.id for jobs in (new, grown, changed) for job in jobs)
         if new:
             self._connection.execute(self._sql.insert_jobs, (self._rows(new),))
-        for portion in _portions(sealed):
+        for portion in _portions(sealed, lambda one: len(one[1])):
             self._connection.execute(self._sql.insert_events, _events(portion))
         if grown:
             rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
@@ -312,20 +345,24 @@ def _ends(command: c.Append) -> bool:
     return any(kind in _ENDS for kind, _ in command.events)
 
 
+def _parent_told(command: c.Command) -> str | None:
+    return command.parent if isinstance(command, c.Append) and command.parent is not None and _ends(command) else None
+
+
 def _waits(command: c.Append) -> bool:
     return any(kind == _WAITING for kind, _ in command.events)
 
 
-def _portions(sealed: list[Sealed]) -> Iterator[list[Sealed]]:
-    """Events in portions that one statement can take, in order."""
+def _portions(values: list[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Values in portions that one statement can take, in order."""
     size = first = 0
-    for place, (_, payload) in enumerate(sealed):
-        if size + len(payload) > PORTION_BYTES and place > first:
-            yield sealed[first:place]
+    for place, value in enumerate(values):
+        if size + size_of(value) > PORTION_BYTES and place > first:
+            yield values[first:place]
             size, first = 0, place
-        size += len(payload)
-    if sealed:
-        yield sealed[first:]
+        size += size_of(value)
+    if values:
+        yield values[first:]
 
 
 def _events(sealed: list[Sealed]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Fixed at creation: `id`, `plugin`, `entry`, `queue`, `priority`, `created_at`, `deadline`, `max_attempts`,
     `idempotency_key`, `fingerprint`, `parent`, `parent_key`, `trace_id`, `attributes`, `group`. Made from the stream:
-    everything else but the lease, `pause` and `exported`, which are about now and not about what happened.
+    everything else but the lease, `pause`, `exported` and `wake_at`, which are about now and not about what happened.
     """
 
     id: str
@@ -161,6 +161,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lease: Lease | None = None
     pause: bool = False
     exported: int = 0  # how many exports its newest run has
+    wake_at: float | None = None  # when a wait is completed by signals that are already in the inbox
 
     @property
     def ends_by(self) -> float | None:
@@ -277,6 +278,7 @@ def rebuilt(job: Job, events: Iterable[Event]) -> Job:
         lease=job.lease,
         pause=job.pause,
         exported=job.exported,
+        wake_at=job.wake_at,
     )
     course = Course()
     for event in events:

@@ -33,7 +33,7 @@ _JOB_NAMES = [
     *("id", "plugin", "entry", "queue", "priority", "created_at", "deadline", "max_attempts", "idempotency_key"),
     *("fingerprint", "parent", "parent_key", "facts", "group_name", "version", "head", "state", "attempt"),
     *("attempts", "run", "started", "due_at", "wait", "cancel", "updated_at", "course", "lease_worker", "lease_until"),
-    *("pause", "exported"),
+    *("pause", "exported", "wake_at"),
 ]
 JOB_COLUMNS = ", ".join(_JOB_NAMES)
 JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at", "status"]
@@ -103,6 +103,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
         until,
         job.pause,
         job.exported,
+        job.wake_at,
         claimable,
         ends_at(job),
         job.course.status.value,
@@ -112,7 +113,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
 def job_of(row: tuple[Any, ...]) -> Job:
     """Read a job back."""
     fixed, (version, head, state, attempt, attempts, run, started, due_at, *now) = row[:_FIXED], row[_FIXED:]
-    wait, cancel, updated_at, course, worker, until, pause, exported = now
+    wait, cancel, updated_at, course, worker, until, pause, exported, wake_at = now
     name, plugin, entry, queue, priority, created_at, deadline, max_attempts, key, fingerprint, *family = fixed
     parent, parent_key, facts, group = family
     return Job(
@@ -145,6 +146,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         lease=Lease(worker, until) if worker is not None else None,
         pause=bool(pause),
         exported=exported,
+        wake_at=wake_at,
     )
 
 
@@ -212,5 +214,5 @@ def ends_at(job: Job) -> float | None:
     """When time ends the job or its wait, while nobody holds it; None is never."""
     if job.state in TERMINAL_JOB_STATES or job.lease is not None:
         return None
-    ends = (job.ends_by, job.wait.deadline if job.wait is not None else None)
+    ends = (job.ends_by, job.wait.deadline if job.wait is not None else None, job.wake_at)
     return min((end for end in ends if end is not None), default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -63,10 +63,7 @@ _INSERT_SIGNAL = (
     "INSERT INTO signals (job, id, key, payload, at, place, used) VALUES"
     " (?1, ?2, ?3, ?4, ?5, (SELECT coalesce(max(place), 0) + 1 FROM signals WHERE job = ?1), 0)"
 )
-_FIRST_SIGNAL = (
-    "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND key = ? AND used = 0"
-    " AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY place LIMIT 1"
-)
+_UNUSED = "SELECT id, key FROM signals INDEXED BY signals_unused WHERE job = ? AND used = 0 ORDER BY place"
 _INSERT_EVIDENCE = (
     "INSERT INTO evidence (job, node, attempt, number, result, error, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT DO NOTHING RETURNING 1"
@@ -125,25 +122,33 @@ class Transaction(SqliteLimits):
         found = ((key, self._connection.execute(sql, key).fetchone()) for key in keys)
         return {key: row[0] for key, row in found if row is not None}
 
-    def first_signal(self, job: str, key: str, besides: Sequence[str] = ()) -> Signal | None:
-        """Find the oldest unused signal with a key, besides those named."""
-        others = msgspec.json.encode(besides).decode()
-        row = self._connection.execute(_FIRST_SIGNAL, (job, key, others)).fetchone()
-        return signal_of(row) if row else None
+    def unused(self, job: str) -> dict[str, str]:
+        """Read the ids and keys of the unused signals."""
+        return dict(self._connection.execute(_UNUSED, (job,)))
 
-    def knows_signal(self, job: str, signal: str) -> bool:
+    def count_unused(self, job: str) -> int:
+        """Count the unused signals."""
+        row = self._connection.execute("SELECT count(*) FROM signals WHERE job = ? AND used = 0", (job,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def read_signal(self, job: str, signal: str) -> Signal:
+        """Read one signal."""
+        sql = "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND id = ?"
+        row = self._connection.execute(sql, (job, signal)).fetchone()
+        assert row is not None, "it was found just now"
+        return signal_of(row)
+
+    def knows(self, job: str, signal: str) -> bool:
         """Whether a signal's id is known."""
         sql = "SELECT 1 FROM signals WHERE job = ? AND id = ?"
         return self._connection.execute(sql, (job, signal)).fetchone() is not None
 
-    def keep_signal(self, signal: Signal) -> None:
-        """Put a signal into the inbox."""
-        said = (signal.job, signal.id, signal.key, signal_payload(signal), signal.at)
-        self._connection.execute(_INSERT_SIGNAL, said)
-
-    def use_signal(self, signal: Signal) -> None:
-        """Mark a signal as used."""
-        self._connection.execute("UPDATE signals SET used = 1 WHERE job = ? AND id = ?", (signal.job, signal.id))
+    def write_signals(self, kept: list[Signal], used: list[Signal]) -> None:
+        """Write signals one by one: their places follow one another."""
+        said = [(one.job, one.id, one.key, signal_payload(one), one.at) for one in kept]
+        self._connection.executemany(_INSERT_SIGNAL, said)
+        names = [(signal.job, signal.id) for signal in used]
+        self._connection.executemany("UPDATE signals SET used = 1 WHERE job = ? AND id = ?", names)
 
     def find_children(self, parents: list[str]) -> dict[str, list[str]]:
         """Find the children that have not ended."""

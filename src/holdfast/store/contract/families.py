@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.errors import StaleAttempt, UnknownJob
 from holdfast.machines import JobState
 from holdfast.store.commands import Bury, Cancel, Expire, KeepEvidence, Leave, Reclaim, Report, Submit
@@ -85,7 +87,7 @@ async def a_child_is_started_only_under_an_attempt_that_holds_its_parent(lab: La
     held = await lab.running("parent")
 
     def child(name: str, attempt: int) -> Submit:
-        family = {"parent": "parent", "parent_key": name, "parent_attempt": attempt}
+        family: dict[str, Any] = {"parent": "parent", "parent_key": name, "parent_attempt": attempt}
         return Submit(job=name, plugin="shop", entry="checkout", args={}, **family)
 
     await lab.do(child("first", held.attempt))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from holdfast.errors import UnknownJob
 from holdfast.machines import JobState
-from holdfast.store.commands import Expire, Kept, SendSignal
+from holdfast.machines.snapshot import CHILD_KEY
+from holdfast.store.commands import Append, Cancel, Expire, Kept, Purge, SendSignal
 from holdfast.store.contract.lab import Lab, clause
+from holdfast.store.decide import WAKE_SECONDS_MAX, WAKE_SECONDS_PER_CHILD
+from holdfast.store.rows import Job
 
 
 @clause
@@ -101,3 +104,145 @@ async def the_end_of_a_child_is_signalled_to_its_parent(lab: Lab) -> None:
     assert row.state is JobState.QUEUED
     told = (await lab.store.events("parent"))[-1].payload["payload"]
     assert (told["state"], told["result"]) == ("completed", 42)
+
+
+def _place(number: int) -> dict[str, str]:
+    return {"node": f"n{number}", "correlation_key": f"{CHILD_KEY}{number}"}
+
+
+async def _fan_out(lab: Lab, children: int, **wait: object) -> dict[str, Job]:
+    """A parent that waits for several children, which run."""
+    held = await lab.running("parent")
+    for number in range(children):
+        await lab.submit(f"c{number}", parent="parent", parent_key=f"{CHILD_KEY}{number}")
+    also = [_place(number) for number in range(1, children)]
+    await lab.append(held, ("job_waiting", {**_place(0), "wait_type": "child", "also": also, **wait}))
+    return {one.job.id: one.job for one in await lab.claim(children, worker="w2")}
+
+
+async def _end(lab: Lab, child: Job, kind: str = "job_completed", result: object = None) -> None:
+    said = {"result": result} if kind == "job_completed" else {"reason": "error"}
+    await lab.do(Append(child.id, child.attempt, ((kind, said),), parent="parent"))
+
+
+@clause
+async def the_results_of_several_children_wake_their_parent_once(lab: Lab) -> None:
+    children = await _fan_out(lab, 4)
+    begun = lab.clock.now()
+    await _end(lab, children["c2"], result="c2")
+    await _end(lab, children["c1"], result="c1")
+    row = await lab.job("parent")
+    assert (row.state, row.wake_at) == (JobState.WAITING, begun + 4 * WAKE_SECONDS_PER_CHILD)
+    assert await lab.store.next_due() == row.wake_at
+    assert (await lab.do(Expire())).jobs == []
+    lab.clock.move(4 * WAKE_SECONDS_PER_CHILD)
+    assert await lab.store.stirs()
+    assert (await lab.do(Expire())).jobs == ["parent"]
+    row = await lab.job("parent")
+    assert (row.state, row.wake_at) == (JobState.QUEUED, None)
+    last = (await lab.store.events("parent"))[-1].payload
+    assert (last["node"], last["payload"]["result"]) == ("n2", "c2"), "the first that came"
+    assert [signal.payload["result"] for signal in await lab.store.inbox("parent")] == ["c1"]
+
+
+@clause
+async def the_last_result_of_several_children_wakes_their_parent_at_once(lab: Lab) -> None:
+    children = await _fan_out(lab, 3, deadline=lab.clock.now() + 60)
+    await lab.do(SendSignal("parent", "early", None, "s1"))
+    await lab.do(SendSignal("parent", "early", None, "s2"))
+    await _end(lab, children["c0"])
+    await _end(lab, children["c1"])
+    assert (await lab.job("parent")).state is JobState.WAITING, "signals for no place do not count as results"
+    await _end(lab, children["c2"])
+    row = await lab.job("parent")
+    assert (row.state, row.wake_at) == (JobState.QUEUED, None)
+    assert {signal.key for signal in await lab.store.inbox("parent")} == {"early", f"{CHILD_KEY}0", f"{CHILD_KEY}1"}
+
+
+@clause
+async def results_in_one_batch_wake_their_parent_with_the_last(lab: Lab) -> None:
+    children = await _fan_out(lab, 3)
+    ends = [Append(one.id, one.attempt, (("job_completed", {}),), parent="parent") for one in children.values()]
+    await lab.store.commit(ends[:2])
+    assert (await lab.job("parent")).state is JobState.WAITING
+    await lab.store.commit(ends[2:])
+    assert (await lab.job("parent")).state is JobState.QUEUED
+    assert len(await lab.store.inbox("parent")) == 2
+
+
+@clause
+async def a_result_after_a_long_wait_wakes_the_parent_at_once(lab: Lab) -> None:
+    children = await _fan_out(lab, 3)
+    lab.clock.move(WAKE_SECONDS_MAX)
+    await _end(lab, children["c1"])
+    assert (await lab.job("parent")).state is JobState.QUEUED
+
+
+@clause
+async def everything_but_a_result_wakes_a_parent_at_once_and_loses_no_result(lab: Lab) -> None:
+    async def cancelled(children: dict[str, Job]) -> None:
+        await lab.do(Cancel("c1", None))
+        await _end(lab, children["c1"], "job_cancelled")
+
+    async def failed(children: dict[str, Job]) -> None:
+        await _end(lab, children["c1"], "job_failed")
+
+    async def signalled(children: dict[str, Job]) -> None:
+        del children
+        await lab.do(SendSignal("parent", "go", None, "s"))
+
+    for happens in (cancelled, failed, signalled):
+        children = await _fan_out(lab, 4, also=[*map(_place, range(1, 4)), {"node": "s", "correlation_key": "go"}])
+        await _end(lab, children["c0"])
+        assert (await lab.job("parent")).wake_at is not None
+        await happens(children)
+        row = await lab.job("parent")
+        assert (row.state, row.wake_at) == (JobState.QUEUED, None), happens.__name__
+        assert [signal.key for signal in await lab.store.inbox("parent")] == [f"{CHILD_KEY}0"]
+        (again,) = await lab.claim()
+        answer = await lab.append(again.job, ("job_waiting", {**_place(0), "wait_type": "child", "also": [_place(3)]}))
+        assert answer.state is JobState.QUEUED, "a result that is in the inbox completes the next wait at once"
+        await _forget(lab)
+
+
+async def _forget(lab: Lab) -> None:
+    """Cancel everything and remove it."""
+    await lab.do(Cancel("parent", None))
+    for name in ("c0", "c1", "c2", "c3"):
+        row = await lab.job(name)
+        if row.state is JobState.RUNNING:
+            await lab.append(row, ("job_cancelled", {}))
+    await lab.do(Purge(lab.clock.now()))
+    await lab.do(Purge(lab.clock.now()))
+    assert await lab.store.jobs() == []
+
+
+@clause
+async def a_deadline_ends_a_parent_that_is_about_to_be_woken(lab: Lab) -> None:
+    held = await lab.running("parent", deadline=lab.clock.now() + 0.001)
+    for number in range(3):
+        await lab.submit(f"c{number}", parent="parent", parent_key=f"{CHILD_KEY}{number}")
+    also = [_place(number) for number in range(1, 3)]
+    await lab.append(held, ("job_waiting", {**_place(0), "wait_type": "child", "also": also}))
+    (child,) = await lab.claim(1, worker="w2")
+    await _end(lab, child.job)
+    assert await lab.store.next_due() == lab.clock.now() + 0.001
+    lab.clock.move(1)
+    assert (await lab.do(Expire())).jobs == ["parent"]
+    row = await lab.job("parent")
+    assert (row.state, row.wake_at) == (JobState.FAILED, None)
+
+
+@clause
+async def a_parent_that_no_result_is_for_is_not_woken(lab: Lab) -> None:
+    children = await _fan_out(lab, 3)
+    await _end(lab, children["c0"])
+    (kept,) = await lab.store.inbox("parent")
+    lab.clock.move(1)
+    await lab.do(Expire())
+    (again,) = await lab.claim()
+    await lab.append(again.job, ("job_waiting", {**_place(1), "wait_type": "child", "also": [_place(2)]}))
+    assert await lab.do(SendSignal("parent", kept.key, kept.payload, kept.id, may_wait=True)) == Kept("repeat")
+    assert await lab.do(SendSignal("parent", f"{CHILD_KEY}0", None, "another", may_wait=True)) == Kept("kept")
+    row = await lab.job("parent")
+    assert (row.state, row.wake_at) == (JobState.WAITING, None)
