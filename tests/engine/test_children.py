@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Limits, RunFailed, sleep, wait_for
+from holdfast import App, Limits, RunFailed, gather, sleep, wait_for
 from holdfast.store import Bury, Cancel, Command, Reclaim, Store, Submit
 from support.faults import closing, store_of
 from support.stories import drain, play, quick
@@ -106,6 +106,51 @@ def test_a_child_is_of_its_parents_group_unless_it_says_another(app: App) -> Non
     play(story())
 
 
+def test_many_children_run_their_parent_a_few_times(app: App) -> None:
+    count = 200
+
+    @app.job
+    async def child(n: int) -> int:
+        await asyncio.sleep(0.3 * n / count)  # their ends are spread over many transactions
+        return n
+
+    @app.job
+    async def parent() -> int:
+        return sum(await gather(*[child(n) for n in range(count)]))
+
+    async def story() -> None:
+        handle = await app.astart(parent)
+        await drain(app)
+        assert await handle.aresult(timeout=60) == sum(range(count))
+        stream = await app.store().events(handle.id)
+        assert sum(event.type == "job_running" for event in stream) <= 15
+        assert await app.averify() == {}
+
+    play(story())
+
+
+def test_the_failure_of_one_of_many_children_does_not_wait_for_the_others(app: App) -> None:
+    @app.job
+    async def child(n: int) -> int:
+        if n == 1:
+            raise ValueError("broken")
+        await wait_for("go" if n else "never")
+        return n
+
+    @app.job
+    async def parent() -> None:
+        await asyncio.gather(*[child(n) for n in range(20)])
+
+    async def story() -> None:
+        handle = await app.astart(parent)
+        await drain(app)
+        with pytest.raises(RunFailed, match="broken"):
+            await handle.aresult(timeout=60)
+        assert {run.status for run in await app.alist()} == {"failed", "canceled"}
+
+    play(story())
+
+
 class HeldBack:
     """A store to which the start of a child comes late: something else happens to its parent before."""
 
@@ -143,7 +188,7 @@ def test_the_late_start_of_a_child_whose_parent_was_taken_away_writes_nothing(
 
         store = HeldBack(inner, take_away)
         app = App("shop", config=quick("memory:"))
-        app._opened = store  # type: ignore[assignment]
+        app._opened = store
 
         @app.tool
         async def act() -> None:

@@ -172,7 +172,7 @@ class Attempt(Ledger, Producer, Spending, Values):
             if self.goes_on() and not self.under_way and self.code.idle:
                 self._stuck()
             return
-        if self.waits.busy or not self.code.idle:
+        if self.waits.busy or not self.code.idle or self.waits.has_many_new():
             self.waits.look_for_new()
             return
         intent = self.waits.intent()

@@ -26,6 +26,7 @@ from holdfast.engine.replay import CutOff, Ended, Failure, Outcome
 from holdfast.errors import HoldfastError, IdempotencyConflict, StepFailed
 from holdfast.ids import new_id
 from holdfast.machines import HistoryEvent
+from holdfast.machines.snapshot import CHILD_KEY
 from holdfast.store import Submit, Submitted
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Children:
         attempt = self._attempt
         name = f"job.{job.name}"
         node = attempt.replay.node(name, plain, job.chosen.key)
-        key = f"holdfast:child:{node}{self._run}"
+        key = f"{CHILD_KEY}{node}{self._run}"
         begin = partial(self._begin, partial(self._start_child, job, plain, key), key)
         return outcome_of(job, node, await attempt.code.outcome(node, name, begin, plain))
 
@@ -76,6 +77,9 @@ class Children:
     def _begin(self, act: Callable[[str], Coroutine[Any, Any, Any]], key: str | None, pending: Pending) -> None:
         """Do it; then, for a child, wait for its end."""
         attempt = self._attempt
+        if key is not None and key in attempt.replay.waited_for:  # it was started, or the job would not have waited
+            attempt.waits.begin(pending, key, "child")
+            return
         attempt.waits.busy += 1
         context = contextvars.copy_context()  # that of the engine
         context.run(conductor.set, None)

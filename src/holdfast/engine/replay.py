@@ -95,6 +95,7 @@ class Replay:
         self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
         self.completed_waits: dict[str, dict[str, Any]] = {}
         self.values: dict[str, Any] = {}
+        self.waited_for: set[str] = set()  # keys of all waits: the job was suspended there, so its children are started
         self.tries: defaultdict[str, int] = defaultdict(int)
         self.failed_tries: defaultdict[str, int] = defaultdict(int)
         self.postponed: defaultdict[str, int] = defaultdict(int)  # node → times it was asked to come back later
@@ -171,6 +172,9 @@ class Replay:
             self._read_call(event, event.payload, event.payload.get("node") or "")
         elif event.type == JobEvent.WAIT_COMPLETED:
             self._complete(event.payload)
+        elif event.type == JobEvent.WAITING:
+            places = [event.payload, *(event.payload.get("also") or ())]
+            self.waited_for.update(place.get("correlation_key") or "" for place in places)
         elif event.type == JobEvent.REQUEUED:
             retried = event.payload.get("reason") == "retry"
             self.failures = 0 if event.payload.get("actor") else self.failures + retried

@@ -182,7 +182,12 @@ class Waits:
         if self._unlooked:
             self.look()
 
+    def has_many_new(self) -> bool:
+        """Whether signals for several places may be in the inbox: the store would end one wait, and wake the job."""
+        return len(self._unlooked) > 1
+
     async def _look(self) -> None:
+        self.busy += 1  # or the job could be suspended with its signals in the inbox
         try:
             while self._again and self._attempt.goes_on():
                 self._again = False
@@ -196,6 +201,8 @@ class Waits:
             pass  # the journal will notice, too; a signal in the inbox is not lost
         finally:
             self._looking = None
+            self.busy -= 1
+            self._attempt.loop.call_soon(self._attempt.code.turn)
 
     def _offer(self, signal: Signal) -> None:
         if signal.id in self._taken or not self._attempt.goes_on():
