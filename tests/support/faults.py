@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Command, Renew, Report, Store
@@ -14,6 +14,8 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore
 from support.postgres import fresh_schema, server
+
+T = TypeVar("T")
 
 
 class FaultyStore:
@@ -97,8 +99,8 @@ def store_of(backend: str, path: Path) -> Store:
             return PostgresStore(server().url, fresh_schema())
 
 
-async def closing(store: Store, story: Coroutine[Any, Any, None]) -> None:
+async def closing(store: Store, story: Coroutine[Any, Any, T]) -> T:
     try:
-        await story
+        return await story
     finally:
         await store.close()
