@@ -79,8 +79,8 @@ async def settle(app: App) -> None:
 async def survive(inner: Store, faulty: FaultyStore, effects: EffectStore | None, failing: EffectStore | None) -> bool:
     """Run the story with one fault, in the store or in the effect store; then again without, as a new process would.
 
-    Returns whether the first process came to the end of the story. Without a fault it may not: its leases are short, and
-    on a busy machine one of them may end. Then a tool is in doubt, and the story stops there.
+    Returns whether the first process came to the end of the story. Without a fault it may not: its leases are short,
+    and on a busy machine one of them may end. Then a tool is in doubt, and the story stops there.
     """
     witness: list[str] = []
     app = shop(faulty, witness, failing)

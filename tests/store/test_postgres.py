@@ -7,19 +7,21 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
-from holdfast import App, StoreUnavailable, wait_for
+from holdfast import App, InvalidArguments, StoreUnavailable, wait_for
 from holdfast.machines import JobState
 from holdfast.store import (
     Append,
     Bury,
     Command,
     Report,
+    SendSignal,
 )
 from holdfast.store import postgres as backend
 from holdfast.store.postgres import PostgresStore
@@ -114,7 +116,7 @@ def test_a_server_that_falls_silent_is_given_up_unless_the_url_says_otherwise() 
         assert store._write_connection is not None
         return str(store._write_connection.info.get_parameters()["tcp_user_timeout"])
 
-    assert with_store(silence) == "15000"
+    assert with_store(silence) == "10000"
 
     async def said() -> str:
         store = PostgresStore(f"{server().url}?tcp_user_timeout=99000", fresh_schema())
@@ -323,7 +325,7 @@ def holders(schema: str, worker: str) -> list[int]:
 
 
 async def alive(schema: str, worker: str) -> bool:
-    return len(holders(schema, worker)) == 1
+    return bool(holders(schema, worker))
 
 
 def test_a_worker_that_takes_its_lock_again_in_time_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +337,8 @@ def test_a_worker_that_takes_its_lock_again_in_time_is_not_dead(monkeypatch: pyt
         store.attend("w")
         store.commit_blocking([Report(card("w"))])
         await until(lambda: alive(schema, "w"))
-        end(*holders(schema, "w"))
+        for pid in holders(schema, "w"):
+            end(pid)
         while not await alive(schema, "w"):
             assert await other.dead() == []
         assert await other.dead() == []
@@ -343,6 +346,84 @@ def test_a_worker_that_takes_its_lock_again_in_time_is_not_dead(monkeypatch: pyt
         await other.close()
 
     with_store(story, schema)
+
+
+def test_a_worker_that_only_lost_the_connection_it_listens_on_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot make that connection again: there are no more for its role. Its heartbeat has one (L10)."""
+    monkeypatch.setattr(backend, "PATIENCE_SECONDS", 0.05)
+    schema = fresh_schema()
+    asked_for = f"CREATE ROLE r{schema} LOGIN; GRANT CREATE ON DATABASE postgres TO r{schema}"
+    url = server().url.replace("postgres@", f"r{schema}@")
+
+    async def story() -> None:
+        with psycopg.connect(server().url, autocommit=True) as owner:
+            owner.execute(asked_for.encode())
+        store, other = PostgresStore(url, schema), PostgresStore(server().url, schema)
+        store.attend("w")
+        store.commit_blocking([Report(card("w"))])
+        await until(lambda: alive(schema, "w"))
+        store.commit_blocking([Report(card("w"))])
+        with psycopg.connect(server().url, autocommit=True) as owner:
+            owner.execute(f"ALTER ROLE r{schema} CONNECTION LIMIT 0".encode())
+        assert store._write_connection is not None
+        listening = set(holders(schema, "w")) - {store._write_connection.info.backend_pid}
+        assert len(listening) == 1
+        for pid in listening:
+            end(pid)
+        until_then = time.monotonic() + 20 * backend.PATIENCE_SECONDS
+        while time.monotonic() < until_then:
+            assert await other.dead() == []
+        await store.close()
+
+        async def dead() -> bool:
+            return await other.dead() == ["w"]
+
+        await until(dead)
+        await other.close()
+
+    play(story())
+
+
+def test_a_report_shows_that_a_worker_lives_that_has_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "PATIENCE_SECONDS", 0.5)
+    schema = fresh_schema()
+
+    async def story(store: PostgresStore) -> None:
+        other = PostgresStore(server().url, schema)
+        store.attend("w")
+        store.commit_blocking([Report(card("w"))])
+        await until(lambda: alive(schema, "w"))
+        await store.close()
+        until_then = time.monotonic() + 3 * backend.PATIENCE_SECONDS
+        while time.monotonic() < until_then:
+            await other.commit([Report(card("w"))])
+            assert await other.dead() == []
+
+        async def dead() -> bool:
+            return await other.dead() == ["w"]
+
+        await until(dead)
+        await other.close()
+
+    async def run() -> None:
+        await story(PostgresStore(server().url, schema))
+
+    play(run())
+
+
+def test_a_refused_statement_is_not_logged_by_the_driver(caplog: pytest.LogCaptureFixture) -> None:
+    """A key that another transaction has created refuses the pipeline; the batch is carried out again, silently."""
+
+    async def story(store: PostgresStore) -> None:
+        await store.commit([submit("a")])
+        (answer,) = await store.commit([submit("a")])
+        assert answer.existing
+        bad = SendSignal("a", "\0", None, "s")
+        (refusal,) = await store.commit([bad])
+        assert isinstance(refusal, InvalidArguments)
+
+    with_store(story)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("psycopg")] == []
 
 
 def test_a_worker_that_was_buried_alive_is_seen_again_and_its_death_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

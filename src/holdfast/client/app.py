@@ -406,7 +406,8 @@ class App(Planning, StoreLimits, StoreGates, Forking):
     def _store(self) -> Store:
         with self._opening:
             if self._opened is None:
-                self._opened = open_store(self.url, self.config.poll_seconds, self.config.busy_seconds)
+                config = self.config
+                self._opened = open_store(self.url, config.poll_seconds, config.busy_seconds, config.lease_seconds)
             return self._opened
 
     def _journal(self) -> Journal:

@@ -16,8 +16,10 @@ __all__ = ["is_postgres", "open_effects", "open_store", "postgres_place"]
 _OURS = frozenset({"migrate", "schema"})  # what a URL says to us and not to the driver
 
 
-def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0) -> Store:
-    """Open a store; `poll_seconds` and `busy_seconds` are those of `Config`.
+def open_store(
+    url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0, lease_seconds: float = 15.0
+) -> Store:
+    """Open a store; `poll_seconds`, `busy_seconds` and `lease_seconds` are those of `Config`.
 
     Raises:
         InvalidSetting: a URL that names no backend.
@@ -30,7 +32,7 @@ def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0)
 
         return SqliteStore(url.removeprefix("sqlite:///"), poll_seconds=poll_seconds, busy_seconds=busy_seconds)
     if is_postgres(url):
-        return _open_postgres(url)
+        return _open_postgres(url, lease_seconds)
     raise InvalidSetting(
         "url", url, "it names no store: use sqlite:///path/to/jobs.db, postgresql://…, or memory: for tests"
     )
@@ -50,14 +52,20 @@ def postgres_place(url: str) -> tuple[str, dict[str, str]]:
     return urlunsplit(parts._replace(query=others)), ours
 
 
-def _open_postgres(url: str) -> Store:
+def _open_postgres(url: str, lease_seconds: float) -> Store:
     try:
         from holdfast.store.postgres import PostgresStore  # noqa: PLC0415 - a backend is imported when it is used
     except ImportError as error:
         raise InvalidSetting("url", url, "PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
     place, ours = postgres_place(url)
     try:
-        return PostgresStore(place, ours.get("schema", "holdfast"), migrating=_yes(ours.get("migrate", "yes")))
+        return PostgresStore(
+            place,
+            ours.get("schema", "holdfast"),
+            migrating=_yes(ours.get("migrate", "yes")),
+            # Well before a lease ends; but no shorter than a busy server may take, and no longer than people wait.
+            silence_seconds=min(max(2.0, lease_seconds * 2 / 3), 30.0),
+        )
     except ValueError as error:
         raise InvalidSetting("url", url, str(error)) from error
 

@@ -10,7 +10,9 @@ What can go wrong, and what happens then:
 - The server is away, or ends a connection while a commit is under way: `StoreUnavailable`; nobody knows whether it
   counts. The next call connects again. A connection that ends before that costs nobody anything: what was not committed
   is carried out again on a new one.
-- The server's host vanishes without a word: the driver's own timers end the connection after `SILENCE_SECONDS`.
+- The server's host vanishes, or a proxy swallows everything: every call is given up after `silence_seconds`, and its
+  connection with it (`holdfast.store.postgres_watch`). The server ends what was left of the transaction after the same
+  time, so that its locks do not stand in the way of others.
 - Two transactions stand in each other's way (a deadlock, a key that both create): the batch is carried out again, a
   little later each time.
 - A value that the database cannot hold (a name with a NUL, or too long for an index) fails its batch: it is carried out
@@ -51,13 +53,21 @@ from holdfast.store.looking import (
     past_of,
     record_of_newest,
 )
-from holdfast.store.postgres_connections import connect, in_a_line, leave
+from holdfast.store.postgres_connections import (
+    SILENCE_SECONDS,
+    connect,
+    in_a_line,
+    is_a_session,
+    leaving,
+    pipelined,
+)
 from holdfast.store.postgres_limits import LooksOn
-from holdfast.store.postgres_listener import Listener
+from holdfast.store.postgres_listener import Listener, lock_key
 from holdfast.store.postgres_schema import Connection, migrate, quoted, require
 from holdfast.store.postgres_seen import Seen
 from holdfast.store.postgres_statements import Statements
 from holdfast.store.postgres_transaction import Transaction
+from holdfast.store.postgres_watch import Silent, Watch
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
 
@@ -68,6 +78,7 @@ T = TypeVar("T")
 TRIES = 6  # of a batch that stands in somebody's way, before it is given up
 GIVING_WAY_SECONDS = 0.01  # longest pause before the second of these tries; doubled for each one after it
 FLOOR_SECONDS = 1.0
+PURGE_SECONDS = 300.0  # that a purge may take
 PATIENCE_SECONDS = 0.6  # how long a session lock may be missing before its worker is taken to be dead
 
 _IN_THE_WAY = (
@@ -87,12 +98,21 @@ class PostgresStore(LooksOn):
         schema: where the tables are.
         migrating: whether the schema is brought up to date when the store is opened; else it must be so already, which
             is all that a role without the right to create anything can do.
+        silence_seconds: how long a call may take before it is given up.
     """
 
     floor_seconds: float | None = FLOOR_SECONDS
 
-    def __init__(self, url: str, schema: str = "holdfast", *, migrating: bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        schema: str = "holdfast",
+        *,
+        migrating: bool = True,
+        silence_seconds: float = SILENCE_SECONDS,
+    ) -> None:
         self._url = url
+        self._watch = Watch(silence_seconds)
         self._schema = quoted(schema)
         self._sql = Statements(self._schema)
         self._ask = Questions("%s", f"{self._schema}.")
@@ -101,9 +121,11 @@ class PostgresStore(LooksOn):
         self._read_connection: Connection | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
-        self._listener = Listener(self._connect, self._schema, self._tell)
+        self._listener = Listener(self._connect, self._schema, self._tell, self._watch)
         self._seen = Seen()
-        self._suspects: dict[str, float] = {}  # workers whose session lock is missing, and since when
+        self._suspects: dict[str, tuple[float, float]] = {}  # workers whose lock is missing: last seen, and since when
+        self._locked: set[str] = set()  # workers whose session lock the connection that writes has
+        self._is_a_session: bool | None = None  # whether that connection may hold locks; None is not known
         self._committing = False  # whether COMMIT was sent and not answered yet
         self._closing = threading.Lock()
         try:
@@ -121,7 +143,14 @@ class PostgresStore(LooksOn):
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands from a thread of one's own."""
-        answers = self._writer.submit(self._commit, batch).result()
+        asked = self._writer.submit(self._commit, batch)
+        try:
+            answers = asked.result(2 * self._watch.seconds)  # one call that is under way, and then this one
+        except TimeoutError as error:
+            if asked.done():
+                raise
+            asked.cancel()
+            raise StoreUnavailable(_silence(self._watch.seconds)) from error
         self._listener.wake()  # a worker that has just reported is to have its lock on its card
         return answers
 
@@ -245,17 +274,21 @@ class PostgresStore(LooksOn):
     async def dead(self) -> list[str]:
         """Find workers whose session lock is missing for a while: their process, or its host, is gone.
 
-        A while, because a worker that only lost the connection takes its lock again. Whoever finds one missing is told
-        to look again when it is over.
+        The lock is held by the connection of the heartbeat and by the one that listens. It is missing for a while
+        before its worker is dead, because a worker that lost both takes it again; and a report meanwhile shows that the
+        worker lives. The caller is told to look again when the time is over.
         """
-        missing = {
-            name for (name,) in await self._read(self._sql.dead, ())
-        } - self._listener.workers  # ours: we are here
+        found = await self._read(self._sql.dead, ())
+        missing = {name: seen_at for name, seen_at in found if name not in self._listener.workers}  # ours: we are here
         loop = asyncio.get_running_loop()
-        if missing - self._suspects.keys():
+        suspects = {}
+        for name, seen_at in missing.items():
+            before = self._suspects.get(name)
+            suspects[name] = before if before is not None and before[0] == seen_at else (seen_at, loop.time())
+        if any(self._suspects.get(name) != suspect for name, suspect in suspects.items()):
             loop.call_later(PATIENCE_SECONDS, self._tell, WORK)
-        self._suspects = {name: self._suspects.get(name, loop.time()) for name in missing}
-        return sorted(name for name, since in self._suspects.items() if loop.time() - since >= PATIENCE_SECONDS)
+        self._suspects = suspects
+        return sorted(name for name, (_, since) in suspects.items() if loop.time() - since >= PATIENCE_SECONDS)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -264,13 +297,28 @@ class PostgresStore(LooksOn):
     # Machinery
 
     def _connect(self) -> Connection:
-        return connect(self._url)
+        return connect(self._url, self._watch.seconds, self._watch)
 
     def _connected_for_writing(self) -> Connection:
         if self._write_connection is None or self._write_connection.closed:
             self._write_connection = self._connect()
             self._seen.forget()
+            self._locked, self._is_a_session = set(), None
         return self._write_connection
+
+    def _hold_locks(self, connection: Connection) -> None:
+        """Hold the session locks of this process's workers here, too: this is the connection of their heartbeats.
+
+        So a worker is not taken to be dead because its other connection was lost and cannot be made again (L10).
+        """
+        missing = self._listener.workers - self._locked
+        if not missing:
+            return
+        if self._is_a_session is None:
+            self._is_a_session = is_a_session(connection)
+        for worker in missing if self._is_a_session else ():
+            connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (lock_key(self._schema, worker),))
+        self._locked |= missing
 
     def _connected_for_reading(self) -> Connection:
         if self._read_connection is None or self._read_connection.closed:
@@ -294,30 +342,35 @@ class PostgresStore(LooksOn):
 
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         last: Exception | None = None
+        purges = any(isinstance(command, c.Purge) for command in batch)  # much may go, and no lease waits for it
+        seconds = PURGE_SECONDS if purges else self._watch.seconds
+        deadline = time.monotonic() + seconds
         for attempt in range(TRIES):
             connection, self._committing = self._connected_for_writing(), False
             try:
-                return self._transact(connection, batch, looking_first=attempt > 0)
+                with self._watch.over(connection, deadline), leaving(connection):
+                    self._hold_locks(connection)
+                    return self._transact(connection, batch, seconds, looking_first=attempt > 0)
             except _IN_THE_WAY as error:
-                leave(connection)
                 give_way(attempt)
                 last = error
             except psycopg.OperationalError as error:
-                if leave(connection) or self._committing:
+                if self._committing or not connection.closed or isinstance(error, Silent):
                     raise
                 last = error  # the connection ended before anything could count
-            except BaseException:
-                leave(connection)
-                raise
         raise StoreUnavailable(f"others stood in the way of this write {TRIES} times: {last}; try again")
 
     def _transact(
-        self, connection: Connection, batch: Sequence[c.Command], *, looking_first: bool
+        self, connection: Connection, batch: Sequence[c.Command], seconds: float, *, looking_first: bool
     ) -> tuple[list[Any], int]:
-        with connection.pipeline():
+        with pipelined(connection) as pipeline:
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # whatever the role would begin with
+            # Should this process, or the way to it, be gone in the middle: the locks must not outlive it for long.
+            connection.execute(self._sql.limit_transaction, {"milliseconds": str(int(1000 * seconds))})
             locks, seen = self._listener.locks, self._seen
-            transaction = Transaction(connection, self._sql, looking_first=looking_first, locks=locks, seen=seen)
+            transaction = Transaction(
+                connection, self._sql, looking_first=looking_first, locks=locks, seen=seen, sync=pipeline.sync
+            )
             answers = transaction.carry_out(batch)
             writer = connection.execute(self._sql.writer)
             self._committing = True  # from here on nobody knows, until the server says so
@@ -332,20 +385,21 @@ class PostgresStore(LooksOn):
         return await asyncio.get_running_loop().run_in_executor(self._reader, self._fetch, sql, bindings)
 
     def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        deadline = self._watch.deadline()
+
         def fetch() -> list[Any]:
             connection = self._connected_for_reading()
-            try:
+            with self._watch.over(connection, deadline), leaving(connection):
                 rows: list[Any] = connection.execute(sql, bindings).fetchall()
-            except psycopg.OperationalError:
-                leave(connection)
-                raise
             return rows
 
         try:
             return self._guard(fetch)
         except _Unkeepable:
             return []  # nothing has a name that cannot be kept
-        except StoreUnavailable:
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, Silent):
+                raise
             return self._guard(fetch)  # a connection that was ended meanwhile; a read may be done twice
 
     def _tell(self, change: int) -> None:
@@ -358,6 +412,8 @@ class PostgresStore(LooksOn):
             return work()
         except _CANNOT_BE_KEPT as error:
             raise _Unkeepable(_why(error)) from error
+        except Silent as error:
+            raise StoreUnavailable(_silence(self._watch.seconds)) from error
         except psycopg.OperationalError as error:
             raise StoreUnavailable(f"PostgreSQL is away: {in_a_line(error)}: check the server and the URL") from error
         except psycopg.errors.ReadOnlySqlTransaction as error:
@@ -374,10 +430,15 @@ class PostgresStore(LooksOn):
             for connection in (self._write_connection, self._read_connection):
                 if connection is not None:
                     connection.close()
+            self._watch.stop()
 
 
 class _Unkeepable(HoldfastError):
     """A value that the database cannot hold."""
+
+
+def _silence(seconds: float) -> str:
+    return f"PostgreSQL did not answer within {seconds:g} s, and the connection was given up: check server and network"
 
 
 def _why(error: Exception) -> str:

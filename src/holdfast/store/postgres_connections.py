@@ -7,6 +7,7 @@ all their digits, transactions are READ COMMITTED, and nothing is prepared that 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -14,30 +15,39 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from holdfast.store.postgres_schema import Connection
+from holdfast.store.postgres_watch import Watch
 
-__all__ = ["connect", "in_a_line", "is_a_session", "leave"]
+__all__ = ["SILENCE_SECONDS", "connect", "in_a_line", "is_a_session", "leave", "leaving", "pipelined"]
 
-SILENCE_SECONDS = 15  # how long a server may not acknowledge anything before its connection is given up
+SILENCE_SECONDS = 10.0  # how long a server may not answer before its connection is given up
+CONNECT_SECONDS_MIN = 2  # libpq takes no shorter limit
 
 
-def connect(url: str) -> Connection:
+def connect(url: str, silence_seconds: float = SILENCE_SECONDS, watch: Watch | None = None) -> Connection:
     """Connect, in autocommit mode.
+
+    Args:
+        url: of the database.
+        silence_seconds: how long a server may not acknowledge anything before TCP gives the connection up.
+        watch: ends the connection if the first questions are not answered.
 
     Raises:
         OperationalError: there is no connection, or the URL makes no sense, or not everything would be read as written.
     """
-    usual: dict[str, Any] = {"application_name": "holdfast", "connect_timeout": 10}
-    usual |= {"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 2}
-    usual["tcp_user_timeout"] = SILENCE_SECONDS * 1000
+    limit, probe = max(CONNECT_SECONDS_MIN, int(silence_seconds)), max(1, int(silence_seconds / 3))
+    usual: dict[str, Any] = {"application_name": "holdfast", "connect_timeout": limit}
+    usual |= {"keepalives_idle": probe, "keepalives_interval": probe, "keepalives_count": 2}
+    usual["tcp_user_timeout"] = int(silence_seconds * 1000)
     try:
         chosen = {**usual, **conninfo_to_dict(url), "client_encoding": "UTF8"}
     except psycopg.ProgrammingError as error:
         raise psycopg.OperationalError(str(error)) from error
     connection: Connection = psycopg.connect(**chosen, autocommit=True, prepare_threshold=None)
     try:
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        _keep_all_text(connection)
-        _read_exactly(connection)
+        with watch.over(connection, watch.deadline()) if watch is not None else contextlib.nullcontext():
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            _keep_all_text(connection)
+            _read_exactly(connection)
     except BaseException:
         connection.close()
         raise
@@ -81,6 +91,37 @@ def leave(connection: Connection) -> bool:
     if not fit:
         connection.close()
     return fit
+
+
+@contextlib.contextmanager
+def leaving(connection: Connection) -> Iterator[None]:
+    """Leave the transaction if what is done in it fails."""
+    try:
+        yield
+    except BaseException:
+        leave(connection)
+        raise
+
+
+@contextlib.contextmanager
+def pipelined(connection: Connection) -> Iterator[psycopg.Pipeline]:
+    """Send statements without waiting for each answer.
+
+    The driver logs a warning if the end of a pipeline fails after an error inside. It does whenever the server has
+    refused a statement: the rest of the pipeline is refused, too. The error is raised from here, so that says nothing.
+    """
+    failure: BaseException | None = None
+    try:
+        with connection.pipeline() as pipeline:
+            try:
+                yield pipeline
+            except BaseException as error:  # noqa: BLE001 - raised below, outside the pipeline
+                failure = error
+    except psycopg.Error:
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure
 
 
 def in_a_line(error: Exception) -> str:

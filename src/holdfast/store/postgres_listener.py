@@ -13,14 +13,17 @@ import contextlib
 import os
 import select
 import threading
+import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import psycopg
 
 from holdfast.store.changes import ASKED, EVENTS, ROOM, WORK
 from holdfast.store.postgres_connections import is_a_session
 from holdfast.store.postgres_schema import Connection, number_of
+from holdfast.store.postgres_watch import Watch
 
 __all__ = ["Listener", "lock_key"]
 
@@ -41,13 +44,17 @@ class Listener:
         connect: makes a connection of one's own; not through a pooler in transaction mode.
         schema: whose channel.
         tell: is called from the listening thread with what another process has changed.
+        watch: gives the connection up if it does not answer.
     """
 
-    def __init__(self, connect: Callable[[], Connection], schema: str, tell: Callable[[int], None]) -> None:
+    def __init__(
+        self, connect: Callable[[], Connection], schema: str, tell: Callable[[int], None], watch: Watch
+    ) -> None:
         self.heard = 0  # grows with every notice of another process
         self._connect = connect
         self._schema = schema
         self._tell = tell
+        self._watch = watch
         self._me = uuid.uuid4().hex
         self.workers: set[str] = set()  # whose locks are wanted
         self.locks: dict[str, int] = {}  # those that this connection has
@@ -95,9 +102,10 @@ class Listener:
                 with self._connect() as connection:
                     self.locks.clear()
                     self._held.clear()
-                    if not is_a_session(connection):
-                        break
-                    connection.execute(f"LISTEN {self._channel}")
+                    with self._watched(connection):
+                        if not is_a_session(connection):
+                            break
+                        connection.execute(f"LISTEN {self._channel}")
                     self._hear(EVERYTHING)  # whatever was said before, nobody heard it
                     self._listen(connection)
             except psycopg.Error:
@@ -107,10 +115,16 @@ class Listener:
         waiting = select.poll()  # not select(): it fails in a process with many files
         for descriptor in (connection.fileno(), self._ear):
             waiting.register(descriptor, select.POLLIN)
+        answered = time.monotonic()
         while not self._stopping.is_set():
             for worker in self.workers - self._held:
-                self._lock(connection, worker)
+                with self._watched(connection):
+                    self._lock(connection, worker)
             waiting.poll(TURN_SECONDS * 1000)
+            if time.monotonic() - answered > self._watch.seconds:  # it may be deaf, and nothing else would tell
+                with self._watched(connection):
+                    connection.execute("SELECT 1")
+                answered = time.monotonic()
             with contextlib.suppress(BlockingIOError):
                 os.read(self._ear, 100)
             for notice in connection.notifies(timeout=0):
@@ -118,13 +132,16 @@ class Listener:
                 if sender != self._me:
                     self._hear(int(change) if change.isdecimal() else EVERYTHING)
 
+    def _watched(self, connection: Connection) -> AbstractContextManager[None]:
+        return self._watch.over(connection, self._watch.deadline())
+
     def _lock(self, connection: Connection, worker: str) -> None:
         """Take a worker's lock, then say so on its card. A try that fails is made again in the next turn."""
         key = lock_key(self._schema, worker)
         if worker not in self.locks:
-            found = connection.execute("SELECT pg_try_advisory_lock(%s)", (key,)).fetchone()
+            found = connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (key,)).fetchone()
             if found is None or not found[0]:
-                return  # the connection before this one is not gone yet
+                return  # an older release holds it alone, and its connection is not gone yet
             self.locks[worker] = key
         told = connection.execute(f"UPDATE {self._schema}.workers SET lock_key = %s WHERE name = %s", (key, worker))
         if told.rowcount == 1:

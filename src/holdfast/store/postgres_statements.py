@@ -41,6 +41,10 @@ class Statements:
         self._limiting(schema)
 
     def _reading(self, schema: str) -> None:
+        self.limit_transaction = (
+            "SELECT set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true),"
+            " set_config('statement_timeout', %(milliseconds)s, true)"
+        )
         self.clock = f"SELECT {schema}.clock()"
         self.lock_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
         self.read_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s)"
@@ -166,7 +170,7 @@ class Statements:
             f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL))"
         )
         self.dead = (
-            f"SELECT name FROM {schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
+            f"SELECT name, seen_at FROM {schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
             "SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM"
             " pg_database WHERE datname = current_database()) AND l.objsubid = 1"
             " AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key)"

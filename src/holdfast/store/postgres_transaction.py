@@ -20,6 +20,7 @@ from holdfast.machines import Event, JobEvent, RunRecord
 from holdfast.store import commands as c
 from holdfast.store.batch import Key, Sealed
 from holdfast.store.looking import export_row
+from holdfast.store.postgres_connections import pipelined
 from holdfast.store.postgres_limits import PostgresLimits, entries_of
 from holdfast.store.postgres_schema import Connection
 from holdfast.store.postgres_seen import Seen
@@ -48,6 +49,8 @@ class Transaction(PostgresLimits):
         looking_first: whether jobs that are to be created are looked for; else a name that exists violates its key.
         locks: the session locks that this process holds for its workers, for their cards.
         seen: rows that need not be read while nobody has changed them.
+        sync: ends a part of the pipeline. The server waits for the next part as for any statement of a transaction: no
+            longer than it may be idle in one. Inside a part it would wait, and hold its locks, as long as TCP does.
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class Transaction(PostgresLimits):
         looking_first: bool,
         locks: Mapping[str, int] | None = None,
         seen: Seen | None = None,
+        sync: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(connection, statements)
         self.rewritten: set[str] = set()  # jobs whose rows are written
         self.read_now: dict[str, str] = {}  # jobs whose rows were read, and the transaction that wrote them
         self._seen = seen or Seen()
+        self._sync = sync
         self._looking_first = looking_first
         self._locks = locks or {}
         self._asked: dict[tuple[str, str], bool] = {}  # signals that were looked for, and whether they are known
@@ -85,6 +90,7 @@ class Transaction(PostgresLimits):
         counts = self._connection.execute(self._sql.count_unused, (parents,)) if parents else None
         limits = self._connection.execute(self._sql.limits) if any(isinstance(one, _LIMITED) for one in batch) else None
         clock = self._connection.execute(self._sql.clock)
+        self._sync()
         self._taken_as_new = fresh
         self._stored.update(dict.fromkeys([*names, *fresh]))
         self._kept = frozenset(queue for queue, _ in kept.fetchall()) if kept is not None else self._kept
@@ -149,7 +155,9 @@ class Transaction(PostgresLimits):
         return names
 
     def _all(self, sql: str, bindings: Any) -> list[Any]:
-        rows: list[Any] = self._connection.execute(sql, bindings).fetchall()
+        cursor = self._connection.execute(sql, bindings)
+        self._sync()
+        rows: list[Any] = cursor.fetchall()
         return rows
 
     def read_rows(self, names: list[str]) -> Iterable[Job]:
@@ -254,7 +262,7 @@ class Transaction(PostgresLimits):
 
     def remove(self, names: list[str]) -> None:
         """Remove jobs whole, in one round trip."""
-        with self._connection.pipeline():
+        with pipelined(self._connection):
             for statement in self._sql.remove:
                 self._connection.execute(statement.encode(), (names,))
 

@@ -1,0 +1,143 @@
+"""PostgreSQL does not answer: no call waits without a limit, and nothing is held up on the server for long (L11)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.errors import StoreUnavailable
+from holdfast.store import Claim, Renew, SendSignal
+from holdfast.store.postgres import PostgresStore
+from support.postgres import fresh_schema, server
+from support.postgres_store import claim, submit
+from support.stories import play
+from support.wire import BOTH, TO_CLIENT, TO_SERVER, Wire
+
+SILENCE = 1.0
+LONG = 30.0  # that nothing here takes, unless it hangs
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    made = Wire(server().url)
+    yield made
+    made.close()
+
+
+def over(wire: Wire, story: Callable[[PostgresStore, PostgresStore], Awaitable[None]]) -> None:
+    """Tell a story with two stores in one schema: one over the wire, one beside it."""
+
+    async def run() -> None:
+        schema = fresh_schema()
+        store = PostgresStore(wire.url, schema, silence_seconds=SILENCE)
+        beside = PostgresStore(server().url, schema)
+        try:
+            await story(store, beside)
+        finally:
+            wire.heal()
+            wire.cut()
+            await store.close()
+            await beside.close()
+
+    play(run())
+
+
+async def given_up(work: Awaitable[Any]) -> None:
+    begun = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="did not answer within 1 s"):
+        await work
+    assert time.monotonic() - begun < LONG
+
+
+@pytest.mark.parametrize("held", [BOTH, {TO_SERVER}, {TO_CLIENT}], ids=["both", "to server", "to client"])
+def test_every_call_is_given_up_and_the_next_has_a_new_connection(wire: Wire, held: set[str]) -> None:
+    async def story(store: PostgresStore, beside: PostgresStore) -> None:
+        await store.commit([submit("a")])
+        assert await store.get("a") is not None
+        broken = store._write_connection, store._read_connection
+        wire.hold(*held)
+        await given_up(store.commit([submit("b")]))
+        await given_up(store.get("a"))
+        wire.heal()
+        await until_it_answers(store)
+        assert not {*broken} & {store._write_connection, store._read_connection}
+        assert all(connection is not None and connection.closed for connection in broken)
+        await store.commit([submit("c")])
+        assert {row.id for row in await beside.jobs()} >= {"a", "c"}
+
+    over(wire, story)
+
+
+async def until_it_answers(store: PostgresStore) -> None:
+    async with asyncio.timeout(LONG):
+        while True:
+            try:
+                await store.commit([])
+                await store.now()
+            except StoreUnavailable:
+                continue
+            return
+
+
+def test_a_heartbeat_is_given_up_too_also_if_another_call_is_under_way(wire: Wire) -> None:
+    async def story(store: PostgresStore, beside: PostgresStore) -> None:
+        await store.commit([submit("a"), claim()])
+        wire.hold(*BOTH)
+        under_way = asyncio.create_task(store.commit([submit("b")]))
+        await asyncio.sleep(0)
+        begun = time.monotonic()
+        beat = asyncio.to_thread(store.commit_blocking, [Renew("w", (("a", 1),), 60.0)])
+        with pytest.raises(StoreUnavailable):
+            await beat
+        assert time.monotonic() - begun < LONG
+        with pytest.raises(StoreUnavailable):
+            await under_way
+        row = await beside.get("a")
+        assert row is not None
+        assert row.attempt == 1
+
+    over(wire, story)
+
+
+def test_locks_of_a_transaction_that_was_cut_off_do_not_stand_in_the_way_of_others(wire: Wire) -> None:
+    """Its client cannot be heard any more, also not that it has given up: the server ends the transaction by itself."""
+
+    async def story(store: PostgresStore, beside: PostgresStore) -> None:
+        await store.commit([submit("a")])
+        wire.hold(TO_CLIENT)
+        cut_off = asyncio.create_task(store.commit([SendSignal("a", "k", 1, "s")]))
+        async with asyncio.timeout(LONG):
+            while not await locked(beside):  # noqa: ASYNC110 - the server is looked at
+                await asyncio.sleep(0.005)
+        wire.hold(*BOTH)
+        begun = time.monotonic()
+        await beside.commit([SendSignal("a", "k", 2, "t")])
+        assert time.monotonic() - begun < LONG
+        with pytest.raises(StoreUnavailable):
+            await cut_off
+        assert [signal.id for signal in await beside.inbox("a")] == ["t"]
+
+    over(wire, story)
+
+
+async def locked(store: PostgresStore) -> bool:
+    """Whether a transaction has locked the row of job a, and waits for its client."""
+    sql = f"SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction' AND query LIKE '%%{store._schema}%%'"
+    return bool(await store._read(sql, ()))
+
+
+def test_a_claim_whose_answer_is_lost_is_not_carried_out_twice(wire: Wire) -> None:
+    async def story(store: PostgresStore, beside: PostgresStore) -> None:
+        await store.commit([submit("a"), submit("b")])
+        wire.hold(TO_CLIENT)
+        entries = frozenset({("shop", "checkout")})
+        await given_up(store.commit([Claim(worker="w", entries=entries, queues=None, limit=1, lease_seconds=60.0)]))
+        wire.heal()
+        await until_it_answers(store)
+        assert sum(row.attempt for row in await beside.jobs()) <= 1
+
+    over(wire, story)
