@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.ready import InvalidWake, Pending, Ready, ReadyMonitor, WakeOutsidePending, Waker, WakeSource
+from holdfast.ready import (
+    Busy,
+    InvalidWake,
+    MissingWake,
+    Pending,
+    Ready,
+    ReadyMonitor,
+    WakeOutsidePending,
+    Waker,
+    WakeSource,
+)
 from holdfast.ready.monitor import fire
 from holdfast.testing import Actor, Deadlock, Outcome, explore
 
@@ -21,6 +31,8 @@ IO, TIMER, RELOAD = WakeSource.IO_READY, WakeSource.TIMER, WakeSource.CONFIG_REL
 class Scenario:
     """One poller that watches IO and a timer, a wake from each, one from a source it did not name, and waiters."""
 
+    looked_for = frozenset({IO, TIMER})  # by the poller's check
+
     def __init__(self, monitor: ReadyMonitor) -> None:
         self.monitor = monitor
         self.due: set[WakeSource] = set()  # what is true in the world, which the poller's check looks at
@@ -28,6 +40,10 @@ class Scenario:
         self.saw: str = ""  # what the poller's check saw, until it reports
         self.in_flight: dict[str, list[str]] = {}  # wakers taken by a wake and not called yet, by producer
         self.owner: dict[Waker, str] = {}
+        self.hasty_polls = (
+            False  # whether the poll that will be refused is open: it alone names no source of the poller
+        )
+        self.took_reload = False  # whether a wake from the source that only the refused poll names was taken
 
     def actors(self, waiters: int, *, stranger: bool) -> dict[str, Actor]:
         return {
@@ -44,7 +60,7 @@ class Scenario:
             yield None
             poll.watch(IO, TIMER)
             yield None
-            self.saw = "due" if self.due & {IO, TIMER} else "nothing"
+            self.saw = "due" if self.due & self.looked_for else "nothing"
             yield None
             poll.finish(Ready() if self.saw == "due" else Pending(frozenset({IO, TIMER})))
             if self.saw == "due":
@@ -64,7 +80,7 @@ class Scenario:
         except WakeOutsidePending:
             return  # nobody waits yet, or nobody waits any more: a check sees `due`
         except InvalidWake:
-            assert source is RELOAD, "a registered wake was refused"
+            assert source is RELOAD or self.hasty_polls, "a registered wake was refused"
             return
         assert source is not RELOAD, "an unregistered wake was taken"
         for position, waker in enumerate(wakers):
@@ -111,13 +127,70 @@ class Scenario:
         )
 
 
+class Refused(Scenario):
+    """Beside all that, a poll that names one more source, and is refused or left: nothing of it stays (S3)."""
+
+    looked_for = frozenset({IO, TIMER, RELOAD})
+
+    def actors(self, waiters: int, *, stranger: bool) -> dict[str, Actor]:
+        return {**super().actors(waiters, stranger=stranger), "hasty": self.hasty()}
+
+    def hasty(self) -> Actor:
+        poll = self.monitor.begin()
+        self.hasty_polls = True
+        yield None
+        poll.watch(RELOAD)
+        yield None
+        interval, refusal = self.monitor.interval, None
+        if interval is not None and not interval.woken and not self.took_reload:
+            with pytest.raises(MissingWake) as refused:
+                poll.finish(Busy("it says too early that Pending is over"))
+            refusal = refused.value
+        yield None
+        self.hasty_polls = False
+        poll.__exit__(type(refusal) if refusal is not None else None, refusal, None)
+
+    def producer(self, source: WakeSource) -> Actor:
+        if source is not RELOAD:
+            yield from super().producer(source)
+            return
+        self.due.add(source)
+        yield None
+        named = any(RELOAD in draft.sources for draft in self.monitor._polls.values())
+        kept = self.monitor.interval is not None and RELOAD in self.monitor.interval.sources
+        assert not kept, "the source of a poll that did not report is in the interval"
+        try:
+            fire(self.monitor.mark(source))
+        except (InvalidWake, WakeOutsidePending):
+            assert not named, "a registered wake was refused"
+            return
+        assert named, "an unregistered wake was taken"
+        self.took_reload = True
+
+    def look(self) -> None:
+        interval = self.monitor.interval
+        if interval is not None:
+            assert self.monitor.reading == Pending(interval.sources)
+            assert RELOAD not in interval.sources or RELOAD in interval.wakes
+        assert self.monitor.counts()["wake.source"]["config_reload"] == self.took_reload
+        assert all(interval.woken for interval in self.monitor.history), "Pending was left without a mark"
+
+    def state(self) -> Hashable:
+        return super().state(), self.took_reload, self.hasty_polls
+
+
 def walk(
-    make_monitor: Callable[[], ReadyMonitor], waiters: int = 2, *, stranger: bool = True, merge: bool = True
+    make_monitor: Callable[[], ReadyMonitor],
+    waiters: int = 2,
+    *,
+    stranger: bool = True,
+    merge: bool = True,
+    of: type[Scenario] = Scenario,
 ) -> Outcome:
     current: list[Scenario] = []
 
     def scenario() -> Mapping[str, Actor]:
-        current[:] = [Scenario(make_monitor())]
+        current[:] = [of(make_monitor())]
         return current[0].actors(waiters, stranger=stranger)
 
     def look() -> None:
@@ -131,6 +204,24 @@ def walk(
 
 def test_no_order_loses_a_wake_records_a_stranger_or_leaves_pending_unseen() -> None:
     assert walk(ReadyMonitor).schedules > 100_000_000
+
+
+def test_no_order_leaves_a_source_of_a_refused_poll_or_loses_a_wake_that_it_has_seen() -> None:
+    assert walk(ReadyMonitor, 0, of=Refused).schedules > 1_000_000
+
+
+class KeepsRefusedSources(ReadyMonitor):
+    """The seeded bug: a poll that did not report leaves the sources that it named."""
+
+    def _close(self, poll: Any, *, failed: bool) -> None:
+        if self._interval is not None and poll in self._polls:
+            self._interval.sources |= self._polls[poll].sources
+        super()._close(poll, failed=failed)
+
+
+def test_the_explorer_catches_a_monitor_that_keeps_the_sources_of_a_refused_poll() -> None:
+    with pytest.raises(AssertionError):
+        walk(KeepsRefusedSources, 0, of=Refused)
 
 
 def test_merging_equal_states_covers_the_same_orders_as_walking_each_to_its_end() -> None:

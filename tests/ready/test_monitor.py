@@ -421,6 +421,56 @@ def test_a_refused_report_is_no_error_of_the_check() -> None:
     assert monitor.state == "budget_exhausted"
 
 
+def test_a_refused_poll_leaves_none_of_its_sources_in_the_interval() -> None:
+    monitor = ReadyMonitor()
+    report(monitor, Pending(frozenset({TIMER})))
+    before = seen(monitor)
+
+    def check(poll: Poll) -> Reading:
+        poll.watch(RELOAD)
+        return Ready()
+
+    with pytest.raises(MissingWake):
+        monitor.poll(check)
+    assert seen(monitor) == before
+    with pytest.raises(InvalidWake, match="registered is timer"):
+        monitor.wake(RELOAD)
+    assert seen(monitor) == before
+
+
+def test_a_poll_that_is_left_inside_an_interval_leaves_none_of_its_sources() -> None:
+    monitor = ReadyMonitor()
+    report(monitor, Pending(frozenset({TIMER})))
+    before = seen(monitor)
+    with monitor.begin() as poll:
+        poll.watch(RELOAD, IO)
+    assert seen(monitor) == before
+
+
+def test_a_wake_that_only_a_refused_poll_has_seen_still_counts() -> None:
+    monitor = ReadyMonitor()
+    report(monitor, Pending(frozenset({TIMER})))
+    woken: list[str] = []
+    monitor.add_waker(lambda: woken.append("a"))
+
+    def refused() -> None:
+        with monitor.begin() as poll:
+            poll.watch(RELOAD, IO)
+            try:
+                poll.finish(Ready())
+            finally:
+                monitor.wake(RELOAD)
+
+    with pytest.raises(MissingWake):
+        refused()
+    assert woken == ["a"]
+    interval = monitor.interval
+    assert interval is not None
+    assert (interval.sources, interval.wakes) == ({TIMER, RELOAD}, {RELOAD: 1})
+    assert monitor.reading == Pending(frozenset({TIMER, RELOAD}))
+    assert report(monitor, Ready()) == Ready()
+
+
 # Waiters
 
 

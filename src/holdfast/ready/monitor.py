@@ -307,12 +307,18 @@ class ReadyMonitor:
         return self._polls[poll]
 
     def _close(self, poll: Poll, *, failed: bool) -> None:
-        """End a poll that was left without a report: a wake that only it has seen still counts."""
+        """End a poll that was left without a report, or was refused: the sources that it named are dropped.
+
+        A wake that only this poll has seen was accepted, so it still counts, and its source with it (S4).
+        """
         with self._lock:
             draft = self._polls.pop(poll, None)
             if draft is None:
                 return
-            wakers = self._merge(draft) if self._interval is not None else []
+            wakers: list[Waker] = []
+            if self._interval is not None and draft.woken:
+                wakers = self._merge(Interval(frozenset(draft.wakes), draft.wakes))
+                self._reading = Pending(self._interval.sources)
         fire(wakers)
         if failed:
             self.restart()
