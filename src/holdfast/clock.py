@@ -5,7 +5,15 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "ManualClock", "SystemClock"]
+__all__ = ["Clock", "ManualClock", "SystemClock", "elapsed"]
+
+# Of the clocks that never jump, the one that also counts while the machine is suspended: a lease ends meanwhile.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+def elapsed() -> float:
+    """Read seconds since some fixed moment: never set back, and counted while the process or the machine is stopped."""
+    return time.monotonic() if _STEADY is None else time.clock_gettime(_STEADY)
 
 
 class Clock(Protocol):

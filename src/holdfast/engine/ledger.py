@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any
 
 from holdfast.authoring.context import Suspended
+from holdfast.engine.lease import Lease
 from holdfast.engine.verdict import Written
 from holdfast.errors import StaleAttempt, StoreUnavailable
 from holdfast.journal import Journal
@@ -31,6 +32,7 @@ class Ledger(ABC):
         self.attempt = attempt
         self.parent = parent
         self.journal = journal
+        self.lease = Lease(float("inf"), 0.0)  # until when it may act; its worker gives it the real one
         self.lost = False  # whether its lease is
         self.shut = False  # whether it may write no more: it is lost, or its end is written
         self.gathered: list[tuple[str, Frozen]] = []  # events that the next batch takes along
@@ -82,6 +84,8 @@ class Ledger(ABC):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append((self.recorded_events, waiter))
             await waiter
+        if not self.lost and not self.lease.lasts():
+            self.lose()  # the process was stopped for a while, or the store is silent (L11)
         self.check_cancelled()
 
     async def keep_up(self) -> None:
