@@ -336,6 +336,22 @@ class Attempt(Ledger, Producer, Spending, Values):
         """Whether nothing of its code can still run: of a plain function that was begun nobody knows."""
         return self._function.is_async and self._over and not self.under_way
 
+    @property
+    def is_stranded(self) -> bool:
+        """Whether its code has ended, and nothing is under way that would settle it: an error of the engine (L11)."""
+        producing: asyncio.Task[None] | None = vars(self).get("_producing")
+        if self._settled or not self._main.done() or (producing is not None and not producing.done()):
+            return False
+        return not self._finished or self.durable_events == self.recorded_events
+
+    def conclude_stranded(self) -> None:
+        """Fail an attempt whose end could not be judged, and give its slot back."""
+        self._concluded = self._over = True
+        if self._finished:
+            self._settle()
+        else:
+            self._finish(self.failure(RuntimeError("its end could not be judged: see the log of its worker")))
+
     # Ending it from outside
 
     def cancel(self) -> None:
