@@ -36,6 +36,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         effects: where results of calls are kept besides: empty for the job's own database alone, or a directory.
         concurrency: jobs that one worker runs at once.
         lease_seconds: how long a claim lasts without a heartbeat; a heartbeat is sent at a third of it.
+        loop_stall_seconds: how long a worker's event loop may not answer, because a step blocks it, before the worker
+            gives its jobs back and ends.
         poll_seconds: how often a SQLite file is looked at for commits of other processes, at most; where the system can
             tell of them (Linux), only while there are any.
         busy_seconds: how long a SQLite file that another process holds is waited for.
@@ -62,6 +64,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     effects: str = ""
     concurrency: int = 100
     lease_seconds: float = 15.0
+    loop_stall_seconds: float = 300.0
     poll_seconds: float = 0.02
     busy_seconds: float = 30.0
     grace_seconds: float = 10.0

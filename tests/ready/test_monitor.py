@@ -466,7 +466,8 @@ def test_a_wake_that_only_a_refused_poll_has_seen_still_counts() -> None:
     assert woken == ["a"]
     interval = monitor.interval
     assert interval is not None
-    assert (interval.sources, interval.wakes) == ({TIMER, RELOAD}, {RELOAD: 1})
+    assert interval.sources == {TIMER, RELOAD}
+    assert interval.wakes == {RELOAD: 1}
     assert monitor.reading == Pending(frozenset({TIMER, RELOAD}))
     assert report(monitor, Ready()) == Ready()
 

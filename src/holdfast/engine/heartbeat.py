@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 __all__ = ["Heartbeat"]
 
+STOP_SECONDS = 5.0  # longest wait for a beat that is under way
+
 _log = logging.getLogger("holdfast.worker")
 
 
@@ -32,7 +34,11 @@ class Heartbeat(threading.Thread):
         except Exception:  # noqa: BLE001 - whatever it is, it must not be the last beat: leases would be lost
             _log.exception("a heartbeat failed, the next comes in %g s", self._every_seconds)
 
-    def stop(self) -> None:
-        """Stop, and wait for the beat that is under way."""
+    def end(self) -> None:
+        """Stop after the beat that is under way."""
         self._ended.set()
-        self.join()
+
+    def stop(self) -> None:
+        """Stop, and wait for the beat that is under way, but not for a store that is silent."""
+        self.end()
+        self.join(STOP_SECONDS)

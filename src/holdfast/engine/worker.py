@@ -5,9 +5,11 @@ hears of it, when something becomes due, or when a slot is free.
 
 What can go wrong, and what happens then:
 
-- The store is away: claims and sweeps are tried again, with growing pauses. Leases that could not be renewed in time
-  are given up by the worker itself, before anybody else may take their jobs. If its files were replaced, it ends.
-- A job's code blocks the loop: heartbeats come from a thread of their own, so its lease lives.
+- The store is away or silent: claims and sweeps are tried again, with growing pauses. A watchdog stops the code of jobs
+  whose leases could not be renewed in time, before another worker may take them. It never calls the store. If the
+  store's files were replaced, the worker ends.
+- A job's code blocks the loop: its lease lives, and the watchdog logs what blocks it. After `loop_stall_seconds`, or if
+  the loop has died, the worker gives its leases up and is dead.
 - A plain function never returns, although its job was cancelled: its thread is abandoned, and another takes its place.
 - The worker is stopped: it claims nothing more, lets its jobs go on for a while, then hands them back.
 - The worker is killed: others see that its lock is released, or its leases run out, and others take its jobs.
@@ -19,7 +21,6 @@ import asyncio
 import contextlib
 import os
 import platform
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,18 +32,18 @@ from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
 from holdfast.engine.claiming import Claiming
 from holdfast.engine.heartbeat import Heartbeat
+from holdfast.engine.lease_keeper import LeaseKeeper, lose
+from holdfast.engine.leftovers import Leftovers
 from holdfast.engine.readiness import WorkGate, gate_cards
 from holdfast.engine.settings import reloading
 from holdfast.engine.store_time import StoreTime
 from holdfast.engine.threads import Threads
-from holdfast.errors import StaleAttempt, StoreReplaced, StoreUnavailable, UnknownJob
+from holdfast.errors import LoopDied, StoreReplaced, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.journal import Journal
-from holdfast.machines import JobEvent
 from holdfast.machines.ready import ReadyState
 from holdfast.ready import Gate, OnViolation, WakeSource, log_violation
 from holdfast.store import (
-    Append,
     Bury,
     Claim,
     Claimed,
@@ -52,8 +53,6 @@ from holdfast.store import (
     Leases,
     Leave,
     Reclaim,
-    Renew,
-    Report,
     Store,
     WorkerCard,
 )
@@ -63,7 +62,6 @@ from holdfast.store.effects import EffectStore
 __all__ = ["Worker"]
 
 SWEEP_MAX = 100  # jobs that one sweep touches; a full one is followed by another at once
-LOST_MAX = 1000  # attempts remembered whose code has not ended yet
 FRESH_SECONDS = 0.1  # for which a look at the store's clock is good, while nothing is heard
 PAUSE_SECONDS_MAX = 5.0  # longest pause between tries while the store is away
 
@@ -84,6 +82,7 @@ class Worker:
         name: str | None = None,
         gates: Callable[[], Sequence[Gate]] = tuple,
         on_violation: OnViolation = log_violation,
+        on_death: Callable[[LoopDied], object] = lambda _: None,
     ) -> None:
         self.name = name or new_id()
         self.gate = WorkGate(concurrency or config.concurrency, on_violation=on_violation)
@@ -97,8 +96,10 @@ class Worker:
         self._effects = effects
         self._queues = queues
         self._unsettled: set[Attempt] = set()  # those that are running, and those that others have taken the place of
-        self._lost: list[Attempt] = []  # whose lease was lost, or of whose last write nobody knows
+        self._leftovers = Leftovers(self._drop)
         self._stopping = self._gone = False
+        self._on_death = on_death
+        self._dead: LoopDied | None = None  # once its loop has died
         self._news = WORK | ASKED | DEATHS  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when it was last asked for, and the loop's
@@ -123,21 +124,23 @@ class Worker:
         self._wake = asyncio.Event()
         self._claiming = Claiming(self.gate, self._journal, self._claim, self._took, self._wake.set)
         self._threads = Threads(2 * self.gate.slots + 4)  # a plain job in every slot, and the plain call it is in
-        self._renewed = time.monotonic()
+        self._keeper = LeaseKeeper(self, self._store, self._config, Heartbeat)
         unsubscribe = self._store.subscribe(self._notice)
         end_reloading = reloading(self._config, lambda new: self._loop.call_soon_threadsafe(self._reload, new))
-        heartbeat = Heartbeat(self.renew, self._config.lease_seconds / 3)
-        heartbeat.start()
+        self._keeper.start()
         self._store.attend(self.name)
         try:
             await self._work(until_idle=until_idle)
             await self._claiming.settle()
             await self._hand_back()
+            if self._dead is not None:
+                raise self._dead
             with contextlib.suppress(StoreUnavailable):
                 await self._store.commit([Leave(self.name)])
         finally:
             self._gone = True
-            heartbeat.stop()
+            self._keeper.stop()
+            lose(self._unsettled)  # their leases are no longer renewed
             unsubscribe()
             end_reloading()
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -149,10 +152,11 @@ class Worker:
 
     def _notice(self, change: int) -> None:
         """A commit of this process has changed something; from any thread."""
-        if change & (WORK | ASKED | LIMITS):
-            self._loop.call_soon_threadsafe(self._heard, change)
-        elif change & ROOM and any(one.until is None for one in self.gate.held):
-            self._loop.call_soon_threadsafe(self._heard, ROOM)
+        if not change & (WORK | ASKED | LIMITS):
+            change &= ROOM if any(one.until is None for one in self.gate.held) else 0
+        with contextlib.suppress(RuntimeError):  # the loop was closed: the watchdog notices
+            if change:
+                self._loop.call_soon_threadsafe(self._heard, change)
 
     def _heard(self, change: int) -> None:
         self._news |= change & ~ROOM  # which time brings nothing about by
@@ -171,6 +175,8 @@ class Worker:
     async def _work(self, *, until_idle: bool) -> None:
         pause = 0.05
         while not self._stopping:
+            if self._dead is not None:
+                raise self._dead
             self._wake.clear()
             try:
                 begun = await self._time()
@@ -219,22 +225,9 @@ class Worker:
         works = self.running or self._claiming.under_way
         return not self.gate.fresh and not works and not self._wake.is_set() and not soon
 
-    async def _return_lost(self) -> None:
-        """Give back what was lost to an outage of the store, while nobody else has it: no crash, no expiry to await.
-
-        Whether the last write before it counts nobody knows; what the store has is what the next attempt goes on from.
-        """
-        for attempt in [one for one in self._lost if one.unwound()]:
-            back = Append(attempt.job, attempt.attempt, ((JobEvent.REQUEUED.value, {"reason": "store_outage"}),))
-            with contextlib.suppress(StaleAttempt, UnknownJob):  # somebody else has taken it, or it has ended
-                await self._journal.write(back)
-            self._lost.remove(attempt)
-        self._lost = [attempt for attempt in self._lost if not attempt.unwound()][-LOST_MAX:]
-
     async def _turn(self, now: float) -> bool:
         """Hear requests, sweep what time has ended, claim. Whether there may be more to do at once."""
-        if self._lost:
-            await self._return_lost()
+        await self._leftovers.give_back(self._journal)
         news, self._news = self._news, 0
         if news & ASKED and self.running:
             self._told(await self._store.requests(self.name))
@@ -257,6 +250,7 @@ class Worker:
 
     def _claim(self, limit: int) -> Claim:
         self._clock.ask()
+        self._keeper.claim_sent()
         return Claim(
             worker=self.name,
             entries=frozenset(self._entries),
@@ -297,6 +291,7 @@ class Worker:
             children=self._children,
             effects=self._effects,
         )
+        attempt.lease = self._keeper.claimed()
         if claimed.job.id in self.running:
             self.running[claimed.job.id].lose()  # its lease ran out before we noticed, and the job came back to us
         self.running[claimed.job.id] = attempt
@@ -316,10 +311,15 @@ class Worker:
         """An attempt does nothing more."""
         self._unsettled.discard(attempt)
         if attempt.lost:
-            self._lost.append(attempt)
+            self._leftovers.lost.append(attempt)
         if self.running.get(attempt.job) is attempt:  # else a later one has taken its place
             del self.running[attempt.job]
         self._wake.set()
+
+    def _drop(self, attempt: Attempt) -> None:
+        """Forget an attempt that cannot be concluded."""
+        self.settled(attempt)
+        self.freed(attempt)
 
     def abandoned(self) -> bool:
         """Whether this worker was cancelled instead of being stopped."""
@@ -373,22 +373,24 @@ class Worker:
         """Describe this worker and the gates of its process, its own first; from any thread."""
         at_gates = [(gate, job) for job, one in list(self.running.items()) for gate in list(one.held_by.values())]
         cards = gate_cards([self.gate, *self._gates()], self.now(), at_gates)
-        return msgspec.structs.replace(self._card, slots=self.gate.slots, gates=cards)
+        blocked = self._keeper.watchdog.blocked if "_keeper" in vars(self) else None  # none before it runs
+        return msgspec.structs.replace(self._card, slots=self.gate.slots, gates=cards, blocked=blocked)
 
-    def renew(self) -> None:
-        """Renew all leases, from the heartbeat's thread; tell attempts what they have to know; then report."""
-        held = tuple((job, attempt.attempt) for job, attempt in list(self.running.items()))
-        try:
-            (leases,) = self._store.commit_blocking([Renew(self.name, held, self._config.lease_seconds)])
-        except StoreUnavailable:
-            if time.monotonic() - self._renewed > self._config.lease_seconds * 0.8:
-                lost = frozenset(job for job, _ in held)  # nobody may take them yet, and by then we have stopped
-                self._loop.call_soon_threadsafe(self._told, Leases(lost, frozenset(), frozenset()), dict(held))
-            return
-        self._renewed = time.monotonic()
-        self._loop.call_soon_threadsafe(self._told, leases, dict(held))
-        with contextlib.suppress(StoreUnavailable):
-            self._store.commit_blocking([Report(self.card())])  # behind it: a gate may take its time to say how it is
+    def told(self, leases: Leases, held: Mapping[str, int]) -> None:
+        """A renewal was answered."""
+        self._told(leases, held)
+        self._leftovers.conclude_stranded(self._unsettled)
+
+    def stall_seconds(self) -> float:
+        """Return how long the loop may stay silent: a worker that was asked to stop does not wait for long."""
+        config, stopping = self._config, self._config.shutdown_seconds + self._config.grace_seconds
+        return min(config.loop_stall_seconds, stopping) if self._stopping else config.loop_stall_seconds
+
+    def died(self, error: LoopDied) -> None:
+        """The loop has died or hangs, and all leases were given up; from the watchdog's thread."""
+        self._dead = error
+        self._notice(WORK)
+        self._on_death(error)
 
     def _told(self, leases: Leases, held: Mapping[str, int] = {}) -> None:
         for job in leases.lost:

@@ -46,6 +46,7 @@
     │   ├── RunCanceled (RuntimeError)
     │   └── RunTimedOut (TimeoutError)
     └── the world failed
+        ├── LoopDied (RuntimeError)               the event loop of an app or worker has ended, or hangs
         ├── QueueFull (RuntimeError)              the queue is as deep as it may be; nothing was stored, try later
         ├── StaleAttempt (RuntimeError)           the writer no longer holds the job; nothing was written
         └── StoreUnavailable (RuntimeError)       the database cannot be used now; cause and cure are named
@@ -84,6 +85,7 @@ __all__ = [
     "InvalidTransition",
     "InvalidWake",
     "JobStuck",
+    "LoopDied",
     "MissingWake",
     "NonDeterminism",
     "NotAllowed",
@@ -227,6 +229,14 @@ class StoreReplaced(StoreUnavailable):
             f"{self.file} was {self.happened} while this process had it open, so nothing more is written: stop every"
             " process that uses the database, put back the files you want to keep, and start again"
         )
+
+
+class LoopDied(HoldfastError, RuntimeError):
+    """The event loop of an app or a worker has ended, or hangs: nothing that was asked of it will be answered.
+
+    A worker whose loop has died has given its leases up, so that other workers take its jobs. Close the app, or start
+    the process again.
+    """
 
 
 class NotInsideJob(HoldfastError, RuntimeError):

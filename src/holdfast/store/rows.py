@@ -107,6 +107,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
         started_at: when it first reported, by the store's clock; what the sender says is replaced, as with the next.
         seen_at: when it last did.
         gates: the gates of its process, its own readiness first.
+        blocked: what blocks its event loop, while something does.
     """
 
     name: str
@@ -119,6 +120,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
     started_at: float = 0.0
     seen_at: float = 0.0
     gates: tuple[GateCard, ...] = ()
+    blocked: str | None = None
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):

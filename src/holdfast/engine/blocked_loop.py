@@ -1,0 +1,68 @@
+"""What blocks an event loop: the job, the step and the line of user code that its thread is in.
+
+Read from another thread, so only a picture of one moment. What cannot be found is left out.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+from holdfast.authoring.functions import Call
+from holdfast.engine.attempt import Attempt
+
+__all__ = ["describe"]
+
+T = TypeVar("T")
+
+_PACKAGE = str(Path(__file__).parents[1])
+_LIBRARY = str(Path(threading.__file__).parent)
+
+
+def describe(thread: threading.Thread) -> str:
+    """Say in one line what a thread is doing, for a log."""
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the documented way to see another thread
+    if frame is None:
+        return "its thread has ended"
+    frames = list(_outwards(frame))
+    attempt = next((found for one in frames for found in _values(one, Attempt)), None)
+    call: Call[..., Any] | None = next((found for one in frames for found in _values(one, Call)), None)
+    parts = []
+    if attempt is not None:
+        parts.append(f"job {attempt.job} ({attempt.row.plugin}.{attempt.row.entry})")
+    if call is not None:
+        parts.append(f"{'tool' if call.tool else 'step'} {call.name}")
+    return ", ".join([*parts, _line(frames)])
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _values(frame: FrameType, kind: type[T]) -> Iterator[T]:
+    """Yield the engine's own objects of one kind in a frame of the engine."""
+    if frame.f_code.co_filename.startswith(_PACKAGE):
+        yield from (value for value in list(frame.f_locals.values()) if isinstance(value, kind))
+
+
+def _line(frames: list[FrameType]) -> str:
+    """Return the innermost line of user code; of whatever runs, if there is none."""
+    users = [one for one in frames if _is_users(one.f_code.co_filename)]
+    frame = (users or frames)[0]
+    path, number = frame.f_code.co_filename, frame.f_lineno
+    text = linecache.getline(path, number).strip()
+    return f"{path}, line {number}, in {frame.f_code.co_name}{f': {text}' if text else ''}"
+
+
+def _is_users(path: str) -> bool:
+    """Whether a file is neither of the engine nor of Python itself."""
+    if path.startswith((_PACKAGE, "<frozen")):
+        return False
+    return "-packages" in path or not path.startswith(_LIBRARY)

@@ -1,0 +1,160 @@
+"""The leases of one worker, kept by its own clock (SPEC L2, L4, L11).
+
+Two threads share the work, so that a store that is silent cannot delay the decision: the heartbeat calls `renew`, which
+may block in the store; the watchdog calls `end_overdue`, which never calls the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from holdfast.clock import elapsed
+from holdfast.config import Config
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.heartbeat import Heartbeat
+from holdfast.engine.lease import Lease
+from holdfast.engine.watchdog import Watchdog
+from holdfast.errors import LoopDied, StoreUnavailable
+from holdfast.store import Bury, Leases, Reclaim, Renew, Report, Store, WorkerCard
+
+__all__ = ["Keeping", "LeaseKeeper", "lose"]
+
+NAMED_MAX = 10  # jobs that one line of the log names
+GIVE_UP_SECONDS = 5.0  # longest wait for the store when all leases are given up
+
+_log = logging.getLogger("holdfast.worker")
+
+
+def lose(attempts: Iterable[Attempt]) -> None:
+    """Stop the code of attempts whose leases are over; on the loop."""
+    for attempt in list(attempts):
+        if not attempt.lost:
+            attempt.lose()
+
+
+class Keeping(Protocol):
+    """A worker, as the keeper of its leases sees it."""
+
+    name: str
+    running: dict[str, Attempt]  # by job; read from other threads
+
+    def card(self) -> WorkerCard:
+        """Describe the worker, for the report that follows each renewal; from the heartbeat's thread."""
+        ...
+
+    def told(self, leases: Leases, held: Mapping[str, int]) -> None:
+        """A renewal of these attempts was answered; on the loop."""
+        ...
+
+    def stall_seconds(self) -> float:
+        """Return how long the loop may stay silent; from the watchdog's thread."""
+        ...
+
+    def died(self, error: LoopDied) -> None:
+        """The loop has died or hangs, and all leases were given up; from the watchdog's thread."""
+        ...
+
+
+class LeaseKeeper:
+    """Renews the leases of a worker's attempts, ends those that could not be renewed in time, gives all up at death.
+
+    Made on the worker's loop. `heartbeat` makes the thread that renews, from what it calls and how often.
+    """
+
+    def __init__(
+        self, worker: Keeping, store: Store, config: Config, heartbeat: Callable[[Callable[[], None], float], Heartbeat]
+    ) -> None:
+        self._worker = worker
+        self._store = store
+        self._seconds = config.lease_seconds
+        self._loop = asyncio.get_running_loop()
+        self._claim_sent_at = elapsed()
+        self._given_up = False
+        every = config.lease_seconds / 3
+        self._heartbeat = heartbeat(self.renew, every)
+        self.watchdog = Watchdog(worker.name, self.end_overdue, worker.stall_seconds, self._die, every_seconds=every)
+
+    def start(self) -> None:
+        """Begin to renew and to watch."""
+        self._heartbeat.start()
+        self.watchdog.start()
+
+    def stop(self) -> None:
+        """Stop both."""
+        self.watchdog.stop()
+        self._heartbeat.stop()
+
+    def claim_sent(self) -> None:
+        """Count the leases of the next claim from now: it is about to be sent."""
+        self._claim_sent_at = elapsed()
+
+    def claimed(self) -> Lease:
+        """Return the lease of a job that the last claim has taken."""
+        return Lease(self._claim_sent_at, self._seconds)
+
+    def renew(self) -> None:
+        """Renew all leases, tell the worker what came of it, then report. May block for as long as the store does."""
+        if self._given_up:
+            return
+        attempts = [(job, attempt) for job, attempt in list(self._worker.running.items()) if attempt.lease.lasts()]
+        held = tuple((job, attempt.attempt) for job, attempt in attempts)
+        sent_at = elapsed()
+        try:
+            (leases,) = self._store.commit_blocking([Renew(self._worker.name, held, self._seconds)])
+        except StoreUnavailable:
+            return  # the watchdog ends what is not renewed in time
+        for job, attempt in attempts:
+            if job not in leases.lost:
+                attempt.lease.renewed(sent_at, self._seconds)
+        self._soon(self._worker.told, leases, dict(held))
+        with contextlib.suppress(StoreUnavailable):
+            self._store.commit_blocking(
+                [Report(self._worker.card())]
+            )  # after it: a gate may take its time to describe itself
+
+    def end_overdue(self) -> float | None:
+        """End the leases that were not renewed in time; seconds until the next would be, None if there is none."""
+        now = elapsed()
+        attempts = list(self._worker.running.values())
+        overdue = [attempt for attempt in attempts if attempt.lease.stops_at <= now and not attempt.lost]
+        for attempt in overdue:
+            attempt.lease.give_up()  # at once: the loop may be blocked, and a thread may be about to act
+        if overdue:
+            jobs = ", ".join(attempt.job for attempt in overdue[:NAMED_MAX])
+            others = f" and {len(overdue) - NAMED_MAX} more" if len(overdue) > NAMED_MAX else ""
+            _log.warning("worker %s could not renew leases in time: it stops %s%s", self._worker.name, jobs, others)
+            self._soon(lose, overdue)
+        return min((attempt.lease.stops_at - now for attempt in attempts if attempt not in overdue), default=None)
+
+    def give_up(self) -> None:
+        """End all leases at once, here and in the store, so that other workers take the jobs (L10, L11)."""
+        self._given_up = True
+        for attempt in list(self._worker.running.values()):
+            attempt.lease.give_up()
+        telling = threading.Thread(target=self._tell_store, name="holdfast-give-up", daemon=True)
+        telling.start()
+        telling.join(GIVE_UP_SECONDS)  # without an answer the leases expire by themselves
+
+    def _tell_store(self) -> None:
+        try:
+            self._store.commit_blocking([Bury(self._worker.name), Reclaim()])
+        except StoreUnavailable as error:
+            _log.warning("the leases of worker %s will expire by themselves: %s", self._worker.name, error)
+
+    def _die(self, error: LoopDied) -> None:
+        """The loop has died or hangs; from the watchdog's thread."""
+        _log.error("%s. Its jobs are given back.", error)
+        self._heartbeat.end()
+        self.give_up()
+        self._soon(lose, list(self._worker.running.values()))  # should it answer again after all
+        self._worker.died(error)
+
+    def _soon(self, callback: Callable[..., object], *args: object) -> None:
+        """Have the loop call something; that it was closed is the watchdog's to notice."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *args)

@@ -1,0 +1,123 @@
+"""Watches a worker from a thread that never calls the store: its leases, and whether its loop answers (SPEC L11).
+
+What it notices, and what happens then:
+
+- A lease was not renewed in time: its attempt is stopped, whatever the store is doing.
+- The loop does not answer: a line in the log names the job, the step and the line of code that blocks it. Leases are
+  renewed meanwhile, because a long step may be legitimate.
+- The loop does not answer for `stall_seconds`, its thread has ended, or it was closed: the worker is dead. It gives its
+  leases up, so that other workers take its jobs at once.
+- The whole process was stopped for a while: leases are looked at first. A loop that had no time to answer is no stall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+from holdfast.clock import elapsed
+from holdfast.engine.blocked_loop import describe
+from holdfast.errors import LoopDied
+
+__all__ = ["Watchdog"]
+
+LOOK_SECONDS = 1.0  # between two looks while there are leases, at most
+REPORT_SECONDS = 2.0  # of silence before the log says so; then after twice that, and so on
+LATE_SECONDS = 1.0  # by which a look may be late before the process counts as stopped meanwhile
+
+_log = logging.getLogger("holdfast.worker")
+
+
+class Watchdog(threading.Thread):
+    """Looks after one worker until it is stopped.
+
+    Args:
+        worker: the worker's name, for the log.
+        end_overdue: ends the leases that are overdue; returns seconds until the next is, None if none is held.
+        stall_seconds: returns how long the loop may stay silent.
+        died: is called once, from this thread, when the worker is dead.
+        every_seconds: longest pause between two looks, which it makes while no lease is held.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        end_overdue: Callable[[], float | None],
+        stall_seconds: Callable[[], float],
+        died: Callable[[LoopDied], None],
+        *,
+        every_seconds: float,
+    ) -> None:
+        super().__init__(name="holdfast-watchdog", daemon=True)
+        self.blocked: str | None = None  # what blocks the loop, while something does
+        self._worker = worker
+        self._end_overdue = end_overdue
+        self._stall_seconds = stall_seconds
+        self._died = died
+        self._every_seconds = every_seconds
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.current_thread()
+        self._ended = threading.Event()
+        self._asked_at: float | None = None  # when the loop was asked, while it has not answered
+        self._reported_seconds = 0.0
+
+    def run(self) -> None:
+        """Look until it is stopped, or the worker is dead."""
+        pause = 0.0
+        while True:
+            expected = elapsed() + pause
+            if self._ended.wait(pause):
+                return
+            try:
+                due = self._end_overdue()  # first, also when the process was stopped for a while
+                now = elapsed()
+                if now - expected > LATE_SECONDS:
+                    self._asked_at = None
+                error = self._ask_loop(now)
+            except Exception:  # noqa: BLE001 - it must look again, or leases would be kept for a dead loop
+                _log.exception("the watchdog of worker %s failed, and goes on", self._worker)
+                due, error = 0.0, None
+            if error is not None:
+                self._died(error)
+                return
+            pause = self._every_seconds if due is None else min(LOOK_SECONDS, self._every_seconds, max(0.01, due))
+
+    def stop(self) -> None:
+        """End; a look that is under way is not waited for, because it may be the one that reports a death."""
+        self._ended.set()
+
+    def _ask_loop(self, now: float) -> LoopDied | None:
+        """Ask the loop, or see how long it has been silent; what to report if it is dead."""
+        if self._loop.is_closed() or not self._loop_thread.is_alive():
+            return LoopDied(f"the event loop of worker {self._worker} has ended while it had work")
+        if self._asked_at is None:
+            self._asked_at = now
+            try:
+                self._loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:  # closed just now
+                return LoopDied(f"the event loop of worker {self._worker} was closed while it had work")
+            return None
+        silent = now - self._asked_at
+        if silent < REPORT_SECONDS:
+            return None
+        limit = self._stall_seconds()
+        if silent >= limit:
+            place = describe(self._loop_thread)
+            return LoopDied(f"the event loop of worker {self._worker} did not answer for {silent:.0f} s: {place}")
+        if silent >= 2 * self._reported_seconds:
+            self._reported_seconds = silent
+            self.blocked = describe(self._loop_thread)
+            _log.warning(
+                "worker %s has not answered for %.0f s: %s. No other job of this worker moves meanwhile. Write the"
+                " function without `async`, or await something. The worker ends after %.0f s.",
+                self._worker, silent, self.blocked, limit,
+            )  # fmt: skip
+        return None
+
+    def _answer(self) -> None:
+        """Note, on the loop, that it answers."""
+        if self._reported_seconds:
+            _log.warning("worker %s answers again", self._worker)
+        self._asked_at, self._reported_seconds, self.blocked = None, 0.0, None
