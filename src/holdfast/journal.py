@@ -16,13 +16,17 @@ Whatever that attempt wrote behind what failed, or still writes, fails with it: 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from holdfast.errors import StoreUnavailable
 from holdfast.machines.event import Frozen
 from holdfast.store import Append, Command, Signal, Store
 
 __all__ = ["Journal", "Writer"]
+
+_log = logging.getLogger("holdfast")
 
 # Turns of the loop before a batch is taken: whoever is about to write comes along, and a job's end goes with its last
 # result, which it follows by three turns.
@@ -133,14 +137,31 @@ class Journal:
                     await self._commit(batch)
         finally:
             self._draining = None
+            self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        """Answer writes that were gathered for a batch that will not be taken, because the drain was interrupted."""
+        waiting, self._waiting = self._waiting, []
+        for entry in waiting:
+            self._tell(entry, entry.command if isinstance(entry, _Asked) else _taken(entry), _interrupted())
+        if self._last is not None:
+            (_, future), self._last = self._last, None
+            if not future.done():
+                future.set_exception(_interrupted())
 
     def _made(self) -> list[_Asked | Writer]:
         assert self._last is not None, "somebody has asked"
         (make, future), self._last = self._last, None
-        command = make()
+        try:
+            command = make()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it, and others go on
+            if not future.done():
+                future.set_exception(error)
+            return []
         if command is not None:
             return [_Asked(command, future)]
-        future.set_result(None)
+        if not future.done():
+            future.set_result(None)
         return []
 
     async def _commit(self, batch: list[_Asked | Writer]) -> None:
@@ -149,20 +170,36 @@ class Journal:
             answers = await self._store.commit(commands)
         except Exception as error:  # noqa: BLE001 - whatever it is, everybody of the batch must hear of it
             answers = [error] * len(batch)
+        except BaseException:
+            for entry, command in zip(batch, commands, strict=True):
+                self._tell(entry, command, _interrupted())
+            raise
         for entry, command, answer in zip(batch, commands, answers, strict=True):
+            self._tell(entry, command, answer)
+
+    def _tell(self, entry: _Asked | Writer, command: Any, answer: Any) -> None:
+        """Hand an answer to whom it is for; an error in taking it is not one of the others in the batch."""
+        try:
             if isinstance(entry, _Asked):
                 entry.answer(answer)
             elif isinstance(answer, Exception):
                 self._fail(entry, len(command.events), answer)
             else:
                 entry.written(len(command.events), None)
+        except Exception:  # noqa: BLE001 - see above
+            _log.exception("an answer of the store was not taken")
 
     def _fail(self, writer: Writer, count: int, error: Exception) -> None:
         """An attempt's write has failed: so has what it wrote behind it. It writes no more once it knows."""
         if writer.gathered:
-            self._waiting.remove(writer)
+            if writer in self._waiting:
+                self._waiting.remove(writer)
             count += len(_taken(writer).events)
         writer.written(count, error)
+
+
+def _interrupted() -> StoreUnavailable:
+    return StoreUnavailable("the write was interrupted: whether it counts is not known; try again")
 
 
 def _taken(writer: Writer) -> Append:

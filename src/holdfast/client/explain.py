@@ -120,7 +120,11 @@ def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequenc
         return waits
     having = [card for card in alive if name in card.entries]
     serving = [card for card in having if card.queues is None or job.queue in card.queues]
+    answering = [card for card in serving if card.blocked is None]
+    if serving and not answering:
+        return [f"The worker {serving[0].name} that has it does not answer: {serving[0].blocked}."]
     if serving:
+        serving = answering
         count = "a worker that has it is" if len(serving) == 1 else f"{len(serving)} workers that have it are"
         return [f"But {count} alive, and will take it with the next free slot."]
     if having:
@@ -149,7 +153,8 @@ def _where(job: Job, now: float, around: Around) -> str:
             return f"Its worker {job.lease.worker} was last heard of too long ago; it will be taken from it."
         case JobState.RUNNING:
             holder = job.lease.worker if job.lease is not None else "nobody"
-            return f"It runs: worker {holder} holds it, attempt {job.attempt}.{_at_gate(job, now, around)}"
+            said = f"{_at_gate(job, now, around)}{_blocked(holder, around)}"
+            return f"It runs: worker {holder} holds it, attempt {job.attempt}.{said}"
         case JobState.WAITING:
             return _waits(job, now, around)
         case JobState.FAILED:
@@ -166,6 +171,12 @@ def _at_gate(job: Job, now: float, around: Around) -> str:
         opens = f", which opens {_time(gate.opens_at, now)}" if gate.opens_at is not None else ""
         said += f" It waits for the gate {gate.name}{opens}{f' ({gate.why})' if gate.why else ''}."
     return said
+
+
+def _blocked(holder: str, around: Around) -> str:
+    """Say what blocks the worker that holds a job, as the worker has last reported."""
+    blocked = next((card.blocked for card in around.alive or () if card.name == holder), None)
+    return f" Its worker does not answer: {blocked}." if blocked is not None else ""
 
 
 def _because(last: Event | None) -> str:

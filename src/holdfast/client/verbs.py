@@ -6,7 +6,9 @@ plain twins are here, once: each blocks the caller on a loop that the client kee
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import contextlib
 import threading
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
@@ -20,6 +22,7 @@ from holdfast.client.portal import Portal
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.workers import GateView, WorkerStatus
 from holdfast.durations import Duration
+from holdfast.errors import LoopDied
 from holdfast.machines import Event, RunRecord
 from holdfast.store import Evidence
 
@@ -316,9 +319,16 @@ class Client(LimitVerbs):
             portal = self._portal
         return portal.run(coroutine)
 
+    def loop_died(self, loop: asyncio.AbstractEventLoop, error: LoopDied) -> None:
+        """A loop answers no more: if it is the client's own, plain calls raise, those that are under way too."""
+        portal = self._portal
+        if portal is not None and portal.loop is loop:
+            portal.die(error)
+
     def close(self) -> None:
-        """Let go of everything, the client's own loop too."""
-        self.block(self.aclose())
+        """Let go of everything, the client's own loop too. After it a client may be used again."""
+        with contextlib.suppress(LoopDied):
+            self.block(self.aclose())
         if self._portal is not None:
             self._portal.stop()
             self._portal = None

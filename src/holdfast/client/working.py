@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.client.workers import GateView
 from holdfast.engine.worker import Worker
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import LoopDied, StoreUnavailable
 from holdfast.machines.ready import ReadyState
 
 if TYPE_CHECKING:
@@ -34,9 +35,16 @@ class AppWorker:
         self._queues = queues
         self._worker: Worker | None = None
         self._stopped = False
+        self._ended = threading.Event()
+        self.on_death: Callable[[LoopDied], object] = lambda _: None  # from another thread, when its loop has died
 
     async def arun(self, *, until_idle: bool = False) -> None:
-        """Work until stopped, or until there is nothing to do."""
+        """Work until stopped, or until there is nothing to do.
+
+        Raises:
+            LoopDied: the loop did not answer for `loop_stall_seconds`. Its jobs have been given back.
+        """
+        loop = asyncio.get_running_loop()
         self._worker = Worker(
             self._app.store(),
             self._app.entries,
@@ -47,6 +55,7 @@ class AppWorker:
             queues=self._queues,
             name=self._name,
             gates=self._app.shared_gates,
+            on_death=lambda error: self._died(loop, error),
         )
         if self._stopped:
             return
@@ -71,21 +80,31 @@ class AppWorker:
             await asyncio.sleep(EVICT_SECONDS)
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Work, blocking; Ctrl-C stops it in order: jobs are handed back before it is raised."""
-        ended = threading.Event()
+        """Work, blocking; Ctrl-C stops it in order: jobs are handed back before it is raised.
+
+        Raises:
+            LoopDied: the loop has died, or did not answer for `loop_stall_seconds`. Its jobs have been given back.
+        """
 
         async def work() -> None:
             try:
                 await self.arun(until_idle=until_idle)
             finally:
-                ended.set()
+                self._ended.set()
 
+        self._ended.clear()
         try:
             self._app.block(work())
         except KeyboardInterrupt:
             self.stop()
-            ended.wait()
+            self._ended.wait()
             raise
+
+    def _died(self, loop: asyncio.AbstractEventLoop, error: LoopDied) -> None:
+        """Its loop has died: end whatever waits for it. From the watchdog's thread."""
+        self._app.loop_died(loop, error)
+        self._ended.set()
+        self.on_death(error)
 
     def gate(self) -> GateView | None:
         """Say how its readiness stands at this moment; None if it does not run. From any thread."""

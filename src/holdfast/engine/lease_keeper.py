@@ -95,6 +95,7 @@ class LeaseKeeper:
 
     def claimed(self) -> Lease:
         """Return the lease of a job that the last claim has taken."""
+        self.watchdog.wake()
         return Lease(self._claim_sent_at, self._seconds)
 
     def renew(self) -> None:

@@ -11,6 +11,7 @@ and StopIteration become a RuntimeError that names them.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from functools import partial
 from typing import Any
 
 __all__ = ["Threads", "escaped"]
+
+_log = logging.getLogger("holdfast")
 
 
 def escaped(error: BaseException) -> RuntimeError:
@@ -80,7 +83,10 @@ class Threads(Executor):
 
     def _serve(self) -> None:
         while (task := self._next()) is not None:
-            task.run()
+            try:
+                task.run()
+            except BaseException:  # noqa: BLE001 - of a callback of its future: without the thread the pool would shrink
+                _log.exception("a callback of a plain function failed")
             with self._changed:
                 if task.served_by is None:
                     return  # abandoned meanwhile: another has its place

@@ -59,7 +59,9 @@ class Watchdog(threading.Thread):
         self._every_seconds = every_seconds
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.current_thread()
-        self._ended = threading.Event()
+        self._bell = threading.Event()
+        self._ended = False
+        self._rests = False  # whether it found no lease at its last look
         self._asked_at: float | None = None  # when the loop was asked, while it has not answered
         self._reported_seconds = 0.0
 
@@ -68,7 +70,9 @@ class Watchdog(threading.Thread):
         pause = 0.0
         while True:
             expected = elapsed() + pause
-            if self._ended.wait(pause):
+            self._bell.wait(pause)
+            self._bell.clear()
+            if self._ended:
                 return
             try:
                 due = self._end_overdue()  # first, also when the process was stopped for a while
@@ -82,11 +86,19 @@ class Watchdog(threading.Thread):
             if error is not None:
                 self._died(error)
                 return
+            self._rests = due is None
             pause = self._every_seconds if due is None else min(LOOK_SECONDS, self._every_seconds, max(0.01, due))
 
     def stop(self) -> None:
         """End; a look that is under way is not waited for, because it may be the one that reports a death."""
-        self._ended.set()
+        self._ended = True
+        self._bell.set()
+
+    def wake(self) -> None:
+        """Look again soon: there is a lease now. Cheap, from any thread."""
+        if self._rests:
+            self._rests = False
+            self._bell.set()
 
     def _ask_loop(self, now: float) -> LoopDied | None:
         """Ask the loop, or see how long it has been silent; what to report if it is dead."""

@@ -40,6 +40,7 @@ EXIT_CODES = {
     6: "not in time",
     7: "not allowed",
     8: "what it says could not be written",
+    9: "the worker's event loop has died or hung; its jobs were given back",
     130: "interrupted",
 }
 
@@ -52,6 +53,7 @@ _CODES: list[tuple[type[Exception], int]] = [
     (errors.PayloadTooLarge, 2),
     (errors.InvalidSetting, 2),
     (errors.NotAllowed, 7),
+    (errors.LoopDied, 9),
     (TimeoutError, 6),
     (HoldfastError, 4),
 ]

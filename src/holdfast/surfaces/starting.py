@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 FOR_EVER = 1e9
+EXIT_LOOP_DIED = 9  # as `cli.EXIT_CODES` has it
 
 
 @click.command(epilog="Example: holdfast worker shop.py --processes 4")
@@ -78,8 +80,15 @@ def worker(
     running = app.worker(concurrency=concurrency, queues=queues, name=name)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
+    running.on_death = _end_process
     stay()
     running.run(until_idle=until_idle)
+
+
+def _end_process(error: errors.LoopDied) -> None:
+    """End this process at once: its loop cannot, and its jobs have been given back."""
+    click.echo(f"holdfast: {error}", err=True)
+    os._exit(EXIT_LOOP_DIED)
 
 
 @click.command(epilog="Example: holdfast start shop.py checkout sku=A1 card=4242 --follow")
