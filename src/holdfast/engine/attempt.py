@@ -189,6 +189,10 @@ class Attempt(Ledger, Producer, Spending, Values):
     def _stuck(self) -> None:
         self.code_failed(self.code.stuck())
 
+    def code_returned(self) -> None:
+        """The job's function has ended, and tasks that it left are being cancelled: they have a grace time."""
+        self._grace = self._grace or self.loop.call_later(self.config.grace_seconds, self._force)
+
     def code_ended(self) -> None:
         """The job's function has returned or raised."""
         self._conclude()
@@ -340,7 +344,8 @@ class Attempt(Ledger, Producer, Spending, Values):
     def is_stranded(self) -> bool:
         """Whether its code has ended, and nothing is under way that would settle it: an error of the engine (L11)."""
         producing: asyncio.Task[None] | None = vars(self).get("_producing")
-        if self._settled or not self._main.done() or (producing is not None and not producing.done()):
+        ended = self._concluded or (self.code.main_done and self._grace is None)
+        if self._settled or not ended or (producing is not None and not producing.done()):
             return False
         return not self._finished or self.durable_events == self.recorded_events
 

@@ -51,6 +51,10 @@ class CodeHost(Protocol):
         """The code rests, and there is nothing to hand to it."""
         ...
 
+    def code_returned(self) -> None:
+        """The job's function has returned or raised, and has left tasks, which are cancelled."""
+        ...
+
     def code_ended(self) -> None:
         """The job's function has returned or raised, and what it had started has ended, too."""
         ...
@@ -167,8 +171,11 @@ class JobCode:
     def _cancel_leftovers(self) -> None:
         """The job's function has ended: tasks that it left are cancelled, as `asyncio.run` does."""
         self._leftovers = True
-        for task in self.loop.unfinished():
+        left = self.loop.unfinished()
+        for task in left:
             task.cancel()
+        if left:
+            self._host.code_returned()
 
     def close(self) -> None:
         """End the code where it is. It sees no cancellation, and nothing of it runs any more."""

@@ -118,6 +118,9 @@ class Rehearsal:
         if self.code.idle:
             self._still.set()
 
+    def code_returned(self) -> None:
+        """Wait for what it has left."""
+
     def code_ended(self) -> None:
         """Judge."""
         self._still.set()

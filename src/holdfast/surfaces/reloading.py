@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -21,6 +20,7 @@ from holdfast import App
 from holdfast.errors import StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.store import Bury, Reclaim
+from holdfast.surfaces.supervised import start_child
 
 __all__ = ["develop", "sources"]
 
@@ -49,6 +49,8 @@ def develop(target: str, url: str | None, options: list[str]) -> None:
     children.start()
     while not stopping:
         time.sleep(LOOK_SECONDS)
+        if stopping:  # a signal to the whole group has ended the children as well: that is no news
+            break
         found = sources(folder)
         if found != seen:
             changed = sorted(path for path in found.keys() | seen.keys() if found.get(path) != seen.get(path))
@@ -124,4 +126,4 @@ class _Children:
 
     @staticmethod
     def _process(*words: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "holdfast", *words])  # noqa: S603 - this program itself
+        return start_child(list(words))

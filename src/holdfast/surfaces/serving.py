@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 
 import click
 
 from holdfast.surfaces.common import json_option, plugins_option, show_result, url_option
+from holdfast.surfaces.supervised import stop_with_supervisor, supervised_option
 
 __all__ = ["COMMANDS"]
 
@@ -26,6 +28,7 @@ _hosts = click.option("--allow-host", "hosts", multiple=True, help="A name it is
 @_port
 @_hosts
 @click.option("--worker", "workers", multiple=True, hidden=True)
+@supervised_option
 def serve(
     target: str | None,
     plugins: bool,  # noqa: FBT001 - a flag of the command line
@@ -56,6 +59,7 @@ def serve(
         )
     guard_process()
     app.store()  # what is wrong with it is said now
+    stop_with_supervisor(lambda: signal.raise_signal(signal.SIGTERM))
     try:
         socket = listening.listen(host, port)
     except OSError as error:

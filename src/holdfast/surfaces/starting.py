@@ -24,6 +24,7 @@ from holdfast.surfaces.common import (
 )
 from holdfast.surfaces.following import follow_run
 from holdfast.surfaces.staying import stay
+from holdfast.surfaces.supervised import stop_with_supervisor, supervised_option
 from holdfast.surfaces.watching import pairs
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ EXIT_LOOP_DIED = 9  # as `cli.EXIT_CODES` has it
 @click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
 @click.option("--until-idle", is_flag=True, help="Stop when there is nothing left to do.")
 @click.option("--name", hidden=True)
+@supervised_option
 def worker(
     target: str | None,
     plugins: bool,  # noqa: FBT001 - a flag of the command line
@@ -80,6 +82,7 @@ def worker(
     running = app.worker(concurrency=concurrency, queues=queues, name=name)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
+    stop_with_supervisor(running.stop)
     running.on_death = _end_process
     stay()
     running.run(until_idle=until_idle)

@@ -1,11 +1,13 @@
-"""Several worker processes under one: a child that dies is replaced, and its jobs are free at once (SPEC L10)."""
+"""Several worker processes under one: a child that dies is replaced, and its jobs are free at once (SPEC L10).
+
+If the supervisor itself dies, however it does, its workers stop in the orderly way; see `supervised`. A signal that
+stops the whole process group stops the workers as well, which is no death.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
-import sys
 import time
 from types import FrameType
 
@@ -15,6 +17,7 @@ from holdfast import App
 from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.store import Bury, Reclaim
+from holdfast.surfaces.supervised import start_child
 
 __all__ = ["supervise"]
 
@@ -43,9 +46,9 @@ def supervise(app: App, arguments: list[str], processes: int, *, until_idle: boo
         _keep_running(app, children, arguments, stopping, until_idle=until_idle)
     finally:
         for child in children.values():
-            child.terminate()
+            child.process.terminate()
         for child in children.values():
-            child.wait()
+            child.process.wait()
 
 
 def _keep_running(
@@ -61,13 +64,14 @@ def _keep_running(
         time.sleep(LOOK_SECONDS)
         _bury(app, dead)
         for name, child in list(children.items()):
-            if child.poll() is not None:
+            if child.process.poll() is not None and not stopping:
                 del children[name]
-                if until_idle and child.returncode == 0:
+                if until_idle and child.process.returncode == 0:
                     continue  # it has found nothing left to do
                 dead.append(name)
                 _bury(app, dead)
-                click.echo(f"worker {name} died (exit code {child.returncode}): replaced, its jobs are free", err=True)
+                code = child.process.returncode
+                click.echo(f"worker {name} died (exit code {code}): replaced, its jobs are free", err=True)
                 children.update([_start(arguments, RESTART_SECONDS - (time.monotonic() - child.started))])
 
 
@@ -83,12 +87,12 @@ def _bury(app: App, dead: list[str]) -> None:
         pass
 
 
-class _Child(subprocess.Popen[bytes]):
+class _Child:
     """A worker process, and when it was started."""
 
     def __init__(self, arguments: list[str], name: str) -> None:
         self.started = time.monotonic()
-        super().__init__([sys.executable, "-m", "holdfast", "worker", *arguments, "--name", name])
+        self.process = start_child(["worker", *arguments, "--name", name])
 
 
 def _start(arguments: list[str], pause: float = 0.0) -> tuple[str, _Child]:
