@@ -26,6 +26,7 @@ from concurrent.futures import Executor
 from functools import cached_property
 from typing import Any
 
+from holdfast.authoring import plain_values
 from holdfast.authoring.context import Submitter, Suspended, code_count, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.redaction import Revealed, revealed
@@ -200,7 +201,7 @@ class Attempt(Ledger, Producer, Spending, Values):
     def code_failed(self, error: BaseException) -> None:
         """The job cannot go on, whatever its code says."""
         if not self._over and self._why is None and self._intent is None:
-            self._intent = self.failure(error)
+            self._intent = self._context.copy().run(self.failure, error)
             self._close()
 
     def call_left(self) -> None:
@@ -262,7 +263,7 @@ class Attempt(Ledger, Producer, Spending, Values):
     def _judged(self) -> Written | None:
         """What to write for the way the code ended; whatever is wrong with it, there is something to write."""
         try:
-            return self._ending()
+            return self._context.copy().run(self._ending)  # which knows the secrets that the code has seen
         except BaseException as error:  # noqa: BLE001 - a result or an error of a user that cannot even be looked at
             said = {"code": type(error).__name__, "message": "the end of the job's code could not be judged"}
             return JobEvent.FAILED.value, {"reason": "error", **said, "error": said}
@@ -334,7 +335,11 @@ class Attempt(Ledger, Producer, Spending, Values):
         """What to write for an error: another try, or the end."""
         if not isinstance(error, Exception):
             error = escaped(error)
-        return verdict.failed(self._function, error, self._failures, self.now())
+        kind, said = verdict.failed(self._function, error, self._failures, self.now())
+        traces = [self.replay.traces[node] for node in said.get("nodes") or () if node in self.replay.traces]
+        if traces:  # what happened inside the steps, which the code sees nothing of (E13)
+            said["details"] = {"traceback": "\n".join([*traces, said["details"]["traceback"]])[-2 * verdict.TRACEBACK_MAX :]}
+        return kind, said
 
     def unwound(self) -> bool:
         """Whether nothing of its code can still run: of a plain function that was begun nobody knows."""
@@ -431,7 +436,7 @@ class Attempt(Ledger, Producer, Spending, Values):
         assert isinstance(outcome, Ended), "a wait ends"
         if outcome.completed.get("outcome") == "expired":
             raise WaitTimeout(key)
-        return outcome.completed.get("payload")
+        return plain_values.as_recorded(outcome.completed.get("payload"))
 
     def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
         """Wait for a time."""

@@ -14,7 +14,6 @@ import asyncio
 import contextvars
 import inspect
 import random
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,13 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.authoring.context import Suspended, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.authoring.gating import RetryAfter
-from holdfast.authoring.redaction import redacted
 from holdfast.engine.admission import admitted, leave_alone
 from holdfast.engine.job_code import Pending, cut_off
 from holdfast.engine.outcomes import Reporting
 from holdfast.engine.replay import CUT_OFF, CutOff, Failure, Outcome, Success
 from holdfast.engine.threads import escaped
-from holdfast.engine.verdict import Written, words
+from holdfast.engine.verdict import Written, kind_of, trace_of, words
 from holdfast.errors import (
     InDoubt,
     InvalidResult,
@@ -51,7 +49,6 @@ TOOL_STARTED, TOOL_FINISHED = HistoryEvent.TOOL_STARTED.value, HistoryEvent.TOOL
 
 
 REASON_MAX = 2000
-TRACEBACK_MAX = 4000
 POSTPONED_MAX = 100  # times that a call may be asked to come back later; from then on that is a failure
 
 
@@ -333,9 +330,10 @@ class Calls:
         failures = attempt.replay.failed_tries[node]
         backoff = call.backoff
         hopeless = isinstance(error, (Permanent, InvalidResult, PayloadTooLarge)) or not isinstance(error, backoff.only)
-        kind = type(error).__name__
+        kind = kind_of(error)
         if hopeless or failures > backoff.retries:
-            events = self._failure(call, node, kind, reason, retry_at=None, hopeless=hopeless, trace=trace_of(error))
+            trace = attempt.replay.traces[node] = trace_of(error)
+            events = self._failure(call, node, kind, reason, retry_at=None, hopeless=hopeless, trace=trace)
             return _End(Failure(kind, reason[:REASON_MAX]), events)
         delay = backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
         retry_at = attempt.replay.retry_at[node] = attempt.now() + delay
@@ -357,7 +355,7 @@ class Calls:
         result_type = "permanent_failure" if hopeless else "retryable_failure"
         said: dict[str, Any] = {"node": node, "name": call.name, "result_type": result_type, "kind": kind}
         said["reason"] = reason[:REASON_MAX]
-        when = {"final": retry_at is None, **({"retry_at": retry_at} if retry_at is not None else {})}
+        when: dict[str, Any] = {"final": retry_at is None, **({"retry_at": retry_at} if retry_at is not None else {})}
         if kind == "RetryAfter" and retry_at is not None:
             when["postponed"] = True
         if trace is not None:
@@ -436,12 +434,3 @@ def handed_out(call: Call[..., Any], node: str, outcome: Outcome) -> Any:
     if outcome.kind == "InDoubt":
         raise InDoubt(call.name, outcome.kind, outcome.reason)
     raise StepFailed(call.name, outcome.kind, outcome.reason, node)
-
-
-def trace_of(error: BaseException) -> str:
-    """Give an error with its traceback, as it is kept for people."""
-    try:
-        text = redacted("".join(traceback.format_exception(error)))
-        return text.encode(errors="backslashreplace").decode()[-TRACEBACK_MAX:]
-    except Exception:  # noqa: BLE001 - an error that cannot be shown has failed all the same
-        return type(error).__name__

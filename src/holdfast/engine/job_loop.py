@@ -549,37 +549,37 @@ class JobLoop(asyncio.AbstractEventLoop):
         except AttributeError:  # it has slots: the next look finds that it is closing
             return
 
-    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
         return await self.outside(self.host.getaddrinfo(*args, **kwargs))
 
-    async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+    async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
         return await self.outside(self.host.getnameinfo(*args, **kwargs))
 
     async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         return await self._connected(self.host.create_connection(*args, **kwargs))
 
-    async def create_unix_connection(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+    async def create_unix_connection(self, *args: Any, **kwargs: Any) -> Any:
         return await self._connected(self.host.create_unix_connection(*args, **kwargs))
 
-    async def create_datagram_endpoint(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+    async def create_datagram_endpoint(self, *args: Any, **kwargs: Any) -> Any:
         return await self._connected(self.host.create_datagram_endpoint(*args, **kwargs))
 
-    async def connect_accepted_socket(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+    async def connect_accepted_socket(self, *args: Any, **kwargs: Any) -> Any:
         return await self._connected(self.host.connect_accepted_socket(*args, **kwargs))
 
-    async def connect_read_pipe(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+    async def connect_read_pipe(self, *args: Any, **kwargs: Any) -> Any:
         return await self._connected(self.host.connect_read_pipe(*args, **kwargs))
 
-    async def connect_write_pipe(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+    async def connect_write_pipe(self, *args: Any, **kwargs: Any) -> Any:
         return await self._connected(self.host.connect_write_pipe(*args, **kwargs))
 
-    async def start_tls(self, transport: Any, protocol: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+    async def start_tls(self, transport: Any, protocol: Any, *args: Any, **kwargs: Any) -> Any:
         upgraded = await self.outside(self.host.start_tls(transport, protocol, *args, **kwargs))
         self._transports = [one for one in self._transports if one is not transport]
         self._watch(upgraded, protocol)
         return upgraded
 
-    async def sendfile(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+    async def sendfile(self, *args: Any, **kwargs: Any) -> Any:
         return await self.outside(self.host.sendfile(*args, **kwargs))
 
     async def sock_recv(self, *args: Any) -> Any:
@@ -590,6 +590,9 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     async def sock_recvfrom(self, *args: Any) -> Any:
         return await self.outside(self.host.sock_recvfrom(*args))
+
+    async def sock_recvfrom_into(self, *args: Any) -> Any:
+        return await self.outside(self.host.sock_recvfrom_into(*args))
 
     async def sock_sendall(self, *args: Any) -> Any:
         return await self.outside(self.host.sock_sendall(*args))
@@ -603,14 +606,14 @@ class JobLoop(asyncio.AbstractEventLoop):
     async def sock_accept(self, *args: Any) -> Any:
         return await self.outside(self.host.sock_accept(*args))
 
-    async def sock_sendfile(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - handed on
+    async def sock_sendfile(self, *args: Any, **kwargs: Any) -> Any:
         return await self.outside(self.host.sock_sendfile(*args, **kwargs))
 
-    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]  # - any
         """Have a callback called when a descriptor can be read."""
         self._add(self.host.add_reader, fd, callback, args)
 
-    def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+    def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]  # - any
         """Have a callback called when a descriptor can be written."""
         self._add(self.host.add_writer, fd, callback, args)
 
@@ -648,10 +651,10 @@ class JobLoop(asyncio.AbstractEventLoop):
     async def create_server(self, *args: Any, **kwargs: Any) -> Any:
         refuse("a server")
 
-    async def create_unix_server(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # - refused
+    async def create_unix_server(self, *args: Any, **kwargs: Any) -> Any:
         refuse("a server")
 
-    def add_signal_handler(self, *args: Any) -> None:
+    def add_signal_handler(self, *args: Any) -> None:  # type: ignore[override]  # - refused
         """Refuse it."""
         refuse("a signal handler")
 
@@ -781,6 +784,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._started_in_order.clear()
 
 
+_unclosed: deque[Any] = deque(maxlen=1000)
 CLOSES_MAX = 100  # times that a coroutine is closed which goes on awaiting in its `finally`
 _ENSURES = frozenset({"ensure_future", "_ensure_future"})
 
@@ -800,6 +804,8 @@ def _close(coroutine: Any, context: contextvars.Context, *, begin: bool = False)
         except BaseException as error:  # noqa: BLE001 - code that is closed has nothing to say any more
             _log.debug("code that was suspended raised %s", type(error).__name__)
             return
+    _log.warning("code that was suspended does not end: it catches BaseException in a loop; let GeneratorExit pass")
+    _unclosed.append(coroutine)  # else Python would try once more, and tell of it on stderr
 
 
 def _is_blocked(waiter: Any) -> bool:

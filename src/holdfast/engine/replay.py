@@ -103,6 +103,7 @@ class Replay:
             int
         )  # node → times the job was given back because a gate held it
         self.retry_at: dict[str, float] = {}  # node whose next try is not due before this time
+        self.traces: dict[str, str] = {}  # node of a call that failed for good → where, for people
         self.plan: dict[str, Any] | None = None
         self.failures = 0  # of the job's own code, in this run
         self._ended_by: list[str] = []  # nodes whose failure ended the last run
@@ -261,6 +262,8 @@ class Replay:
         (self.postponed if payload.get("postponed") else self.failed_tries)[node] += 1
         self.retry_at[node] = payload.get("retry_at") or 0.0
         if payload.get("final"):
+            if payload.get("traceback"):
+                self.traces[node] = payload["traceback"]
             self._keep(node, payload, Failure(payload.get("kind") or "", payload.get("reason") or ""))
 
     def _value(self, node: str, payload: dict[str, Any]) -> None:

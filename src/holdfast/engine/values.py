@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.authoring import plain_values
 from holdfast.authoring.signature import payload
 from holdfast.machines import HistoryEvent
 
@@ -44,11 +45,11 @@ class Values:
             attempt.replay.values[node] = make()
             attempt.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": attempt.replay.values[node]}))
             attempt.decided_events = attempt.recorded_events
-        return attempt.replay.values[node]
+        return plain_values.as_recorded(attempt.replay.values[node])
 
     def known(self, node: str) -> Any:
         """Give a value that was recorded, if it was."""
-        return cast("Attempt", self).replay.values.get(node)
+        return plain_values.as_recorded(cast("Attempt", self).replay.values.get(node))
 
     def known_names(self, beginning: str) -> list[str]:
         """List the names of recorded values that begin so, in the order in which they were recorded."""
@@ -58,7 +59,7 @@ class Values:
         """Give the recorded plan; without one, record the one that was made, once and for all (E11)."""
         attempt = cast("Attempt", self)
         if attempt.replay.plan is None and made is not None:
-            payload("the plan", made, attempt.config.payload_bytes_max)
-            attempt.record((HistoryEvent.PLAN_GENERATED.value, {"plan": made}))
-            attempt.replay.plan = made
-        return attempt.replay.plan
+            plain = payload("the plan", made, attempt.config.payload_bytes_max)
+            attempt.record((HistoryEvent.PLAN_GENERATED.value, {"plan": plain}))
+            attempt.replay.plan = plain
+        return cast("dict[str, Any] | None", plain_values.as_recorded(attempt.replay.plan))

@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.machines import JobEvent
 
-__all__ = ["Written", "completed", "failed", "kind_of", "words"]
+__all__ = ["Written", "completed", "failed", "kind_of", "trace_of", "words"]
 
 # Trying the whole job again cannot change these: they say so themselves, or their cause is recorded.
 FINAL = (Permanent, StepFailed, NonDeterminism, InvalidArguments, InvalidResult, PayloadTooLarge)
@@ -52,7 +52,7 @@ def failed(function: JobFunction[..., Any], error: BaseException, failures: int,
     if failures <= backoff.retries and _retryable(error, backoff.only):
         not_before = now + backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
         return JobEvent.REQUEUED.value, {"reason": "retry", "not_before": not_before, "error": said}
-    ended = {"reason": "error", **said, "error": said, "details": {"traceback": _trace(error)}}
+    ended = {"reason": "error", **said, "error": said, "details": {"traceback": trace_of(error)}}
     nodes = _failed_calls(error)
     return JobEvent.FAILED.value, {**ended, "nodes": nodes} if nodes else ended
 
@@ -104,7 +104,8 @@ def words(error: BaseException) -> str:
         return f"(its text cannot be read: {kind_of(worse)})"
 
 
-def _trace(error: BaseException) -> str:
+def trace_of(error: BaseException) -> str:
+    """Return an error's traceback, in a form that can be kept."""
     try:
         return _writable("".join(traceback.format_exception(error)))[-TRACEBACK_MAX:]
     except BaseException as worse:  # noqa: BLE001 - it asks the error, its causes and their classes
