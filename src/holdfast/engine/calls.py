@@ -81,7 +81,7 @@ class Calls:
         attempt = self._attempt
         node = attempt.replay.node(call.name, plain, call.key)
         begin = partial(self._begin, call, plain, contextvars.copy_context())
-        outcome = await attempt.code.outcome(node, call.name, begin, plain)
+        outcome = await attempt.code.outcome(node, call.name, begin, plain, partial(self._cut_off, call, node))
         return handed_out(call, node, outcome)
 
     def _begin(
@@ -104,7 +104,7 @@ class Calls:
             if not pending.cutting:
                 attempt.call_left()
                 return  # the attempt is over, or the worker's loop is
-            end = self._cut_off(call, pending.node)
+            end = _End(CutOff(), self._cut_off(call, pending.node))
         elif (error := driver.exception()) is None:
             end = driver.result()
         elif isinstance(error, Suspended):
@@ -116,14 +116,14 @@ class Calls:
         attempt.code.arrive(pending, end.outcome, end.events, delivered=end.delivered, dropped=end.dropped)
         attempt.call_left()
 
-    def _cut_off(self, call: Call[..., Any], node: str) -> _End:
+    def _cut_off(self, call: Call[..., Any], node: str) -> list[Written]:
         """The code has cut a call off (E15): settled, whatever it has done; no operator is asked about it."""
         if node not in self._declared and node not in self._attempt.replay.in_doubt:
-            return _End(CutOff(), [cut_off(node)])
+            return [cut_off(node)]
         self._declared.discard(node)
         self._attempt.replay.in_doubt.pop(node, None)
         reason = "the job's code stopped waiting for it"
-        return _End(CutOff(), self._failure(call, node, CUT_OFF, reason, retry_at=None, hopeless=True))
+        return self._failure(call, node, CUT_OFF, reason, retry_at=None, hopeless=True)
 
     async def _drive(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End:
         """Bring an outcome about."""

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.authoring.context import Submitter, conductor
 from holdfast.authoring.functions import JobFunction
-from holdfast.engine.job_code import Pending, cut_off
+from holdfast.engine.job_code import Pending, Written, cut_off
 from holdfast.engine.replay import CutOff, Ended, Failure, Outcome
 from holdfast.errors import HoldfastError, IdempotencyConflict, StepFailed
 from holdfast.ids import new_id
@@ -52,20 +52,20 @@ class Children:
         node = attempt.replay.node(name, plain, job.chosen.key)
         key = f"{CHILD_KEY}{node}{self._run}"
         begin = partial(self._begin, partial(self._start_child, job, plain, key), key)
-        return outcome_of(job, node, await attempt.code.outcome(node, name, begin, plain))
+        return outcome_of(job, node, await attempt.code.outcome(node, name, begin, plain, partial(_cut, node)))
 
     async def start(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
         """Start a run that is not waited for, once; its id."""
         name = f"start.{job.name}"
         node = self._attempt.replay.node(name, plain, job.chosen.key)
         begin = partial(self._begin, partial(self._act, submit), None)
-        return str(told(job.name, await self._attempt.code.outcome(node, name, begin, plain)))
+        return str(told(job.name, await self._attempt.code.outcome(node, name, begin, plain, partial(_cut, node))))
 
     async def signal(self, said: dict[str, Any], send: Submitter) -> str:
         """Send a signal, once; what became of it."""
         node = self._attempt.replay.node("signal", said, None)
         begin = partial(self._begin, partial(self._act, send), None)
-        return str(told("signal", await self._attempt.code.outcome(node, "signal", begin, said)))
+        return str(told("signal", await self._attempt.code.outcome(node, "signal", begin, said, partial(_cut, node))))
 
     @property
     def _run(self) -> str:
@@ -154,6 +154,10 @@ class Children:
                 raise
             raise IdempotencyConflict(error.key, UNSHOWN) from None
         return made
+
+
+def _cut(node: str) -> list[Written]:
+    return [cut_off(node)]
 
 
 def told(name: str, outcome: Outcome) -> Any:

@@ -67,11 +67,32 @@ class CodeHost(Protocol):
 class Pending:
     """A durable call that the code has made and that has no outcome yet."""
 
-    __slots__ = ("arguments", "begin", "checked", "cutting", "driver", "future", "left", "name", "node", "started")
+    __slots__ = (
+        "arguments",
+        "asked_at",
+        "begin",
+        "checked",
+        "cut",
+        "cutting",
+        "driver",
+        "future",
+        "left",
+        "name",
+        "node",
+        "started",
+    )
 
     def __init__(
-        self, node: str, name: str, begin: Callable[[Pending], None], future: DurableFuture, arguments: Any = None
+        self,
+        node: str,
+        name: str,
+        begin: Callable[[Pending], None],
+        future: DurableFuture,
+        arguments: Any = None,
+        cut: Callable[[], list[Written]] | None = None,
     ) -> None:
+        self.cut = cut  # the events for its cut-off, which comes in its turn as other outcomes do; None for a wait
+        self.asked_at = 0  # how often the code had rested by then
         self.node = node
         self.name = name
         self.begin = begin  # starts it, when nothing recorded is left to hand out
@@ -111,6 +132,7 @@ class JobCode:
         self._unawaited: dict[object, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self._threads_blocked: dict[JobTask, ThreadFuture[Any]] = {}
         self._unrested = 0
+        self._rests = 0  # how often the code has rested
         self._over = False
         self._leftovers = False  # whether the job's function has ended, and what it left is being cancelled
 
@@ -218,11 +240,17 @@ class JobCode:
         return NotAwaited(lost) if lost else None
 
     async def outcome(
-        self, node: str, name: str, begin: Callable[[Pending], None], arguments: Any = None
+        self,
+        node: str,
+        name: str,
+        begin: Callable[[Pending], None],
+        arguments: Any = None,
+        cut: Callable[[], list[Written]] | None = None,
     ) -> Outcome:
         """Wait for the outcome of a durable call: the recorded one in its turn, or one that it is started for."""
         self.asked += 1
-        pending = Pending(node, name, begin, DurableFuture(loop=self.loop), arguments)
+        pending = Pending(node, name, begin, DurableFuture(loop=self.loop), arguments, cut)
+        pending.asked_at = self._rests
         self.open[node] = pending
         if self._replay.recorded(node) is None:
             self._held.append(pending)
@@ -251,12 +279,15 @@ class JobCode:
         pending.future = DurableFuture(loop=self.loop)
         if pending.cutting:
             return True  # it was told before, and its end is on its way
-        if pending.driver is not None:
+        if pending.cut is not None and pending.asked_at != self._rests:  # else it has not begun
             pending.cutting = True
-            pending.driver.cancel()  # if it has ended by now, its outcome is on its way
-            return True
+            if pending.driver is not None:
+                pending.driver.cancel()  # if it has ended by now, its outcome is on its way
+            elif pending.started:
+                self._cut_now(pending)
+            return True  # its end comes in its turn: as recorded, or when the replay is over
         recorded = self._replay.recorded(pending.node)
-        if recorded is not None and not self.frontier and not self._is_cut(recorded):
+        if recorded is not None and not isinstance(recorded.outcome, CutOff) and not self.frontier:
             pending.cutting = True
             return True  # it ended all the same, and that is still to come
         if self._host.goes_on():
@@ -266,8 +297,10 @@ class JobCode:
                 self._host.record(cut_off(pending.node))
         return False
 
-    def _is_cut(self, recorded: Recorded) -> bool:
-        return isinstance(recorded.outcome, CutOff)
+    def _cut_now(self, pending: Pending) -> None:
+        """Have the code told that a call is cut off, after what has come before that."""
+        events = pending.cut() if pending.cut is not None else [cut_off(pending.node)]
+        self._arrivals.append(_Arrival(pending, CutOff(), events, None, None))
 
     # What comes
 
@@ -308,6 +341,7 @@ class JobCode:
 
     def _release(self) -> bool:
         """Hand the code the next thing, when it rests. Whether there was one."""
+        self._rests += 1
         if not self.frontier:
             handed = self._release_recorded()
             if handed is not None:
@@ -410,6 +444,9 @@ class JobCode:
         for pending in held:
             if self.open.get(pending.node) is not pending or pending.future.done():
                 continue  # the code has cut it off
+            if pending.cutting:
+                self._cut_now(pending)
+                continue
             if pending.checked and (unasked := self._unasked(pending.name)):
                 now = in_words(pending.name, pending.arguments, pending.node)
                 self._host.code_failed(NonDeterminism(now, [self._replay.described(node) for node in unasked]))

@@ -403,7 +403,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         task = JobTask.__new__(JobTask)
         task.number = self._salt + self._tasks_made  # before it is initialised: that registers it, by its hash
         task.own_context = context
-        called = name if name is not None else f"task-{self._tasks_made}"
+        called = str(name) if name is not None else f"task-{self._tasks_made}"
         JobTask.__init__(task, coro, loop=self, name=called, context=context, **options)
         if len(self._tasks) >= self._prune_at:
             self._tasks = [one for one in self._tasks if not one.done()]
@@ -774,7 +774,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             for task in self.unfinished():
                 _close(task.get_coro(), task.own_context)
             for generator in list(self._generators or ()):
-                _close(generator.aclose(), _NOTHING, begin=True)
+                _close_generator(generator)
         finally:
             events._set_running_loop(outer)
         self._tasks.clear()
@@ -789,23 +789,36 @@ CLOSES_MAX = 100  # times that a coroutine is closed which goes on awaiting in i
 _ENSURES = frozenset({"ensure_future", "_ensure_future"})
 
 
-def _close(coroutine: Any, context: contextvars.Context, *, begin: bool = False) -> None:
+def _close(coroutine: Any, context: contextvars.Context) -> None:
+    """Close a coroutine and what it awaits, the innermost last to be given up."""
+    chain = [coroutine]
+    while (inner := getattr(chain[-1], "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
+        chain.append(inner)
+    for one in chain:
+        _close_one(one, context)
+
+
+def _close_one(coroutine: Any, context: contextvars.Context) -> None:
     for _ in range(CLOSES_MAX):
         try:
-            if begin:
-                begin = False
-                context.copy().run(coroutine.send, None)
             context.run(coroutine.close)
-            return
-        except RuntimeError:  # it awaits in its `finally`: once more
+        except RuntimeError:  # it awaits in its `finally`, or catches GeneratorExit: once more
             continue
-        except (StopIteration, StopAsyncIteration):
-            return
         except BaseException as error:  # noqa: BLE001 - code that is closed has nothing to say any more
             _log.debug("code that was suspended raised %s", type(error).__name__)
-            return
+        return
     _log.warning("code that was suspended does not end: it catches BaseException in a loop; let GeneratorExit pass")
     _unclosed.append(coroutine)  # else Python would try once more, and tell of it on stderr
+
+
+def _close_generator(generator: Any) -> None:
+    """Close an async generator that its code has left: what it awaits while it is closed is refused."""
+    closing = generator.aclose()
+    try:
+        closing.send(None)
+    except BaseException as error:  # noqa: BLE001 - StopIteration is its end; it has nothing else to say any more
+        _log.debug("an async generator was closed: %s", type(error).__name__)
+    _close_one(closing, _NOTHING)
 
 
 def _is_blocked(waiter: Any) -> bool:
