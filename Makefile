@@ -9,7 +9,7 @@ CHECKERS := $(VENV)/.checkers
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans exact neighbours bench fix docs lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans scenarios programs exact neighbours silence bench fix docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -61,6 +61,12 @@ SEEDS ?= 200
 PLANS = $(if $(filter command line environment,$(origin STORE)),$(STORE),memory)
 plans: $(READY)  ## every commit of random plans goes wrong, SEEDS=200 or as asked, in memory or STORE; prints its tally
 	$(BIN)/python tools/crash_plans.py $(SEEDS) $(PLANS)
+
+scenarios: $(READY)  ## every scenario of job code, killed at every commit, in memory or STORE; prints its tally
+	$(BIN)/python tools/run_scenarios.py $(PLANS)
+
+programs: $(READY)  ## random job programs, cut and killed everywhere, SEEDS=200 or as asked; prints its tally
+	$(BIN)/python tools/programs.py $(SEEDS)
 
 SECONDS ?= 60
 exact: $(READY)  ## limits under workers that are killed, and overload, SECONDS=60 each or as asked; prints its tally

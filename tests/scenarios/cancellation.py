@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import contextlib
+from typing import Any, Self
 
 from holdfast import App, check_cancelled, sleep, wait_for
 from scenarios.parts import acting, echoing, held
@@ -216,10 +217,8 @@ def a_branch_that_swallows_its_cancel(app: App, outside: Outside) -> Any:
     @app.job
     async def work() -> Any:
         async def branch() -> str:
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await wait_for("never")
-            except asyncio.CancelledError:
-                pass
             await act("kept")
             return "kept"
 
@@ -268,10 +267,10 @@ def an_async_context_over_a_wait(app: App, outside: Outside) -> Any:
     act = acting(app, outside)
 
     class Session:
-        async def __aenter__(self) -> Session:
+        async def __aenter__(self) -> Self:
             return self
 
-        async def __aexit__(self, kind: Any, *_: object) -> None:
+        async def __aexit__(self, kind: object, *_: object) -> None:
             if kind is asyncio.CancelledError:
                 outside.act("the context saw a cancel")
             await act("closed")

@@ -176,7 +176,7 @@ def the_failure_of_a_plain_step_is_the_same_replayed(app: App, _: Outside) -> An
     @app.job
     async def work() -> Any:
         try:
-            await fails()  # type: ignore[func-returns-value]
+            await fails()  # type: ignore[misc]
         except StepFailed as failure:
             mine = _said(failure)
         first = await echo(mine)

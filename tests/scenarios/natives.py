@@ -1,4 +1,4 @@
-"""Plain asyncio beside durable calls: locks, events, queues, threads, sockets, timers, generators, context variables."""
+"""Plain asyncio beside durable calls: locks, events, queues, threads, sockets, timers, generators, contexts."""
 
 from __future__ import annotations
 
@@ -392,7 +392,11 @@ def a_future_of_ones_own_beside_a_wait(app: App, outside: Outside) -> Any:
         def answer() -> None:
             time.sleep(0.02)
             with contextlib.suppress(RuntimeError):  # the loop may have gone with a killed process
-                loop.call_soon_threadsafe(lambda: found.done() or found.set_result(9))
+                loop.call_soon_threadsafe(settle)
+
+        def settle() -> None:
+            if not found.done():
+                found.set_result(9)
 
         threading.Thread(target=answer).start()
 

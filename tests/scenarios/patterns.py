@@ -39,8 +39,9 @@ def polling_until_it_is_ready(app: App, outside: Outside) -> Any:
         for number in range(10):
             seen.append(await look(number))
             if seen[-1] == "ready":
-                return seen
+                break
             await sleep(0.01)
+        return seen
 
     del outside
     return work
@@ -70,14 +71,16 @@ def reminders_until_there_is_an_answer(app: App, outside: Outside) -> Any:
 
     @app.job
     async def work() -> Any:
-        said = []
+        said: list[str] = []
         for number in range(5):
             try:
                 await wait_for("answer", timeout="1h")
-                return [*said, "answered"]
             except WaitTimeout:
                 await act(f"remind {number}")
                 said.append("reminded")
+            else:
+                break
+        return [*said, "answered"]
 
     return work
 

@@ -145,7 +145,7 @@ def gather_in_a_plain_job_is_refused(app: App, outside: Outside) -> Any:
     @app.job
     def work() -> Any:
         try:
-            gather(act("a"))
+            _ = gather(act("a"))
         except RuntimeError as error:
             wait_for("go")
             return "refused" if "map" in str(error) else str(error)

@@ -239,8 +239,8 @@ def equal_tools_do_not_swap(app: App, outside: Outside) -> Any:
     a, b = _two_seats(app, outside)
 
     @app.tool(reconcile=outside.reconcile)
-    async def confirm(who: str, number: int) -> None:
-        outside.act("confirm", who, number)
+    async def confirm(who: str, number: int) -> str:
+        return outside.act("confirm", who, number)
 
     async def late(who: str, book: Any) -> int:
         number = await book()

@@ -148,7 +148,7 @@ def an_early_signal_beside_a_thread(app: App, _: Outside) -> Any:
 
     @app.job
     async def work() -> Any:
-        return await asyncio.gather(wait_for("x", timeout=0.02), threaded())  # type: ignore[arg-type]
+        return await asyncio.gather(wait_for("x", timeout=0.02), threaded())  # type: ignore[call-overload]
 
     return work
 
@@ -202,7 +202,7 @@ def a_signal_after_its_wait_timed_out(app: App, _: Outside) -> Any:
 
 @scenario(
     Gives([None, {"a": [1, 2.5, "é", None]}, False]),
-    moves=[Signal("x"), Signal("x", {"a": [1, 2.5, "é", None]}), Signal("x", False)],
+    moves=[Signal("x"), Signal("x", {"a": [1, 2.5, "é", None]}), Signal("x", payload=False)],
 )
 def payloads_of_every_kind(app: App, _: Outside) -> Any:
     @app.job

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from holdfast import App, Backoff, StepFailed, WaitTimeout, sleep, wait_for
-from scenarios.parts import acting, echoing, held
+from scenarios.parts import acting, echoing, held, seats
 from support.scenarios import Gives, Outside, Signal, scenario
 
 
@@ -342,3 +343,48 @@ def a_step_cut_off_is_called_again_when_asked_for_again(app: App, outside: Outsi
         return found
 
     return work
+
+
+def _cut_off_slowly(app: App, outside: Outside, *, tool: bool) -> Any:
+    """A call that is cut off, and ends only after another branch has gone on."""
+    seat, hold = seats(app, outside), held(app, outside)
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            outside.mark("cut")
+            await outside.reached("b is seated")
+            raise
+
+    call: Any = app.tool(reconcile=outside.reconcile)(stubborn) if tool else app.step(stubborn)
+
+    async def a() -> Any:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await call()
+        return await seat()
+
+    async def b() -> Any:
+        await hold("cut")
+        found = await seat()
+        outside.mark("b is seated")
+        return found
+
+    @app.job
+    async def work() -> Any:
+        found = await asyncio.gather(a(), b())
+        await wait_for("go")
+        return found
+
+    return work
+
+
+@scenario(Gives([2, 1]), acts=[("seat",), ("seat",)], moves=[Signal("go")])
+def a_step_cut_off_ends_after_another_outcome(app: App, outside: Outside) -> Any:
+    return _cut_off_slowly(app, outside, tool=False)
+
+
+@scenario(Gives([2, 1]), acts=[("seat",), ("seat",)], moves=[Signal("go")])
+def a_tool_cut_off_ends_after_another_outcome(app: App, outside: Outside) -> Any:
+    return _cut_off_slowly(app, outside, tool=True)

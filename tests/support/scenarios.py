@@ -17,26 +17,57 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from holdfast import App, Done, NotDone, NotInsideJob, StoreUnavailable, external_key
+from holdfast import App, Config, Done, NotDone, NotInsideJob, StoreUnavailable, external_key
 from holdfast.client.rehearsing import rehearse
 from holdfast.clock import ManualClock
 from holdfast.ids import new_id
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.store import Bury, Command, Renew, Report, Store
-from support.stories import quick
 
 __all__ = [
-    "AT_ONCE", "KINDS", "SECONDS", "START", "Advance", "Cancel", "Canceled", "Deploy", "Ends", "Fails", "Gives", "Move",
-    "Outside", "Pause", "Process", "Resume", "Retry", "Scenario", "Signal", "Start", "Story", "TimedOut", "crash_at",
-    "live", "play_scenario", "registered", "rehearsed", "replayed", "scenario",
+    "AT_ONCE",
+    "BACKENDS",
+    "KINDS",
+    "SECONDS",
+    "START",
+    "Advance",
+    "Cancel",
+    "Canceled",
+    "Deploy",
+    "DyingStore",
+    "Ends",
+    "Fails",
+    "Gives",
+    "Move",
+    "Outside",
+    "Pause",
+    "Process",
+    "Resume",
+    "Retry",
+    "Scenario",
+    "Signal",
+    "Start",
+    "Story",
+    "TimedOut",
+    "crash_at",
+    "live",
+    "play_scenario",
+    "registered",
+    "rehearsed",
+    "replayed",
+    "run_worker",
+    "scenario",
 ]  # fmt: skip
 
 SECONDS = float(os.environ.get("HOLDFAST_SCENARIO_SECONDS", "30"))  # for one run of a scenario, on a slow machine
 IDLE_SECONDS = 2.0  # what is due sooner is waited for
+CONFIG = Config(url="memory:", poll_seconds=0.005, idle_seconds=IDLE_SECONDS, shutdown_seconds=0.05, grace_seconds=0.2)
 LOST, UNACKNOWLEDGED = "not applied", "applied, unacknowledged"
 KINDS = (LOST, UNACKNOWLEDGED)
 AT_ONCE = 8  # crash points tried side by side on one loop
 
+BACKENDS = ("memory", "sqlite", "postgres")
+_NEVER = 1_000_000  # a commit that no run reaches
 START = "start"  # a move with this mark is made before the first worker starts
 
 _registered: dict[str, Scenario] = {}
@@ -146,6 +177,7 @@ class Scenario:
     crashes: bool  # whether a crash may come at any commit without changing the end
     refusable: bool  # whether the engine may refuse instead: the job then gives {"refused": message}, and nothing acts
     doubts: bool  # whether a tool may be in doubt though nothing crashed
+    stores: tuple[str, ...]  # those that it concerns
 
     @property
     def clocked(self) -> bool:
@@ -154,7 +186,8 @@ class Scenario:
     @property
     def can_be_rehearsed(self) -> bool:
         """Whether its history says all that the code of its last process saw."""
-        return not any(isinstance(move, (Deploy, Cancel, Retry)) for move in self.moves)
+        succeeds = isinstance(self.ends, Gives) and not self.refusable
+        return succeeds and not any(isinstance(move, (Deploy, Cancel, Retry)) for move in self.moves)
 
 
 def scenario(  # noqa: PLR0913 - what a description can say
@@ -170,6 +203,7 @@ def scenario(  # noqa: PLR0913 - what a description can say
     crashes: bool = True,
     refusable: bool = False,
     doubts: bool = False,
+    stores: tuple[str, ...] = BACKENDS,
 ) -> Callable[[Build], Build]:
     """Register a scenario. The function declares the jobs and returns the one to start."""
 
@@ -179,7 +213,7 @@ def scenario(  # noqa: PLR0913 - what a description can say
         _registered[name] = Scenario(
             name=name, build=build, ends=ends, acts=tuple(acts), moves=tuple(moves), args=tuple(args),
             others=others or {}, check=check, deadline=deadline, in_order=in_order, crashes=crashes,
-            refusable=refusable, doubts=doubts,
+            refusable=refusable, doubts=doubts, stores=stores,
         )  # fmt: skip
         return build
 
@@ -297,16 +331,16 @@ class DyingStore:
 
     def __init__(self, store: Store, at: int, kind: str, kill: Callable[[], None]) -> None:
         self._store = store
-        self._left = at
+        self.left = at
         self._kind = kind
         self._kill = kill
         self.killed = asyncio.Event()
 
     async def commit(self, batch: Sequence[Command]) -> list[Any]:
-        self._left -= 1
+        self.left -= 1
         if self.killed.is_set():
             raise StoreUnavailable("this process was killed")
-        if self._left == 0:
+        if self.left == 0:
             if self._kind == UNACKNOWLEDGED:
                 await self._store.commit(batch)
             self._kill()
@@ -326,10 +360,12 @@ class DyingStore:
 class Process:
     """One process with the scenario's code: an app on the store, and its view of the outside."""
 
-    def __init__(self, story: Story, *, die_at: int | None = None, kind: str = LOST) -> None:
+    def __init__(
+        self, story: Story, *, die_at: int | None = None, kind: str = LOST, dying: type[DyingStore] = DyingStore
+    ) -> None:
         self.outside = Outside(story.world)
-        self.app = App(story.name, config=quick("memory:", idle_seconds=IDLE_SECONDS))
-        self.dying = DyingStore(story.store, die_at, kind, self._killed) if die_at is not None else None
+        self.app = App(story.name, config=CONFIG)
+        self.dying = dying(story.store, die_at, kind, self._killed) if die_at is not None else None
         self.app._opened = cast(Store, self.dying) if self.dying is not None else story.store
         self.job = story.scenario.build(self.app, self.outside)
 
@@ -347,6 +383,7 @@ class Story:
         self.world = World()
         self.name = f"s{new_id()}"  # several may run on one store
         self.left = list(scenario.moves)
+        self.commits = 0
         self.client = Process(self)  # starts and signals, and runs no worker
         self.run = ""
 
@@ -400,7 +437,9 @@ class Story:
 
     async def next_move(self) -> bool:
         """Make the next move of a story in which every job rests; whether there was one."""
-        if not self.left or await self.ended():
+        if await self.ended():
+            self.left = [move for move in self.left if move.to is not None]  # others may still need theirs
+        if not self.left:
             return False
         await self.make(self.left.pop(0))
         return True
@@ -487,7 +526,10 @@ async def live(story: Story) -> None:
                 await moving
             if not await story.rests():
                 continue
-            if (not story.left and settled) or await story.ended():
+            if await story.ended():
+                story.left = [move for move in story.left if move.to is not None]
+                settled = True
+            if not story.left and settled:
                 break
             if not story.left or story.left[0].at is not None:
                 continue
@@ -525,6 +567,13 @@ async def crash_at(story: Story, at: int, kind: str) -> bool:
     return crashed
 
 
+async def commits_of(story: Story) -> int:
+    """How many commits the workers of an undisturbed run make."""
+    await story.start()
+    await _work(story, die_at=_NEVER)
+    return story.commits
+
+
 async def rehearsed(story: Story) -> None:
     """The whole history fits the code that made it."""
     await replayed(story)
@@ -539,17 +588,18 @@ async def _work(story: Story, *, die_at: int | None = None, kind: str = LOST) ->
     left = die_at
     while True:
         process = Process(story, die_at=left, kind=kind)
-        died = await _one(story, process)
+        died = await run_worker(story, process)
         if died:
             crashed, left = True, None
             continue
         if process.dying is not None:
-            left = process.dying._left  # commits are counted over all processes of a run
-        if not await story.next_move():
+            left = process.dying.left  # commits are counted over all processes of a run
+            story.commits = _NEVER - left
+        if not await story.next_move() and await story.rests():  # a move at a mark may come when the worker has left
             return crashed
 
 
-async def _one(story: Story, process: Process) -> bool:
+async def run_worker(story: Story, process: Process) -> bool:
     """Run one worker until nothing is left to do, or it dies; whether it died."""
     worker = process.app.worker()
     working = asyncio.create_task(worker.arun(until_idle=True))
