@@ -53,6 +53,10 @@ STORE ?= sqlite
 torture: $(READY)  ## kill worker processes, KILLS=1000 or as asked, STORE=sqlite or postgres; prints its tally
 	$(BIN)/python tools/torture.py $(KILLS) $(STORE)
 
+FAULTS ?= 200
+silence: $(READY)  ## break the network between workers and PostgreSQL, FAULTS=200 or as asked; prints its tally
+	$(BIN)/python tools/silence.py $(FAULTS)
+
 RACES ?= 2000
 races: $(READY)  ## random orders of ends, cancels and deadlines, RACES=2000 or as asked, STORE as above; prints its tally
 	$(BIN)/python tools/races.py $(RACES) $(STORE)

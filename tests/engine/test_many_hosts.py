@@ -226,7 +226,7 @@ def test_a_killed_worker_is_noticed_within_two_seconds_however_long_its_lease(ho
 
 
 def test_a_worker_that_is_taken_for_dead_writes_nothing_and_goes_on_with_other_jobs(hosts: Hosts) -> None:
-    """It lives, but its listening connection does not come back in time."""
+    """It lives, but neither the connection it writes with nor the one it listens on comes back in time."""
 
     async def story() -> None:
         here, there = (App("shop", config=quick(hosts.url, lease_seconds=60)) for _ in range(2))
@@ -261,7 +261,7 @@ def test_a_worker_that_is_taken_for_dead_writes_nothing_and_goes_on_with_other_j
         gate, store = threading.Event(), here.store()
         assert isinstance(store, PostgresStore)
         connect = store._connect
-        store._listener._connect = lambda: (gate.wait(60), connect())[1]
+        store._connect = store._listener._connect = lambda: (gate.wait(60), connect())[1]  # type: ignore[method-assign]
         other = there.worker(name="there", queues=["first"])
         asked("SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND granted")
         others = asyncio.create_task(other.arun())
