@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
 import msgspec
 
@@ -45,15 +44,23 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
             return Place(self.node, self.correlation_key) if self.correlation_key == key else None
         return self.by_key.get(key)
 
-    @cached_property
+    @property
     def by_key(self) -> Mapping[str | None, Place]:
         """The places by their keys; of equal keys the first. A wait for many children is asked once for each."""
-        return {place.correlation_key: place for place in reversed(self.places())}
+        kept = self.__dict__
+        if "by_key" not in kept:
+            kept["by_key"] = {place.correlation_key: place for place in reversed(self.places())}
+        found: Mapping[str | None, Place] = kept["by_key"]
+        return found
 
-    @cached_property
+    @property
     def child_keys(self) -> frozenset[str]:
         """The keys of the places that wait for children."""
-        return frozenset(key for key in self.by_key if key is not None and key.startswith(CHILD_KEY))
+        kept = self.__dict__
+        if "child_keys" not in kept:
+            kept["child_keys"] = frozenset(key for key in self.by_key if key is not None and key.startswith(CHILD_KEY))
+        found: frozenset[str] = kept["child_keys"]
+        return found
 
 
 class OpenStep(msgspec.Struct, frozen=True):
