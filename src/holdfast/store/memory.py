@@ -265,7 +265,8 @@ class MemoryStore(MemoryLimits):
         self, limit: int, decided: Callable[[Job], decide.Decision | None], order: Callable[[Job], float]
     ) -> c.Swept:
         swept: list[str] = []
-        for job in sorted(self._jobs.values(), key=lambda job: (order(job), job.id)):
+        ending = [(at, job.id, job) for job in self._jobs.values() if (at := order(job)) <= self._now]
+        for _, _, job in sorted(ending, key=lambda one: one[:2]):
             decision = decided(job) if len(swept) < limit else None
             if decision is not None:
                 self._write(decision)

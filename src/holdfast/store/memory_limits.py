@@ -69,12 +69,11 @@ class MemoryLimits(MemoryRuns):
 
     def choose(self, command: c.Claim) -> tuple[list[str], tuple[Held, ...]]:
         """Say which jobs a claim takes, in order, and what keeps it from more."""
+        waiting = [job for job in self._jobs.values() if job.state is JobState.QUEUED and is_waiting(job, self._now)]
         fitting = [
             job
-            for job in sorted(self._jobs.values(), key=place_of)
-            if is_waiting(job, self._now)
-            and (job.plugin, job.entry) in command.entries
-            and (command.queues is None or job.queue in command.queues)
+            for job in sorted(waiting, key=place_of)
+            if (job.plugin, job.entry) in command.entries and (command.queues is None or job.queue in command.queues)
         ]
         plain = [job.id for job in fitting if job.queue not in self._limits]
         limited = sorted({job.queue for job in fitting} & self._limits.keys())
