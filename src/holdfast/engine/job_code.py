@@ -364,7 +364,15 @@ class JobCode:
         return False
 
     def _release_last(self) -> bool:
-        """Hand over what ends tasks that were left, and are cancelled."""
+        """Hand over what ends tasks that were left, and are cancelled; nothing is started for them any more."""
+        if not self.frontier:
+            handed = self._release_recorded()
+            if handed is not None:
+                return handed
+        held, self._held = self._held, []
+        for pending in held:
+            if pending.cutting and self.open.get(pending.node) is pending:
+                self._cut_now(pending)
         if self.loop.hand_over():
             return True
         return bool(self._arrivals) and (self._deliver(self._arrivals.popleft()) or bool(self._arrivals))
