@@ -94,7 +94,7 @@ class Calls:
         context.run(job_thread.set, None)
         driver = pending.driver = attempt.loop.create_task(self._drive(call, pending.node, plain), context=context)
         attempt.under_way.add(driver)
-        driver.add_done_callback(partial(self._ended, call, pending))
+        driver.add_done_callback(partial(self._ended, call, pending), context=context)
 
     def _ended(self, call: Call[..., Any], pending: Pending, driver: asyncio.Task[_End]) -> None:
         attempt = self._attempt
@@ -113,7 +113,7 @@ class Calls:
         else:
             attempt.code_failed(error)
             return
-        attempt.code.arrive(pending, end.outcome, end.events, delivered=end.delivered, dropped=end.dropped)
+        attempt.code.arrive(pending, end.outcome, end.events, delivered=end.delivered, dropped=end.dropped, now=True)
         attempt.call_left()
 
     def _cut_off(self, call: Call[..., Any], node: str) -> list[Written]:

@@ -312,14 +312,20 @@ class JobCode:
         *,
         delivered: Callable[[], None] | None = None,
         dropped: Callable[[], None] | None = None,
+        now: bool = False,
     ) -> None:
-        """Deliver an outcome when the code rests; its events are recorded then."""
+        """Deliver an outcome when the code rests; its events are recorded then.
+
+        With `now`, in this callback of the worker's loop. Inside a task that cannot be: the code's tasks would be in it.
+        """
         arrival = _Arrival(pending, outcome, events, delivered, dropped)
         if self._over:
             self._record_undelivered(arrival)
             return
         self._arrivals.append(arrival)
-        if not self.loop.turning:
+        if now:
+            self.turn()
+        elif not self.loop.turning:
             self.loop.host.call_soon(self.turn)
 
     def _record_undelivered(self, arrival: _Arrival) -> None:
@@ -455,7 +461,7 @@ class JobCode:
             if pending.cutting:
                 self._cut_now(pending)
                 continue
-            if pending.checked and (unasked := self._unasked(pending.name)):
+            if pending.checked and self._replay.unused and (unasked := self._unasked(pending.name)):
                 now = in_words(pending.name, pending.arguments, pending.node)
                 self._host.code_failed(NonDeterminism(now, [self._replay.described(node) for node in unasked]))
                 return

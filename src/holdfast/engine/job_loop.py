@@ -165,6 +165,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._timers: list[_Timer] = []
         self._armed: tuple[float, asyncio.TimerHandle] | None = None
         self._jumped = 0.0  # seconds that a replay did not wait for
+        self._stands_at: float | None = None  # the host's time while the code runs
         self._foreign: weakref.WeakSet[asyncio.Future[Any]] | None = None
         self._transports: list[asyncio.BaseTransport] = []
         self._watched: dict[int, int] = {}  # file descriptors with a callback, and how many
@@ -213,6 +214,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         outer, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
         events._set_running_loop(self)
         sys.set_asyncgen_hooks(firstiter=self._first_iteration, finalizer=self._finalize)
+        self._stands_at = self.host.time()
         try:
             while ready and count < most:
                 handle = ready.popleft()
@@ -227,6 +229,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                 except BaseException as error:  # noqa: BLE001 - a callback of the code: told, and its loop goes on
                     self.call_exception_handler({"message": "a callback failed", "exception": error})
         finally:
+            self._stands_at = None
             sys.set_asyncgen_hooks(*hooks)
             events._set_running_loop(outer)
         return count
@@ -320,8 +323,11 @@ class JobLoop(asyncio.AbstractEventLoop):
     # Timers
 
     def time(self) -> float:
-        """Give the time of this loop, which jumps where a replay did not wait."""
-        return self.host.time() + self._jumped
+        """Give the time of this loop. It stands still while the code runs, and jumps where a replay did not wait.
+
+        So a timer that the code sets is always in the future, and is numbered, however slow the machine is.
+        """
+        return (self.host.time() if self._stands_at is None else self._stands_at) + self._jumped
 
     def call_later(  # type: ignore[override]  # - handles of our own
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None

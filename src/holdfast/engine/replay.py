@@ -145,6 +145,11 @@ class Replay:
         item.taken = True
         return item.outcome
 
+    @property
+    def unused(self) -> bool:
+        """Whether there are recorded outcomes that were not taken."""
+        return bool(self._recorded)
+
     def head(self) -> Recorded | None:
         """Give what comes next in the order of the stream."""
         order = self.order
