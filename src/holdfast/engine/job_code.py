@@ -170,7 +170,7 @@ class JobCode:
         """Run and release; None if others are to have their turn first."""
         loop, count = self.loop, 0
         while not self._over:
-            ran = loop.run_ready(TURN_MAX)
+            ran = loop.run_ready(TURN_MAX) if loop.ready else 0
             count += ran
             if loop.fatal is not None:
                 if self.main_done and self.main is not None and not self.main.cancelled():
