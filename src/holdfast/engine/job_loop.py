@@ -38,7 +38,6 @@ __all__ = ["DurableFuture", "JobLoop", "JobTask", "Native"]
 _PRIMITIVES = frozenset(
     {"asyncio.locks", "asyncio.queues", "asyncio.tasks", "asyncio.taskgroups", "holdfast.plans.running"}
 )
-_NOTHING = contextvars.Context()
 _log = logging.getLogger("holdfast.job")
 
 
@@ -147,6 +146,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self, host: asyncio.AbstractEventLoop, threads: Executor, wake: Callable[[], None], salt: int = 0
     ) -> None:
         self.host = host
+        self._nothing = contextvars.Context()  # not shared: a context is entered by one thread at a time
         self.ready: deque[_Handle] = deque()
         self.completed: deque[Native] = deque()  # native work that is done, and was not handed over yet
         self.handed: list[int] = []  # numbers of what was handed over since the last event
@@ -187,7 +187,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self.ready.append(handle)
         if not self.turning and not self._woken and not self.host.is_closed():
             self._woken = True
-            self.host.call_soon(self._rouse, context=_NOTHING)
+            self.host.call_soon(self._rouse, context=self._nothing)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]  # - handles of our own
@@ -195,7 +195,7 @@ class JobLoop(asyncio.AbstractEventLoop):
     ) -> _Handle:
         """Put a callback into the ready queue, from any thread."""
         handle = _Handle(callback, args, context if context is not None else contextvars.copy_context())
-        self.host.call_soon_threadsafe(self._enter, handle, context=_NOTHING)
+        self.host.call_soon_threadsafe(self._enter, handle, context=self._nothing)
         return handle
 
     def _enter(self, handle: _Handle) -> None:
@@ -346,7 +346,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._running += 1
         heappush(self._timers, timer)
         if not self.turning:
-            self.host.call_soon(self._rouse, context=_NOTHING)
+            self.host.call_soon(self._rouse, context=self._nothing)
         return timer
 
     def arm(self) -> None:
@@ -361,7 +361,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             self._armed[1].cancel()
             self._armed = None
         if due is not None:
-            self._armed = due, self.host.call_at(due, self._due, context=_NOTHING)
+            self._armed = due, self.host.call_at(due, self._due, context=self._nothing)
 
     def _due(self) -> None:
         self._armed = None
@@ -502,7 +502,7 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     def _told(self, native: Native) -> None:
         try:
-            self.host.call_soon_threadsafe(self.complete, native, context=_NOTHING)
+            self.host.call_soon_threadsafe(self.complete, native, context=self._nothing)
         except RuntimeError:
             return  # the worker's loop is closed
 
@@ -524,7 +524,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         context.run(conductor.set, None)  # what is done there is not asked for by the code
         task = self.host.create_task(work, context=context)
         native = self.begin_native(lambda: _copy(task, future))
-        task.add_done_callback(lambda _: self.complete(native), context=_NOTHING)
+        task.add_done_callback(lambda _: self.complete(native), context=self._nothing)
         try:
             return await future
         finally:
@@ -824,7 +824,7 @@ def _close_generator(generator: Any) -> None:
         closing.send(None)
     except BaseException as error:  # noqa: BLE001 - StopIteration is its end; it has nothing else to say any more
         _log.debug("an async generator was closed: %s", type(error).__name__)
-    _close_one(closing, _NOTHING)
+    _close_one(closing, contextvars.Context())
 
 
 def _is_blocked(waiter: Any) -> bool:
