@@ -16,6 +16,7 @@ missing, the task counts as work, and the job stays in memory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import sys
@@ -25,11 +26,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures import Future as ThreadFuture
-from heapq import heappop, heappush
+from functools import partial
+from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn
 
 from holdfast.authoring.context import conductor, job_thread
 from holdfast.authoring.functions import Call
+from holdfast.engine.threads import escaped
 from holdfast.errors import NotInJobCode, NotRecorded
 
 __all__ = ["DurableFuture", "JobLoop", "JobTask", "Native"]
@@ -38,6 +41,8 @@ __all__ = ["DurableFuture", "JobLoop", "JobTask", "Native"]
 _PRIMITIVES = frozenset(
     {"asyncio.locks", "asyncio.queues", "asyncio.tasks", "asyncio.taskgroups", "holdfast.plans.running"}
 )
+LOOK_SECONDS = 0.2  # between two looks at a connection that cannot tell when it is closed
+DROPPED_MIN = 100  # cancelled timers that are kept in any case
 _log = logging.getLogger("holdfast.job")
 
 
@@ -101,7 +106,7 @@ class Native:
 class _Timer(Native):
     """A timer that the code has set: handed over when its time has come."""
 
-    __slots__ = ("args", "callback", "context", "when_at")
+    __slots__ = ("args", "callback", "context", "handle", "when_at")
 
     timer = True
 
@@ -113,23 +118,41 @@ class _Timer(Native):
         self.callback = callback
         self.args = args
         self.context = context
+        self.handle: _Handle | None = None  # in the ready queue, once its time has come
 
     def _fire(self) -> None:
-        self.loop.call_soon(self.callback, *self.args, context=self.context)
+        self.handle = self.loop.call_soon(self.callback, *self.args, context=self.context)
 
     def cancel(self) -> None:
-        if not self.over:
+        if self.handle is not None:
+            self.handle.cancel()
+        elif not self.over:
             self.loop.end_native(self)
             self.args = ()
+            self.loop.timer_dropped()
 
     def cancelled(self) -> bool:
-        return self.over
+        return self.handle.cancelled() if self.handle is not None else self.over
 
     def when(self) -> float:
         return self.when_at
 
     def __lt__(self, other: _Timer) -> bool:
         return (self.when_at, self.number) < (other.when_at, other.number)
+
+
+class _Watch:
+    """A callback for a descriptor that can be read or written."""
+
+    __slots__ = ("args", "callback", "context", "fd", "kind", "number")
+
+    def __init__(self, kind: str, fd: Any, callback: Callable[..., object], args: tuple[Any, ...], context: Any) -> None:
+        self.kind = kind
+        self.fd = fd
+        self.number = _number(fd)
+        self.callback = callback
+        self.args = args
+        self.context = context
 
 
 class JobLoop(asyncio.AbstractEventLoop):
@@ -163,12 +186,13 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._natives: dict[int, Native] = {}  # by number, until they are handed over
         self._running = 0  # of them, those that keep the job from resting: not completed, not blocked in a durable call
         self._timers: list[_Timer] = []
+        self._timers_dropped = 0  # of them, those that were cancelled
         self._armed: tuple[float, asyncio.TimerHandle] | None = None
         self._jumped = 0.0  # seconds that a replay did not wait for
         self._stands_at: float | None = None  # the host's time while the code runs
         self._foreign: weakref.WeakSet[asyncio.Future[Any]] | None = None
         self._transports: list[asyncio.BaseTransport] = []
-        self._watched: dict[int, int] = {}  # file descriptors with a callback, and how many
+        self._watched: dict[tuple[str, int], _Watch] = {}  # descriptors with a callback, by what it is for
         self._started_in_order: dict[int, JobTask] = {}
         self._generators: weakref.WeakSet[Any] | None = None
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
@@ -354,6 +378,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         timers = self._timers
         while timers and timers[0].over:
             heappop(timers)
+            self._timers_dropped -= 1
         due = timers[0].when_at - self._jumped if timers else None
         if self._armed is not None:
             if due == self._armed[0]:
@@ -368,10 +393,20 @@ class JobLoop(asyncio.AbstractEventLoop):
         now, timers = self.time(), self._timers
         while timers and (timers[0].over or timers[0].when_at <= now):
             timer = heappop(timers)
-            if not timer.over:
+            if timer.over:
+                self._timers_dropped -= 1
+            else:
                 self._complete(timer)
         if not self._closed:
             self._wake()
+
+    def timer_dropped(self) -> None:
+        """Count a cancelled timer; when they are the most, forget them, or code with many timeouts would keep them all."""
+        self._timers_dropped += 1
+        if self._timers_dropped > DROPPED_MIN and 2 * self._timers_dropped > len(self._timers):
+            self._timers = [timer for timer in self._timers if not timer.over]
+            heapify(self._timers)
+            self._timers_dropped = 0
 
     # Futures and tasks
 
@@ -395,7 +430,11 @@ class JobLoop(asyncio.AbstractEventLoop):
     ) -> JobTask:
         """Start a task."""
         if self._started_in_order or sys._getframe(1).f_code.co_name in _ENSURES:  # noqa: SLF001 - for as_completed
-            self._start_in_order()
+            try:
+                self._start_in_order()
+            except NotInJobCode:
+                coro.close()
+                raise
             task = self._started_in_order.pop(id(coro), None)
             if task is not None:
                 return task
@@ -431,9 +470,9 @@ class JobLoop(asyncio.AbstractEventLoop):
         given = frame.f_locals.get("fs", frame.f_locals.get("aws"))
         if given is None or self._started_in_order:
             return
-        if not isinstance(given, (list, tuple, dict)):
+        if not isinstance(given, (list, tuple, dict)) or not all(map(_is_ordered, given)):
             raise NotInJobCode(
-                "as_completed over a set or a generator of coroutines, whose order is lost",
+                "as_completed over a set or a generator of coroutines, or over other awaitables, whose order is lost",
                 "pass a list, or tasks: asyncio.as_completed([asyncio.create_task(c) for c in calls])",
             )
         for one in given:
@@ -488,11 +527,17 @@ class JobLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Future[Any]:
         future = _PrimitiveFuture(loop=self)
         native = native if native is not None else self.begin_native()
-        if context is None:
-            thread = executor.submit(func, *args)
-        else:
-            context.run(job_thread.set, native)
-            thread = executor.submit(context.run, func, *args)
+        try:
+            if context is None:
+                thread = executor.submit(func, *args)
+            else:
+                for one in (context, _context_of(func)):
+                    if one is not None:
+                        one.run(job_thread.set, native)
+                thread = executor.submit(context.run, func, *args)
+        except BaseException:  # it takes no work, or none any more
+            self.end_native(native)
+            raise
         if not native.number:
             self.code_thread = thread
         native.deliver = lambda: _copy(thread, future)
@@ -527,10 +572,11 @@ class JobLoop(asyncio.AbstractEventLoop):
         task.add_done_callback(lambda _: self.complete(native), context=self._nothing)
         try:
             return await future
-        finally:
-            if not task.done():
-                self.end_native(native)
-                task.cancel()
+        except BaseException:
+            self.end_native(native)
+            task.cancel()
+            task.add_done_callback(_drop, context=self._nothing)  # it may have ended, and the code has not heard of it
+            raise
 
     async def _connected(self, work: Coroutine[Any, Any, Any]) -> Any:
         transport, protocol = await self.outside(work)
@@ -546,14 +592,24 @@ class JobLoop(asyncio.AbstractEventLoop):
 
         def connection_lost(error: Exception | None) -> None:
             lost(error)
-            self._transports = [one for one in self._transports if one is not transport]
-            if not self._closed:
-                self._wake()
+            self._unwatch(transport)
 
         try:
             protocol.connection_lost = connection_lost
-        except AttributeError:  # it has slots: the next look finds that it is closing
-            return
+        except AttributeError:  # it has slots
+            self._look_after(transport)
+
+    def _unwatch(self, transport: asyncio.BaseTransport) -> None:
+        self._transports = [one for one in self._transports if one is not transport]
+        if not self._closed:
+            self._wake()
+
+    def _look_after(self, transport: asyncio.BaseTransport) -> None:
+        """Look from time to time whether a connection is closed, whose protocol cannot be made to tell."""
+        if transport.is_closing():
+            self._unwatch(transport)
+        elif not self._closed:
+            self.host.call_later(LOOK_SECONDS, self._look_after, transport, context=self._nothing)
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
         return await self.outside(self.host.getaddrinfo(*args, **kwargs))
@@ -617,34 +673,53 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]  # - any
         """Have a callback called when a descriptor can be read."""
-        self._add(self.host.add_reader, fd, callback, args)
+        self._add("reader", fd, callback, args)
 
     def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]  # - any
         """Have a callback called when a descriptor can be written."""
-        self._add(self.host.add_writer, fd, callback, args)
+        self._add("writer", fd, callback, args)
 
-    def _add(self, add: Callable[..., object], fd: Any, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        context = contextvars.copy_context()
-        add(fd, lambda: self.call_soon(callback, *args, context=context))
-        number = fd if isinstance(fd, int) else fd.fileno()
-        self._watched[number] = self._watched.get(number, 0) + 1
+    def _add(self, kind: str, fd: Any, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        watch = _Watch(kind, fd, callback, args, contextvars.copy_context())
+        self._listen(watch)
+        self._watched[kind, _number(fd)] = watch
+
+    def _listen(self, watch: _Watch) -> None:
+        add = self.host.add_reader if watch.kind == "reader" else self.host.add_writer
+        add(watch.fd, self._able, watch)
+
+    def _able(self, watch: _Watch) -> None:
+        """A descriptor is ready: listen again when the callback has run, or it would be called once too often."""
+        self._unlisten(watch)
+        self.call_soon(self._answer, watch, context=watch.context)
+
+    def _unlisten(self, watch: _Watch) -> None:
+        remove = self.host.remove_reader if watch.kind == "reader" else self.host.remove_writer
+        remove(watch.fd)
+
+    def _answer(self, watch: _Watch) -> None:
+        at = watch.kind, watch.number
+        if self._watched.get(at) is not watch:
+            return  # taken back meanwhile, or replaced
+        try:
+            watch.callback(*watch.args)
+        finally:
+            if self._watched.get(at) is watch:
+                self._listen(watch)
 
     def remove_reader(self, fd: Any) -> bool:
         """Take a callback back."""
-        return self._remove(self.host.remove_reader, fd)
+        return self._remove("reader", fd)
 
     def remove_writer(self, fd: Any) -> bool:
         """Take a callback back."""
-        return self._remove(self.host.remove_writer, fd)
+        return self._remove("writer", fd)
 
-    def _remove(self, remove: Callable[[Any], bool], fd: Any) -> bool:
-        removed = remove(fd)
-        number = fd if isinstance(fd, int) else fd.fileno()
-        if removed and number in self._watched:
-            self._watched[number] -= 1
-            if not self._watched[number]:
-                del self._watched[number]
-        return removed
+    def _remove(self, kind: str, fd: Any) -> bool:
+        watch = self._watched.pop((kind, _number(fd)), None)
+        if watch is not None:
+            self._unlisten(watch)
+        return watch is not None
 
     # What is refused
 
@@ -771,15 +846,21 @@ class JobLoop(asyncio.AbstractEventLoop):
         for transport in self._transports:
             abort = getattr(transport, "abort", transport.close)
             abort()
-        for number in self._watched:
-            self.host.remove_reader(number)
-            self.host.remove_writer(number)
+        for watch in self._watched.values():
+            with contextlib.suppress(ValueError):  # its file was closed
+                self._unlisten(watch)
+        self._watched.clear()
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
-            for task in self.unfinished():
-                _close(task.get_coro(), task.own_context)
-            for generator in list(self._generators or ()):
+            generators = list(self._generators or ())  # held: most are known only to the coroutines that are closed next
+            for _ in range(CLOSES_MAX):
+                left, self._tasks = self.unfinished(), []
+                for task in left:  # in its `finally` one may make others
+                    _close(task.get_coro(), task.own_context)
+                if not left:
+                    break
+            for generator in generators:
                 _close_generator(generator)
         finally:
             events._set_running_loop(outer)
@@ -841,6 +922,31 @@ def _is_blocked(waiter: Any) -> bool:
     return True
 
 
+def _is_ordered(one: Any) -> bool:
+    """Return whether `as_completed` can start this in its turn. It refuses by itself what is not awaitable."""
+    return asyncio.iscoroutine(one) or asyncio.isfuture(one) or not hasattr(one, "__await__")
+
+
+def _drop(task: asyncio.Task[Any]) -> None:
+    """End what the code has asked for and does not wait for: an error is not reported, a connection is closed."""
+    if task.cancelled() or task.exception() is not None:
+        return
+    made = task.result()
+    close = getattr(made[0], "close", None) if isinstance(made, tuple) and made else None
+    if close is not None:  # of a transport, or of the socket that `sock_accept` gives
+        close()
+
+
+def _number(fd: Any) -> int:
+    return fd if isinstance(fd, int) else int(fd.fileno())
+
+
+def _context_of(func: Any) -> contextvars.Context | None:
+    """Give the context that a function enters by itself, as that of `asyncio.to_thread` does."""
+    bound = getattr(func.func if isinstance(func, partial) else func, "__self__", None)
+    return bound if isinstance(bound, contextvars.Context) else None
+
+
 def _copy(source: Any, future: asyncio.Future[Any]) -> None:
     """Give a future of the job what another has."""
     if future.done():
@@ -849,7 +955,9 @@ def _copy(source: Any, future: asyncio.Future[Any]) -> None:
         future.cancel()
         return
     error = source.exception()
-    if error is not None:
+    if isinstance(error, StopIteration):  # no future takes it, and a coroutine would end by it
+        future.set_exception(escaped(error))
+    elif error is not None:
         future.set_exception(error)
     else:
         future.set_result(source.result())
