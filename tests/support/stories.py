@@ -21,13 +21,13 @@ def quick(url: str, **settings: Any) -> Config:
 
 async def drain(app: App) -> None:
     """Work until there is nothing left to do."""
-    async with asyncio.timeout(float(__import__("os").environ.get("T", "60"))):
+    async with asyncio.timeout(60):
         await app.worker().arun(until_idle=True)
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
     """Look again and again, until something is so."""
-    async with asyncio.timeout(float(__import__("os").environ.get("T", "60"))):
+    async with asyncio.timeout(60):
         while not await is_so():  # noqa: ASYNC110 - what is looked for may come from another process
             await asyncio.sleep(0.005)
 
@@ -56,7 +56,7 @@ def beating(monkeypatch: pytest.MonkeyPatch, every_seconds: float = 0.02) -> Non
     monkeypatch.setattr("holdfast.engine.worker.Heartbeat", lambda beat, _: Heartbeat(beat, every_seconds))
 
 
-def play(story: Coroutine[Any, Any, Any], seconds: float = float(__import__("os").environ.get("T2", "120"))) -> Any:
+def play(story: Coroutine[Any, Any, Any], seconds: float = 120) -> Any:
     """Run a story that must end."""
 
     async def limited() -> Any:
