@@ -444,7 +444,7 @@ def test_a_job_that_never_returns_keeps_its_lease_and_can_be_cancelled(
 
     @hasty.job
     async def work() -> None:
-        await asyncio.Event().wait()
+        await asyncio.get_running_loop().create_future()
 
     async def story() -> None:
         handle = await hasty.astart(work)

@@ -441,9 +441,13 @@ def test_a_gate_that_cannot_be_looked_at_keeps_no_lease_from_being_renewed(
     @app.tool(gate=gate)
     async def ask() -> None: ...
 
+    @app.step
+    async def last() -> None:
+        await go.wait()
+
     @app.job
     async def work() -> int:
-        await go.wait()
+        await last()
         return attempt()
 
     async def story() -> None:

@@ -651,18 +651,19 @@ def test_a_running_job_sees_its_cancel_and_may_clean_up(app: App) -> None:
 
 def test_a_job_that_swallows_its_cancel_is_ended_after_the_grace_time(app: App) -> None:
     begun = asyncio.Event()
-    free = asyncio.Event()
+    free = False
 
     @app.job
     async def stubborn() -> None:
         begun.set()
-        while not free.is_set():
+        while not free:
             try:
-                await free.wait()
+                await asyncio.get_running_loop().create_future()
             except asyncio.CancelledError:
                 continue
 
     async def story() -> None:
+        nonlocal free
         handle = await app.astart(stubborn)
         worker = app.worker()
         working = asyncio.create_task(worker.arun())
@@ -670,7 +671,7 @@ def test_a_job_that_swallows_its_cancel_is_ended_after_the_grace_time(app: App) 
         await handle.acancel()
         with pytest.raises(RunCanceled):
             await handle.aresult(timeout=60)
-        free.set()
+        free = True
         worker.stop()
         await working
 
@@ -743,7 +744,7 @@ def test_a_paused_job_stops_at_its_next_step_and_goes_on_when_resumed(
 def test_a_deadline_ends_a_running_job_as_timeout(app: App) -> None:
     @app.job(deadline=0.05)
     async def work() -> None:
-        await asyncio.Event().wait()
+        await asyncio.get_running_loop().create_future()
 
     async def story() -> None:
         handle = await app.astart(work)

@@ -99,9 +99,13 @@ def test_a_place_that_one_worker_leaves_is_taken_by_another_that_has_jobs_for_it
     async def story() -> None:
         go = asyncio.Event()
 
+        @app.step
+        async def occupy() -> None:
+            await go.wait()
+
         @app.job
         async def first() -> None:
-            await go.wait()
+            await occupy()
 
         @app.job
         async def then() -> str:

@@ -156,7 +156,9 @@ def test_code_that_stands_still_for_a_while_is_rehearsed_to_its_end(app: App) ->
 
     @app.job
     async def work() -> int:
-        time.sleep(2 * app.config.replay_patience_seconds)  # noqa: ASYNC251 - it stands still
+        time.sleep(0.2)  # noqa: ASYNC251 - it stands still
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(time.sleep, 0.2)
         for _ in range(3):
             await asyncio.sleep(0)
         return await price("A1")

@@ -496,7 +496,8 @@ def test_r9_only_the_current_attempt_of_a_started_run_is_heard(made: App) -> Non
 
 
 def test_r10_exports_are_listed_by_cursor_while_the_job_produces_them_without_loss_or_repeat(app: App) -> None:
-    turns: list[asyncio.Event] = []
+    halfway = asyncio.Event()
+    other_half: list[asyncio.Future[None]] = []
 
     @app.job
     async def produce() -> None:
@@ -505,22 +506,22 @@ def test_r10_exports_are_listed_by_cursor_while_the_job_produces_them_without_lo
             if number % 7 == 6:
                 await asyncio.sleep(0)
             if number == 30:
-                turns[0].set()
-                await turns[1].wait()
+                other_half.append(asyncio.get_running_loop().create_future())
+                halfway.set()
+                await other_half[0]
 
     async def story() -> None:
-        turns.extend([asyncio.Event(), asyncio.Event()])
         handle = await produce.astart()
         seen: list[Any] = []
         during: list[RunRecord] = []
         async with working(app):
-            await turns[0].wait()
+            await halfway.wait()
             while len(seen) < 31:
                 seen += await app.aexports(handle.id, after=seen[-1].number if seen else 0, limit=4)
                 await asyncio.sleep(0)  # memory answers at once: the job needs its turn
             assert all(one.provisional for one in seen)
             during.append(await handle.arecord())
-            turns[1].set()
+            other_half[0].set_result(None)
             while (await handle.arecord()).finished_at is None or len(seen) < 60:
                 seen += await app.aexports(handle.id, after=seen[-1].number, limit=4)
                 await asyncio.sleep(0)

@@ -53,7 +53,7 @@ async def stopped_in_time(app: App, silence: Callable[[], object], speak: Callab
             return
         begun.set()
         try:
-            await asyncio.Event().wait()
+            await asyncio.get_running_loop().create_future()
         finally:
             stopped.set()
 

@@ -73,17 +73,25 @@ class World:
         self._word, self._then = word, then
         self.passed = 0.0  # seconds by which time has gone on for the gate
 
+        @app.step
+        async def until_go() -> None:
+            await self.go.wait()
+
+        @app.step
+        async def until_first() -> None:
+            await self.first.wait()
+
         @app.job
         async def held() -> None:
-            await self.go.wait()
+            await until_go()
 
         @app.job
         async def sooner() -> None:
-            await self.first.wait()
+            await until_first()
 
         @app.job(queue="rated")
         async def rated() -> None:
-            await self.go.wait()
+            await until_go()
 
         @app.job
         async def quickly() -> None:
