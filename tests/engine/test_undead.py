@@ -35,11 +35,15 @@ def leave() -> None:
 
 @pytest.mark.parametrize("what", ["KeyboardInterrupt", "SystemExit", "stop"])
 def test_the_loop_of_an_app_survives_what_its_callbacks_raise(app: App, what: str) -> None:
-    @app.job
-    async def work() -> str:
+    @app.step
+    async def raises() -> None:
         loop = asyncio.get_running_loop()
         loop.call_soon({"KeyboardInterrupt": interrupt, "SystemExit": leave, "stop": loop.stop}[what])
         await asyncio.sleep(0.01)
+
+    @app.job
+    async def work() -> str:
+        await raises()
         return "done"
 
     run = work.start()
@@ -143,10 +147,14 @@ def test_a_loop_whose_thread_has_ended_gives_its_jobs_back(url: str) -> None:
     app = App("shop", config=quick(url, lease_seconds=30.0))
     store = app.store()
 
-    @app.job
-    async def work() -> None:
+    @app.step
+    async def dies() -> None:
         asyncio.get_running_loop().call_soon(interrupt)
         await asyncio.Event().wait()
+
+    @app.job
+    async def work() -> None:
+        await dies()
 
     run = app.start("work")
     loop = asyncio.new_event_loop()
@@ -253,7 +261,7 @@ def test_an_attempt_that_was_never_concluded_fails_and_frees_its_slot(
     @app.job(max_attempts=1)
     async def odd() -> None:
         attempt: Any = conductor.get()
-        attempt._main.remove_done_callback(attempt._conclude)  # as if that had raised
+        attempt.code_ended = lambda: None  # as if that had raised
 
     @app.job
     async def even() -> str:
