@@ -494,3 +494,34 @@ def test_a_branch_whose_process_stood_still_is_waited_for_before_a_new_call_is_m
 
     play(story())
     assert calls == ["recorded", "new"]
+
+
+def test_code_that_awaits_in_its_finally_sees_nothing_of_its_suspension(app: App) -> None:
+    """Suspension is not cancellation, and shows no other error either, however deep the code that cleans up (E14)."""
+    seen: list[str] = []
+
+    async def cleans_up() -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(wait_for("go"))
+            return str(waiting.result())
+        finally:
+            await asyncio.sleep(0)
+
+    @app.job
+    async def work() -> str:
+        try:
+            return await cleans_up()
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        await handle.asignal("go", "gone")
+        await drain(app)
+        assert await handle.aresult() == "gone"
+
+    play(story())
+    assert seen == ["GeneratorExit"]

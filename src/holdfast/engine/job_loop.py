@@ -877,11 +877,14 @@ _ENSURES = frozenset({"ensure_future", "_ensure_future"})
 
 
 def _close(coroutine: Any, context: contextvars.Context) -> None:
-    """Close a coroutine and what it awaits, the innermost last to be given up."""
+    """Close a coroutine and what it awaits, from the inside out.
+
+    One that awaits in its `finally` makes `close` raise RuntimeError. The code around it must not see that (E14).
+    """
     chain = [coroutine]
     while (inner := getattr(chain[-1], "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
         chain.append(inner)
-    for one in chain:
+    for one in reversed(chain):
         _close_one(one, context)
 
 
