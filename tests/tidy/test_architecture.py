@@ -25,9 +25,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machines": {"errors"},
     "ready": {"machines", "errors"},
     "store": {"machines", "errors", "clock"},
-    "journal": {"machines", "store"},
+    "journal": {"machines", "store", "errors"},
     "authoring": {"errors", "durations", "ready"},
-    "engine": {"machines", "ready", "store", "journal", "authoring", "config", "ids", "errors"},
+    "engine": {"machines", "ready", "store", "journal", "authoring", "config", "ids", "errors", "clock"},
     "plans": {"authoring", "durations", "errors", "machines"},
     "client": {"machines", "ready", "store", "journal", "authoring", "engine", "config", "durations", "ids", "errors"}
     | {"plans"},
@@ -36,6 +36,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"client", "surfaces"},
     "__main__": {"surfaces"},
     "holdfast": {"errors"},  # the package's own list of public names
+}
+
+# Files with more than 400 lines, and why each is one subject that is better left whole.
+LONG = {
+    "client/app.py": "the public API of an app, one method per verb",
+    "engine/attempt.py": "the life of one attempt, from its start to the event that ends it",
+    "engine/calls.py": "one call of a step or tool, with its tries, doubts and failures",
+    "engine/job_code.py": "the order in which the code is handed what has happened",
+    "engine/job_loop.py": "one event loop, with every method that asyncio asks of a loop",
+    "engine/worker.py": "the life of one worker",
+    "errors/__init__.py": "the tree of errors",
+    "store/batch.py": "what every command does in a transaction, for all SQL backends",
+    "store/decide.py": "what every command means, as one pure function each",
+    "store/postgres.py": "one implementation of the store's protocol",
+    "store/postgres_transaction.py": "one implementation of a transaction's protocol",
 }
 
 # All that pure code may use besides Holdfast itself: nothing here reaches the world outside a function's arguments.
@@ -109,8 +124,10 @@ def test_the_machines_are_pure(path: Path) -> None:
 def test_files_fit_a_sitting_and_functions_a_screen(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert ast.get_docstring(tree), "a module opens with what it promises"
-    longest = 500 if path.name == "errors.py" else 400  # the tree of errors is one page, with all that stands on it
-    assert len(path.read_text().splitlines()) <= longest
+    is_long = len(path.read_text().splitlines()) > 400
+    listed = str(path.relative_to(SOURCE)) in LONG
+    assert not is_long or listed, "split it by subject, or say in LONG why it is one"
+    assert is_long or not listed, "it is no longer long: take it out of LONG"
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             assert (node.end_lineno or 0) - node.lineno < 70, node.name
