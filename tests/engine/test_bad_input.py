@@ -1004,7 +1004,7 @@ def test_a_read_only_file_or_directory_is_named_with_what_to_do_and_used_when_it
 
 def test_a_store_that_turns_read_only_under_a_worker_is_used_again_when_it_can_be(tmp_path: Path) -> None:
     app = App("shop", config=quick(f"sqlite:///{tmp_path / 'jobs.db'}", lease_seconds=1.5))
-    free = asyncio.Event()
+    held: list[asyncio.Future[None]] = []
     calls: list[int] = []
 
     @app.tool
@@ -1015,7 +1015,9 @@ def test_a_store_that_turns_read_only_under_a_worker_is_used_again_when_it_can_b
     @app.job
     async def work() -> str:
         done = await act()
-        await free.wait()
+        if not held:
+            held.append(asyncio.get_running_loop().create_future())
+            await held[0]
         return done
 
     def read_only(store: Any, so: bool) -> None:
@@ -1026,10 +1028,11 @@ def test_a_store_that_turns_read_only_under_a_worker_is_used_again_when_it_can_b
         handle = await app.astart(work)
         async with working(app):
             await until(lambda: _has(handle, "tool_invocation_finished"))
+            assert len(held) == 1
             read_only(store, so=True)
             with pytest.raises(StoreUnavailable, match="read-only: give this user the right to write"):
                 await app.astart(work)
-            free.set()  # it ends now, and nobody can write that
+            held[0].set_result(None)  # it ends now, and nobody can write that
             worker_lost = (await store.get(handle.id)).lease.until  # type: ignore[union-attr]
 
             async def lease_is_over() -> bool:

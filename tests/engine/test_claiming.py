@@ -75,25 +75,28 @@ def test_one_claim_fills_the_slots_of_all_jobs_that_end_together_and_is_written_
     async def story() -> None:
         app = App("shop", config=quick("memory:", concurrency=5))
         app._opened = store = Watched()
-        go = asyncio.Event()
+        held: list[asyncio.Future[None]] = []
 
         @app.job
         async def work() -> None:
-            await go.wait()
+            if len(held) < 5:
+                held.append(asyncio.get_running_loop().create_future())
+                await held[-1]
 
         await app.astart_many(work, [{} for _ in range(10)])
         worker = Worker(store, app.entries, app.config, children=app.submission, on_violation=raise_violation)
         working = asyncio.create_task(worker.run())
 
         async def full() -> bool:
-            return worker.gate.busy == 5
+            return len(held) == 5
 
         async def done() -> bool:
             return (await app.astats()).runs == {"succeeded": 10}
 
         await until(full)
         store.batches.clear()
-        go.set()
+        for one in held:
+            one.set_result(None)
         await until(done)
         *ends, claim = store.batches[0]
         assert [type(one) for one in ends] == [Append] * 5
@@ -110,18 +113,20 @@ def test_a_claim_that_fails_is_made_again_when_the_store_is_back() -> None:
     async def story() -> None:
         app = App("shop", config=quick("memory:", concurrency=1, lease_seconds=0.6))
         app._opened = store = Watched()
-        go = asyncio.Event()
+        held: list[asyncio.Future[None]] = []
 
         @app.job
         async def work() -> None:
-            await go.wait()
+            if not held:
+                held.append(asyncio.get_running_loop().create_future())
+                await held[-1]
 
         await app.astart_many(work, [{} for _ in range(2)])
         worker = Worker(store, app.entries, app.config, children=app.submission, on_violation=raise_violation)
         working = asyncio.create_task(worker.run())
 
         async def full() -> bool:
-            return worker.gate.busy == 1
+            return bool(held)
 
         async def left_alone() -> bool:
             return worker.gate.counts().polls["retry_after"] > 0
@@ -131,7 +136,7 @@ def test_a_claim_that_fails_is_made_again_when_the_store_is_back() -> None:
 
         await until(full)
         store.away = True
-        go.set()  # its end and the next claim are lost together
+        held[0].set_result(None)  # its end and the next claim are lost together
         await until(left_alone)
         store.away = False
         await until(done)
