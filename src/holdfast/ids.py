@@ -12,6 +12,15 @@ _lock = threading.Lock()
 _last = 0
 
 
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603 - another thread may have held it when this process was forked
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch - not on Windows
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 def new_id() -> str:
     """Make a new name, 36 characters, ordered by time."""
     global _last  # noqa: PLW0603 - the order of names within a process is exactly this one number

@@ -29,7 +29,7 @@ from holdfast.client.granting import StoreGates
 from holdfast.client.handle import RunHandle, job_of_run
 from holdfast.client.limiting import StoreLimits
 from holdfast.client.logs import guard
-from holdfast.client.opening import open_effects, open_store
+from holdfast.client.opening import OpenedStore, open_effects
 from holdfast.client.planning import Planning
 from holdfast.client.retention import ENDED, evict, purge
 from holdfast.client.verifying import judged
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["App"]
 
 
-class App(Planning, StoreLimits, StoreGates, Forking):
+class App(OpenedStore, Planning, StoreLimits, StoreGates, Forking):
     """A plugin: its job functions are its entries, its name is their namespace.
 
     Args:
@@ -407,7 +407,7 @@ class App(Planning, StoreLimits, StoreGates, Forking):
         with self._opening:
             if self._opened is None:
                 config = self.config
-                self._opened = open_store(self.url, config.poll_seconds, config.busy_seconds, config.lease_seconds)
+                self._opened = self.open_own(self.url, config.poll_seconds, config.busy_seconds, config.lease_seconds)
             return self._opened
 
     def _journal(self) -> Journal:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from holdfast.errors import InvalidSetting
+from holdfast.client.process_fork import abandon_store, leave
+from holdfast.client.verbs import Client
+from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.store import Store
 from holdfast.store.effects import DirectoryEffects, EffectStore
 from holdfast.store.memory import MemoryStore
 
-__all__ = ["is_postgres", "open_effects", "open_store", "postgres_place"]
+if TYPE_CHECKING:
+    from holdfast.client.working import AppWorker
+
+__all__ = ["OpenedStore", "is_postgres", "open_effects", "open_store", "postgres_place"]
 
 
 _OURS = frozenset({"migrate", "schema"})  # what a URL says to us and not to the driver
 
 
-def open_store(
-    url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0, lease_seconds: float = 15.0
-) -> Store:
+def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0, lease_seconds: float = 15.0) -> Store:
     """Open a store; `poll_seconds`, `busy_seconds` and `lease_seconds` are those of `Config`.
 
     Raises:
@@ -74,6 +78,37 @@ def _yes(text: str) -> bool:
     if text not in {"yes", "no"}:
         raise ValueError(f"migrate is yes or no, got {text!r}")
     return text == "yes"
+
+
+class OpenedStore(Client):
+    """An app's store and what goes with it, over forks of its process."""
+
+    own_workers: set[AppWorker]
+    _opened: Store | None
+    _effects: EffectStore | None
+    _forked_memory = False  # whether the store was in the memory of the parent of this process
+
+    def after_fork_in_child(self) -> None:
+        """Leave the store to the parent, and the workers."""
+        super().after_fork_in_child()
+        for worker in self.own_workers:
+            worker.after_fork_in_child()
+        self.own_workers.clear()
+        store, self._opened = self._opened, None
+        leave(self._effects)
+        self._effects = None
+        if store is not None:
+            abandon_store(store)
+            self._forked_memory = self._forked_memory or isinstance(store, MemoryStore)
+
+    def open_own(self, url: str, poll_seconds: float, busy_seconds: float, lease_seconds: float) -> Store:
+        """Open the app's store; a store in memory is not opened in the place of the parent's."""
+        if self._forked_memory:
+            raise StoreUnavailable(
+                "a store in memory belongs to the process that opened it, and this one was forked from it: use"
+                " sqlite:///path/to/jobs.db, or make the App after the fork"
+            )
+        return open_store(url, poll_seconds, busy_seconds, lease_seconds)
 
 
 def open_effects(place: str) -> EffectStore | None:

@@ -19,6 +19,7 @@ import msgspec
 from holdfast.authoring.context import conductor
 from holdfast.client.limiting import LimitVerbs
 from holdfast.client.portal import Portal
+from holdfast.client.process_fork import leave, survive_fork
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.workers import GateView, WorkerStatus
 from holdfast.durations import Duration
@@ -43,6 +44,7 @@ class Client(LimitVerbs):
         self._client_name = name
         self._opening = threading.Lock()
         self._portal: Portal | None = None
+        survive_fork(self)
 
     # Starting and looking
 
@@ -318,6 +320,12 @@ class Client(LimitVerbs):
                 self._portal = Portal(self._client_name)
             portal = self._portal
         return portal.run(coroutine)
+
+    def after_fork_in_child(self) -> None:
+        """Leave the parent's loop to it, and whatever belongs to that; the next call makes a new one."""
+        leave(self._portal)
+        self._opening = threading.Lock()
+        self._portal = None
 
     def loop_died(self, loop: asyncio.AbstractEventLoop, error: LoopDied) -> None:
         """A loop answers no more: if it is the client's own, plain calls raise, those that are under way too."""

@@ -106,6 +106,13 @@ class AppWorker:
         self._ended.set()
         self.on_death(error)
 
+    def after_fork_in_child(self) -> None:
+        """Leave it to the parent: what code of its jobs asks for in the child is refused, and does not hang."""
+        closed = asyncio.new_event_loop()
+        closed.close()
+        for attempt in list(self._worker.running.values()) if self._worker is not None else ():
+            attempt.loop = closed
+
     def gate(self) -> GateView | None:
         """Say how its readiness stands at this moment; None if it does not run. From any thread."""
         worker = self._worker

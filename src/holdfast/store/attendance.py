@@ -41,7 +41,7 @@ class Attendance:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}  # descriptors, by worker
-        self._changing = threading.Lock()
+        self.changing = threading.Lock()  # while descriptors are opened and closed; a fork takes it too
         self._swept_at = float("-inf")
         _of_this_process.add(self)
 
@@ -53,13 +53,13 @@ class Attendance:
         """
         if fcntl is None:  # pragma: no cover - not a POSIX system
             return
-        with self._changing:
+        with self.changing:
             self._drop(worker)
             self._held[worker] = self._make(worker)
 
     def leave(self, worker: str) -> None:
         """Remove the file of a worker that has left in order, or that is known to be dead; not another process's."""
-        with self._changing:
+        with self.changing:
             ours = self._held.pop(worker, None)
             path = self._path(worker)
             if ours is not None or self._dead_worker(path) is not None:
@@ -77,7 +77,7 @@ class Attendance:
 
     def keep(self) -> None:
         """Make the files of this process's workers again that were deleted or replaced; remove what was left over."""
-        with self._changing:
+        with self.changing:
             for worker, descriptor in list(self._held.items()):
                 with contextlib.suppress(OSError):
                     path = self._path(worker)
@@ -96,7 +96,7 @@ class Attendance:
 
     def close(self) -> None:
         """Release the locks. Files of workers that have not left stay: others will find them dead."""
-        with self._changing:
+        with self.changing:
             for worker in list(self._held):
                 self._drop(worker)
 
@@ -160,7 +160,7 @@ class Attendance:
 
     def forget(self) -> None:
         """In a forked child: close the parent's files. Its locks stay: they end with its own descriptors."""
-        self._changing = threading.Lock()
+        self.changing = threading.Lock()
         self.close()
 
 

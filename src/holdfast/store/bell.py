@@ -73,6 +73,10 @@ class Ear:
         self._stopping.set()
         os.write(self._ender, b"!")
         self._thread.join()
+        self.forget()
+
+    def forget(self) -> None:
+        """Close its descriptors; alone in a forked child, which does not have the thread."""
         for descriptor in (self._end, self._ender, self._watched):
             if descriptor is not None:
                 os.close(descriptor)

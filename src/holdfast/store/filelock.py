@@ -31,7 +31,7 @@ except ImportError:  # pragma: no cover - not a POSIX system
     _fcntl = None  # type: ignore[assignment]  # - a module, or nothing
 fcntl: Any = _fcntl
 
-__all__ = ["BUSY_SECONDS", "CLOSED", "FileLock", "WriteThread"]
+__all__ = ["BUSY_SECONDS", "CLOSED", "FORKED", "FileLock", "WriteThread"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -40,6 +40,7 @@ _Task = tuple[Future[Any], Callable[[], Any], Callable[[Any], Any] | None]  # wh
 BUSY_SECONDS = 30.0  # how long another process may hold a file before its users are told
 CLOSE_SECONDS = 1.0  # how long a store that is closed waits for a lock that it needs for what was asked before
 CLOSED = "this store was closed: open another one"
+FORKED = "this store was opened before fork(), in the process that forked: open another one in this process"
 LOOK_SECONDS = 0.05  # between two looks at whether a thread that is to end waits for the lock
 
 _locks: weakref.WeakSet[FileLock] = weakref.WeakSet()  # of this process
@@ -170,9 +171,13 @@ class WriteThread:
         """Have something done in the thread, without the lock."""
         return self._submit(lambda: work(*arguments), None)
 
+    def is_current(self) -> bool:
+        """Whether it is the thread that calls."""
+        return threading.current_thread() is self._thread
+
     def _submit(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Future[Any]:
         if os.getpid() != self._process:
-            raise StoreUnavailable("this store was opened before its process was forked: open another one in the child")
+            raise StoreUnavailable(FORKED)
         if self._closed:
             raise StoreUnavailable(CLOSED)
         future: Future[Any] = Future()

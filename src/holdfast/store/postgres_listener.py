@@ -59,6 +59,7 @@ class Listener:
         self.workers: set[str] = set()  # whose locks are wanted
         self.locks: dict[str, int] = {}  # those that this connection has
         self._held: set[str] = set()  # of these, those whose cards say so
+        self.connection: Connection | None = None  # the one that listens
         self._stopping = threading.Event()
         self._ear, self._mouth = os.pipe()  # through which this process wakes the thread
         for end in (self._ear, self._mouth):
@@ -100,6 +101,7 @@ class Listener:
         while not self._stopping.is_set():
             try:
                 with self._connect() as connection:
+                    self.connection = connection
                     self.locks.clear()
                     self._held.clear()
                     with self._watched(connection):

@@ -14,6 +14,8 @@ What can go wrong, and what happens then:
 - A process that was stopped holds the lock file: `StoreUnavailable` after `busy_seconds`.
 - The file was made by a newer Holdfast: it is refused when it is opened, and nothing is changed.
 - Its jobs have moved to another store: it is refused when it is opened; for those who had it open every write is.
+- The process forks: the connections are closed before that, and opened again when they are next needed; see
+  `sqlite_fork`.
 """
 
 from __future__ import annotations
@@ -21,9 +23,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import os
 import threading
-import weakref
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
@@ -40,7 +41,7 @@ from holdfast.store import commands as c
 from holdfast.store.attendance import Attendance
 from holdfast.store.bell import Ear
 from holdfast.store.changes import EVERYTHING
-from holdfast.store.filelock import BUSY_SECONDS, CLOSED, FileLock, WriteThread
+from holdfast.store.filelock import BUSY_SECONDS, CLOSED, FORKED, FileLock, WriteThread
 from holdfast.store.limits import QueueState
 from holdfast.store.looking import (
     Counts,
@@ -74,6 +75,7 @@ from holdfast.store.sql_rows import (
 )
 from holdfast.store.sqlite_errors import guarded
 from holdfast.store.sqlite_files import DatabaseFiles, connect
+from holdfast.store.sqlite_fork import leak, open_stores
 from holdfast.store.sqlite_limits import state_of
 from holdfast.store.sqlite_transaction import Transaction
 from holdfast.store.sqlite_watch import SqliteWatch
@@ -85,6 +87,7 @@ T = TypeVar("T")
 _ASK = Questions("?")
 ROWS_MAX = 20_000  # rows kept at hand
 POLL_SECONDS = 0.02
+LOCKS = 3  # that a fork takes
 
 
 class SqliteStore:
@@ -104,6 +107,7 @@ class SqliteStore:
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
         self._notices: list[Callable[[int], None]] = []
+        self._writing = threading.Lock()  # while the connection that writes is used, opened or closed
         self._reading = threading.Lock()  # one connection for all readers: short reads, from more than one loop
         self._rows: dict[str, Job] = {}  # rows of held jobs, as they are on disk while nobody else writes
         self._rows_version = -1
@@ -111,30 +115,38 @@ class SqliteStore:
         self._heard = 0
         self._ear: Ear | None = None
         self._connections: list[apsw.Connection] = []
-        self._closed = False
+        self._refusal: str | None = None  # why it cannot be used any more
+        self._paused: list[threading.Lock] = []  # held by a fork that is under way
         self._attendance = Attendance(self._path.with_name(self._path.name + "-workers"))
         self._lock = FileLock(self._path.with_name(self._path.name + "-lock"), busy_seconds)
         self._files = self._guard(lambda: DatabaseFiles.attach(self._path))
         self._writer = WriteThread(self._lock, partial(guarded, self._path))  # which does not know the store
-        try:
-            self._write_connection = self._guard(self._open)
-            self._writer.run(lambda: self._guard(lambda: migrate(self._write_connection, "sqlite")), lambda _: None)
-            self._guard(self._stay_if_not_moved)
-            self._rows_version = self._guard(lambda: self._write_connection.pragma("data_version"))
-            self._read_connection = self._guard(self._open)
-            self._guard(self._files.hold)
-        except BaseException:
-            self._shut()
-            raise
-        _open_stores.add(self)
+        with self._writing:
+            open_stores[id(self)] = self  # a fork waits from here on
+            try:
+                self._guard(self._open_first)
+            except BaseException:
+                self._refusal = CLOSED
+                self._writer.stop()
+                self._detach()
+                raise
+
+    def _open_first(self) -> None:
+        """Open the connections, and bring the database to this release's schema."""
+        self._write_connection = self._open()
+        self._writer.run(lambda: self._guard(lambda: migrate(self._write_connection, "sqlite")), lambda _: None)
+        self._stay_if_not_moved()
+        self._rows_version = self._write_connection.pragma("data_version")
+        self._read_connection = self._open()
+        self._files.hold()
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands in one transaction; see the protocol."""
-        return await self._writer.arun(lambda: self._guard(lambda: self._transact(batch)), self._tell_of)
+        return await self._writer.arun(lambda: self._transact(batch), self._tell_of)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
         """Carry out commands from a thread of one's own."""
-        return self._writer.run(lambda: self._guard(lambda: self._transact(batch)), self._tell_of)
+        return self._writer.run(lambda: self._transact(batch), self._tell_of)
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
         """Have `notice` called after each commit of this process, and when another has committed."""
@@ -226,7 +238,7 @@ class SqliteStore:
         rows = self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())
         now = self._clock.now()
         with self._reading:
-            return self._guard(lambda: [state_of(self._read_connection, limits_of(row), now) for row in rows])
+            return self._guard(lambda: [state_of(self._readable(), limits_of(row), now) for row in rows])
 
     async def requests(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""
@@ -278,16 +290,54 @@ class SqliteStore:
         await asyncio.to_thread(self._shut)
 
     def _shut(self) -> None:
-        if self._closed:
+        if self._refusal is not None:
             return
-        self._closed = True
-        _open_stores.discard(self)
+        self._refusal = CLOSED
         self._writer.stop()
         if self._ear is not None:
             self._ear.stop()
+        with self._writing:
+            self._detach()
+
+    def _detach(self) -> None:
         self._attendance.close()
         with self._reading:
+            if not self._connections:  # closed by a fork: what is in the log goes to the database all the same
+                with contextlib.suppress(apsw.Error, OSError, StoreUnavailable):
+                    self._open_again()
             self._files.detach(self._connections)
+            self._connections.clear()
+        open_stores.pop(id(self), None)
+
+    def before_fork(self, seconds: float) -> None:
+        """Close the connections, if reads and transactions end in time. Others wait until the fork is made."""
+        if self._writer.is_current():
+            return  # it would wait for itself
+        deadline = time.monotonic() + seconds
+        for lock in (self._writing, self._reading, self._attendance.changing):
+            if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                self._paused.append(lock)
+        if len(self._paused) == LOCKS:
+            while self._connections:
+                connection = self._connections.pop()
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # the log stays, and is read again
+                connection.close()
+
+    def after_fork_in_parent(self) -> None:
+        """Let reads and writes go on; the first of them opens its connection."""
+        while self._paused:
+            self._paused.pop().release()
+
+    def after_fork_in_child(self) -> None:
+        """Leave everything to the parent: this store cannot be used here."""
+        self._refusal = FORKED
+        if len(self._paused) < LOCKS or self._files.is_in_transaction():
+            self._files.carry_over()
+        for connection in self._connections:
+            leak(connection)
+        if self._ear is not None:
+            self._ear.forget()
+        self._writing, self._reading, self._paused, self._ear = threading.Lock(), threading.Lock(), [], None
 
     def changes(self) -> int:
         """Give a number that grows when another process has committed; once somebody has subscribed."""
@@ -301,15 +351,16 @@ class SqliteStore:
 
     def _look(self) -> bool:
         try:
-            self._see_others()
-        except apsw.Error:
-            return False  # whoever reads or writes next will be told what is wrong
+            with self._writing:
+                self._see_others(self._writable())
+        except (apsw.Error, OSError, StoreUnavailable):
+            return False  # the next read or commit is told what is wrong
         others, self._others = self._others, False
         self._heard += others
         return others
 
-    def _see_others(self) -> None:
-        version = self._write_connection.pragma("data_version")
+    def _see_others(self, connection: apsw.Connection) -> None:
+        version = connection.pragma("data_version")
         if version != self._rows_version:  # another process has written: what we know may be old
             self._rows.clear()
             self._others = True
@@ -322,6 +373,36 @@ class SqliteStore:
     def _open(self) -> apsw.Connection:
         self._connections.append(connect(self._path, self._busy_seconds))
         return self._connections[-1]
+
+    def _writable(self) -> apsw.Connection:
+        """Return the connection that writes, opened again after a fork; under its lock."""
+        if self._write_connection not in self._connections:
+            self._write_connection = self._open_again()
+            self._rows.clear()
+            self._rows_version = -1  # others may have written meanwhile
+        return self._write_connection
+
+    def _readable(self) -> apsw.Connection:
+        """Return the connection that reads, opened again after a fork; under its lock."""
+        if self._refusal is not None:
+            raise StoreUnavailable(f"{self._path}: {self._refusal}")
+        if self._read_connection not in self._connections:
+            self._read_connection = self._open_again()
+        return self._read_connection
+
+    def _open_again(self) -> apsw.Connection:
+        self._files.expect_again()
+        self._files.check()  # before SQLite makes a log next to a file that is not ours
+        connection = connect(self._path, self._busy_seconds)
+        try:
+            self._files.hold()
+            self._files.check()
+        except BaseException:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.close()
+            raise
+        self._connections.append(connection)
+        return connection
 
     def _stay_if_not_moved(self) -> None:
         note = moved_note(self._write_connection)
@@ -339,11 +420,15 @@ class SqliteStore:
         return answers
 
     def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
+        with self._writing:
+            return self._guard(lambda: self._transact_alone(batch))
+
+    def _transact_alone(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
+        connection = self._writable()
         self._files.check()  # else SQLite may move a log that is not the file's any more into the file
-        connection = self._write_connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            self._see_others()
+            self._see_others(connection)
             transaction = Transaction(connection, self._clock.now(), self._rows)
             answers = transaction.carry_out(batch)
             connection.execute("COMMIT")
@@ -371,10 +456,9 @@ class SqliteStore:
             return self._guard(lambda: self._fetch(sql, bindings))
 
     def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
-        if self._closed:
-            raise StoreUnavailable(f"{self._path}: {CLOSED}")
+        connection = self._readable()
         self._files.check()
-        return self._read_connection.execute(sql, bindings).fetchall()
+        return connection.execute(sql, bindings).fetchall()
 
     def _guard(self, work: Callable[[], T]) -> T:
         return guarded(self._path, work, lambda: moved_note(self._write_connection))
@@ -385,15 +469,9 @@ class SqliteStore:
             self._shut()
 
 
-_open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open_stores.clear)  # they are the parent's
-
-
 @atexit.register
 def _close_all() -> None:
     """At the end of a process that did not close its stores: what is in the log goes to the database."""
-    for store in list(_open_stores):
-        store._shut()  # noqa: SLF001 - of this module
+    for store in list(open_stores.values()):
+        if isinstance(store, SqliteStore):
+            store._shut()  # noqa: SLF001 - of this module

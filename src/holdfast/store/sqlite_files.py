@@ -22,13 +22,13 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from holdfast.errors import StoreReplaced
+from holdfast.errors import StoreReplaced, StoreUnavailable
 
 __all__ = ["DatabaseFiles", "connect"]
 
@@ -39,6 +39,7 @@ DEAD_MAN_SWITCH = 128  # of the shared memory: held shared by each process that 
 ALL_FILES = 3  # fewer where a file system cannot share memory between processes, and SQLite does without a log
 
 _table: dict[tuple[int, int], DatabaseFiles] = {}
+_carried: set[tuple[int, int]] = set()  # databases that this process has inherited open, in use
 _changing = threading.RLock()  # while the table changes, or a last connection is closed; a store may be collected then
 
 
@@ -53,6 +54,7 @@ class DatabaseFiles:
         self._shared_memory: int | None = None
         self.users = 0
         self._held = False
+        self._locked = False  # whether the system gave the locks
         self._identities: list[tuple[str, tuple[int, int]]] = []
 
     @classmethod
@@ -60,7 +62,12 @@ class DatabaseFiles:
         """Return the files of a database, which is created if it is missing; `detach` is called once for each call."""
         with _changing:
             with contextlib.suppress(FileNotFoundError):
-                known = _table.get(_identity(os.stat(path)))  # noqa: PTH116 - with the stats of `check`
+                identity = _identity(os.stat(path))  # noqa: PTH116 - with the stats of `check`
+                if identity in _carried:
+                    raise StoreUnavailable(
+                        f"{path}: a transaction was under way when this process was forked: fork again"
+                    )
+                known = _table.get(identity)
                 if known is not None:
                     known.users += 1
                     return known
@@ -80,11 +87,26 @@ class DatabaseFiles:
             if sys.platform == "linux" and len(names) == ALL_FILES:
                 if self._shared_memory is None:  # else it was kept for a connection of the user's code
                     self._shared_memory = os.open(f"{self._real_path}-shm", os.O_RDWR | os.O_CLOEXEC)
-                _lock_shared(self._descriptor, SHARED_FIRST, SHARED_SIZE)
-                _lock_shared(self._shared_memory, DEAD_MAN_SWITCH, 1)
+                locked = _lock_shared(self._descriptor, SHARED_FIRST, SHARED_SIZE)
+                self._locked = _lock_shared(self._shared_memory, DEAD_MAN_SWITCH, 1) and locked
             found = [os.fstat(self._descriptor), *map(os.stat, names[1:])]
             self._identities = list(zip(names, map(_identity, found), strict=True))
             self._held = True
+
+    def expect_again(self) -> None:
+        """Before a connection is opened again: where the system gave no locks, others may have removed the log."""
+        with _changing:
+            if self._held and not self._locked and not _is_open(self._real_path):
+                self._held = False
+                del self._identities[1:]
+
+    def is_in_transaction(self) -> bool:
+        """In a forked child: whether SQLite takes locks for the child's that a connection of the user's code has."""
+        return any(not self._locked or _in_transaction(one) for one in _open_on(self._real_path))
+
+    def carry_over(self) -> None:
+        """In a forked child: refuse to open this database, which SQLite believes to have locked."""
+        _carried.add(self._key)
 
     def check(self) -> None:
         """Compare the files with those that were opened: three `stat` calls, and nothing is opened or closed.
@@ -156,18 +178,31 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 def _is_open(path: str) -> bool:
     """Whether a connection of this process still has the database open, such as one that the user's code has made."""
+    return next(_open_on(path), None) is not None
+
+
+def _open_on(path: str) -> Iterator[apsw.Connection]:
     for connection in apsw.connections():
         with contextlib.suppress(apsw.Error):
             if connection.filename == path:
-                return True
-    return False
+                yield connection
 
 
-def _lock_shared(descriptor: int, start: int, length: int) -> None:
+def _in_transaction(connection: apsw.Connection) -> bool:
+    try:
+        return connection.txn_state() != apsw.SQLITE_TXN_NONE
+    except apsw.Error:  # another thread uses it at this moment
+        return True
+
+
+def _lock_shared(descriptor: int, start: int, length: int) -> bool:
     import fcntl  # noqa: PLC0415 - Linux only
 
-    with contextlib.suppress(OSError):  # a file system without such locks: SQLite's own must do
+    try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _region(fcntl.F_RDLCK, start, length))
+    except OSError:  # a file system without such locks: SQLite's own must do
+        return False
+    return True
 
 
 def _unlock(descriptor: int, start: int, length: int) -> None:
