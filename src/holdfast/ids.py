@@ -17,7 +17,7 @@ def _renew_lock() -> None:
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):  # pragma: no branch - not on Windows
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_renew_lock)
 
 

@@ -84,5 +84,5 @@ def _in_child() -> None:
         one.after_fork_in_child()
 
 
-if hasattr(os, "register_at_fork"):  # pragma: no branch - not on Windows, which has no fork
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_in_child)
