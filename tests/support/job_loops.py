@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+from holdfast import App
 from holdfast.engine.job_loop import JobLoop, JobTask
 from holdfast.engine.threads import Threads
 
-__all__ = ["Bench", "on_bench"]
+__all__ = ["Bench", "on_bench", "served"]
 
 
 class Bench:
@@ -70,3 +72,15 @@ def on_bench(story: Callable[[Bench], Coroutine[Any, Any, Any]], seconds: float 
             bench.threads.shutdown()
 
     return asyncio.run(told())
+
+
+@contextlib.asynccontextmanager
+async def served(app: App) -> AsyncIterator[None]:
+    """Have a worker run meanwhile."""
+    worker = app.worker()
+    running = asyncio.create_task(worker.arun())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await running

@@ -398,7 +398,7 @@ class JobCode:
                 continue
             if loop.hand_over():
                 return True
-            if loop.works:
+            if loop.may_move:
                 return False  # slow code is not different code
             other = self._another_open()  # the code has changed
             if other is not None:
@@ -429,7 +429,7 @@ class JobCode:
             elif state == "unmade":
                 if loop.hand_over():
                     return True
-                if loop.works:
+                if loop.may_move:
                     return False
             item.natives = item.natives[1:]
             if state in {"completed", "timer"}:

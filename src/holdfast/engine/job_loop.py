@@ -412,13 +412,26 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         """Make a future; one that is not of asyncio's own primitives counts as work until it is done."""
-        if sys._getframe(1).f_globals.get("__name__") in _PRIMITIVES:  # noqa: SLF001 - the caller says what it is for
+        caller = sys._getframe(1)  # noqa: SLF001 - the caller says what it is for
+        if caller.f_globals.get("__name__") in _PRIMITIVES:
+            if caller.f_code.co_name in _WRAPPERS:
+                self._wrapped(caller.f_locals)
             return _PrimitiveFuture(loop=self)
         future: asyncio.Future[Any] = asyncio.Future(loop=self)
+        self._count_as_work(future)
+        return future
+
+    def _count_as_work(self, future: asyncio.Future[Any]) -> None:
         if self._foreign is None:
             self._foreign = weakref.WeakSet()
         self._foreign.add(future)
-        return future
+
+    def _wrapped(self, names: dict[str, Any]) -> None:
+        """See what `wait` and `shield` wait for: a future that was made without asking this loop is work, too."""
+        inner = names.get("inner")
+        for one in [inner] if inner is not None else names.get("fs") or ():
+            if asyncio.isfuture(one) and not one.done() and not _is_blocked(one):
+                self._count_as_work(one)
 
     def create_task(  # type: ignore[override]  # - any further argument is for the task
         self,
@@ -497,6 +510,14 @@ class JobLoop(asyncio.AbstractEventLoop):
             if not _is_blocked(getattr(task, "_fut_waiter", None)):
                 return f"{task.get_name()} waits for something else"
         return None
+
+    @property
+    def may_move(self) -> bool:
+        """Whether the code may still ask for something without being handed anything: it is slow, and not different."""
+        if self.works or (self._foreign is not None and any(not future.done() for future in self._foreign)):
+            return True
+        waiters = (getattr(task, "_fut_waiter", None) for task in self.unfinished())
+        return any(waiter is not None and not _is_blocked(waiter) for waiter in waiters)
 
     # Threads
 
@@ -873,6 +894,7 @@ class JobLoop(asyncio.AbstractEventLoop):
 
 _unclosed: deque[Any] = deque(maxlen=1000)
 CLOSES_MAX = 100  # times that a coroutine is closed which goes on awaiting in its `finally`
+_WRAPPERS = frozenset({"_wait", "shield"})  # of asyncio.tasks: they make a future that ends with others
 _ENSURES = frozenset({"ensure_future", "_ensure_future"})
 
 

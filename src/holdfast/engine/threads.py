@@ -91,6 +91,7 @@ class Threads(Executor):
                 if task.served_by is None:
                     return  # abandoned meanwhile: another has its place
                 task.served_by = None
+            del task  # while this thread has nothing to do, it keeps nothing of a job in memory
 
     def _next(self) -> _Task | None:
         with self._changed:
