@@ -437,14 +437,13 @@ def test_nothing_of_a_job_is_kept_alive_after_its_attempt(app: App, ends: str) -
 
     async def story() -> None:
         await app.astart(work)
-        await drain(app)
-        assert len(left) == 4
+        async with served(app):
 
-        async def all_gone() -> bool:
-            gc.collect()
-            return not any(one() for one in left)
+            async def all_gone() -> bool:
+                gc.collect()
+                return len(left) == 4 and not any(one() for one in left)
 
-        await until(all_gone)  # a thread of the worker may still be on its way back
+            await until(all_gone)
 
     play(story())
 
