@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import logging
+import multiprocessing
 import os
 import socket
 import threading
@@ -374,7 +375,7 @@ def test_a_process_pool_runs_functions_and_no_tools() -> None:
         return "paid"
 
     async def story(bench: Bench) -> None:
-        with ProcessPoolExecutor(1) as pool:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
 
             async def code() -> int:
                 with pytest.raises(NotRecorded, match="another process"):

@@ -83,6 +83,23 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
     assert named <= tests, named - tests
 
 
+def test_every_name_on_the_page_about_job_code_is_a_test_or_a_scenario() -> None:
+    defined = {
+        name
+        for folder in ("engine", "scenarios")
+        for path in (ROOT / "tests" / folder).glob("*.py")
+        for name in re.findall(r"^def (\w+)", path.read_text(), re.MULTILINE)
+    }
+    page = (ROOT / "docs" / "job-code.md").read_text()
+    rows = [row.split("|") for row in re.findall(r"^\| (.*) \|$", page, re.MULTILINE)]
+    shown = [row[5].strip() for row in rows if len(row) == 6][1:]
+    assert len(shown) > 20, "each way has a row"
+    assert all(shown), "and each row says what shows it"
+    told = re.findall(r"^Shown by (.*?)\.$", page, re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"`(\w+)`", " ".join(shown + told)))
+    assert named <= defined, named - defined
+
+
 @BY_PAGE
 def test_a_page_names_no_machine_and_no_package_host(page: Path) -> None:
     assert not re.search(r"/(?:root|home|work|opt)/|pypi\.|pythonhosted|npmjs", page.read_text())
