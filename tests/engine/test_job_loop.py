@@ -731,7 +731,7 @@ def test_the_code_can_neither_run_nor_stop_its_loop() -> None:
                 with pytest.raises(RuntimeError, match="run by Holdfast"):
                     refused()
             with pytest.raises(RuntimeError, match="run by Holdfast"):
-                loop.run_until_complete(None)
+                loop.run_until_complete(asyncio.sleep(0, result=None).close())  # type: ignore[func-returns-value, arg-type]
             assert loop.get_task_factory() is None
             loop.set_task_factory(None)
             assert loop.remove_signal_handler(15) is False

@@ -1007,7 +1007,10 @@ def test_code_that_asks_for_something_else_is_stopped_before_it_acts(app: App) -
         cents = 101
         await handle.asignal("go")
         await drain(app)
-        with pytest.raises(RunFailed, match=r"asks for charge\(amount=101\), but recorded and not asked for again: charge\(amount=100\)"):
+        with pytest.raises(
+            RunFailed,
+            match=r"asks for charge\(amount=101\), but recorded and not asked for again: charge\(amount=100\)",
+        ):
             await handle.aresult()
         record = await handle.arecord()
         assert record.error is not None

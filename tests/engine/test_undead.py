@@ -19,6 +19,7 @@ from holdfast.client.portal import Portal
 from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines import JobState
+from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.store import Bury, Command
 from holdfast.store.memory import MemoryStore
 from support.postgres import fresh_url
@@ -279,7 +280,7 @@ class Odd:
     def __init__(self) -> None:
         self.job, self.attempt = "a", 1
         self.parent: str | None = None
-        self.gathered: list[tuple[str, bytes]] = []
+        self.gathered: list[tuple[str, Frozen]] = []
         self.uses: list[str] = []
 
     def written(self, count: int, error: Exception | None) -> None:
@@ -289,7 +290,7 @@ class Odd:
 def test_a_writer_that_fails_to_hear_its_answer_keeps_no_other_waiting() -> None:
     async def story() -> None:
         journal = Journal(MemoryStore())
-        journal.append(Odd(), [("x", b"{}")])
+        journal.append(Odd(), [("x", freeze_plain({}))])
         answers = await asyncio.gather(*(journal.write(Bury(f"w{number}")) for number in range(3)))
         assert len(answers) == 3
 

@@ -10,14 +10,16 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from holdfast import App, attempt, now
-from holdfast.authoring.context import conductor
-from holdfast.engine.bridge import Bridge, later
+from holdfast.authoring.context import Suspended, conductor
+from holdfast.engine.job_code import JobCode
+from holdfast.engine.replay import Replay
 from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines import JobState
@@ -345,13 +347,17 @@ def test_a_store_that_is_away_again_and_again_is_no_crash_of_the_job(url: str, m
 
 
 def test_a_thread_that_outlives_its_worker_is_told_that_it_is_over() -> None:
-    bridge = Bridge()
+    async def begun() -> JobCode:
+        host: Any = None  # it is not told of anything: nothing runs
+        return JobCode(host, "job", Replay([]), asyncio.get_running_loop(), ThreadPoolExecutor(1))
 
-    async def cross() -> None:
-        bridge.cross()
+    async def asked() -> None:
+        raise AssertionError("never asked")
 
-    asyncio.run(cross())
-    asked = later(len, "never asked")
-    with pytest.raises(asyncio.CancelledError):
-        bridge.from_thread(asked)
-    assert cast(Any, asked).cr_frame is None, "closed, and not left to be complained about"
+    code = asyncio.run(begun())
+    call = asked()
+    with pytest.raises(Suspended):
+        code.from_thread(call)
+    assert cast(Any, call).cr_frame is None, "closed, and not left to be complained about"
+    with pytest.raises(Suspended):
+        code.on_host(len, "never asked")

@@ -142,7 +142,7 @@ code_count = CodeCount()
 
 
 def on_worker_loop(method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Have an async method run on the worker's loop when the code of a job calls it, which runs on a loop of its own."""
+    """Have an async method run on the worker's loop when the code of a job, which has a loop of its own, calls it."""
 
     @functools.wraps(method)
     async def bridged(*args: Any, **kwargs: Any) -> T:

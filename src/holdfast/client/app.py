@@ -417,9 +417,10 @@ class App(OpenedStore, Planning, StoreLimits, StoreGates, Forking):
         return found
 
 
-# Job code runs on a loop of its own, on which the store was not opened. What is started or signalled there is recorded.
+# Job code runs on a loop of its own, on which the store was not opened.
 for _verb in (
-    "acreate", "afork", "aget", "apage", "aoutcome", "aevents", "aexports", "aexplain", "astats", "averify", "aevidence",
-    "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve", "agrant", "apurge", "aevict",
+    "acreate", "afork", "aget", "apage", "aoutcome", "aevents", "aexports", "aexplain", "astats", "averify",
+    "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve", "agrant", "apurge",
+    "aevict",
 ):  # fmt: skip
     setattr(App, _verb, on_worker_loop(getattr(App, _verb)))

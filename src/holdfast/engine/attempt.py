@@ -208,6 +208,8 @@ class Attempt(Ledger, Producer, Spending, Values):
         """A call is no longer under way: if the attempt is over, it may have been the last that is waited for."""
         if self._over and not self._concluded and not self.under_way and self._running_thread() is None:
             self._conclude()
+        elif self._settled and not self.under_way:
+            self._host.unwound(self)
 
     def _close(self) -> None:
         """End the code where it is; calls that run are cancelled, and waited for, as are threads, for a grace time."""
@@ -294,6 +296,8 @@ class Attempt(Ledger, Producer, Spending, Values):
         if not self.lost:  # nothing is under way: its parts, which refer to it, are dropped, and all is freed at once
             self._context.run(conductor.set, None)
             self._context.run(reporter.set, None)
+            if not self.under_way:
+                self.code.forget()
             for part in _PARTS & vars(self).keys():
                 del vars(self)[part]
         self._host.settled(self)
@@ -338,7 +342,9 @@ class Attempt(Ledger, Producer, Spending, Values):
         kind, said = verdict.failed(self._function, error, self._failures, self.now())
         traces = [self.replay.traces[node] for node in said.get("nodes") or () if node in self.replay.traces]
         if traces:  # what happened inside the steps, which the code sees nothing of (E13)
-            said["details"] = {"traceback": "\n".join([*traces, said["details"]["traceback"]])[-2 * verdict.TRACEBACK_MAX :]}
+            said["details"] = {
+                "traceback": "\n".join([*traces, said["details"]["traceback"]])[-2 * verdict.TRACEBACK_MAX :]
+            }
         return kind, said
 
     def unwound(self) -> bool:

@@ -1,11 +1,12 @@
 """Calling steps and tools: recorded, at most once where it must be, tried again where it may be (SPEC E1 to E7, E10).
 
-Each call that has no recorded outcome is driven by a task of its own, on the worker's loop. In this order (E3): an effect
-without its events is caught up with. A tool that was started and has no end is in doubt and is settled by its policy,
-never called blindly. Otherwise it is called: declared first (a tool's declaration is on disk before it acts). Its outcome
-is recorded when it is delivered to the code.
+Each call that has no recorded outcome is driven by a task of its own, on the worker's loop. In this order (E3): an
+effect without its events is caught up with. A tool that was started and has no end is in doubt and is settled by its
+policy, never called blindly. Otherwise it is called: declared first (a tool's declaration is on disk before it acts).
+Its outcome is recorded when it is delivered to the code.
 
-Whatever a step raises is its own failure. KeyboardInterrupt, SystemExit and the like end neither the worker nor its loop.
+Whatever a step raises is its own failure. KeyboardInterrupt, SystemExit and the like end neither the worker nor its
+loop.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the transaction that ends the child. Children of a parent that fails or is cance
 that ends the parent. If that parent is retried by an operator, it starts those that had not ended again. A child is of
 its parent's group, unless it says another: a reader who may see the parent alone may see it, too.
 
-A run that is started and not waited for has no parent. Its id is recorded in the same way, and so is that it was started.
+A run that is started and not waited for has no parent. Its id is recorded in the same way, and so is its start.
 """
 
 from __future__ import annotations

@@ -21,6 +21,10 @@ class Host(Protocol):
         """What it wrote last is on disk, or never will be; it does nothing more."""
         ...
 
+    def unwound(self, attempt: Attempt) -> None:
+        """The last of its calls has ended, after it was settled."""
+        ...
+
     def abandoned(self) -> bool:
         """Whether the worker itself was cancelled, as everything is when a program ends."""
         ...

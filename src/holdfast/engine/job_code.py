@@ -98,7 +98,9 @@ class Pending:
         self.begin = begin  # starts it, when nothing recorded is left to hand out
         self.future = future
         self.arguments = arguments
-        self.checked = arguments is not None and place.get() is None  # nodes of a plan are known by name: any order will do
+        self.checked = (
+            arguments is not None and place.get() is None
+        )  # nodes of a plan are known by name: any order will do
         self.cutting = False  # whether the code has cut it off, and waits for its end
         self.started = False
         self.driver: asyncio.Task[Any] | None = None  # the task that runs it, on the worker's loop
@@ -118,7 +120,9 @@ class _Arrival(NamedTuple):
 class JobCode:
     """The code of one attempt; see the module's text."""
 
-    def __init__(self, host: CodeHost, job: str, replay: Replay, loop: asyncio.AbstractEventLoop, threads: Executor) -> None:
+    def __init__(
+        self, host: CodeHost, job: str, replay: Replay, loop: asyncio.AbstractEventLoop, threads: Executor
+    ) -> None:
         self._host = host
         self._replay = replay
         self.loop = JobLoop(loop, threads, self.turn, crc32(job.encode()) << 20)
@@ -152,7 +156,7 @@ class JobCode:
             moved = self._run()
         finally:
             loop.turning = False
-        if self._over:
+        if self._is_over():
             return
         loop.arm()
         if moved is None:
@@ -162,6 +166,9 @@ class JobCode:
                 self._host.code_ended()
         elif moved is not None or self._unrested >= POLLING_MAX:
             self._host.code_rests()
+
+    def _is_over(self) -> bool:
+        return self._over
 
     def _calls_under_way(self) -> bool:
         return any(one.driver is not None and not one.driver.done() for one in self.open.values())
@@ -218,6 +225,11 @@ class JobCode:
     def main_done(self) -> bool:
         """Whether the job's function has returned or raised."""
         return self.main is not None and self.main.done()
+
+    def forget(self) -> None:
+        """Drop what refers to the attempt: nothing of it is under way, and all of it is freed at once."""
+        self._host = _NOBODY
+        self.loop.forget()
 
     # What the code asks for
 
@@ -316,7 +328,7 @@ class JobCode:
     ) -> None:
         """Deliver an outcome when the code rests; its events are recorded then.
 
-        With `now`, in this callback of the worker's loop. Inside a task that cannot be: the code's tasks would be in it.
+        With `now`, in this callback of the worker's loop. That cannot be inside a task: the code has its own.
         """
         arrival = _Arrival(pending, outcome, events, delivered, dropped)
         if self._over:
@@ -442,7 +454,9 @@ class JobCode:
     def _another_open(self) -> Pending | None:
         """Find the first call that is open and has a recorded outcome, in the order of the stream."""
         recorded = self._replay.recorded
-        known = {node for node, pending in self.open.items() if (one := recorded(node)) and self._may_take(pending, one)}
+        known = {
+            node for node, pending in self.open.items() if (one := recorded(node)) and self._may_take(pending, one)
+        }
         if not known:
             return None
         return next(self.open[item.node] for item in self._replay.order if not item.taken and item.node in known)
@@ -561,6 +575,26 @@ class JobCode:
         return JobStuck([_where(task) for task in self.loop.unfinished()])
 
 
+class _Nobody:
+    """Stands for an attempt that is over."""
+
+    def goes_on(self) -> bool:
+        return False
+
+    def record(self, *events: Written) -> None:
+        del events
+        raise Suspended
+
+    def code_rests(self) -> None:
+        """Nothing is to be done."""
+
+    code_returned = code_ended = code_rests
+
+    def code_failed(self, error: BaseException) -> None:
+        """Nothing is to be done."""
+
+
+_NOBODY = _Nobody()
 HELD_BY_US = 3  # references to a coroutine that only `forgotten` knows: the entry, the loop's variable, the argument
 
 

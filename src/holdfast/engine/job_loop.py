@@ -1,6 +1,6 @@
 """The event loop of one job's code: owns its ready queue, and hands everything else to the worker's loop (SPEC E14).
 
-The worker's loop steps this one from plain callbacks. So "the code has come to rest" is exact: the ready queue is empty.
+The worker's loop steps this one from plain callbacks. So "the code rests" is exact: the ready queue is empty.
 Timers, threads and sockets are *native work*. They run on the worker's loop, are numbered when the code makes them, and
 are handed to the code one at a time, when it rests. The engine writes the numbers down, and a replay hands them over in
 the same places.
@@ -8,8 +8,8 @@ the same places.
 What the loop cannot support is refused at the call with `NotInJobCode`: subprocesses, servers and signal handlers.
 Awaiting an object of another loop is refused by asyncio itself.
 
-The names of asyncio used here that start with an underscore are `_set_running_loop` and `_get_running_loop`, which asyncio
-documents for authors of loops, `Task._fut_waiter` and the `_children` of a gather. The last two are only read. Where one is
+The names of asyncio used here that start with an underscore are `_set_running_loop` and `_get_running_loop`, which are
+meant for authors of loops, `Task._fut_waiter` and the `_children` of a gather. The last two are only read. Where one is
 missing, the task counts as work, and the job stays in memory.
 """
 
@@ -21,7 +21,7 @@ import contextvars
 import logging
 import sys
 import weakref
-from asyncio import events
+from asyncio import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -146,7 +146,9 @@ class _Watch:
 
     __slots__ = ("args", "callback", "context", "fd", "kind", "number")
 
-    def __init__(self, kind: str, fd: Any, callback: Callable[..., object], args: tuple[Any, ...], context: Any) -> None:
+    def __init__(
+        self, kind: str, fd: Any, callback: Callable[..., object], args: tuple[Any, ...], context: Any
+    ) -> None:
         self.kind = kind
         self.fd = fd
         self.number = _number(fd)
@@ -174,7 +176,9 @@ class JobLoop(asyncio.AbstractEventLoop):
         self.completed: deque[Native] = deque()  # native work that is done, and was not handed over yet
         self.handed: list[int] = []  # numbers of what was handed over since the last event
         self.made = 0  # native work, in all
-        self.fatal: BaseException | None = None  # what would have ended a loop of its own: SystemExit, KeyboardInterrupt
+        self.fatal: BaseException | None = (
+            None  # what would have ended a loop of its own: SystemExit, KeyboardInterrupt
+        )
         self.turning = False  # whether a wake would be of no use: the engine looks at the ready queue by itself
         self._threads = threads
         self._wake = wake
@@ -235,8 +239,8 @@ class JobLoop(asyncio.AbstractEventLoop):
     def run_ready(self, most: int) -> int:
         """Run callbacks until the code rests, or so many; how many."""
         count, ready = 0, self.ready
-        outer, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
-        events._set_running_loop(self)
+        outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
+        _set_running_loop(self)
         sys.set_asyncgen_hooks(firstiter=self._first_iteration, finalizer=self._finalize)
         self._stands_at = self.host.time()
         try:
@@ -255,7 +259,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         finally:
             self._stands_at = None
             sys.set_asyncgen_hooks(*hooks)
-            events._set_running_loop(outer)
+            _set_running_loop(outer)
         return count
 
     # Native work
@@ -401,7 +405,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             self._wake()
 
     def timer_dropped(self) -> None:
-        """Count a cancelled timer; when they are the most, forget them, or code with many timeouts would keep them all."""
+        """Count a cancelled timer; when they are the most, forget them: code with many timeouts would keep them all."""
         self._timers_dropped += 1
         if self._timers_dropped > DROPPED_MIN and 2 * self._timers_dropped > len(self._timers):
             self._timers = [timer for timer in self._timers if not timer.over]
@@ -453,9 +457,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                 return task
         return self._task(coro, name, context, options)
 
-    def _task(
-        self, coro: Any, name: object, context: contextvars.Context | None, options: dict[str, Any]
-    ) -> JobTask:
+    def _task(self, coro: Any, name: object, context: contextvars.Context | None, options: dict[str, Any]) -> JobTask:
         context = context if context is not None else contextvars.copy_context()
         self._tasks_made += 1
         task = JobTask.__new__(JobTask)
@@ -470,7 +472,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         return task
 
     def _start_in_order(self) -> None:
-        """`as_completed` starts coroutines in the order of a set of addresses: start them in that of its list instead."""
+        """Start what `as_completed` was given in the order of its list, and not in that of a set of addresses."""
         frame: Any = sys._getframe(2)  # noqa: SLF001 - see above
         for _ in range(4):
             frame = frame.f_back
@@ -633,63 +635,82 @@ class JobLoop(asyncio.AbstractEventLoop):
             self.host.call_later(LOOK_SECONDS, self._look_after, transport, context=self._nothing)
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.getaddrinfo(*args, **kwargs))
 
     async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.getnameinfo(*args, **kwargs))
 
     async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self._connected(self.host.create_connection(*args, **kwargs))
 
     async def create_unix_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self._connected(self.host.create_unix_connection(*args, **kwargs))
 
     async def create_datagram_endpoint(self, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self._connected(self.host.create_datagram_endpoint(*args, **kwargs))
 
     async def connect_accepted_socket(self, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self._connected(self.host.connect_accepted_socket(*args, **kwargs))
 
     async def connect_read_pipe(self, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self._connected(self.host.connect_read_pipe(*args, **kwargs))
 
     async def connect_write_pipe(self, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self._connected(self.host.connect_write_pipe(*args, **kwargs))
 
     async def start_tls(self, transport: Any, protocol: Any, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         upgraded = await self.outside(self.host.start_tls(transport, protocol, *args, **kwargs))
         self._transports = [one for one in self._transports if one is not transport]
         self._watch(upgraded, protocol)
         return upgraded
 
     async def sendfile(self, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.sendfile(*args, **kwargs))
 
     async def sock_recv(self, *args: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_recv(*args))
 
     async def sock_recv_into(self, *args: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_recv_into(*args))
 
     async def sock_recvfrom(self, *args: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_recvfrom(*args))
 
     async def sock_recvfrom_into(self, *args: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_recvfrom_into(*args))
 
     async def sock_sendall(self, *args: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_sendall(*args))
 
     async def sock_sendto(self, *args: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_sendto(*args))
 
     async def sock_connect(self, *args: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_connect(*args))
 
     async def sock_accept(self, *args: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_accept(*args))
 
     async def sock_sendfile(self, *args: Any, **kwargs: Any) -> Any:
+        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_sendfile(*args, **kwargs))
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]  # - any
@@ -745,19 +766,28 @@ class JobLoop(asyncio.AbstractEventLoop):
     # What is refused
 
     async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse it."""
+        del args, kwargs
         refuse("a subprocess")
 
     async def subprocess_shell(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse it."""
+        del args, kwargs
         refuse("a subprocess")
 
     async def create_server(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse it."""
+        del args, kwargs
         refuse("a server")
 
     async def create_unix_server(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse it."""
+        del args, kwargs
         refuse("a server")
 
     def add_signal_handler(self, *args: Any) -> None:  # type: ignore[override]  # - refused
         """Refuse it."""
+        del args
         refuse("a signal handler")
 
     def remove_signal_handler(self, sig: int) -> bool:
@@ -805,7 +835,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         """Debug mode is the host's."""
         return False
 
-    def set_debug(self, enabled: bool) -> None:
+    def set_debug(self, enabled: bool) -> None:  # noqa: FBT001 - as asyncio has it
         """Debug mode is the host's."""
 
     async def shutdown_asyncgens(self) -> None:
@@ -856,6 +886,10 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     # The end
 
+    def forget(self) -> None:
+        """Drop what refers to the engine."""
+        self._wake = _nothing
+
     def close(self) -> None:
         """End the code without a cancellation: its coroutines are closed, and see GeneratorExit (E14)."""
         if self._closed:
@@ -871,10 +905,12 @@ class JobLoop(asyncio.AbstractEventLoop):
             with contextlib.suppress(ValueError):  # its file was closed
                 self._unlisten(watch)
         self._watched.clear()
-        outer = events._get_running_loop()
-        events._set_running_loop(self)
+        outer = _get_running_loop()
+        _set_running_loop(self)
         try:
-            generators = list(self._generators or ())  # held: most are known only to the coroutines that are closed next
+            generators = list(
+                self._generators or ()
+            )  # held: most are known only to the coroutines that are closed next
             for _ in range(CLOSES_MAX):
                 left, self._tasks = self.unfinished(), []
                 for task in left:  # in its `finally` one may make others
@@ -884,7 +920,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             for generator in generators:
                 _close_generator(generator)
         finally:
-            events._set_running_loop(outer)
+            _set_running_loop(outer)
         self._tasks.clear()
         self._natives.clear()
         self.completed.clear()
@@ -893,6 +929,10 @@ class JobLoop(asyncio.AbstractEventLoop):
 
 
 _unclosed: deque[Any] = deque(maxlen=1000)
+def _nothing() -> None:
+    """Wake nothing."""
+
+
 CLOSES_MAX = 100  # times that a coroutine is closed which goes on awaiting in its `finally`
 _WRAPPERS = frozenset({"_wait", "shield"})  # of asyncio.tasks: they make a future that ends with others
 _ENSURES = frozenset({"ensure_future", "_ensure_future"})
@@ -991,4 +1031,3 @@ def _copy(source: Any, future: asyncio.Future[Any]) -> None:
 def refuse(what: str) -> NoReturn:
     """Refuse what job code cannot have."""
     raise NotInJobCode(what, "call it in a step")
-

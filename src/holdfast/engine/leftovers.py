@@ -31,6 +31,11 @@ class Leftovers:
         self._stranded: set[Attempt] = set()  # that were so at the last look
         self._drop = drop
 
+    @property
+    def unwinding(self) -> bool:
+        """Whether calls of lost attempts have still to end, before their jobs can be given back."""
+        return any(attempt.under_way for attempt in self.lost)
+
     async def give_back(self, journal: Journal) -> None:
         """Return jobs that were lost to an outage of the store, unless another worker has them: an outage is no crash.
 

@@ -128,7 +128,9 @@ class Rehearsal:
     def code_failed(self, error: BaseException) -> None:
         """The engine would stop here."""
         if isinstance(error, NonDeterminism):
-            self._refused.append(f"it asks for {error.asked}, and recorded but not asked for is {', '.join(error.recorded)}")
+            self._refused.append(
+                f"it asks for {error.asked}, and recorded but not asked for is {', '.join(error.recorded)}"
+            )
         else:
             self._refused.append(f"{type(error).__name__}: {error}")
         self._still.set()

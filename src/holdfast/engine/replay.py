@@ -9,7 +9,7 @@ the place of the hash, and inside a plan the id of its node does.
 - A call whose failure ended a run is made again when an operator has the job tried again. If it had ended well, and its
   plan refused the result, it is made under the next number among equals.
 - A plan is here as it was recorded. What was recorded before it was for making it, and is not asked for again.
-- A recorded value (the time, a random number) has no arguments: it is known by the calls that its branch made before it.
+- A recorded value (the time, a random number) has no arguments: it is known by the calls of its branch before it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a job waits: what ends a wait while the job runs, and what is written when the whole job waits.
 
 Every place that cannot go on registers here what is to be written if the job has to wait there: a signal, a time, a
-child, an operator's answer, a pause, a retry that is due much later. Some are waits of the code, others those of a call.
+child, an operator's answer, a pause, a retry that is due much later. Some are waits of the code, others of a call.
 
 The job is suspended only when nothing of it can move. It is suspended at the place that ends first by time. The others
 are listed with it, so that a signal for any of them brings the job back. The store then ends the wait.

@@ -222,7 +222,7 @@ class Worker:
         """Nothing runs, the last claim found all there was, nothing was heard since, and nothing is due soon."""
         times = [self._sweep_at, *(one.until for one in self.gate.held)]
         soon = any(at is not None and at - now <= self._config.idle_seconds for at in times)
-        works = self.running or self._claiming.under_way
+        works = self.running or self._claiming.under_way or self._leftovers.unwinding
         return not self.gate.fresh and not works and not self._wake.is_set() and not soon
 
     async def _turn(self, now: float) -> bool:
@@ -320,6 +320,11 @@ class Worker:
         """Forget an attempt that cannot be concluded."""
         self.settled(attempt)
         self.freed(attempt)
+
+    def unwound(self, attempt: Attempt) -> None:
+        """The last call of an attempt has ended: if its lease was lost, its job can be given back now."""
+        if attempt.lost:
+            self._wake.set()
 
     def abandoned(self) -> bool:
         """Whether this worker was cancelled instead of being stopped."""

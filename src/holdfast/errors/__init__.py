@@ -347,7 +347,7 @@ class NotInJobCode(HoldfastError, RuntimeError):
 
 
 class NotRecorded(HoldfastError, RuntimeError):
-    """A tool was called where its call could not be recorded: inside a step, or in a thread that no job started (E15)."""
+    """A tool was called where its call cannot be recorded: inside a step, or in a thread that no job started (E15)."""
 
     def __init__(self, name: str, where: str) -> None:
         self.name, self.where = name, where
@@ -355,8 +355,9 @@ class NotRecorded(HoldfastError, RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"the tool {self.name} was called {self.where}, where the call cannot be recorded: call it in the code of the "
-            f"job, use asyncio.to_thread for a thread, or {self.name}.function(…) if it is part of what you do there"
+            f"the tool {self.name} was called {self.where}, where the call cannot be recorded: "
+            f"call it in the code of the job, use asyncio.to_thread for a thread, or {self.name}.function(…) "
+            "if it is part of what you do there"
         )
 
 
@@ -381,8 +382,8 @@ class JobStuck(HoldfastError, RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"the job can never go on: {'; '.join(self.tasks)}. Each of its tasks waits for another task, a lock or a queue, "
-            "and none for a step, a signal or a time"
+            f"the job can never go on: {'; '.join(self.tasks)}. Each of its tasks waits for another task, a lock or a "
+            "queue, and none for a step, a signal or a time"
         )
 
 
