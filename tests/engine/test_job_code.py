@@ -264,7 +264,7 @@ def test_a_context_variable_that_a_step_sets_does_not_reach_the_job(app: App) ->
     @app.job
     async def work() -> list[str]:
         set_by.set("job")
-        seen = [await change(), await asyncio.create_task(change()), await change_plainly(), set_by.get()]
+        seen = [await change(), await asyncio.create_task(change()), await cast(Any, change_plainly()), set_by.get()]
         await wait_for("go")
         return [*seen, set_by.get()]
 
@@ -334,7 +334,7 @@ def test_suspension_runs_finally_and_shows_no_cancellation_even_in_generators(ap
             raise
         finally:
             seen.append("finally")
-        await opened.aclose()
+        await cast(Any, opened).aclose()
         return said
 
     async def story() -> None:
@@ -484,7 +484,7 @@ def test_a_bare_future_next_to_a_wait_keeps_the_job_in_memory(app: App, around: 
         loop = asyncio.get_running_loop()
         future: asyncio.Future[str] = asyncio.Future()
         threading.Timer(0.05, lambda: loop.call_soon_threadsafe(future.set_result, "from a thread")).start()
-        return await asyncio.gather(through(future), wait_for("go"))
+        return list(await asyncio.gather(through(future), wait_for("go")))
 
     async def story() -> None:
         handle = await app.astart(work)

@@ -731,7 +731,7 @@ def test_the_code_can_neither_run_nor_stop_its_loop() -> None:
                 with pytest.raises(RuntimeError, match="run by Holdfast"):
                     refused()
             with pytest.raises(RuntimeError, match="run by Holdfast"):
-                loop.run_until_complete(asyncio.sleep(0, result=None).close())  # type: ignore[func-returns-value, arg-type]
+                loop.run_until_complete(loop.create_future())
             assert loop.get_task_factory() is None
             loop.set_task_factory(None)
             assert loop.remove_signal_handler(15) is False
@@ -1034,7 +1034,7 @@ def test_nothing_of_a_closed_loop_is_kept_by_the_host(peer: Peer) -> None:
         async def code(held: Held) -> None:
             _, writer = await asyncio.open_connection("127.0.0.1", peer.port)
             async with asyncio.timeout(3600):
-                await DurableFuture(loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+                await DurableFuture(loop=asyncio.get_running_loop())
             del held, writer
 
         async def once() -> list[weakref.ref[Any]]:
@@ -1045,11 +1045,11 @@ def test_nothing_of_a_closed_loop_is_kept_by_the_host(peer: Peer) -> None:
             bench.threads.shutdown()
             return [weakref.ref(held), weakref.ref(bench.loop), weakref.ref(task)]
 
-        left = [one for _ in range(5) for one in await once()]
+        left = [reference for _ in range(5) for reference in await once()]
         for _ in range(5):  # the aborted connections are told
             await asyncio.sleep(0.001)
         gc.collect()
-        assert [one() for one in left] == [None] * 15
+        assert [reference() for reference in left] == [None] * 15
 
     on_bench(story)
 
