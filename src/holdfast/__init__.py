@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.authoring.inside import (
         attempt,
         check_cancelled,
+        continue_as,
         external_key,
         gather,
         map,
@@ -123,6 +124,7 @@ __all__ = [
     "attempt",
     "check_cancelled",
     "connect",
+    "continue_as",
     "export",
     "extend",
     "external_key",
@@ -155,6 +157,7 @@ _LATER = {
     "attempt": "holdfast.authoring.inside",
     "check_cancelled": "holdfast.authoring.inside",
     "connect": "holdfast.client.remote",
+    "continue_as": "holdfast.authoring.inside",
     "export": "holdfast.authoring.reporting",
     "extend": "holdfast.plans.model",
     "external_key": "holdfast.authoring.inside",

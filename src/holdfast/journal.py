@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from holdfast.errors import StoreUnavailable
 from holdfast.machines.event import Frozen
-from holdfast.store import Append, Command, Signal, Store
+from holdfast.store import Append, Command, Signal, Store, Successor
 
 __all__ = ["Journal", "Writer"]
 
@@ -44,6 +44,7 @@ class Writer(Protocol):
     parent: str | None
     gathered: list[tuple[str, Frozen]]  # its events that wait for the next batch; the journal's to fill and to empty
     uses: list[str]  # signals that are used up in the same transaction; the journal's to empty
+    successor: Successor | None  # of a job that ends by `continue_as`, with its last event
 
     def written(self, count: int, error: Exception | None) -> None:
         """So many more of its events are on disk; or they were refused, or nobody knows, and why."""
@@ -205,4 +206,4 @@ def _interrupted() -> StoreUnavailable:
 def _taken(writer: Writer) -> Append:
     events, writer.gathered = tuple(writer.gathered), []
     uses, writer.uses = tuple(writer.uses), []
-    return Append(writer.job, writer.attempt, events, uses, writer.parent)
+    return Append(writer.job, writer.attempt, events, uses, writer.parent, writer.successor)

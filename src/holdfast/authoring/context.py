@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from holdfast.errors import NotInsideJob
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EXTENSION",
     "Conductor",
+    "Continued",
     "Place",
     "Submitter",
     "Suspended",
@@ -42,6 +43,24 @@ class Suspended(BaseException):
     A BaseException, so that ``except Exception`` in a job does not swallow it. Code in ``finally`` runs, but nothing it
     asks for is done any more.
     """
+
+
+class Continued(BaseException):
+    """Ends a job's code that has called `continue_as`. Not an error; never caught.
+
+    A BaseException, so that ``except Exception`` in a job does not swallow it. Code in ``finally`` runs, as before a
+    ``return``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("continue_as ends this run; let this exception through")
+
+    @classmethod
+    def is_all_of(cls, error: BaseException | None) -> bool:
+        """Whether an error is this and nothing else; a task group wraps what its body raises."""
+        if isinstance(error, BaseExceptionGroup):
+            return error.split(cls)[1] is None
+        return isinstance(error, cls)
 
 
 class Place(NamedTuple):
@@ -78,6 +97,10 @@ class Conductor(Protocol):
 
     async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
         """Send a signal to another job, once: `send` does so under an id; what became of it."""
+        ...
+
+    def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        """End this run, and have another go on with these arguments."""
         ...
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Iterable
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from holdfast.authoring.context import conductor, current, external
 from holdfast.authoring.functions import Call
@@ -18,7 +18,19 @@ from holdfast.errors import InvalidArguments, NotInsideJob
 
 WAIT_TYPES = ("signal", "human", "webhook")  # those that a signal ends; timers and children have calls of their own
 
-__all__ = ["attempt", "check_cancelled", "external_key", "gather", "map", "now", "random", "sleep", "uuid4", "wait_for"]
+__all__ = [
+    "attempt",
+    "check_cancelled",
+    "continue_as",
+    "external_key",
+    "gather",
+    "map",
+    "now",
+    "random",
+    "sleep",
+    "uuid4",
+    "wait_for",
+]
 
 
 def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") -> Any:  # noqa: A002 - the name users know
@@ -44,6 +56,24 @@ def sleep(duration: Duration) -> Any:
     running = current()
     wait = running.sleep(seconds(duration))
     return wait if running.in_loop() else running.from_thread(wait)
+
+
+def continue_as(*args: Any, **kwargs: Any) -> NoReturn:
+    """End this run, and go on in a new one, of the same job with these arguments and an empty history.
+
+    For jobs that loop without end. Each wait costs a replay of the run's history, so the history must stay short. The
+    call ends the code at once, as ``return`` does, in async and plain jobs alike. It is not awaited. The new run is
+    created in the transaction that ends this one. Unused signals move to it. The result of this run is that of the last
+    run of the chain.
+
+    Raises:
+        InvalidArguments: the arguments do not fit the job, or it is called in a task or a thread that the job has
+            started. This run goes on.
+        NotInsideJob: this code does not run inside a job.
+    """
+    if external.get() is not None:
+        raise InvalidArguments("continue_as", "call it in the job's own function, not in a step or tool")
+    current().continue_as(args, kwargs)
 
 
 def now() -> float:

@@ -42,6 +42,7 @@ from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
+from holdfast.machines.runs import run_name
 from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
@@ -201,12 +202,26 @@ class App(OpenedStore, Planning, StoreLimits, StoreGates, Forking):
 
     async def aoutcome(self, run_id: str) -> Any:
         """Read what a run returned; see `Client.aoutcome`."""
+        run_id = await self.acurrent(run_id)
         record = await self.aget(run_id)
         if record.status is not RunStatus.SUCCEEDED:
             return None
         job = job_of_run(run_id)[0]
         (last,) = await self._store().events(job, (await self._row(job)).version - 1)  # nothing follows it
         return last.payload.get("result")
+
+    async def acurrent(self, run_id: str) -> str:
+        """Give the id of the run that goes on for this one; see `Client.acurrent`."""
+        job, number = job_of_run(run_id)
+        row = await self._row(job)
+        if row.course.continued_as is None or number != row.run:
+            return run_id
+        first = await self._store().get(row.first) if row.first is not None else row
+        newest = await self._store().get(first.newest) if first is not None and first.newest is not None else None
+        row = newest if newest is not None else row
+        while row.course.continued_as is not None:  # it was continued just now, or the first of the chain is gone
+            row = await self._row(row.course.continued_as)
+        return run_name(row.id, row.run)
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Read what happened; see `Client.aevents`."""
@@ -419,8 +434,8 @@ class App(OpenedStore, Planning, StoreLimits, StoreGates, Forking):
 
 # Job code runs on a loop of its own, on which the store was not opened.
 for _verb in (
-    "acreate", "afork", "aget", "apage", "aoutcome", "aevents", "aexports", "aexplain", "astats", "averify",
-    "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve", "agrant", "apurge",
-    "aevict",
+    "acreate", "afork", "aget", "apage", "aoutcome", "acurrent", "aevents", "aexports", "aexplain", "astats",
+    "averify", "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve", "agrant",
+    "apurge", "aevict",
 ):  # fmt: skip
     setattr(App, _verb, on_worker_loop(getattr(App, _verb)))

@@ -160,7 +160,8 @@ def _where(job: Job, now: float, around: Around) -> str:
         case JobState.FAILED:
             return f"It has failed{_because(around.last)} and is given up; an operator may retry it."
         case state:
-            return f"It has ended: {state}."
+            following = job.course.continued_as
+            return f"It has ended: {state}." + (f" It was continued as run {following}." if following else "")
 
 
 def _at_gate(job: Job, now: float, around: Around) -> str:

@@ -42,18 +42,26 @@ class RunHandle:
 
     @on_worker_loop
     async def aresult(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - the name users know
-        """Wait for its end and return what the job returned.
+        """Wait for its end and return what the job returned; if it goes on in other runs, what the last one returns.
 
         Raises:
             RunFailed, RunCanceled, RunTimedOut: how else it ended.
             TimeoutError: it has not ended in time; it goes on.
+            UnknownJob: it went on in a run that has been removed.
         """
         async with asyncio.timeout(timeout):
-            watching: Any = self.awatch()
-            async with contextlib.aclosing(watching) as records:  # left before its end, a watch holds a connection
-                async for record in records:
-                    if record.status in TERMINAL_RUN_STATUSES:
-                        return await self._outcome(record)
+            record = await self._ended(self.id)
+            while record.continued_as is not None:
+                record = await self._ended(await self._client.acurrent(record.run_id))
+            return await self._outcome(record)
+
+    async def _ended(self, run_id: str) -> RunRecord:
+        watching: Any = self._client.awatch(run_id)
+        async with contextlib.aclosing(watching) as records:  # left before its end, a watch holds a connection
+            async for record in records:
+                if record.status in TERMINAL_RUN_STATUSES:
+                    ended: RunRecord = record
+                    return ended
         raise AssertionError("a watch ends with the run")
 
     def awatch(self) -> AsyncIterator[RunRecord]:
@@ -64,14 +72,14 @@ class RunHandle:
         reason = record.error.message if record.error is not None else ""
         match record.status:
             case RunStatus.SUCCEEDED:
-                plain = await self._client.aoutcome(self.id)
+                plain = await self._client.aoutcome(record.run_id)
                 return self._function.signature.decode_result(plain) if self._function is not None else plain
             case RunStatus.FAILED:
-                raise RunFailed(f"run {self.id} failed: {reason}")
+                raise RunFailed(f"run {record.run_id} failed: {reason}")
             case RunStatus.TIMEOUT:
-                raise RunTimedOut(f"run {self.id}: {reason}")
+                raise RunTimedOut(f"run {record.run_id}: {reason}")
             case _:
-                raise RunCanceled(f"run {self.id} was canceled: {reason}")
+                raise RunCanceled(f"run {record.run_id} was canceled: {reason}")
 
     async def asignal(
         self,

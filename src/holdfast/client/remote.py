@@ -63,6 +63,7 @@ class _Page(msgspec.Struct, Generic[T]):
 
 
 class _Outcome(msgspec.Struct):
+    run_id: str = ""
     result: Any = None
 
 
@@ -163,6 +164,10 @@ class RemoteClient(RemoteLimits, RemoteForks, Client):
     async def aoutcome(self, run_id: str) -> Any:
         """Read what a run returned; see `Client.aoutcome`."""
         return (await self._get(at_run(run_id, "result"), _Outcome, run_id)).result
+
+    async def acurrent(self, run_id: str) -> str:
+        """Give the id of the run that goes on for this one; see `Client.acurrent`."""
+        return (await self._get(at_run(run_id, "result"), _Outcome, run_id)).run_id
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Read what happened; see `Client.aevents`."""

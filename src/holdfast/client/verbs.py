@@ -85,7 +85,18 @@ class Client(LimitVerbs):
 
     @abstractmethod
     async def aoutcome(self, run_id: str) -> Any:
-        """Read what a run that has succeeded returned, as a JSON value; None if it has not."""
+        """Read what a run that has succeeded returned, as a JSON value; None if it has not.
+
+        If it went on in other runs (`continue_as`), what the last of them returned.
+        """
+
+    @abstractmethod
+    async def acurrent(self, run_id: str) -> str:
+        """Give the id of the run that goes on for this one (`continue_as`): its own, unless it was continued.
+
+        Raises:
+            UnknownJob: it was continued by a run that has been removed.
+        """
 
     @abstractmethod
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
@@ -228,6 +239,10 @@ class Client(LimitVerbs):
     def outcome(self, run_id: str) -> Any:
         """Read what a run returned; see `aoutcome`."""
         return self.block(self.aoutcome(run_id))
+
+    def current(self, run_id: str) -> str:
+        """Give the id of the run that goes on for this one; see `acurrent`."""
+        return self.block(self.acurrent(run_id))
 
     def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Read what happened; see `aevents`."""

@@ -24,13 +24,23 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.authoring import plain_values
-from holdfast.authoring.context import Submitter, Suspended, code_count, conductor, external, job_thread, place
+from holdfast.authoring.context import (
+    Continued,
+    Submitter,
+    Suspended,
+    code_count,
+    conductor,
+    external,
+    job_thread,
+    place,
+)
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reporting import reporter
+from holdfast.authoring.signature import fingerprint
 from holdfast.config import Config
 from holdfast.engine import verdict
 from holdfast.engine.budget import Spending
@@ -46,10 +56,11 @@ from holdfast.engine.threads import escaped
 from holdfast.engine.values import Values
 from holdfast.engine.verdict import Written
 from holdfast.engine.waits import Waits
-from holdfast.errors import WaitTimeout
+from holdfast.errors import InvalidArguments, WaitTimeout
+from holdfast.ids import new_id
 from holdfast.journal import Journal
 from holdfast.machines import JobEvent
-from holdfast.store import Claimed
+from holdfast.store import Claimed, Successor
 from holdfast.store.effects import EffectStore
 
 __all__ = ["Attempt"]
@@ -91,6 +102,7 @@ class Attempt(Ledger, Producer, Spending, Values):
         self._submission = children
         self.under_way: set[asyncio.Task[Any]] = set()  # calls that are driven on the worker's loop
         self._intent: Written | None = None
+        self._continuing: dict[str, Any] | None = None  # the arguments of the run that goes on for this one
         self._over = False
         self._why: str | None = None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
         self.pausing = claimed.job.pause  # whether it is to stop at the next call (J13)
@@ -313,13 +325,33 @@ class Attempt(Ledger, Producer, Spending, Values):
         main = self.code.main
         if main is not None and main.done() and not main.cancelled() and self._intent is None:
             error = main.exception()
-            if error is None:
+            continued = Continued.is_all_of(error)
+            if error is None or continued:
                 error = self.code.forgotten(at_the_end=True)
+            if error is None and continued:
+                return self._continued()
+            if error is None and self._continuing is not None:
+                error = RuntimeError("continue_as was called, and the code caught what it raised: let it through")
             if error is None:
                 return verdict.completed(self._function, main.result(), self._failures, self.now(), self._limit)
             if not isinstance(error, (Suspended, asyncio.CancelledError)):
                 return self.failure(error)
         return self._interrupted()
+
+    def _continued(self) -> Written:
+        """What to write for code that goes on in another run, which is created with it.
+
+        Its id need not be recorded before: an attempt writes its end once, or never.
+        """
+        row, args = self.row, self._continuing
+        self.successor = Successor(
+            job=new_id(),
+            args=args,
+            fingerprint=fingerprint(args),
+            first=row.first or row.id,
+            budget=self.budget.left() if self.budgeted else None,
+        )
+        return JobEvent.COMPLETED.value, {"result": None, "continued_as": self.successor.job}
 
     def _interrupted(self) -> Written | None:
         """What to write for code that did not come to an end of its own."""
@@ -483,6 +515,14 @@ class Attempt(Ledger, Producer, Spending, Values):
         if not self.goes_on():
             await self._refuse()
         return await self._children.signal(said, send)
+
+    def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        """End the code; its run is continued by another with these arguments."""
+        if not self.code.in_main():
+            reason = "call it in the job's own function, not in a task or a thread that the function has started"
+            raise InvalidArguments("continue_as", reason)
+        self._continuing = self._function.signature.encode(args, kwargs, self._limit)
+        raise Continued
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await something of the worker's loop."""

@@ -96,6 +96,10 @@ class Budget:
         """List the units of which more was spent than there is."""
         return sorted(unit for unit in self._capped if self._spent[unit] > self._limits[unit])
 
+    def left(self) -> dict[str, int]:
+        """Give what is left of each unit; below zero where more was spent."""
+        return {unit: self._limits[unit] - self._spent[unit] for unit in sorted(self._capped)}
+
     async def kept(self) -> None:
         """Before a call: stay here while the run is over its budget."""
         with self._attempt.waits.not_working():

@@ -231,6 +231,13 @@ class JobCode:
         self._host = _NOBODY
         self.loop.forget()
 
+    def in_main(self) -> bool:
+        """Whether the caller is the job's own function, and not a task or a thread that it has started."""
+        thread = job_thread.get()
+        if thread is not None:
+            return not thread.number
+        return self.main is not None and asyncio.current_task() is self.main
+
     # What the code asks for
 
     def tracked(self, token: object, name: str, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:

@@ -17,7 +17,7 @@ from holdfast.engine.verdict import Written
 from holdfast.errors import StaleAttempt, StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines.event import Frozen, freeze_plain
-from holdfast.store import Command
+from holdfast.store import Command, Successor
 
 __all__ = ["Ledger"]
 
@@ -37,6 +37,7 @@ class Ledger(ABC):
         self.shut = False  # whether it may write no more: it is lost, or its end is written
         self.gathered: list[tuple[str, Frozen]] = []  # events that the next batch takes along
         self.uses: list[str] = []  # signals that are used up with them
+        self.successor: Successor | None = None  # the job that goes on in its place, if it ends so
         self.recorded_events = 0  # in all, on disk or not
         self.durable_events = 0  # of them, on disk
         self.decided_events = 0  # of them, up to the last that records what was decided, and follows from no other

@@ -23,11 +23,11 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.authoring.context import Submitter, Suspended, conductor
+from holdfast.authoring.context import Continued, Submitter, Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.engine.calls import handed_out
 from holdfast.engine.children import outcome_of, told
@@ -159,6 +159,10 @@ class Rehearsal:
             return []
         if code is None:
             return [f"it had ended, and now asks for {', '.join(node for _, node in self._beyond) or 'something else'}"]
+        if Continued.is_all_of(error) and last.payload.get("continued_as") is not None:
+            return []
+        if last.payload.get("continued_as") is not None:
+            return ["it continued as another run, and now does not"]
         was = "returned" if last.type == JobEvent.COMPLETED else f"raised {last.payload.get('code')}"
         now = "returns" if error is None else f"raises {type(error).__name__}: {error}"
         if was.partition(" ")[2] != (type(error).__name__ if error is not None else ""):
@@ -211,6 +215,11 @@ class Rehearsal:
         """Answer for a signal that is sent."""
         del send
         return str(told("signal", await self._outcome(self._replay.node("signal", said, None), "signal", said)))
+
+    def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        """End the code."""
+        self._function.signature.encode(args, kwargs)
+        raise Continued
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await something of the outer loop."""

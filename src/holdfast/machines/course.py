@@ -49,6 +49,7 @@ class Course(msgspec.Struct, frozen=True, omit_defaults=True):
         error: why it ended without success.
         refs: what it gives, when it has succeeded.
         opened_at: when it was opened; None is with its job, as the first run is.
+        continued_as: the job that goes on in its place, if it ended by `continue_as`.
     """
 
     status: RunStatus = _QUEUED
@@ -58,6 +59,7 @@ class Course(msgspec.Struct, frozen=True, omit_defaults=True):
     error: RunError | None = None
     refs: tuple[str, ...] = ()
     opened_at: float | None = None
+    continued_as: str | None = None
 
 
 def follow(
@@ -71,10 +73,11 @@ def follow(
         cancel = CancelRequest(_string(payload.get("reason")), at)
     refs: tuple[str, ...] = ()
     error = None
-    started_at, stage = course.started_at, None
+    started_at, stage, continued_as = course.started_at, None, None
     match job.state:
         case JobState.COMPLETED:
             ways, refs = _through_running(course, RunStatus.SUCCEEDED), _refs(payload)
+            continued_as = _string(payload.get("continued_as"))
         case JobState.FAILED:
             ways, error = _failed(course, payload, cancel)
         case JobState.CANCELLED:
@@ -92,7 +95,7 @@ def follow(
         status = RUN.advance(status, way)
         if path is not None:
             path.append(status)
-    return Course(status, stage, started_at, cancel, error, refs, course.opened_at)
+    return Course(status, stage, started_at, cancel, error, refs, course.opened_at, continued_as)
 
 
 def _through_running(course: Course, end: RunStatus) -> tuple[RunStatus, ...]:

@@ -58,6 +58,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     result_refs: list[str] = msgspec.field(default_factory=list)
     attributes: dict[str, Any] = msgspec.field(default_factory=dict)
 
+    continues: str | None = None
+    continued_as: str | None = None
+
 
 def run_name(job: str, number: int) -> str:
     """Name a run: the first as its job, later ones ``job.2`` and on."""
@@ -85,6 +88,7 @@ def record_of(
         cancel_requested_at=cancel.at if cancel is not None else None,
         error=course.error,
         result_refs=list(course.refs),
+        continued_as=course.continued_as,
         **fixed,
     )
 
@@ -168,6 +172,7 @@ def fixed_by(payload: Mapping[str, Any]) -> dict[str, Any]:
         "trace_id": _string(payload.get("trace_id")),
         "idempotency_key": _string(payload.get("idempotency_key")),
         "attributes": attributes if isinstance(attributes, dict) else {},
+        "continues": _string(payload.get("continues")),
     }
 
 

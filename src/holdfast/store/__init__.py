@@ -30,6 +30,7 @@ from holdfast.store.commands import (
     SetLimits,
     Submit,
     Submitted,
+    Successor,
     Swept,
 )
 from holdfast.store.limits import Held, Limits, QueueState
@@ -74,6 +75,7 @@ __all__ = [
     "Store",
     "Submit",
     "Submitted",
+    "Successor",
     "Swept",
     "WorkerCard",
     "rebuilt",

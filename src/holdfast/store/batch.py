@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import msgspec
+
 from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
@@ -165,7 +167,19 @@ class Batch(Limited, SignalTable):
 
     def _about_one_job(self, command: Any) -> Any:
         job = self.one(command.job)
+        if job.course.continued_as is not None:
+            command, job = self._forwarded(command, job)
         return self._take(decide.decide(command, job, self.now, self.inbox(command.job)))
+
+    def _forwarded(self, command: Any, job: Job) -> tuple[Any, Job]:
+        """Give what is asked of a job that was continued to the one that goes on for it."""
+        going_on = decide.current(job, self.job)
+        if isinstance(command, c.SendSignal):
+            noted = decide.passed_on(command, job, self.now, self.inbox(job.id))
+            if noted is None:
+                return command, job
+            self._take(noted)
+        return msgspec.structs.replace(command, job=going_on.id), going_on
 
     def _append(self, command: c.Append) -> Any:
         job = self.one(command.job)
@@ -351,10 +365,22 @@ class Batch(Limited, SignalTable):
             self.inbox(job.id).used()
         if decision.past is not None:
             self.keep_run(job.id, job.run - 1, decision.past)
+        if decision.successor is not None:
+            self._continue(decision.successor)
         self._next += decision.follow
         if decision.orphans is not None:
             self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
         return decision.answer
+
+    def _continue(self, successor: c.Submit) -> None:
+        """Create the job that goes on in place of another, and have the first of the chain name it."""
+        self._stored[successor.job] = None  # its name was made for it: there is nothing to read
+        self._take(decide.submit(successor, self.now, None))
+        if successor.parent is not None:
+            self._born.setdefault(successor.parent, []).append(successor.job)
+        first = self.job(successor.first) if successor.first is not None else None
+        if first is not None:
+            self.put_row(msgspec.structs.replace(first, newest=successor.job))
 
     def inbox(self, job: str) -> StoredInbox:
         """Give a job's inbox, as this batch has left it so far."""

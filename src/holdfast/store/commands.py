@@ -55,6 +55,7 @@ __all__ = [
     "SpendBudget",
     "Submit",
     "Submitted",
+    "Successor",
     "Swept",
 ]
 
@@ -93,6 +94,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     group: str | None = None
     plan: dict[str, Any] | None = None
     past: tuple[tuple[str, dict[str, Any]], ...] = ()
+    continues: str | None = None  # the job in whose place this one goes on
+    first: str | None = None  # and the first of that chain
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -156,12 +159,33 @@ class Leases(msgspec.Struct, frozen=True):
     pause: frozenset[str]
 
 
+class Successor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The job that goes on in place of one that ends by `continue_as`; everything else it has from that one.
+
+    Attributes:
+        job: its id.
+        args: its arguments.
+        fingerprint: of the arguments.
+        first: the first job of the chain.
+        budget: what is left of the budget, in millionths of each unit.
+    """
+
+    job: str
+    args: Any
+    fingerprint: str
+    first: str
+    budget: dict[str, int] | None = None
+
+
 class Append(msgspec.Struct, frozen=True, gc=False):
     """Write events under an attempt, in order. Answer: `Appended`, or `StaleAttempt` and nothing was written.
 
     An event that leaves Running ends the lease in the same transaction (L6). job_waiting looks into the inbox first: a
     signal that came before the wait completes it at once (E12). The end of a child is signalled to its parent; with a
     job that fails or is cancelled, its children that have not ended are cancelled, all in this transaction.
+
+    A job that completes with a `successor` is continued by it: that job is created, and unused signals and a requested
+    pause move to it. The parent is not told. If a cancel was requested, the job is cancelled instead.
     """
 
     job: str
@@ -171,6 +195,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     parent: str | None = (
         None  # the job's, if whoever writes knows it: a store may lock both rows at once, in their order
     )
+    successor: Successor | None = None
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
@@ -219,7 +244,8 @@ class PutBlob(msgspec.Struct, frozen=True):
 class SendSignal(msgspec.Struct, frozen=True):
     """Put a signal into the inbox; if the job waits for its key, complete the wait. Answer: `Kept`.
 
-    A repeat with the same id changes nothing. A job that has ended takes no signals.
+    A repeat with the same id changes nothing. A job that has ended takes no signals; if it was continued, the job that
+    goes on for it takes them.
 
     The result of a child is sent with `may_wait`. If its parent waits for other children, too, the signal is kept and
     the parent is woken a little later, with all results that have come by then; with the last of them at once.
@@ -241,7 +267,8 @@ class Kept(msgspec.Struct, frozen=True):
 class Cancel(msgspec.Struct, frozen=True):
     """Cancel a job: at once if no worker holds it, else by a request that its code sees. Answer: the `Job`.
 
-    Repeating is harmless and keeps the first reason (R6); a job that has ended is left as it is. The children of a job
+    Repeating is harmless and keeps the first reason (R6); a job that has ended is left as it is. If it was continued,
+    this and every other verb of an operator is about the job that goes on for it. The children of a job
     that ends by it are cancelled in the same transaction.
     """
 
@@ -308,8 +335,8 @@ class Purge(msgspec.Struct, frozen=True):
 
     Those created first go first. Only jobs in one of `states`, which have ended, whatever else is named; and of a child
     only when its parent is gone, or completed or cancelled: a parent that goes on, or is retried, asks for its child by
-    name, and would start it again. A job goes whole, in this transaction: its row, stream, signals and evidence. Its id
-    and its idempotency key are free again.
+    name, and would start it again. The first of a chain (`continue_as`) stays until the chain has ended. A job goes
+    whole, in this transaction: its row, stream, signals and evidence. Its id and its idempotency key are free again.
     """
 
     before: float

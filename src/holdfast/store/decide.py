@@ -6,7 +6,7 @@ nothing itself. So every backend means the same by every verb, and the meaning c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -31,16 +31,19 @@ __all__ = [
     "append",
     "buried",
     "claim",
+    "current",
     "decide",
     "expire",
     "fence",
     "fence_parent",
     "moved",
+    "passed_on",
     "reclaim",
     "renew",
     "submit",
 ]
 
+RESERVED = "holdfast:"  # begins the keys that are ours
 PAUSE_KEY = "holdfast:pause"  # correlation key of the wait that a pause is
 BUDGET_KEY = "holdfast:budget"  # of that of a run that has spent more than it may
 DOUBT = "holdfast:doubt:"  # and, with the node behind it, of the wait for an operator's answer
@@ -83,6 +86,8 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         "attributes": command.attributes,
         "budget": command.budget,
         "group": command.group,
+        "continues": command.continues,
+        "first": command.first,
     }
     frozen, plain = freeze({name: value for name, value in said.items() if value is not None})
     event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
@@ -104,6 +109,8 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         trace_id=command.trace_id,
         attributes=command.attributes,
         group=command.group,
+        continues=command.continues,
+        first=command.first,
         version=1,
         head=event.hash,
         due_at=max(command.due_at or 0.0, now),
@@ -250,14 +257,17 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
         return grown
     before = _grow(command.events[:moving], command.attempt, job, now) if moving else None
     pen = Pen(before.job if before is not None else job, now)
+    continued = command.successor is not None
     for kind, payload in command.events[moving:]:
-        pen.put(*_as_asked(kind, payload, job, now), attempt=command.attempt)
+        pen.put(*_as_asked(kind, payload, job, now, continued=continued), attempt=command.attempt)
     pen.decision.used = _used(command, now)
     if pen.job.cancel is not None:
         _cancel_what_was_let_go(pen, now)
     else:
         _look_into_the_inbox(pen, inbox, frozenset(command.uses))
     decision = pen.end()
+    if command.successor is not None and decision.job.state is JobState.COMPLETED:
+        _hand_over(decision, command.successor, job, now, inbox)
     if before is not None:
         decision.events[:0], decision.payloads[:0] = before.events, before.payloads
     decision.answer = c.Appended(decision.job.version, decision.job.state)
@@ -285,12 +295,80 @@ def _grow(events: Sequence[tuple[str, Any]], attempt: int, job: Job, now: float)
     return decision
 
 
-def _as_asked(kind: str, payload: dict[str, Any] | Frozen, job: Job, now: float) -> tuple[str, dict[str, Any] | Frozen]:
+def _hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, inbox: Inbox) -> None:
+    """Have another job go on in place of one that has ended by `continue_as`; `job` is its row before the end.
+
+    What waits in the inbox moves along, but for results of children, which only the calls of the old job wait for. So
+    does a requested pause.
+    """
+    lasting = job.deadline - job.created_at if job.deadline is not None else None
+    decision.successor = c.Submit(
+        job=successor.job,
+        plugin=job.plugin,
+        entry=job.entry,
+        args=successor.args,
+        queue=job.queue,
+        priority=job.priority,
+        deadline=now + lasting if lasting is not None else None,
+        max_attempts=job.max_attempts,
+        fingerprint=successor.fingerprint,
+        parent=job.parent,
+        parent_key=job.parent_key,
+        trace_id=job.trace_id,
+        attributes=job.attributes,
+        budget=successor.budget,
+        group=job.group,
+        continues=job.id,
+        first=successor.first,
+    )
+    taken = {signal.id for signal in decision.used}
+    moving = tuple(one for one in inbox.unused() if one.id not in taken and _is_for_the_chain(one.key))
+    decision.used = (*decision.used, *moving)
+    sent = [c.SendSignal(successor.job, one.key, one.payload, one.id) for one in moving]
+    decision.follow = (*decision.follow, *sent, *([c.Pause(successor.job)] if job.pause else []))
+
+
+def _is_for_the_chain(key: str) -> bool:
+    """Whether a signal with this key is of use to the job that goes on: not if a call of the old one waits for it."""
+    return key == BUDGET_KEY or not key.startswith(RESERVED)
+
+
+def current(job: Job, row_of: Callable[[str], Job | None]) -> Job:
+    """Find the job that goes on for one that was continued: the newest of its chain, or as near as is still there.
+
+    Args:
+        job: any job.
+        row_of: reads a row; None if it is gone.
+    """
+    if job.course.continued_as is None:
+        return job
+    first = row_of(job.first) if job.first is not None else job
+    newest = row_of(first.newest) if first is not None and first.newest is not None else None
+    at = newest if newest is not None else job
+    while at.course.continued_as is not None and (following := row_of(at.course.continued_as)) is not None:
+        at = following
+    return at
+
+
+def passed_on(command: c.SendSignal, job: Job, now: float, inbox: Inbox) -> Decision | None:
+    """Take note of a signal to a job that was continued, to know a repeat; None if it does not go to the next one."""
+    if inbox.knows(command.id) or not _is_for_the_chain(command.key):
+        return None
+    seen = Signal(job.id, command.id, command.key, None, now)
+    return Decision(job, kept=(seen,), used=(seen,))
+
+
+def _as_asked(
+    kind: str, payload: dict[str, Any] | Frozen, job: Job, now: float, *, continued: bool
+) -> tuple[str, dict[str, Any] | Frozen]:
     """The end that its holder writes, with what the store alone knows of a cancel that came while the job ran (R6).
 
     The first reason is in the row, which the holder has not read since its claim. That the deadline passed too, before
-    the job has ended, does not make it another end: it is cancelled, and says so.
+    the job has ended, does not make it another end: it is cancelled, and says so. A job that would go on as another
+    has not done what it is for: it is cancelled, and no other begins.
     """
+    if job.cancel is not None and continued and kind == JobEvent.COMPLETED:
+        return JobEvent.CANCELLED, _cancellation(job, now)
     if job.cancel is None or kind not in {JobEvent.CANCELLED, JobEvent.FAILED}:
         return kind, payload
     said = msgspec.json.decode(payload.text) if isinstance(payload, Frozen) else payload

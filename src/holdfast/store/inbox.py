@@ -7,7 +7,7 @@ the answers current while the batch adds and uses signals. The memory backend ha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 from typing import Protocol
 
 from holdfast.store.rows import Signal
@@ -34,6 +34,10 @@ class Inbox(Protocol):
         """Return the keys of the unused signals."""
         ...
 
+    def unused(self) -> Sequence[Signal]:
+        """Return the unused signals, oldest first."""
+        ...
+
 
 class EmptyInbox:
     """The inbox of a job to which no signal has come."""
@@ -53,6 +57,10 @@ class EmptyInbox:
         return 0
 
     def keys(self) -> Collection[str]:
+        """Return nothing."""
+        return ()
+
+    def unused(self) -> Sequence[Signal]:
         """Return nothing."""
         return ()
 
@@ -116,6 +124,13 @@ class StoredInbox:
     def keys(self) -> Collection[str]:
         """Return the keys of the unused signals."""
         return self._loaded().values()
+
+    def unused(self) -> Sequence[Signal]:
+        """Return the unused signals, oldest first."""
+        names = list(self._loaded())
+        if names:
+            self._table.written()
+        return [self._table.read_signal(self._job, name) for name in names]
 
     def kept(self, signal: Signal) -> None:
         """Take note of a signal that this batch keeps."""

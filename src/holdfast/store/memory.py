@@ -171,7 +171,19 @@ class MemoryStore(MemoryLimits):
         job = self._jobs.get(command.job)
         if job is None:
             raise UnknownJob(command.job)
+        if job.course.continued_as is not None:
+            command, job = self._forwarded(command, job)
         return self._write(decide.decide(command, job, self._now, self._inbox(job.id)))
+
+    def _forwarded(self, command: Any, job: Job) -> tuple[Any, Job]:
+        """Give what is asked of a job that was continued to the one that goes on for it."""
+        going_on = decide.current(job, self._jobs.get)
+        if isinstance(command, c.SendSignal):
+            noted = decide.passed_on(command, job, self._now, self._inbox(job.id))
+            if noted is None:
+                return command, job
+            self._write(noted)
+        return msgspec.structs.replace(command, job=going_on.id), going_on
 
     def _submit(self, command: c.Submit) -> Any:
         decide.fence_parent(command, self._jobs.get(command.parent or ""), self._now)
@@ -192,10 +204,19 @@ class MemoryStore(MemoryLimits):
             self._inbox(signal.job).use(signal.id)
         if decision.past is not None:
             self.keep_run(decision.job.id, decision.job.run - 1, decision.past)
+        if decision.successor is not None:
+            self._continue(decision.successor)
         self._next += decision.follow
         if decision.orphans is not None:
             self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
         return decision.answer
+
+    def _continue(self, successor: c.Submit) -> None:
+        """Create the job that goes on in place of another, and have the first of the chain name it."""
+        self._write(decide.submit(successor, self._now, None))
+        first = self._jobs.get(successor.first or "")
+        if first is not None:
+            self._jobs[first.id] = msgspec.structs.replace(first, newest=successor.job)
 
     def _children(self, parent: str) -> list[str]:
         """The jobs that this one has started and that have not ended, oldest first."""
@@ -295,10 +316,12 @@ class MemoryStore(MemoryLimits):
 
     def _is_purged(self, job: Job, command: c.Purge) -> bool:
         parent = self._jobs.get(job.parent) if job.parent is not None else None
+        newest = self._jobs.get(job.newest) if job.newest is not None else None
         return (
             job.state in TERMINAL_JOB_STATES & command.states
             and job.updated_at <= command.before
             and (parent is None or parent.state in TERMINAL_JOB_STATES - {JobState.FAILED})
+            and (newest is None or newest.state in TERMINAL_JOB_STATES)
         )
 
 

@@ -42,7 +42,8 @@ class Decision:
     payloads: list[bytes] = field(default_factory=list)
     kept: tuple[Signal, ...] = ()
     used: tuple[Signal, ...] = ()
-    follow: tuple[c.SendSignal, ...] = ()
+    follow: tuple[c.SendSignal | c.Pause, ...] = ()
+    successor: c.Submit | None = None  # creates the job that goes on in place of this one
     orphans: str | None = None  # the job ended badly: cancel its children that have not ended, for this reason
     past: RunRecord | None = None  # a run that has ended, and is followed by another
     answer: Any = None
@@ -120,7 +121,8 @@ class Pen:
         if job.state in TERMINAL_JOB_STATES and self.decision.events:
             if job.pause:
                 self.set(pause=False)
-            self._tell_the_parent(self.decision.events[-1])
+            if job.course.continued_as is None:
+                self._tell_the_parent(self.decision.events[-1])
             if job.state is not JobState.COMPLETED:
                 self.decision.orphans = f"its parent {job.id} has ended: {job.state}"
         self.decision.grew_only = bool(self.decision.events) and not self._moved

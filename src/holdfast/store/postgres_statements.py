@@ -118,6 +118,8 @@ class Statements:
             " AND j.state = ANY(%(states)s) AND j.created_at <= %(before)s AND j.updated_at <= %(before)s"
             f" AND NOT EXISTS (SELECT 1 FROM {schema}.jobs p WHERE p.id = j.parent"
             " AND p.state NOT IN ('completed', 'cancelled'))"
+            f" AND NOT EXISTS (SELECT 1 FROM {schema}.jobs n WHERE n.id = j.newest"
+            " AND n.state NOT IN ('completed', 'failed', 'cancelled'))"
             " ORDER BY j.created_at, j.id LIMIT %(limit)s FOR UPDATE OF j SKIP LOCKED"
         )
         tables = (*((table, "job") for table in ("events", *OF_A_JOB)), ("jobs", "id"))

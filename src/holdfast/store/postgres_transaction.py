@@ -76,7 +76,7 @@ class Transaction(PostgresLimits):
         """Lock the rows that the batch names, read their inboxes where they will be asked for, then the time."""
         names = sorted({name for command in batch for name in self._named(command)})
         signals = [(command.job, command.id) for command in batch if isinstance(command, c.SendSignal)]
-        waiting = sorted({command.job for command in batch if isinstance(command, c.Append) and _waits(command)})
+        waiting = sorted({command.job for command in batch if isinstance(command, c.Append) and _reads_inbox(command)})
         parents = sorted({parent for command in batch if (parent := _parent_told(command)) is not None})
         fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
         doors = sorted({command.queue for command in batch if isinstance(command, c.Submit) and not command.parent})
@@ -126,8 +126,10 @@ class Transaction(PostgresLimits):
             return [*fenced, command.job] if known else fenced
         if isinstance(command, c.Renew):
             return [name for name, _ in command.held]
-        if isinstance(command, c.Append) and command.parent is not None and _ends(command):
-            return command.job, command.parent  # older, so locked first: as by whoever cancels it with its children
+        if isinstance(command, c.Append) and _ends(command):
+            # The parent and the first of the chain are older, so locked first: as by whoever cancels them.
+            first = command.successor.first if command.successor is not None else None
+            return [name for name in (command.job, command.parent, first) if name is not None]
         name = getattr(command, "job", None)
         return (name,) if name is not None else ()
 
@@ -340,7 +342,7 @@ def _hands_on(batch: Sequence[c.Command]) -> bool:
     *before, last = batch or (None,)
     return (
         isinstance(last, c.Claim)
-        and all(isinstance(one, c.Append) and not _fails(one) and not _waits(one) for one in before)
+        and all(isinstance(one, c.Append) and not _fails(one) and not _reads_inbox(one) for one in before)
         and any(one.events and one.events[-1][0] == _COMPLETED for one in before if isinstance(one, c.Append))
     )
 
@@ -357,8 +359,8 @@ def _parent_told(command: c.Command) -> str | None:
     return command.parent if isinstance(command, c.Append) and command.parent is not None and _ends(command) else None
 
 
-def _waits(command: c.Append) -> bool:
-    return any(kind == _WAITING for kind, _ in command.events)
+def _reads_inbox(command: c.Append) -> bool:
+    return command.successor is not None or any(kind == _WAITING for kind, _ in command.events)
 
 
 def _portions(values: list[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:

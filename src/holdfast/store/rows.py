@@ -127,8 +127,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's row.
 
     Fixed at creation: `id`, `plugin`, `entry`, `queue`, `priority`, `created_at`, `deadline`, `max_attempts`,
-    `idempotency_key`, `fingerprint`, `parent`, `parent_key`, `trace_id`, `attributes`, `group`. Made from the stream:
-    everything else but the lease, `pause`, `exported` and `wake_at`, which are about now and not about what happened.
+    `idempotency_key`, `fingerprint`, `parent`, `parent_key`, `trace_id`, `attributes`, `group`, `continues`, `first`.
+    Made from the stream: everything else but the lease, `pause`, `exported`, `wake_at` and `newest`, which are about
+    now and not about what happened.
     """
 
     id: str
@@ -146,6 +147,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     trace_id: str | None = None
     attributes: dict[str, Any] | None = None
     group: str | None = None
+    continues: str | None = None  # the job in whose place it goes on
+    first: str | None = None  # and the first of that chain
 
     version: int = 0
     head: str = GENESIS
@@ -164,6 +167,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pause: bool = False
     exported: int = 0  # how many exports its newest run has
     wake_at: float | None = None  # when a wait is completed by signals that are already in the inbox
+    newest: str | None = None  # of the first of a chain: the job that goes on for it now
 
     @property
     def ends_by(self) -> float | None:
@@ -194,6 +198,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             trace_id=self.trace_id,
             idempotency_key=self.idempotency_key,
             attributes=self.attributes or {},
+            continues=self.continues,
         )
 
 
@@ -277,10 +282,13 @@ def rebuilt(job: Job, events: Iterable[Event]) -> Job:
         trace_id=job.trace_id,
         attributes=job.attributes,
         group=job.group,
+        continues=job.continues,
+        first=job.first,
         lease=job.lease,
         pause=job.pause,
         exported=job.exported,
         wake_at=job.wake_at,
+        newest=job.newest,
     )
     course = Course()
     for event in events:

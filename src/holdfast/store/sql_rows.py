@@ -33,7 +33,7 @@ _JOB_NAMES = [
     *("id", "plugin", "entry", "queue", "priority", "created_at", "deadline", "max_attempts", "idempotency_key"),
     *("fingerprint", "parent", "parent_key", "facts", "group_name", "version", "head", "state", "attempt"),
     *("attempts", "run", "started", "due_at", "wait", "cancel", "updated_at", "course", "lease_worker", "lease_until"),
-    *("pause", "exported", "wake_at"),
+    *("pause", "exported", "wake_at", "newest"),
 ]
 JOB_COLUMNS = ", ".join(_JOB_NAMES)
 JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at", "status"]
@@ -104,6 +104,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
         job.pause,
         job.exported,
         job.wake_at,
+        job.newest,
         claimable,
         ends_at(job),
         job.course.status.value,
@@ -113,7 +114,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
 def job_of(row: tuple[Any, ...]) -> Job:
     """Read a job back."""
     fixed, (version, head, state, attempt, attempts, run, started, due_at, *now) = row[:_FIXED], row[_FIXED:]
-    wait, cancel, updated_at, course, worker, until, pause, exported, wake_at = now
+    wait, cancel, updated_at, course, worker, until, pause, exported, wake_at, newest = now
     name, plugin, entry, queue, priority, created_at, deadline, max_attempts, key, fingerprint, *family = fixed
     parent, parent_key, facts, group = family
     return Job(
@@ -147,6 +148,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         pause=bool(pause),
         exported=exported,
         wake_at=wake_at,
+        newest=newest,
     )
 
 
@@ -204,9 +206,14 @@ def limits_row(row: LimitRow) -> tuple[Any, ...]:
 
 
 def _facts(job: Job) -> str | None:
-    if job.trace_id is None and job.attributes is None:
+    if job.trace_id is None and job.attributes is None and job.continues is None:
         return None
-    said = {"trace_id": job.trace_id, "attributes": job.attributes}
+    said = {
+        "trace_id": job.trace_id,
+        "attributes": job.attributes,
+        "continues": job.continues,
+        "first": job.first,
+    }
     return _encode({name: value for name, value in said.items() if value is not None}).decode()
 
 

@@ -77,7 +77,8 @@ _REPORT = (
 _FINISHED = (
     "SELECT id FROM jobs AS j INDEXED BY jobs_finished WHERE state IN ('completed', 'failed', 'cancelled')"
     " AND state IN (SELECT value FROM json_each(?1)) AND created_at <= ?2 AND updated_at <= ?2 AND NOT EXISTS"
-    " (SELECT 1 FROM jobs AS p WHERE p.id = j.parent AND p.state NOT IN ('completed', 'cancelled'))"
+    " (SELECT 1 FROM jobs AS p WHERE p.id = j.parent AND p.state NOT IN ('completed', 'cancelled')) AND NOT EXISTS"
+    " (SELECT 1 FROM jobs AS n WHERE n.id = j.newest AND n.state NOT IN ('completed', 'failed', 'cancelled'))"
     " ORDER BY created_at, id LIMIT ?3"
 )
 _REMOVE = [

@@ -35,10 +35,15 @@ __all__ = ["COMMANDS", "follow_run"]
 
 
 def follow_run(asked: Client, run_id: str, *, as_json: bool) -> int:
-    """Show a run until it has ended; the exit code for how it did."""
+    """Show a run, and the runs that go on for it, until the last has ended; the exit code for how it did."""
     show = _as_json if as_json else _live if on_terminal() else _as_lines
     try:
         record = show(asked, run_id)
+        while record.continued_as is not None:
+            if not as_json:
+                click.echo(f"continued as {record.continued_as}")
+            run_id = asked.current(run_id)
+            record = show(asked, run_id)
     except KeyboardInterrupt:
         click.echo(f"the run goes on: holdfast follow {run_id}", err=True)
         raise

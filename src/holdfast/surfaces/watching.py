@@ -23,6 +23,7 @@ from holdfast.surfaces.common import (
 from holdfast.surfaces.tables import ago, bar, lasted, on_terminal, show_table
 
 if TYPE_CHECKING:
+    from holdfast.client.verbs import Client
     from holdfast.client.workers import WorkerStatus
     from holdfast.machines import RunRecord
     from holdfast.store.rows import GateCard
@@ -126,21 +127,43 @@ def show(run: str, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a fla
     """Show the record of RUN, what it returned, and what its calls reported when it was too late."""
     asked = client(where)
     record = asked.get(full_id(asked, run))
-    result = asked.outcome(record.run_id) if record.status == "succeeded" else None
+    current = _current(asked, record)
+    result = None
+    if current is not None and current.status == "succeeded":
+        result = asked.outcome(current.run_id)
     late = plain(asked.evidence(record.run_id))
     if as_json:
-        show_result({**plain(record), "result": result, "evidence": late}, as_json=True, text=str)
+        named = {} if current is record else {"current": _shown_current(current)}
+        show_result({**plain(record), **named, "result": result, "evidence": late}, as_json=True, text=str)
         return
     for name, value in plain(record).items():
         if value in (None, {}, []):
             continue
         shown = f"{_stamp(value)}  {ago(value)}" if name.endswith("_at") else value
         click.echo(f"{name:<20} {_line(shown)}")
-    if record.status == "succeeded":
+    if current is not record:
+        click.echo(f"{'current run':<20} {'removed' if current is None else f'{current.run_id}  {current.status}'}")
+    if current is not None and current.status == "succeeded":
         click.echo(f"{'result':<20} {json.dumps(result, ensure_ascii=False)}")
     for one in late:
         told = one["error"] if one["error"] is not None else json.dumps(one["result"], ensure_ascii=False)
         click.echo(f"{'evidence':<20} {one['node']}, attempt {one['attempt']}, {ago(one['at'])}: {told}")
+
+
+def _current(asked: Client, record: RunRecord) -> RunRecord | None:
+    """Give the run that goes on for one that was continued, else the run itself; None if it has been removed."""
+    from holdfast.errors import UnknownJob  # noqa: PLC0415 - see the promise of `cli`
+
+    if record.continued_as is None:
+        return record
+    try:
+        return asked.get(asked.current(record.run_id))
+    except UnknownJob:
+        return None
+
+
+def _shown_current(current: RunRecord | None) -> dict[str, Any] | None:
+    return None if current is None else {"run_id": current.run_id, "status": str(current.status)}
 
 
 def _stamp(at: float) -> str:

@@ -46,7 +46,10 @@ _TABLES: dict[str, Any] = {"job": JOB, "run": RUN, "ready": READY}
 
 
 class Result(msgspec.Struct):
-    """What a run returned: None while it has not ended, and if it did not end well."""
+    """What a run returned: None while it has not ended, and if it did not end well.
+
+    Of a run that was continued (`continue_as`) it is what the last of the chain returned, and names that run.
+    """
 
     run_id: str
     status: RunStatus
@@ -78,11 +81,11 @@ async def get_run(call: Call) -> Answer:
 
 
 async def get_result(call: Call) -> Answer:
-    """Give what a run returned."""
-    record = await call.client.aget(call.run_id)
+    """Give what a run returned, or the last of the runs that went on for it."""
+    record = await call.client.aget(await call.client.acurrent(call.run_id))
     if record.status not in TERMINAL_RUN_STATUSES:
         return json(Result(record.run_id, record.status, None), 202)
-    result = await call.client.aoutcome(call.run_id) if record.status is RunStatus.SUCCEEDED else None
+    result = await call.client.aoutcome(record.run_id) if record.status is RunStatus.SUCCEEDED else None
     return json(Result(record.run_id, record.status, result))
 
 

@@ -48,7 +48,7 @@ def _runs() -> list[Operation]:
         ),
         Operation(
             "GET", f"{run}/result", READ, OF_RUN, looking.get_result,
-            "What a run returned; 202 while it has not ended.",
+            "What a run returned, or the run that goes on for it; 202 while it has not ended.",
             {200: looking.Result, 202: looking.Result},
         ),
         Operation(
