@@ -175,10 +175,10 @@ class Batch(Limited, SignalTable):
         """Give what is asked of a job that was continued to the one that goes on for it."""
         going_on = decide.current(job, self.job)
         if isinstance(command, c.SendSignal):
-            noted = decide.passed_on(command, job, self.now, self.inbox(job.id))
-            if noted is None:
+            if decide.stays(command, self.inbox(job.id)):
                 return command, job
-            self._take(noted)
+            if going_on.state not in TERMINAL_JOB_STATES:
+                self._take(decide.noted(command, job, self.now))
         return msgspec.structs.replace(command, job=going_on.id), going_on
 
     def _append(self, command: c.Append) -> Any:

@@ -37,9 +37,10 @@ __all__ = [
     "fence",
     "fence_parent",
     "moved",
-    "passed_on",
+    "noted",
     "reclaim",
     "renew",
+    "stays",
     "submit",
 ]
 
@@ -350,10 +351,13 @@ def current(job: Job, row_of: Callable[[str], Job | None]) -> Job:
     return at
 
 
-def passed_on(command: c.SendSignal, job: Job, now: float, inbox: Inbox) -> Decision | None:
-    """Take note of a signal to a job that was continued, to know a repeat; None if it does not go to the next one."""
-    if inbox.knows(command.id) or not _is_for_the_chain(command.key):
-        return None
+def stays(command: c.SendSignal, inbox: Inbox) -> bool:
+    """Whether a signal to a job that was continued is not for the job that goes on: a repeat, or the end of a child."""
+    return inbox.knows(command.id) or not _is_for_the_chain(command.key)
+
+
+def noted(command: c.SendSignal, job: Job, now: float) -> Decision:
+    """Take note of a signal that is forwarded to the job that goes on, to know a repeat here."""
     seen = Signal(job.id, command.id, command.key, None, now)
     return Decision(job, kept=(seen,), used=(seen,))
 

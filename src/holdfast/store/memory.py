@@ -179,10 +179,10 @@ class MemoryStore(MemoryLimits):
         """Give what is asked of a job that was continued to the one that goes on for it."""
         going_on = decide.current(job, self._jobs.get)
         if isinstance(command, c.SendSignal):
-            noted = decide.passed_on(command, job, self._now, self._inbox(job.id))
-            if noted is None:
+            if decide.stays(command, self._inbox(job.id)):
                 return command, job
-            self._write(noted)
+            if going_on.state not in TERMINAL_JOB_STATES:
+                self._write(decide.noted(command, job, self._now))
         return msgspec.structs.replace(command, job=going_on.id), going_on
 
     def _submit(self, command: c.Submit) -> Any:

@@ -10,6 +10,7 @@ Time is moved by the clock that the store was made with; no clause sleeps. The n
 """
 
 from holdfast.store.contract import (
+    chains,
     claims,
     families,
     leases,
@@ -27,6 +28,7 @@ __all__ = [
     "CONTRACT",
     "Clause",
     "Lab",
+    "chains",
     "claims",
     "families",
     "leases",
