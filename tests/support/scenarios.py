@@ -448,7 +448,8 @@ class Story:
         return (await self.record()).finished_at is not None and not any(isinstance(m, Retry) for m in self.left)
 
     async def record(self) -> RunRecord:
-        return await self.client.app.aget(self.run)
+        """Read the record of the run, or of the one that goes on for it."""
+        return await self.client.app.aget(await self.client.app.acurrent(self.run))
 
     async def runs(self) -> list[RunRecord]:
         return [one for one in await self.client.app.alist(limit=1000) if one.plugin_id == self.name]

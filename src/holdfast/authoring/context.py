@@ -55,6 +55,11 @@ class Continued(BaseException):
     def __init__(self) -> None:
         super().__init__("continue_as ends this run; let this exception through")
 
+    @staticmethod
+    def caught() -> RuntimeError:
+        """Give the error of code that has caught this and gone on."""
+        return RuntimeError("continue_as was called, and the code caught what it raised: let it through")
+
     @classmethod
     def is_all_of(cls, error: BaseException | None) -> bool:
         """Whether an error is this and nothing else; a task group wraps what its body raises."""

@@ -56,7 +56,7 @@ from holdfast.engine.threads import escaped
 from holdfast.engine.values import Values
 from holdfast.engine.verdict import Written
 from holdfast.engine.waits import Waits
-from holdfast.errors import InvalidArguments, WaitTimeout
+from holdfast.errors import WaitTimeout
 from holdfast.ids import new_id
 from holdfast.journal import Journal
 from holdfast.machines import JobEvent
@@ -331,7 +331,7 @@ class Attempt(Ledger, Producer, Spending, Values):
             if error is None and continued:
                 return self._continued()
             if error is None and self._continuing is not None:
-                error = RuntimeError("continue_as was called, and the code caught what it raised: let it through")
+                error = Continued.caught()
             if error is None:
                 return verdict.completed(self._function, main.result(), self._failures, self.now(), self._limit)
             if not isinstance(error, (Suspended, asyncio.CancelledError)):
@@ -518,9 +518,7 @@ class Attempt(Ledger, Producer, Spending, Values):
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         """End the code; its run is continued by another with these arguments."""
-        if not self.code.in_main():
-            reason = "call it in the job's own function, not in a task or a thread that the function has started"
-            raise InvalidArguments("continue_as", reason)
+        self.code.check_main("continue_as")
         self._continuing = self._function.signature.encode(args, kwargs, self._limit)
         raise Continued
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
@@ -26,7 +27,7 @@ from zlib import crc32
 from holdfast.authoring.context import Suspended, job_thread, place
 from holdfast.engine.job_loop import DurableFuture, JobLoop, JobTask
 from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, in_words
-from holdfast.errors import JobStuck, NonDeterminism, NotAwaited
+from holdfast.errors import InvalidArguments, JobStuck, NonDeterminism, NotAwaited
 
 __all__ = ["CodeHost", "JobCode", "Pending"]
 
@@ -231,12 +232,20 @@ class JobCode:
         self._host = _NOBODY
         self.loop.forget()
 
-    def in_main(self) -> bool:
-        """Whether the caller is the job's own function, and not a task or a thread that it has started."""
+    def check_main(self, name: str) -> None:
+        """See that the caller is the job's own function.
+
+        Raises:
+            InvalidArguments: it is a task or a thread that the function has started.
+        """
         thread = job_thread.get()
         if thread is not None:
-            return not thread.number
-        return self.main is not None and asyncio.current_task() is self.main
+            in_main = not thread.number
+        else:
+            in_main = _get_running_loop() is not None and asyncio.current_task() is self.main
+        if not in_main:
+            reason = "call it in the job's own function, not in a task or a thread that the function has started"
+            raise InvalidArguments(name, reason)
 
     # What the code asks for
 

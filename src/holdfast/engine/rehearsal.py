@@ -74,6 +74,7 @@ class Rehearsal:
         self._refused: list[str] = []
         self._threads = ThreadPoolExecutor(4, "holdfast-rehearsal")
         self._over = False
+        self._continuing = False
 
     async def run(self) -> Rehearsed:
         """Run the code until it ends or stands still; judge."""
@@ -149,6 +150,8 @@ class Rehearsal:
         """Say how the code's end differs from that of the history, if both have one."""
         last = next((event for event in reversed(self._events) if event.type in _ENDS), None)
         error = code.exception() if code is not None and not code.cancelled() else None
+        if code is not None and error is None and self._continuing:
+            error = Continued.caught()
         if isinstance(error, Suspended):
             code = error = None
         if isinstance(error, HoldfastError) and not self.code.asked:
@@ -218,7 +221,9 @@ class Rehearsal:
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         """End the code."""
+        self.code.check_main("continue_as")
         self._function.signature.encode(args, kwargs)
+        self._continuing = True
         raise Continued
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -366,16 +366,16 @@ class Batch(Limited, SignalTable):
         if decision.past is not None:
             self.keep_run(job.id, job.run - 1, decision.past)
         if decision.successor is not None:
-            self._continue(decision.successor)
+            self._continue(decision.successor, decision)
         self._next += decision.follow
         if decision.orphans is not None:
             self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
         return decision.answer
 
-    def _continue(self, successor: c.Submit) -> None:
+    def _continue(self, successor: c.Submit, ended: decide.Decision) -> None:
         """Create the job that goes on in place of another, and have the first of the chain name it."""
         self._stored[successor.job] = None  # its name was made for it: there is nothing to read
-        self._take(decide.submit(successor, self.now, None))
+        self._take(decide.succeed(successor, ended, self.now))
         if successor.parent is not None:
             self._born.setdefault(successor.parent, []).append(successor.job)
         first = self.job(successor.first) if successor.first is not None else None

@@ -42,6 +42,7 @@ __all__ = [
     "renew",
     "stays",
     "submit",
+    "succeed",
 ]
 
 RESERVED = "holdfast:"  # begins the keys that are ours
@@ -325,8 +326,16 @@ def _hand_over(decision: Decision, successor: c.Successor, job: Job, now: float,
     taken = {signal.id for signal in decision.used}
     moving = tuple(one for one in inbox.unused() if one.id not in taken and _is_for_the_chain(one.key))
     decision.used = (*decision.used, *moving)
-    sent = [c.SendSignal(successor.job, one.key, one.payload, one.id) for one in moving]
-    decision.follow = (*decision.follow, *sent, *([c.Pause(successor.job)] if job.pause else []))
+    decision.moving = tuple(msgspec.structs.replace(one, job=successor.job) for one in moving)
+    if job.pause:
+        decision.follow = (*decision.follow, c.Pause(successor.job))
+
+
+def succeed(successor: c.Submit, ended: Decision, now: float) -> Decision:
+    """Create the job that goes on in place of one that has ended, with the signals that move to it."""
+    made = submit(successor, now, None)
+    made.kept = ended.moving
+    return made
 
 
 def _is_for_the_chain(key: str) -> bool:

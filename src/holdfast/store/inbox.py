@@ -85,6 +85,10 @@ class SignalTable(ABC):
         """Read one signal that exists."""
 
     @abstractmethod
+    def read_unused(self, job: str) -> list[Signal]:
+        """Read a job's unused signals, oldest first."""
+
+    @abstractmethod
     def knows(self, job: str, signal: str) -> bool:
         """Whether a signal's id is in a job's inbox, used or not."""
 
@@ -127,10 +131,10 @@ class StoredInbox:
 
     def unused(self) -> Sequence[Signal]:
         """Return the unused signals, oldest first."""
-        names = list(self._loaded())
-        if names:
-            self._table.written()
-        return [self._table.read_signal(self._job, name) for name in names]
+        if not self._loaded():
+            return ()
+        self._table.written()
+        return self._table.read_unused(self._job)
 
     def kept(self, signal: Signal) -> None:
         """Take note of a signal that this batch keeps."""

@@ -205,15 +205,15 @@ class MemoryStore(MemoryLimits):
         if decision.past is not None:
             self.keep_run(decision.job.id, decision.job.run - 1, decision.past)
         if decision.successor is not None:
-            self._continue(decision.successor)
+            self._continue(decision.successor, decision)
         self._next += decision.follow
         if decision.orphans is not None:
             self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
         return decision.answer
 
-    def _continue(self, successor: c.Submit) -> None:
+    def _continue(self, successor: c.Submit, ended: decide.Decision) -> None:
         """Create the job that goes on in place of another, and have the first of the chain name it."""
-        self._write(decide.submit(successor, self._now, None))
+        self._write(decide.succeed(successor, ended, self._now))
         first = self._jobs.get(successor.first or "")
         if first is not None:
             self._jobs[first.id] = msgspec.structs.replace(first, newest=successor.job)

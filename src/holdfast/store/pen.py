@@ -44,6 +44,7 @@ class Decision:
     used: tuple[Signal, ...] = ()
     follow: tuple[c.SendSignal | c.Pause, ...] = ()
     successor: c.Submit | None = None  # creates the job that goes on in place of this one
+    moving: tuple[Signal, ...] = ()  # unused signals that go into its inbox
     orphans: str | None = None  # the job ended badly: cancel its children that have not ended, for this reason
     past: RunRecord | None = None  # a run that has ended, and is followed by another
     answer: Any = None

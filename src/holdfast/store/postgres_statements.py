@@ -62,6 +62,9 @@ class Statements:
             f" JOIN {schema}.signals s ON s.job = x.job AND s.id = x.id"
         )
         self.read_signal = f"SELECT job, id, key, payload::text, at FROM {schema}.signals WHERE job = %s AND id = %s"
+        self.read_unused = (
+            f"SELECT job, id, key, payload::text, at FROM {schema}.signals WHERE job = %s AND NOT used ORDER BY place"
+        )
         self.children = (
             f"SELECT parent, id FROM {schema}.jobs WHERE parent = ANY(%s) AND state IN ('queued', 'running', 'waiting')"
         )

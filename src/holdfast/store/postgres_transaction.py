@@ -209,6 +209,10 @@ class Transaction(PostgresLimits):
         (row,) = self._all(self._sql.read_signal, (job, signal))
         return signal_of(row)
 
+    def read_unused(self, job: str) -> list[Signal]:
+        """Read the unused signals."""
+        return [signal_of(row) for row in self._all(self._sql.read_unused, (job,))]
+
     def knows(self, job: str, signal: str) -> bool:
         """Whether a signal's id is known.
 

@@ -64,6 +64,7 @@ _INSERT_SIGNAL = (
     " (?1, ?2, ?3, ?4, ?5, (SELECT coalesce(max(place), 0) + 1 FROM signals WHERE job = ?1), 0)"
 )
 _UNUSED = "SELECT id, key FROM signals INDEXED BY signals_unused WHERE job = ? AND used = 0 ORDER BY place"
+_READ_UNUSED = _UNUSED.replace("SELECT id, key", "SELECT job, id, key, payload, at")
 _INSERT_EVIDENCE = (
     "INSERT INTO evidence (job, node, attempt, number, result, error, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT DO NOTHING RETURNING 1"
@@ -138,6 +139,10 @@ class Transaction(SqliteLimits):
         row = self._connection.execute(sql, (job, signal)).fetchone()
         assert row is not None, "it was found just now"
         return signal_of(row)
+
+    def read_unused(self, job: str) -> list[Signal]:
+        """Read the unused signals."""
+        return [signal_of(row) for row in self._connection.execute(_READ_UNUSED, (job,))]
 
     def knows(self, job: str, signal: str) -> bool:
         """Whether a signal's id is known."""

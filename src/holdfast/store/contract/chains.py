@@ -78,7 +78,8 @@ async def a_continued_job_ends_and_its_successor_has_what_it_had(lab: Lab) -> No
     assert (created.payload["args"], created.payload["budget"]) == ({"from": "a"}, {"usd": 5})
     assert (created.payload["continues"], created.payload["first"]) == ("a", "a")
     record = await lab.store.record("a", 1)
-    assert record is not None and (record.status, record.continued_as) == ("succeeded", "b")
+    assert record is not None
+    assert (record.status, record.continued_as) == ("succeeded", "b")
 
 
 @clause
@@ -117,7 +118,9 @@ async def unused_signals_move_along_and_later_ones_are_forwarded(lab: Lab) -> No
     for link in ("a", "b"):
         assert await lab.do(SendSignal(link, "k", link, f"to {link}")) == Kept("kept")
         assert await lab.do(SendSignal(link, "k", link, f"to {link}")) == Kept("repeat")
-    assert await lab.do(SendSignal("a", "holdfast:child:1", {}, "late")) == Kept("too_late"), "no call of c waits for it"
+    assert await lab.do(SendSignal("a", "holdfast:child:1", {}, "late")) == Kept("too_late"), (
+        "no call of c waits for it"
+    )
     (claimed,) = await lab.claim()
     await lab.append(claimed.job, ("job_waiting", {"correlation_key": "k", "wait_type": "signal"}))
     assert (await lab.job("c")).state is JobState.QUEUED, "a signal that came before the wait completes it"
