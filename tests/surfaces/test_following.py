@@ -175,3 +175,33 @@ def test_no_color_is_honoured(shell: Shell) -> None:
         screen = on_terminal(shell, *words, NO_COLOR="1")
         assert screen.end() == 0
         assert not re.search(r"\x1b\[\d*(;\d+)*3\dm", screen.output)
+
+
+def test_follow_and_show_go_on_with_the_runs_that_continue_one(shell: Shell) -> None:
+    own = written(
+        shell,
+        """
+        from holdfast import continue_as
+
+        @app.job
+        def count(n: int) -> str:
+            return continue_as(n + 1) if n < 2 else f"counted to {n}"
+        """,
+    )
+    run = shell.run("start", own, "count", "n=0")
+    following = begun(shell, "follow", run)
+    shell.run("worker", own, "--until-idle")
+    shown, _ = following.communicate(timeout=60)
+    assert following.returncode == 0
+    record = json.loads(shell.run("show", run, "--json"))
+    assert (record["continues"], record["status"], record["result"]) == (None, "succeeded", "counted to 2")
+    assert shown.startswith(f"run {run}\n")
+    assert f"continued as {record['continued_as']}" in shown
+    assert shown.splitlines()[-1] == '"counted to 2"'
+    last = json.loads(shell.run("show", record["current"]["run_id"], "--json"))
+    assert (last["continued_as"], last["result"]) == (None, "counted to 2")
+    assert "current" not in last
+    told = shell.run("show", run)
+    assert record["current"]["run_id"] in told
+    assert "continued_as" in told
+    assert record["continued_as"] in shell.run("explain", run)
