@@ -9,7 +9,7 @@ import logging
 import socket
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
@@ -316,7 +316,7 @@ def test_code_that_polls_is_served_and_other_jobs_go_on(app: App, beside: str) -
 def test_suspension_runs_finally_and_shows_no_cancellation_even_in_generators(app: App) -> None:
     seen: list[str] = []
 
-    async def numbers() -> AsyncIterator[int]:
+    async def numbers() -> AsyncGenerator[int, None]:
         try:
             yield 1
             yield 2
@@ -480,7 +480,7 @@ def test_a_bare_future_next_to_a_wait_keeps_the_job_in_memory(app: App, around: 
         return await (asyncio.shield(future) if around == "shield" else future)
 
     @app.job
-    async def work() -> list[str]:
+    async def work() -> Any:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[str] = asyncio.Future()
         threading.Timer(0.05, lambda: loop.call_soon_threadsafe(future.set_result, "from a thread")).start()
