@@ -173,7 +173,7 @@ class Worker:
         self._wake.set()
 
     async def _work(self, *, until_idle: bool) -> None:
-        pause = 0.05
+        pause, is_sure = 0.05, False
         while not self._stopping:
             if self._dead is not None:
                 raise self._dead
@@ -188,7 +188,12 @@ class Worker:
                     self.gate.due(self._sweep_at - now if self._sweep_at is not None else None)
                 if not more:
                     if until_idle and self._idle(now):
-                        return
+                        if is_sure:
+                            return
+                        is_sure = True
+                        self._heard(WORK)  # notice of what an attempt wrote at its end may be on its way: claim once more
+                        continue
+                    is_sure = False
                     await self._sleep(now)
                 pause = 0.05
             except StoreReplaced:
