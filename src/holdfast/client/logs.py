@@ -19,7 +19,7 @@ from holdfast.authoring.redaction import unseen
 
 __all__ = ["SecretFilter", "guard", "guard_process"]
 
-_OURS = ("holdfast", "holdfast.http", "holdfast.ready", "holdfast.settings", "asyncio")
+_OURS = ("holdfast", *(f"holdfast.{name}" for name in ("http", "job", "ready", "settings", "worker")), "asyncio")
 _formatter = logging.Formatter()
 
 
