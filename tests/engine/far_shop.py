@@ -72,4 +72,4 @@ async def work() -> None:
 
 @app.job
 async def hang() -> None:
-    await asyncio.Event().wait()
+    await asyncio.get_running_loop().create_future()

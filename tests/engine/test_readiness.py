@@ -178,9 +178,13 @@ def test_a_worker_goes_through_its_states_as_it_works() -> None:
             await sleep(0.001)
             await wait_for("go")
 
+        @app.step
+        async def until_go() -> None:
+            await go.wait()
+
         @app.job
         async def busy() -> None:
-            await go.wait()
+            await until_go()
 
         go = asyncio.Event()
         worker = Worker(
@@ -262,10 +266,14 @@ def test_a_changed_settings_file_takes_effect_without_a_restart(tmp_path: Path) 
         go = asyncio.Event()
         app = App("shop", config=quick("memory:", settings_file=str(path)))
 
+        @app.step
+        async def until_go() -> None:
+            await go.wait()
+
         @app.job
         async def work(number: int) -> None:
             running.append(number)
-            await go.wait()
+            await until_go()
 
         worker = Worker(app.store(), app.entries, app.config, children=app.submission, on_violation=raise_violation)
         working = asyncio.create_task(worker.run())

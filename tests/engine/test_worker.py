@@ -8,18 +8,16 @@ import gc
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from holdfast import App, attempt, now
-from holdfast.authoring.context import Suspended, conductor
-from holdfast.engine.job_code import JobCode
-from holdfast.engine.replay import Replay
+from holdfast.authoring.context import conductor
 from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines import JobState
@@ -208,7 +206,7 @@ def test_a_job_whose_program_ends_under_it_has_not_failed(app: App) -> None:
     @app.job
     async def work() -> None:
         begun.set()
-        await asyncio.Event().wait()
+        await asyncio.get_running_loop().create_future()
 
     async def story() -> str:
         handle = await app.astart(work)
@@ -346,18 +344,36 @@ def test_a_store_that_is_away_again_and_again_is_no_crash_of_the_job(url: str, m
     app.close()
 
 
-def test_a_thread_that_outlives_its_worker_is_told_that_it_is_over() -> None:
-    async def begun() -> JobCode:
-        host: Any = None  # it is not told of anything: nothing runs
-        return JobCode(host, "job", Replay([]), asyncio.get_running_loop(), ThreadPoolExecutor(1))
+def test_a_thread_that_outlives_its_worker_is_told_that_it_is_over(app: App) -> None:
+    """Its worker is gone, and so is the loop: its next call raises, and no coroutine is left to be complained about."""
+    begun, free, left = threading.Event(), threading.Event(), threading.Event()
+    raised: list[BaseException] = []
 
-    async def asked() -> None:
-        raise AssertionError("never asked")
+    @app.step
+    def act() -> None: ...
 
-    code = asyncio.run(begun())
-    call = asked()
-    with pytest.raises(Suspended):
-        code.from_thread(call)
-    assert cast(Any, call).cr_frame is None, "closed, and not left to be complained about"
-    with pytest.raises(Suspended):
-        code.on_host(len, "never asked")
+    @app.job
+    def work() -> None:
+        begun.set()
+        free.wait()
+        try:
+            act()
+        except BaseException as error:
+            raised.append(error)
+            raise
+        finally:
+            left.set()
+
+    async def story() -> None:
+        await app.astart(work)
+        worker = app.worker()
+        working = asyncio.create_task(worker.arun())
+        await asyncio.to_thread(begun.wait)
+        worker.stop()
+        await working
+
+    play(story())
+    free.set()
+    assert left.wait(60)
+    assert not isinstance(raised[0], Exception), "which the code would take for a failure of the call"
+    gc.collect()
