@@ -191,7 +191,7 @@ class Worker:
                         if is_sure:
                             return
                         is_sure = True
-                        self._heard(WORK)  # notice of what an attempt wrote at its end may be on its way: claim once more
+                        self._heard(WORK)  # notice of what an attempt wrote last may be on its way: claim once more
                         continue
                     is_sure = False
                     await self._sleep(now)
