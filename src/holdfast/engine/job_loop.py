@@ -929,6 +929,8 @@ class JobLoop(asyncio.AbstractEventLoop):
 
 
 _unclosed: deque[Any] = deque(maxlen=1000)
+
+
 def _nothing() -> None:
     """Wake nothing."""
 
