@@ -7,7 +7,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -163,7 +163,7 @@ async def _with_fault(store: Any, at: int, mode: str) -> bool:
     run = (await client.astart(_declared(client), 0)).id
     faulty = FaultyStore(store, at, mode)
     faulted = App("shop", config=quick("memory:"))
-    faulted._opened = faulty  # type: ignore[assignment]  # - it passes everything on
+    faulted._opened = faulty
     _declared(faulted)
     worker = faulted.worker(name="faulted")
     working = asyncio.create_task(worker.arun(until_idle=True))
@@ -255,7 +255,7 @@ def test_outside_the_code_of_a_job_it_is_refused(app: App) -> None:
             return "never"
         for call in (step, plain_step):
             try:
-                await call()
+                await cast(Any, call())
             except Exception as error:  # noqa: BLE001 - what it says is asserted
                 refused.append(str(error))
         try:
@@ -281,7 +281,7 @@ def test_an_await_before_it_changes_nothing(app: App) -> None:
     async def work(n: int) -> int:
         if n == 1:
             return n
-        return await continue_as(n + 1)
+        return int(await continue_as(n + 1))
 
     async def story() -> None:
         handle = await app.astart(work, 0)

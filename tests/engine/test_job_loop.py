@@ -1057,8 +1057,8 @@ def test_nothing_of_a_closed_loop_is_kept_by_the_host(peer: Peer) -> None:
             bench.threads.shutdown()
             return [weakref.ref(held), weakref.ref(bench.loop), weakref.ref(task)]
 
-        left = [reference for _ in range(5) for reference in await once()]
-        for _ in range(5):  # the aborted connections are told
+        left = [reference for _round in range(5) for reference in await once()]
+        for _round in range(5):  # the aborted connections are told
             await asyncio.sleep(0.001)
         gc.collect()
         assert [reference() for reference in left] == [None] * 15

@@ -282,6 +282,7 @@ class Odd:
         self.parent: str | None = None
         self.gathered: list[tuple[str, Frozen]] = []
         self.uses: list[str] = []
+        self.successor: Any = None
 
     def written(self, count: int, error: Exception | None) -> None:
         raise ValueError(count, error)

@@ -162,10 +162,12 @@ class Rehearsal:
             return []
         if code is None:
             return [f"it had ended, and now asks for {', '.join(node for _, node in self._beyond) or 'something else'}"]
-        if Continued.is_all_of(error) and last.payload.get("continued_as") is not None:
-            return []
         if last.payload.get("continued_as") is not None:
-            return ["it continued as another run, and now does not"]
+            return [] if Continued.is_all_of(error) else ["it continued as another run, and now does not"]
+        return self._other_way(last, code, error)
+
+    def _other_way(self, last: Event, code: asyncio.Task[Any], error: BaseException | None) -> list[str]:
+        """Compare results, or kinds of errors."""
         was = "returned" if last.type == JobEvent.COMPLETED else f"raised {last.payload.get('code')}"
         now = "returns" if error is None else f"raises {type(error).__name__}: {error}"
         if was.partition(" ")[2] != (type(error).__name__ if error is not None else ""):
