@@ -88,11 +88,13 @@ class Conductor(Protocol):
     job: str
     attempt: int
 
-    async def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Call a step or a tool, or give its recorded result."""
         ...
 
-    async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def child(
+        self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
         """Start another job as a child, or find the one that was started, and wait for its result."""
         ...
 
@@ -112,11 +114,11 @@ class Conductor(Protocol):
         """Await something of the worker's loop, from the code's own."""
         ...
 
-    async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts, which a timeout of the loop is not
+    def wait(self, key: str, timeout: float | None, wait_type: str) -> Coroutine[Any, Any, Any]:
         """Wait for a signal."""
         ...
 
-    async def sleep(self, duration: float) -> None:
+    def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
         """Wait for a time."""
         ...
 

@@ -677,37 +677,37 @@ class JobLoop(asyncio.AbstractEventLoop):
         """Do so on the worker's loop."""
         return await self.outside(self.host.sendfile(*args, **kwargs))
 
-    async def sock_recv(self, *args: Any) -> Any:
+    async def sock_recv(self, sock: Any, nbytes: int) -> Any:
         """Do so on the worker's loop."""
-        return await self.outside(self.host.sock_recv(*args))
+        return await self.outside(self.host.sock_recv(sock, nbytes))
 
-    async def sock_recv_into(self, *args: Any) -> Any:
+    async def sock_recv_into(self, sock: Any, buf: Any) -> Any:
         """Do so on the worker's loop."""
-        return await self.outside(self.host.sock_recv_into(*args))
+        return await self.outside(self.host.sock_recv_into(sock, buf))
 
-    async def sock_recvfrom(self, *args: Any) -> Any:
+    async def sock_recvfrom(self, sock: Any, bufsize: int) -> Any:
         """Do so on the worker's loop."""
-        return await self.outside(self.host.sock_recvfrom(*args))
+        return await self.outside(self.host.sock_recvfrom(sock, bufsize))
 
-    async def sock_recvfrom_into(self, *args: Any) -> Any:
+    async def sock_recvfrom_into(self, sock: Any, buf: Any, nbytes: int = 0) -> Any:
         """Do so on the worker's loop."""
-        return await self.outside(self.host.sock_recvfrom_into(*args))
+        return await self.outside(self.host.sock_recvfrom_into(sock, buf, nbytes))
 
-    async def sock_sendall(self, *args: Any) -> Any:
+    async def sock_sendall(self, sock: Any, data: Any) -> Any:
         """Do so on the worker's loop."""
-        return await self.outside(self.host.sock_sendall(*args))
+        return await self.outside(self.host.sock_sendall(sock, data))
 
-    async def sock_sendto(self, *args: Any) -> Any:
+    async def sock_sendto(self, sock: Any, data: Any, address: Any) -> Any:
         """Do so on the worker's loop."""
-        return await self.outside(self.host.sock_sendto(*args))
+        return await self.outside(self.host.sock_sendto(sock, data, address))
 
-    async def sock_connect(self, *args: Any) -> Any:
+    async def sock_connect(self, sock: Any, address: Any) -> Any:
         """Do so on the worker's loop."""
-        return await self.outside(self.host.sock_connect(*args))
+        return await self.outside(self.host.sock_connect(sock, address))
 
-    async def sock_accept(self, *args: Any) -> Any:
+    async def sock_accept(self, sock: Any) -> Any:
         """Do so on the worker's loop."""
-        return await self.outside(self.host.sock_accept(*args))
+        return await self.outside(self.host.sock_accept(sock))
 
     async def sock_sendfile(self, *args: Any, **kwargs: Any) -> Any:
         """Do so on the worker's loop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -47,7 +48,7 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
     @property
     def by_key(self) -> Mapping[str | None, Place]:
         """The places by their keys; of equal keys the first. A wait for many children is asked once for each."""
-        kept = self.__dict__
+        kept: dict[str, Any] = vars(self)  # pyright: ignore[reportAssignmentType] - of an instance
         if "by_key" not in kept:
             kept["by_key"] = {place.correlation_key: place for place in reversed(self.places())}
         found: Mapping[str | None, Place] = kept["by_key"]
@@ -56,7 +57,7 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
     @property
     def child_keys(self) -> frozenset[str]:
         """The keys of the places that wait for children."""
-        kept = self.__dict__
+        kept: dict[str, Any] = vars(self)  # pyright: ignore[reportAssignmentType] - of an instance
         if "child_keys" not in kept:
             kept["child_keys"] = frozenset(key for key in self.by_key if key is not None and key.startswith(CHILD_KEY))
         found: frozenset[str] = kept["child_keys"]
