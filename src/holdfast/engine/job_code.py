@@ -145,7 +145,11 @@ class JobCode:
 
     def begin(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> None:
         """Start the job's function; it runs with the next turn."""
-        self.main = self.loop.create_task(coroutine, name="job", context=context)
+        self.loop.turning = True  # or the loop would ask for a turn: it may have to wait for the effect store
+        try:
+            self.main = self.loop.create_task(coroutine, name="job", context=context)
+        finally:
+            self.loop.turning = False
 
     def turn(self) -> None:
         """Run the code until it rests and there is nothing to hand to it."""
