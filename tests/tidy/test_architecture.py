@@ -48,9 +48,11 @@ LONG = {
     "engine/worker.py": "the life of one worker",
     "errors/__init__.py": "the tree of errors",
     "store/batch.py": "what every command does in a transaction, for all SQL backends",
+    "store/commands.py": "the verbs of the engine, one small value each",
     "store/decide.py": "what every command means, as one pure function each",
     "store/postgres.py": "one implementation of the store's protocol",
     "store/postgres_transaction.py": "one implementation of a transaction's protocol",
+    "store/sqlite.py": "one implementation of the store's protocol",
 }
 
 # All that pure code may use besides Holdfast itself: nothing here reaches the world outside a function's arguments.
