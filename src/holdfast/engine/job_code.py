@@ -514,7 +514,7 @@ class JobCode:
                 arrival.dropped()
             return False
         events = arrival.events
-        if self.loop.made or self.loop.works:
+        if events and (self.loop.made or self.loop.works):
             kind, said = events[0]
             events = [(kind, {**said, "asked": self.asked}), *events[1:]]
         ends_with_its_job = isinstance(arrival.outcome, CutOff) and not self._host.goes_on()

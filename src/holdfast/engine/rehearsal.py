@@ -233,7 +233,8 @@ class Rehearsal:
         return await self.code.loop.outside(work)
 
     async def _outcome(self, node: str, name: str, arguments: Any = None) -> Outcome:
-        outcome = await self.code.outcome(node, name, self._stand_still, arguments)
+        cut: Any = None if arguments is None else list  # a call ends in its turn when it is cut off, a wait at once
+        outcome = await self.code.outcome(node, name, self._stand_still, arguments, cut)
         self._answered += 1
         return outcome
 
