@@ -25,7 +25,7 @@ from support.postgres import fresh_url
 from support.web import Served, served
 
 CODE = """
-from holdfast import App, external_key, wait_for
+from holdfast import App, continue_as, external_key, wait_for
 app = App("shop")
 
 @app.tool
@@ -44,6 +44,12 @@ async def ask(question: str = "?") -> str:
 @app.job
 async def fail() -> None:
     raise ValueError("no")
+
+@app.job
+async def count(n: int = 0) -> int:
+    if n == 2:
+        return n + await wait_for("more")
+    return continue_as(n + 1)
 """
 
 
@@ -151,6 +157,24 @@ def refusals(client: Any, run: str) -> list[Callable[[], Any]]:
     ]
 
 
+def test_a_run_that_was_continued_is_steered_and_waited_for_by_its_first_id(app: App, remote: RemoteClient) -> None:
+    run = remote.start("shop.count")
+    work(app)
+    assert remote.get(run.id) == app.get(run.id)
+    assert run.record().continued_as is not None
+    current = remote.current(run.id)
+    assert current == app.current(run.id)
+    assert current != run.id
+    assert remote.get(current).stage == "parked"
+    assert remote.outcome(run.id) is None
+    with pytest.raises(TimeoutError):
+        run.result(timeout=0.1)
+    assert run.signal("more", 40) == "delivered"
+    work(app)
+    assert run.result(timeout=60) == remote.outcome(run.id) == 42
+    assert remote.current(current) == current
+
+
 def test_a_refusal_is_the_same_error_with_the_same_words_and_parts_as_on_the_app(
     app: App, remote: RemoteClient
 ) -> None:
@@ -167,7 +191,7 @@ def test_a_refusal_is_the_same_error_with_the_same_words_and_parts_as_on_the_app
 
 
 def test_an_unknown_name_says_what_there_is(remote: RemoteClient) -> None:
-    with pytest.raises(errors.UnknownEntry, match=r"no job 'gret'; there are: shop\.ask, shop\.fail, shop\.greet"):
+    with pytest.raises(errors.UnknownEntry, match=r"no job 'gret'; there are: shop\.ask, shop\.count, shop\.fail, shop\.greet"):
         remote.start("gret")
     with pytest.raises(errors.UnknownEntry, match=r"no job 'shop\.gret'; there are: shop\.ask") as told:
         remote.start("shop.gret")

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
-from holdfast.store import decide
+from holdfast.store import decide, succession
 from holdfast.store.changes import WORK
 from holdfast.store.inbox import SignalTable, StoredInbox
 from holdfast.store.limited import Limited
@@ -173,12 +173,12 @@ class Batch(Limited, SignalTable):
 
     def _forwarded(self, command: Any, job: Job) -> tuple[Any, Job]:
         """Give what is asked of a job that was continued to the one that goes on for it."""
-        going_on = decide.current(job, self.job)
+        going_on = succession.current(job, self.job)
         if isinstance(command, c.SendSignal):
-            if decide.stays(command, self.inbox(job.id)):
+            if succession.stays(command, self.inbox(job.id)):
                 return command, job
             if going_on.state not in TERMINAL_JOB_STATES:
-                self._take(decide.noted(command, job, self.now))
+                self._take(succession.noted(command, job, self.now))
         return msgspec.structs.replace(command, job=going_on.id), going_on
 
     def _append(self, command: c.Append) -> Any:

@@ -6,7 +6,7 @@ nothing itself. So every backend means the same by every verb, and the meaning c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from holdfast.store.inbox import Inbox
 from holdfast.store.past import with_past
 from holdfast.store.pen import GROWING, Decision, Pen
 from holdfast.store.rows import Job, Lease, Signal
+from holdfast.store.succession import BUDGET_KEY, hand_over
 
 __all__ = [
     "BUDGET_KEY",
@@ -31,23 +32,18 @@ __all__ = [
     "append",
     "buried",
     "claim",
-    "current",
     "decide",
     "expire",
     "fence",
     "fence_parent",
     "moved",
-    "noted",
     "reclaim",
     "renew",
-    "stays",
     "submit",
     "succeed",
 ]
 
-RESERVED = "holdfast:"  # begins the keys that are ours
 PAUSE_KEY = "holdfast:pause"  # correlation key of the wait that a pause is
-BUDGET_KEY = "holdfast:budget"  # of that of a run that has spent more than it may
 DOUBT = "holdfast:doubt:"  # and, with the node behind it, of the wait for an operator's answer
 
 ID_LENGTH = 36  # of the names that `holdfast.ids` makes
@@ -120,6 +116,13 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
     )
     submitted = c.Submitted(command.job, existing=False, at=now)
     return with_past(command, Decision(job, [event], [frozen.text], answer=submitted, change=EVENTS | WORK), now)
+
+
+def succeed(successor: c.Submit, ended: Decision, now: float) -> Decision:
+    """Create the job that goes on in place of one that has ended, with the signals that move to it."""
+    made = submit(successor, now, None)
+    made.kept = ended.moving
+    return made
 
 
 def claim(job: Job, command: c.Claim, now: float) -> Decision:
@@ -269,7 +272,7 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
         _look_into_the_inbox(pen, inbox, frozenset(command.uses))
     decision = pen.end()
     if command.successor is not None and decision.job.state is JobState.COMPLETED:
-        _hand_over(decision, command.successor, job, now, inbox)
+        hand_over(decision, command.successor, job, now, inbox)
     if before is not None:
         decision.events[:0], decision.payloads[:0] = before.events, before.payloads
     decision.answer = c.Appended(decision.job.version, decision.job.state)
@@ -295,80 +298,6 @@ def _grow(events: Sequence[tuple[str, Any]], attempt: int, job: Job, now: float)
     decision.job = msgspec.structs.replace(job, version=seq, head=head, updated_at=now)
     decision.answer = c.Appended(seq, job.state)
     return decision
-
-
-def _hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, inbox: Inbox) -> None:
-    """Have another job go on in place of one that has ended by `continue_as`; `job` is its row before the end.
-
-    What waits in the inbox moves along, but for results of children, which only the calls of the old job wait for. So
-    does a requested pause.
-    """
-    lasting = job.deadline - job.created_at if job.deadline is not None else None
-    decision.successor = c.Submit(
-        job=successor.job,
-        plugin=job.plugin,
-        entry=job.entry,
-        args=successor.args,
-        queue=job.queue,
-        priority=job.priority,
-        deadline=now + lasting if lasting is not None else None,
-        max_attempts=job.max_attempts,
-        fingerprint=successor.fingerprint,
-        parent=job.parent,
-        parent_key=job.parent_key,
-        trace_id=job.trace_id,
-        attributes=job.attributes,
-        budget=successor.budget,
-        group=job.group,
-        continues=job.id,
-        first=successor.first,
-    )
-    taken = {signal.id for signal in decision.used}
-    moving = tuple(one for one in inbox.unused() if one.id not in taken and _is_for_the_chain(one.key))
-    decision.used = (*decision.used, *moving)
-    decision.moving = tuple(msgspec.structs.replace(one, job=successor.job) for one in moving)
-    if job.pause:
-        decision.follow = (*decision.follow, c.Pause(successor.job))
-
-
-def succeed(successor: c.Submit, ended: Decision, now: float) -> Decision:
-    """Create the job that goes on in place of one that has ended, with the signals that move to it."""
-    made = submit(successor, now, None)
-    made.kept = ended.moving
-    return made
-
-
-def _is_for_the_chain(key: str) -> bool:
-    """Whether a signal with this key is of use to the job that goes on: not if a call of the old one waits for it."""
-    return key == BUDGET_KEY or not key.startswith(RESERVED)
-
-
-def current(job: Job, row_of: Callable[[str], Job | None]) -> Job:
-    """Find the job that goes on for one that was continued: the newest of its chain, or as near as is still there.
-
-    Args:
-        job: any job.
-        row_of: reads a row; None if it is gone.
-    """
-    if job.course.continued_as is None:
-        return job
-    first = row_of(job.first) if job.first is not None else job
-    newest = row_of(first.newest) if first is not None and first.newest is not None else None
-    at = newest if newest is not None else job
-    while at.course.continued_as is not None and (following := row_of(at.course.continued_as)) is not None:
-        at = following
-    return at
-
-
-def stays(command: c.SendSignal, inbox: Inbox) -> bool:
-    """Whether a signal to a job that was continued is not for the job that goes on: a repeat, or the end of a child."""
-    return inbox.knows(command.id) or not _is_for_the_chain(command.key)
-
-
-def noted(command: c.SendSignal, job: Job, now: float) -> Decision:
-    """Take note of a signal that is forwarded to the job that goes on, to know a repeat here."""
-    seen = Signal(job.id, command.id, command.key, None, now)
-    return Decision(job, kept=(seen,), used=(seen,))
 
 
 def _as_asked(

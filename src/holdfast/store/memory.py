@@ -16,7 +16,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
-from holdfast.store import decide
+from holdfast.store import decide, succession
 from holdfast.store.changes import WORK
 from holdfast.store.limited import Places
 from holdfast.store.memory_limits import MemoryLimits
@@ -177,12 +177,12 @@ class MemoryStore(MemoryLimits):
 
     def _forwarded(self, command: Any, job: Job) -> tuple[Any, Job]:
         """Give what is asked of a job that was continued to the one that goes on for it."""
-        going_on = decide.current(job, self._jobs.get)
+        going_on = succession.current(job, self._jobs.get)
         if isinstance(command, c.SendSignal):
-            if decide.stays(command, self._inbox(job.id)):
+            if succession.stays(command, self._inbox(job.id)):
                 return command, job
             if going_on.state not in TERMINAL_JOB_STATES:
-                self._write(decide.noted(command, job, self._now))
+                self._write(succession.noted(command, job, self._now))
         return msgspec.structs.replace(command, job=going_on.id), going_on
 
     def _submit(self, command: c.Submit) -> Any:
