@@ -154,7 +154,8 @@ class Rehearsal:
             error = Continued.caught()
         if isinstance(error, Suspended):
             code = error = None
-        if isinstance(error, HoldfastError) and not self.code.asked:
+        as_before = last is not None and last.payload.get("code") == type(error).__name__
+        if isinstance(error, HoldfastError) and not self.code.asked and not as_before:
             return [f"its arguments do not fit: {error}"]
         if last is None or last is not self._events[-1] or last.payload.get("reason") not in {None, "error"}:
             return []  # it has not ended, or not by its code
