@@ -149,9 +149,7 @@ class Rehearsal:
     def _other_end(self, code: asyncio.Task[Any] | None) -> list[str]:
         """Say how the code's end differs from that of the history, if both have one."""
         last = next((event for event in reversed(self._events) if event.type in _ENDS), None)
-        error = code.exception() if code is not None and not code.cancelled() else None
-        if code is not None and error is None and self._continuing:
-            error = Continued.caught()
+        error = self._error_of(code)
         if isinstance(error, Suspended):
             code = error = None
         as_before = last is not None and last.payload.get("code") == type(error).__name__
@@ -176,6 +174,13 @@ class Rehearsal:
         if error is None:
             return self._other_result(last.payload.get("result"), code.result())
         return []
+
+    def _error_of(self, code: asyncio.Task[Any] | None) -> BaseException | None:
+        """Give what the code raised; also if it caught what `continue_as` raised, and returned."""
+        if code is None or code.cancelled():
+            return None
+        error = code.exception()
+        return Continued.caught() if error is None and self._continuing else error
 
     def _other_result(self, was: Any, value: Any) -> list[str]:
         try:
