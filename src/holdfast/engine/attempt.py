@@ -575,6 +575,10 @@ class Attempt(Ledger, Producer, Spending, Values):
         if self._finished and (self.lost or self.durable_events == self.recorded_events):
             self._settle()
 
+    def may_record(self) -> bool:
+        """Whether the code's values are still recorded: also while it cleans up after a cancel, or has left tasks."""
+        return not (self._over or self.shut or self._intent is not None)
+
     def goes_on(self) -> bool:
         """Whether nothing has ended this attempt yet."""
         return not (self._over or self._why is not None or self._intent is not None or self.code.main_done)

@@ -34,9 +34,9 @@ class Values:
         return attempt.code.on_host(self._value, node, make[kind])
 
     def _value(self, node: str, make: Callable[[], Any]) -> Any:
-        """Code that is being unwound gets a value, too, but it is not recorded: the next attempt is not there yet."""
+        """Code that is being closed gets a value, too, but it is not recorded: the attempt writes no more."""
         attempt = cast("Attempt", self)
-        return attempt.recorded(node, make) if attempt.goes_on() else make()
+        return attempt.recorded(node, make) if attempt.may_record() else make()
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
         """Give a value that was recorded, or make it and record it."""
