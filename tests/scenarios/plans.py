@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import App
-from scenarios.parts import acting, echoing, failing, held
+from scenarios.parts import acting, echoing, failing
 from support.scenarios import Fails, Gives, Outside, Signal, scenario
 
 
@@ -43,19 +43,18 @@ def waits_of_a_plan_in_the_order_of_their_signals(app: App, outside: Outside) ->
     moves=[Signal("go")],
 )
 def steps_of_a_plan_in_the_order_of_their_ends(app: App, outside: Outside) -> Any:
-    hold = held(app, outside)
+    act = acting(app, outside)
 
-    @app.tool(reconcile=outside.reconcile)
-    async def act(what: str) -> str:
-        said = outside.act("act", what)
-        outside.mark(what)
-        return said
+    @app.step
+    async def hold(until: str | None) -> str:
+        if until is not None:
+            await outside.acted("act", until)
+        return "held"
 
     plan = app.plan("work")
-    outside.mark("start")
     go = plan.wait("go")
-    early = plan.call(hold, mark="start", id="early")
-    late = plan.call(hold, mark="second", id="late")
+    early = plan.call(hold, until=None, id="early")
+    late = plan.call(hold, until="second", id="late")
     plan.call(act, what="second", id="second", after=early)
     plan.call(act, what="first", id="first", after=late)
     plan.returns({"second": "act(second)", "first": "act(first)"})

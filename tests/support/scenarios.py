@@ -319,6 +319,11 @@ class Outside:
         while not self.marked(name) and self.alive:  # noqa: ASYNC110 - a mark may come from any thread or loop
             await asyncio.sleep(0.001)
 
+    async def acted(self, *act: Any) -> None:
+        """Wait, in a step or tool, until this act was made, by this process or one before it."""
+        while act not in self._world.acts and self.alive:  # noqa: ASYNC110 - it may have been another process
+            await asyncio.sleep(0.001)
+
     def _key(self) -> str | None:
         try:
             return external_key()

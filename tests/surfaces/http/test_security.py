@@ -431,7 +431,9 @@ def test_nothing_that_serves_or_works_asks_anybody_outside() -> None:
             assert not {"holdfast.client.wire", "holdfast.client.remote"} & names, path
             assert "socket" not in roots or path.match("surfaces/http/listening.py"), path
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in OUTWARDS:
-                assert ast.unparse(node.func) == "psycopg.connect", path
+                # A job's own code may connect: its loop passes that on to the worker's.
+                passed_on = path.match("engine/job_loop.py") and ast.unparse(node.func).startswith("self.host.")
+                assert passed_on or ast.unparse(node.func) == "psycopg.connect", path
 
 
 CALLED = """
