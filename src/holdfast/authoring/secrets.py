@@ -168,6 +168,10 @@ class _Box:
         return vault.boxed(_plain(self.opened())).box  # of another app, with a key of its own
 
 
+class CodecFailed(Exception):
+    """The codec could not encrypt: a fault of this process, and not of the value. Its cause is what the codec raised."""
+
+
 class Vault:
     """How the functions of one app keep secrets: its codec, and the variables that JSON from outside may name."""
 
@@ -188,7 +192,11 @@ class Vault:
         if self.codec is None:
             raise TypeError(NO_CODEC)
         written = msgspec.json.encode(plain)
-        box = base64.b64encode(self.codec.encrypt(written)).decode()
+        try:
+            encrypted = self.codec.encrypt(written)
+        except Exception as error:
+            raise CodecFailed from error
+        box = base64.b64encode(encrypted).decode()
         digest = hashlib.sha256(self.codec.digest(written)).hexdigest()[:32]
         return _Box({"box": box, "id": digest}, self, Any)
 

@@ -28,7 +28,7 @@ import msgspec
 
 from holdfast.authoring import plain_values
 from holdfast.authoring.plain_values import Recorder, canonical, limit
-from holdfast.authoring.secrets import FIELD, Secret, Vault, identity, is_kept, secret_hint, sent
+from holdfast.authoring.secrets import FIELD, CodecFailed, Secret, Vault, identity, is_kept, secret_hint, sent
 from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 
 __all__ = ["EXTENDS", "Signature", "fingerprint", "named", "outgoing", "own", "payload"]
@@ -260,6 +260,8 @@ class Signature:
     ) -> NoReturn:
         if isinstance(error, SecretUnavailable):
             raise error  # of this process, not of the value: another may have the key
+        if isinstance(error, CodecFailed) and error.__cause__ is not None:
+            raise error.__cause__
         raise refusal(self._name, f"{beside}{_said(error)}") from error
 
 
