@@ -169,7 +169,7 @@ class _Box:
 
 
 class CodecFailed(Exception):
-    """The codec could not encrypt: a fault of this process, and not of the value. Its cause is what the codec raised."""
+    """The codec could not encrypt: a fault of this process, not of the value. Its cause is what the codec raised."""
 
 
 class Vault:
