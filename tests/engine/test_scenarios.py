@@ -32,12 +32,12 @@ def part(cases: Cases, **one_of: int) -> Cases:
     ]
 
 
-@pytest.mark.parametrize(("name", "backend"), CASES)
+@pytest.mark.parametrize(("name", "backend"), part(CASES, postgres=2))
 def test_live(name: str, backend: str, tmp_path: Path) -> None:
     play_scenario(lambda: once(ALL[name], backend, tmp_path, live))
 
 
-@pytest.mark.parametrize(("name", "backend"), part(CASES, postgres=4))
+@pytest.mark.parametrize(("name", "backend"), part(CASES, sqlite=2, postgres=4))
 def test_replayed_after_every_wait(name: str, backend: str, tmp_path: Path) -> None:
     play_scenario(lambda: once(ALL[name], backend, tmp_path, replayed))
 

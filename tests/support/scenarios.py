@@ -462,12 +462,16 @@ class Story:
     async def rests(self) -> bool:
         """Whether no job of this story runs, can be claimed, or is due soon."""
         now = await self.store.now()
-        for row in await self.store.jobs(plugin=self.name, limit=1000):
+        rows = await self.store.jobs(plugin=self.name, limit=1000)
+        for row in rows:
             claimable = row.state in {JobState.QUEUED, JobState.RETRYING} and row.due_at - now <= IDLE_SECONDS
             if claimable or row.state is JobState.RUNNING:
                 return False
         due = await self.store.next_due(now)
-        return due is None or due - now > IDLE_SECONDS
+        if due is not None and due - now <= IDLE_SECONDS:
+            return False
+        again = await self.store.jobs(plugin=self.name, limit=1000)  # a job may have moved between the two reads
+        return [(row.id, row.version) for row in again] == [(row.id, row.version) for row in rows]
 
     async def judge(self, *, crashed: bool = False) -> None:
         """The run has ended as it must, every act happened once, and every history is legal."""
