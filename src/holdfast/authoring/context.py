@@ -6,6 +6,7 @@ Code inside a job finds its conductor through a context variable, which tasks an
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
@@ -22,13 +23,13 @@ __all__ = [
     "Place",
     "Submitter",
     "Suspended",
-    "code_count",
     "conductor",
     "current",
     "external",
     "job_thread",
     "on_worker_loop",
     "place",
+    "running_code",
 ]
 
 T = TypeVar("T")
@@ -161,14 +162,7 @@ external: ContextVar[tuple[str, int] | None] = ContextVar("holdfast_external", d
 job_thread: ContextVar[Any] = ContextVar("holdfast_job_thread", default=None)  # the thread of a job's code that this is
 
 
-class CodeCount:
-    """How many jobs have their code running in this process."""
-
-    def __init__(self) -> None:
-        self.jobs = 0
-
-
-code_count = CodeCount()
+running_code: weakref.WeakSet[Any] = weakref.WeakSet()  # attempts whose code runs in this process
 
 
 def on_worker_loop(method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.authoring.context import code_count, conductor, external
+from holdfast.authoring.context import conductor, external, running_code
 from holdfast.authoring.gating import amounts
 from holdfast.authoring.secrets import Vault
 from holdfast.authoring.signature import Signature, named, payload
@@ -230,7 +230,7 @@ def _see_that_it_is_recorded(name: str) -> None:
     if external.get() is not None:
         raise NotRecorded(name, "inside a step or another tool")
     foreign = threading.current_thread() is not threading.main_thread() and _get_running_loop() is None
-    if foreign and code_count.jobs:
+    if foreign and running_code:
         raise NotRecorded(name, "in a thread that Holdfast did not start, while jobs run in this process")
 
 

@@ -31,11 +31,11 @@ from holdfast.authoring.context import (
     Continued,
     Submitter,
     Suspended,
-    code_count,
     conductor,
     external,
     job_thread,
     place,
+    running_code,
 )
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.redaction import Revealed, revealed
@@ -144,7 +144,7 @@ class Attempt(Ledger, Producer, Spending, Values):
         context = self._context = contextvars.copy_context()
         context.run(self._set_up)
         self.code.begin(self._code(), context)
-        code_count.jobs += 1
+        running_code.add(self)
         if self._effects is not None:
             self._beginning = self.loop.create_task(self._begin())
         else:
@@ -256,7 +256,7 @@ class Attempt(Ledger, Producer, Spending, Values):
         if self._concluded:
             return
         self._concluded = True
-        code_count.jobs -= 1
+        running_code.discard(self)
         ending = self._judged()
         self._over = True
         for timer in (self._timer, self._grace):
