@@ -444,3 +444,13 @@ def test_names_and_numbers_out_of_range_are_not_vouched_for(job: str, kind: str,
     assert vouch(good) is good
     with pytest.raises(InvalidEvent):
         vouch(msgspec.structs.replace(good, job=job, type=kind, at=at, attempt=attempt))
+
+
+def test_an_empty_container_on_the_deepest_level_nests_no_deeper() -> None:
+    value: Any = {}
+    for _ in range(PAYLOAD_DEPTH_MAX):
+        value = {"in": value}
+    padded = {**value, "pad": "x" * 3 * PAYLOAD_DEPTH_MAX}
+    assert freeze_plain(padded).text.count(b"{") == PAYLOAD_DEPTH_MAX + 1
+    with pytest.raises(InvalidEvent, match="nests deeper"):
+        freeze_plain({"in": padded})

@@ -24,6 +24,7 @@ from holdfast.machines import (
     runs,
     seal,
 )
+from holdfast.machines.snapshot import CHILD_KEY
 from support.streams import sealed
 
 Letter = tuple[str, dict[str, Any]]
@@ -390,3 +391,14 @@ def test_a_bare_step_name_moves_nothing(name: str) -> None:
 
 def test_what_is_no_event_at_all_moves_nothing() -> None:
     assert derive(["job_created", 42, None, "job_running"]) is JobState.RUNNING
+
+
+def test_a_wait_finds_its_places_by_key_and_knows_those_of_children() -> None:
+    child = Place("job.one:a", f"{CHILD_KEY}job.one:a")
+    wait = OpenWait("wait:k", "k", "signal", also=(child, Place("wait:k#2", "k"), Place("bare", None)))
+    assert wait.place("k") == Place("wait:k", "k"), "of equal keys the first"
+    assert wait.place(child.correlation_key) == child
+    assert wait.place("other") is None
+    assert wait.by_key is wait.by_key, "made once: a wait for thousands of children is asked once for each"
+    assert wait.child_keys == {child.correlation_key}
+    assert wait.child_keys is wait.child_keys
