@@ -525,3 +525,46 @@ def test_code_that_awaits_in_its_finally_sees_nothing_of_its_suspension(app: App
 
     play(story())
     assert seen == ["GeneratorExit"]
+
+
+def test_a_tool_that_was_cut_off_is_asked_about_when_a_retry_no_longer_cuts_it_off(app: App) -> None:
+    """It may have acted: it is not called again without a word (E5)."""
+    acted: list[str] = []
+    failing = [True]
+    begun = asyncio.Event()
+
+    @app.tool
+    async def charge(card: str) -> str:
+        acted.append(card)
+        begun.set()
+        await asyncio.sleep(3600)
+        return "never"
+
+    @app.step
+    async def flaky() -> str:
+        await begun.wait()
+        if failing[0]:
+            raise Permanent("not now")
+        return "well"
+
+    @app.job
+    async def work() -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            both = [group.create_task(charge("4242")), group.create_task(flaky())]
+        return [one.result() for one in both]
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        assert (await handle.arecord()).status == "failed"
+        failing[0] = False
+        again = await app.aretry(handle.id, actor="an operator", reason="it is back")
+        await drain(app)
+        (question,) = [one for one in await app.aevents(handle.id) if one.payload.get("wait_type") == "human"]
+        await app.aresolve(again.run_id, question.payload["node"], done="a receipt")
+        await drain(app)
+        assert await app.aoutcome(again.run_id) == ["a receipt", "well"]
+        assert await app.averify() == {}
+
+    play(story())
+    assert acted == ["4242"]

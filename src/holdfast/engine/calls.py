@@ -373,6 +373,10 @@ class Calls:
         if answer is None or not self._fits(call, answer):
             answer = await self._ask_policy(call, node, plain)
         del attempt.replay.in_doubt[node]
+        if node in attempt.replay.undeclared:
+            attempt.replay.undeclared.discard(node)
+            if answer.get("answer") != "not_done":
+                self._declare(call, node, plain)  # its end needs a beginning: the last try was cut off
         match answer.get("answer"):
             case "done":
                 value = call.signature.encode_outcome(answer.get("result"), attempt.config.payload_bytes_max)

@@ -284,7 +284,11 @@ class JobCode:
         pending = Pending(node, name, begin, DurableFuture(loop=self.loop), arguments, cut)
         pending.asked_at = self._rests
         self.open[node] = pending
-        if self._replay.recorded(node) is None:
+        recorded = self._replay.recorded(node)
+        if recorded is not None and self.frontier and isinstance(recorded.outcome, CutOff):
+            self._replay.drop(node)  # asked for late, and not cut off any more
+            recorded = None
+        if recorded is None:
             self._held.append(pending)
         elif self.frontier:
             self._late.append(pending)
@@ -437,8 +441,12 @@ class JobCode:
                 return self._hand_out(other)
             if not isinstance(item.outcome, CutOff):
                 break
-            replay.take(item.node)  # the code no longer cuts it off: that is never forced
+            replay.drop(item.node)  # the code no longer cuts it off: that is never forced
         self.frontier = True
+        for pending in self.open.values():
+            recorded = replay.recorded(pending.node)
+            if recorded is not None and not self._may_take(pending, recorded):
+                replay.drop(pending.node)
         self._held = [*self._held, *(one for one in self.open.values() if self._is_unanswered(one))]
         return None
 

@@ -91,6 +91,8 @@ class Replay:
         self._arguments: dict[str, Any] = {}  # of calls, as they were declared
         self._natives: list[int] = []  # that the code saw after the last outcome
         self._seen: defaultdict[str, int] = defaultdict(int)
+        self._cut_tools: dict[str, int] = {}  # tools that the code has cut off → attempt that started them
+        self.undeclared: set[str] = set()  # tools in doubt whose last try has an end: they are declared again
         self.in_doubt: dict[str, int] = {}  # node of a tool → attempt that started it
         self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
         self.completed_waits: dict[str, dict[str, Any]] = {}
@@ -144,6 +146,13 @@ class Replay:
             return None
         item.taken = True
         return item.outcome
+
+    def drop(self, node: str) -> None:
+        """Pass over a cut-off that the code no longer makes. A tool may have acted by then: it is in doubt (E5)."""
+        self.take(node)
+        if node in self._cut_tools:
+            self.in_doubt[node] = self._cut_tools.pop(node)
+            self.undeclared.add(node)
 
     @property
     def unused(self) -> bool:
@@ -242,6 +251,8 @@ class Replay:
             case HistoryEvent.TOOL_FINISHED:
                 self.in_doubt.pop(node, None)
                 self.answers.pop(node, None)
+                if payload.get("kind") == CUT_OFF:
+                    self._cut_tools[node] = event.attempt or 0
                 if not is_failure(payload):
                     self._keep(node, payload, Success(payload.get("result")))
             case HistoryEvent.NODE_FINISHED if is_failure(payload):
