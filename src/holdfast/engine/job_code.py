@@ -442,17 +442,20 @@ class JobCode:
             if not isinstance(item.outcome, CutOff):
                 break
             replay.drop(item.node)  # the code no longer cuts it off: that is never forced
-        self.frontier = True
-        for pending in self.open.values():
-            recorded = replay.recorded(pending.node)
-            if recorded is not None and not self._may_take(pending, recorded):
-                replay.drop(pending.node)
-        self._held = [*self._held, *(one for one in self.open.values() if self._is_unanswered(one))]
+        self._reach_frontier()
         return None
 
-    def _is_unanswered(self, pending: Pending) -> bool:
-        """Whether a call waits for a cut-off that did not come: it is started after all."""
-        return not pending.started and pending not in self._held and self._replay.recorded(pending.node) is None
+    def _reach_frontier(self) -> None:
+        """The replay is over. Calls whose recorded cut-off did not come are started after all."""
+        self.frontier = True
+        held = set(map(id, self._held))
+        for pending in self.open.values():
+            recorded = self._replay.recorded(pending.node)
+            if recorded is not None and not self._may_take(pending, recorded):
+                self._replay.drop(pending.node)
+                recorded = None
+            if recorded is None and not pending.started and id(pending) not in held:
+                self._held.append(pending)
 
     def _release_natives(self, item: Recorded) -> bool | None:
         """Hand over the native work that the code saw before an outcome; None when there is none left."""
