@@ -166,7 +166,7 @@ class Attempt(Ledger, Producer, Spending, Values):
             await self.outcomes.begin()
         except Suspended:
             self.loop.call_soon(self._close)
-        except Exception as error:  # noqa: BLE001 - of an effect store that somebody else has written
+        except Exception as error:  # noqa: BLE001 - of an effect store that is not ours
             self.loop.call_soon(self.code_failed, error)
         else:
             self.loop.call_soon(self.code.turn)
