@@ -363,6 +363,7 @@ def _cut_off_slowly(app: App, outside: Outside, *, tool: bool) -> Any:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.02):
                 await call()
+        outside.need_act("seat")  # by b; else the call was cut off before it began
         return await seat()
 
     async def b() -> Any:
@@ -388,3 +389,50 @@ def a_step_cut_off_ends_after_another_outcome(app: App, outside: Outside) -> Any
 @scenario(Gives([2, 1]), acts=[("seat",), ("seat",)], moves=[Signal("go")])
 def a_tool_cut_off_ends_after_another_outcome(app: App, outside: Outside) -> Any:
     return _cut_off_slowly(app, outside, tool=True)
+
+
+def _cut_off_for_nothing(app: App, outside: Outside, *, fails: bool) -> Any:
+    """A step that is cut off and ends all the same, with a result or a failure."""
+    hold = held(app, outside)
+
+    @app.step(retries=0)
+    async def turn(n: int) -> int:
+        try:
+            outside.mark("turning")
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if fails:
+                raise ValueError("cut") from None
+        return n
+
+    @app.job
+    async def work() -> Any:
+        ended: list[str] = []
+
+        async def loop() -> None:
+            n = 0
+            try:
+                while True:
+                    n = await turn(n) + 1
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        looping = asyncio.ensure_future(loop())
+        await hold("turning")
+        looping.cancel()
+        await asyncio.wait([looping])
+        await wait_for("go")
+        return [*ended, looping.cancelled()]
+
+    return work
+
+
+@scenario(Gives(["cancelled", True]), moves=[Signal("go")])
+def a_cancel_is_not_lost_when_the_step_returns_all_the_same(app: App, outside: Outside) -> Any:
+    return _cut_off_for_nothing(app, outside, fails=False)
+
+
+@scenario(Gives(["cancelled", True]), moves=[Signal("go")])
+def a_cancel_is_not_lost_when_the_step_fails_all_the_same(app: App, outside: Outside) -> Any:
+    return _cut_off_for_nothing(app, outside, fails=True)

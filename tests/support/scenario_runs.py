@@ -17,6 +17,7 @@ from holdfast.store.sqlite import SqliteStore
 from support.clocked import opened
 from support.postgres import fresh_schema, server
 from support.scenarios import AT_ONCE, KINDS, SECONDS, Scenario, Story, commits_of, crash_at
+from support.stories import in_time
 
 __all__ = ["crashes", "once"]
 
@@ -48,8 +49,12 @@ async def _opened(scenario: Scenario, backend: str, folder: Path) -> AsyncIterat
 
 async def once(scenario: Scenario, backend: str, folder: Path, mode: Callable[[Story], Awaitable[object]]) -> None:
     """Run a scenario once."""
-    async with _opened(scenario, backend, folder) as (store, clock):
-        await mode(Story(scenario, store, clock))
+
+    async def told() -> None:
+        async with _opened(scenario, backend, folder) as (store, clock):
+            await mode(Story(scenario, store, clock))
+
+    await in_time(told)
 
 
 async def crashes(scenario: Scenario, backend: str, folder: Path, most: int | None = None) -> int:
@@ -61,13 +66,17 @@ async def crashes(scenario: Scenario, backend: str, folder: Path, most: int | No
     async def one(at: int, kind: str, shared: Store | None) -> None:
         place = folder / f"{at}-{KINDS.index(kind)}"
         place.mkdir(parents=True)
+
+        async def told() -> None:
+            if shared is not None:
+                await crash_at(Story(scenario, shared), at, kind)
+                return
+            async with _opened(scenario, backend, place) as (store, clock):
+                await crash_at(Story(scenario, store, clock), at, kind)
+
         try:
             async with asyncio.timeout(SECONDS):
-                if shared is not None:
-                    await crash_at(Story(scenario, shared), at, kind)
-                    return
-                async with _opened(scenario, backend, place) as (store, clock):
-                    await crash_at(Story(scenario, store, clock), at, kind)
+                await in_time(told)
         except BaseException as error:
             error.add_note(f"{scenario.name} on {backend}: the worker was killed at commit {at}, {kind}")
             raise

@@ -23,6 +23,7 @@ from holdfast.clock import ManualClock
 from holdfast.ids import new_id
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.store import Bury, Command, Renew, Report, Store
+from support.stories import TooLate
 
 __all__ = [
     "AT_ONCE",
@@ -235,6 +236,7 @@ class World:
         self.doubtful: list[str] = []  # tools whose outcome was asked for
         self.counts: Counter[str] = Counter()
         self.retried = 0
+        self.too_late = False  # whether the machine stood still, and the run cannot show what it is to show
         self.version = 1
 
 
@@ -323,6 +325,16 @@ class Outside:
         """Wait, in a step or tool, until this act was made, by this process or one before it."""
         while act not in self._world.acts and self.alive:  # noqa: ASYNC110 - it may have been another process
             await asyncio.sleep(0.001)
+
+    def need_act(self, *act: Any) -> None:
+        """See that this act was made: by a machine that stood still it was not, and the run shows nothing.
+
+        Raises:
+            TooLate: it was not; the job fails, and `Story.judge` raises the same.
+        """
+        if act not in self._world.acts:
+            self._world.too_late = True
+            raise TooLate
 
     def _key(self) -> str | None:
         try:
@@ -474,7 +486,13 @@ class Story:
         return [(row.id, row.version) for row in again] == [(row.id, row.version) for row in rows]
 
     async def judge(self, *, crashed: bool = False) -> None:
-        """The run has ended as it must, every act happened once, and every history is legal."""
+        """The run has ended as it must, every act happened once, and every history is legal.
+
+        Raises:
+            TooLate: the machine stood still; the run is to be made again.
+        """
+        if self.world.too_late:
+            raise TooLate
         record = await self.record()
         if record.finished_at is None:
             last = (await self.client.app.aevents(self.run))[-1]

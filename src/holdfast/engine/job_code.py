@@ -300,8 +300,8 @@ class JobCode:
                     if not self._cut_off(pending):
                         raise
                     continue
-                if isinstance(outcome, CutOff):
-                    raise asyncio.CancelledError
+                if pending.cutting or isinstance(outcome, CutOff):
+                    raise asyncio.CancelledError  # also after a result, which is recorded: a cancel is never lost
                 return outcome
         finally:
             self.open.pop(node, None)
