@@ -480,3 +480,52 @@ def a_task_that_takes_its_cancel_back(app: App, outside: Outside) -> Any:
         return found
 
     return work
+
+
+def _hanging(app: App, outside: Outside) -> Any:
+    @app.tool(reconcile=outside.reconcile)
+    async def hangs() -> None:
+        outside.mark("hangs")
+        await asyncio.Event().wait()
+
+    return hangs
+
+
+@scenario(Gives("done"), crashes=False)
+def a_tool_that_runs_when_its_job_returns_is_recorded_as_cut_off(app: App, outside: Outside) -> Any:
+    hangs, hold = _hanging(app, outside), held(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        task = asyncio.create_task(hangs())
+        await hold("hangs")
+        assert not task.done()
+        return "done"
+
+    return work
+
+
+@scenario(Fails("ValueError"), crashes=False)
+def a_tool_that_runs_when_its_sibling_fails_is_recorded_as_cut_off(app: App, outside: Outside) -> Any:
+    hangs, hold = _hanging(app, outside), held(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        async def fails() -> None:
+            await hold("hangs")
+            raise ValueError("no")
+
+        await asyncio.gather(hangs(), fails())
+
+    return work
+
+
+@scenario(Canceled(), moves=[Cancel("stop", at="hangs")], crashes=False)
+def a_tool_that_runs_when_its_run_is_cancelled_is_recorded_as_cut_off(app: App, outside: Outside) -> Any:
+    hangs = _hanging(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        await hangs()
+
+    return work

@@ -21,7 +21,7 @@ from holdfast import App, Config, Done, NotDone, NotInsideJob, StoreUnavailable,
 from holdfast.client.rehearsing import rehearse
 from holdfast.clock import ManualClock
 from holdfast.ids import new_id
-from holdfast.machines import Event, JobState, RunRecord
+from holdfast.machines import Event, HistoryEvent, JobState, RunRecord
 from holdfast.store import Bury, Command, Renew, Report, Store
 from support.stories import TooLate
 
@@ -509,6 +509,9 @@ class Story:
         for one in await self.runs():
             found.setdefault(one.entry_id, []).append(str(one.status))
             assert await self.client.app.averify(one.run_id) == {}
+            if not crashed and one.finished_at is not None:
+                open_tools = _without_end(await self.client.app.aevents(one.run_id))
+                assert not open_tools, f"tools of {one.entry_id} that were started and have no end: {open_tools}"
         for entry, statuses in self.scenario.others.items():
             assert sorted(found.get(entry, [])) == sorted(statuses), f"the runs of {entry}: {found.get(entry, [])}"
         if self.scenario.check is not None:
@@ -534,6 +537,17 @@ class Story:
             case TimedOut():
                 assert record.status == "timeout", said
         return False
+
+
+def _without_end(events: Sequence[Event]) -> set[str]:
+    """Give the tools that were started and whose end was not recorded (E15)."""
+    found: set[str] = set()
+    for event in events:
+        if event.type == HistoryEvent.TOOL_STARTED:
+            found.add(event.payload["node"])
+        elif event.type == HistoryEvent.TOOL_FINISHED:
+            found.discard(event.payload["node"])
+    return found
 
 
 # The modes

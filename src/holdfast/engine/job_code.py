@@ -528,8 +528,7 @@ class JobCode:
         if events and (self.loop.made or self.loop.works):
             kind, said = events[0]
             events = [(kind, {**said, "asked": self.asked}), *events[1:]]
-        ends_with_its_job = isinstance(arrival.outcome, CutOff) and not self._host.goes_on()
-        if not ends_with_its_job and not self._record(arrival, events):
+        if not self._record(arrival, events) and not isinstance(arrival.outcome, CutOff):
             return False
         if not pending.future.done():
             pending.future.set_result(arrival.outcome)
