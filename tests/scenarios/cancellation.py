@@ -139,7 +139,7 @@ def own_cancel_of_a_task_that_has_not_begun(app: App, outside: Outside) -> Any:
     return work
 
 
-@scenario(Gives(["late", "act(slow)"]), acts=[("act", "slow")], moves=[Signal("go")])
+@scenario(Gives("act(slow)"), acts=[("act", "slow")], moves=[Signal("go")])
 def a_shield_keeps_a_tool_going(app: App, outside: Outside) -> Any:
     @app.tool(reconcile=outside.reconcile)
     async def slow() -> str:
