@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from holdfast.machines import InvalidTransition, RunError, RunProjection, RunRecord, RunStatus, run_paths, runs
-from holdfast.machines.course import Course, follow
 from holdfast.machines.fold import Fold
+from holdfast.machines.run_fields import Course, follow
 from support.streams import Author, sealed
 from support.timeless import given, settings
 

@@ -42,7 +42,7 @@ from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
-from holdfast.machines.runs import run_name
+from holdfast.machines.run_projection import run_name
 from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore

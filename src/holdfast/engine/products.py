@@ -21,7 +21,7 @@ from holdfast.engine.job_loop import JobLoop
 from holdfast.engine.verdict import Written
 from holdfast.errors import HoldfastError, InvalidArguments, PayloadTooLarge, StaleAttempt, StoreUnavailable
 from holdfast.machines import JobEvent
-from holdfast.machines.runs import run_name
+from holdfast.machines.run_projection import run_name
 from holdfast.store import KeepExport, Progress, PutBlob
 from holdfast.store.blobs import DirectoryBlobs
 

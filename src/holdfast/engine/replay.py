@@ -26,8 +26,8 @@ import msgspec
 from holdfast.authoring.context import EXTENSION, place
 from holdfast.authoring.signature import fingerprint
 from holdfast.machines import Event, HistoryEvent, JobEvent
-from holdfast.machines.course import DEADLINE
 from holdfast.machines.rules import is_failure
+from holdfast.machines.run_fields import DEADLINE
 
 __all__ = ["CutOff", "Ended", "Failure", "Outcome", "Recorded", "Replay", "Success"]
 

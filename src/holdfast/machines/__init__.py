@@ -7,7 +7,6 @@
 """
 
 from holdfast.errors import InvalidEvent, InvalidRunTransition, InvalidTable, InvalidTransition
-from holdfast.machines.course import RunError
 from holdfast.machines.event import GENESIS, Event, HistoryEvent, canonical, decode, digest, encode, seal
 from holdfast.machines.fold import Fold, Violation, check, derive, fold
 from holdfast.machines.job import JOB, TERMINAL_JOB_STATES, JobEvent, JobState
@@ -23,7 +22,8 @@ from holdfast.machines.ready import (
     WakeSource,
 )
 from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
-from holdfast.machines.runs import RunProjection, RunRecord, run_paths, runs
+from holdfast.machines.run_fields import RunError
+from holdfast.machines.run_projection import RunProjection, RunRecord, run_paths, runs
 from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Place, Snapshot
 from holdfast.machines.table import Row, Table
 

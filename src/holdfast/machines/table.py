@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Generic, NamedTuple, NoReturn, TypeVar, cast
 
 from holdfast.errors import InvalidTable, InvalidTransition, TransitionRefused
-from holdfast.machines import drawing
+from holdfast.machines import diagram
 
 __all__ = ["Row", "Table"]
 
@@ -109,27 +109,27 @@ class Table(Generic[S, E]):
 
     def text(self) -> str:
         """Draw the table for a terminal."""
-        return drawing.text(self.sketch())
+        return diagram.text(self.sketch())
 
     def markdown(self) -> str:
         """Draw the table as Markdown, illegal cells included."""
-        return drawing.markdown(self.sketch())
+        return diagram.markdown(self.sketch())
 
     def mermaid(self) -> str:
         """Draw the machine as a Mermaid state diagram."""
-        return drawing.mermaid(self.sketch())
+        return diagram.mermaid(self.sketch())
 
     def dot(self) -> str:
         """Draw the machine in Graphviz's language."""
-        return drawing.dot(self.sketch())
+        return diagram.dot(self.sketch())
 
     def as_dict(self) -> dict[str, object]:
         """Describe the machine in plain JSON values."""
-        return drawing.plain(self.sketch())
+        return diagram.plain(self.sketch())
 
-    def sketch(self) -> drawing.Sketch:
+    def sketch(self) -> diagram.Sketch:
         """Give the drawings what they need to know of this table: names only."""
-        return drawing.Sketch(
+        return diagram.Sketch(
             name=self.name,
             states=tuple(state.value for state in self.states),
             events=tuple(event.value for event in self.events),

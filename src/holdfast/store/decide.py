@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
-from holdfast.machines.course import DEADLINE
 from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
+from holdfast.machines.run_fields import DEADLINE
 from holdfast.store import commands as c
 from holdfast.store.changes import ASKED, EVENTS, WORK
 from holdfast.store.inbox import Inbox

@@ -34,7 +34,7 @@ import psycopg
 
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
 from holdfast.machines import Event, JobState, RunRecord
-from holdfast.machines.runs import run_name
+from holdfast.machines.run_projection import run_name
 from holdfast.store import commands as c
 from holdfast.store.changes import EVENTS, WORK
 from holdfast.store.looking import (

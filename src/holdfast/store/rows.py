@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, JobState, OpenWait, RunRecord
-from holdfast.machines.course import Course, follow
 from holdfast.machines.job import TARGETS
-from holdfast.machines.runs import record_of
+from holdfast.machines.run_fields import Course, follow
+from holdfast.machines.run_projection import record_of
 
 __all__ = ["FORGOTTEN_SECONDS", "OUTDATED", "Evidence", "GateCard", "Job", "Lease", "Signal", "WorkerCard", "rebuilt"]
 

@@ -36,7 +36,7 @@ import apsw
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import Event, JobState, RunRecord
-from holdfast.machines.runs import run_name
+from holdfast.machines.run_projection import run_name
 from holdfast.store import commands as c
 from holdfast.store.attendance import Attendance
 from holdfast.store.bell import Ear

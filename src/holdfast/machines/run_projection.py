@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.machines.course import Course, RunError, follow
 from holdfast.machines.event import Event
 from holdfast.machines.fold import Fold
 from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
+from holdfast.machines.run_fields import Course, RunError, follow
 
 __all__ = ["RunProjection", "RunRecord", "record_of", "run_name", "run_paths", "runs"]
 
