@@ -47,8 +47,7 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Backoff, Done, NotDone
-    from holdfast.authoring.gating import RetryAfter, spend
-    from holdfast.authoring.inside import (
+    from holdfast.authoring.job_api import (
         attempt,
         check_cancelled,
         continue_as,
@@ -61,8 +60,9 @@ if TYPE_CHECKING:
         uuid4,
         wait_for,
     )
-    from holdfast.authoring.reporting import export, progress
+    from holdfast.authoring.reports import export, progress
     from holdfast.authoring.secrets import Codec, Secret
+    from holdfast.authoring.spend import RetryAfter, spend
     from holdfast.client.app import App
     from holdfast.client.handle import RunHandle
     from holdfast.client.remote import connect
@@ -151,25 +151,25 @@ _LATER = {
     "Limits": "holdfast.store.limits",
     "NotDone": "holdfast.authoring.functions",
     "Plan": "holdfast.plans.model",
-    "RetryAfter": "holdfast.authoring.gating",
+    "RetryAfter": "holdfast.authoring.spend",
     "RunHandle": "holdfast.client.handle",
     "Secret": "holdfast.authoring.secrets",
-    "attempt": "holdfast.authoring.inside",
-    "check_cancelled": "holdfast.authoring.inside",
+    "attempt": "holdfast.authoring.job_api",
+    "check_cancelled": "holdfast.authoring.job_api",
     "connect": "holdfast.client.remote",
-    "continue_as": "holdfast.authoring.inside",
-    "export": "holdfast.authoring.reporting",
+    "continue_as": "holdfast.authoring.job_api",
+    "export": "holdfast.authoring.reports",
     "extend": "holdfast.plans.model",
-    "external_key": "holdfast.authoring.inside",
-    "gather": "holdfast.authoring.inside",
-    "map": "holdfast.authoring.inside",
-    "now": "holdfast.authoring.inside",
-    "progress": "holdfast.authoring.reporting",
-    "random": "holdfast.authoring.inside",
-    "sleep": "holdfast.authoring.inside",
-    "spend": "holdfast.authoring.gating",
-    "uuid4": "holdfast.authoring.inside",
-    "wait_for": "holdfast.authoring.inside",
+    "external_key": "holdfast.authoring.job_api",
+    "gather": "holdfast.authoring.job_api",
+    "map": "holdfast.authoring.job_api",
+    "now": "holdfast.authoring.job_api",
+    "progress": "holdfast.authoring.reports",
+    "random": "holdfast.authoring.job_api",
+    "sleep": "holdfast.authoring.job_api",
+    "spend": "holdfast.authoring.spend",
+    "uuid4": "holdfast.authoring.job_api",
+    "wait_for": "holdfast.authoring.job_api",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, LoopDied
-from holdfast.authoring.context import conductor
+from holdfast.authoring.conductor import conductor
 from holdfast.client.portal import Portal
 from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal

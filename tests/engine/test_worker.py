@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast import App, attempt, now
-from holdfast.authoring.context import conductor
+from holdfast.authoring.conductor import conductor
 from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines import JobState

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.authoring.context import conductor, external, running_code
-from holdfast.authoring.gating import amounts
+from holdfast.authoring.conductor import conductor, external, running_code
 from holdfast.authoring.secrets import Vault
 from holdfast.authoring.signature import Signature, named, payload
+from holdfast.authoring.spend import amounts
 from holdfast.durations import seconds
 from holdfast.errors import InvalidArguments, NotRecorded
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.authoring.context import conductor, on_worker_loop
+from holdfast.authoring.conductor import conductor, on_worker_loop
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import fingerprint, own

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.context import EXTENSION
+from holdfast.authoring.conductor import EXTENSION
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.signature import fingerprint, named
 from holdfast.authoring.signature import payload as kept

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.authoring.gating import amounts
+from holdfast.authoring.spend import amounts
 from holdfast.client.handle import job_of_run
 from holdfast.client.workers import GateView, gates
 from holdfast.ids import new_id

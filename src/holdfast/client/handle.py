@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.authoring.context import on_worker_loop
+from holdfast.authoring.conductor import on_worker_loop
 from holdfast.authoring.functions import JobFunction
 from holdfast.errors import RunCanceled, RunFailed, RunTimedOut
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord, RunStatus

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, cast, overload
 
+from holdfast.authoring.decorators import Registry
 from holdfast.authoring.functions import Backoff, JobFunction, Starter
-from holdfast.authoring.registry import Registry
 from holdfast.authoring.secrets import Codec
 from holdfast.durations import Duration, seconds
 from holdfast.plans.building import Draft

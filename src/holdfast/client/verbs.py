@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.authoring.context import conductor
+from holdfast.authoring.conductor import conductor
 from holdfast.client.limiting import LimitVerbs
 from holdfast.client.portal import Portal
 from holdfast.client.process_fork import leave, survive_fork

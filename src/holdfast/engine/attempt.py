@@ -27,7 +27,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from holdfast.authoring import plain_values
-from holdfast.authoring.context import (
+from holdfast.authoring.conductor import (
     Continued,
     Submitter,
     Suspended,
@@ -39,7 +39,7 @@ from holdfast.authoring.context import (
 )
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.redaction import Revealed, revealed
-from holdfast.authoring.reporting import reporter
+from holdfast.authoring.reports import reporter
 from holdfast.authoring.signature import fingerprint
 from holdfast.config import Config
 from holdfast.engine import verdict

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.authoring.context import Suspended, conductor, external, job_thread, place
+from holdfast.authoring.conductor import Suspended, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, Done, NotDone
-from holdfast.authoring.gating import RetryAfter
+from holdfast.authoring.spend import RetryAfter
 from holdfast.engine.admission import admitted, leave_alone
 from holdfast.engine.job_code import Pending, cut_off
 from holdfast.engine.outcomes import Reporting

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.authoring.context import Submitter, conductor
+from holdfast.authoring.conductor import Submitter, conductor
 from holdfast.authoring.functions import JobFunction
 from holdfast.engine.job_code import Pending, Written, cut_off
 from holdfast.engine.replay import CutOff, Ended, Failure, Outcome

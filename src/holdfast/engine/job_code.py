@@ -24,7 +24,7 @@ from concurrent.futures import Future as ThreadFuture
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
-from holdfast.authoring.context import Suspended, job_thread, place
+from holdfast.authoring.conductor import Suspended, job_thread, place
 from holdfast.engine.job_loop import DurableFuture, JobLoop, JobTask
 from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, in_words
 from holdfast.errors import InvalidArguments, JobStuck, NonDeterminism, NotAwaited

@@ -30,7 +30,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn
 
-from holdfast.authoring.context import conductor, job_thread
+from holdfast.authoring.conductor import conductor, job_thread
 from holdfast.authoring.functions import Call
 from holdfast.engine.threads import escaped
 from holdfast.errors import NotInJobCode, NotRecorded

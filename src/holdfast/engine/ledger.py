@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
-from holdfast.authoring.context import Suspended
+from holdfast.authoring.conductor import Suspended
 from holdfast.engine.lease import Lease
 from holdfast.engine.verdict import Written
 from holdfast.errors import StaleAttempt, StoreUnavailable

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.authoring.context import Suspended
+from holdfast.authoring.conductor import Suspended
 from holdfast.authoring.functions import Call
 from holdfast.engine.verdict import Written, words
 from holdfast.errors import EffectConflict, StaleAttempt, StoreUnavailable

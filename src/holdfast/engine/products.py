@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Generator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.authoring.reporting import PIECE_BYTES, Product, within
+from holdfast.authoring.reports import PIECE_BYTES, Product, within
 from holdfast.engine.job_loop import JobLoop
 from holdfast.engine.verdict import Written
 from holdfast.errors import HoldfastError, InvalidArguments, PayloadTooLarge, StaleAttempt, StoreUnavailable

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.authoring.context import Continued, Submitter, Suspended, conductor
+from holdfast.authoring.conductor import Continued, Submitter, Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.engine.calls import handed_out
 from holdfast.engine.children import outcome_of, told

@@ -23,7 +23,7 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.authoring.context import EXTENSION, place
+from holdfast.authoring.conductor import EXTENSION, place
 from holdfast.authoring.signature import fingerprint
 from holdfast.machines import Event, HistoryEvent, JobEvent
 from holdfast.machines.rules import is_failure

@@ -17,8 +17,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.authoring.context import Suspended
-from holdfast.authoring.context import place as place_in_plan
+from holdfast.authoring.conductor import Suspended
+from holdfast.authoring.conductor import place as place_in_plan
 from holdfast.engine.job_code import Pending
 from holdfast.engine.replay import Ended
 from holdfast.engine.verdict import Written

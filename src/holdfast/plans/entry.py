@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.context import current
+from holdfast.authoring.conductor import current
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.secrets import Secret, is_kept
 from holdfast.authoring.signature import Signature, payload

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Container
 from typing import Any
 
-from holdfast.authoring.context import EXTENSION, Conductor
+from holdfast.authoring.conductor import EXTENSION, Conductor
 from holdfast.errors import InvalidPlan
 from holdfast.plans.checking import Names, problems
 from holdfast.plans.model import MORE, ChoiceNode, Plan

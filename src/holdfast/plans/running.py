@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.context import EXTENSION, Conductor, Place, current, place
+from holdfast.authoring.conductor import EXTENSION, Conductor, Place, current, place
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
 from holdfast.plans.calling import Calling

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.context import EXTENSION
+from holdfast.authoring.conductor import EXTENSION
 from holdfast.errors import InvalidPlan
 from holdfast.plans.checking import checked
 from holdfast.plans.extending import widened

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, NoReturn, cast
 
-from holdfast.authoring.context import conductor, current, external
+from holdfast.authoring.conductor import conductor, current, external
 from holdfast.authoring.functions import Call
 from holdfast.authoring.signature import own
 from holdfast.durations import Duration, seconds

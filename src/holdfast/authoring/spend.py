@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.authoring.context import external
-from holdfast.authoring.reporting import reporter
+from holdfast.authoring.conductor import external
+from holdfast.authoring.reports import reporter
 from holdfast.durations import LONGEST_SECONDS
 from holdfast.errors import HoldfastError, InvalidArguments, NotInsideJob
 
