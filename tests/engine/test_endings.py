@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import App, Backoff, NotDone, RunFailed, StepFailed, gather, now, wait_for
 from holdfast import map as map_calls
-from holdfast.engine.threads import Threads
+from holdfast.engine.thread_pool import Threads
 from support.stories import drain, play
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 from holdfast import App, Config, InvalidSetting, sleep, wait_for
-from holdfast.engine.readiness import WorkGate, gate_cards
 from holdfast.engine.worker import Worker
+from holdfast.engine.worker_gate import WorkGate, gate_cards
 from holdfast.errors import StoreUnavailable
 from holdfast.machines.ready import BudgetExhausted, Busy, Pending, ReadyState, RetryAfter, WakeSource
 from holdfast.ready import Gate, raise_violation

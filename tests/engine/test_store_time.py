@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, now
-from holdfast.engine.store_time import StoreTime
+from holdfast.engine.store_clock import StoreTime
 from holdfast.store import Claim, Command
 from holdfast.store.memory import MemoryStore
 from support.stories import drain, play, quick

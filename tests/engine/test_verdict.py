@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App
 from holdfast.authoring.functions import Backoff, JobFunction
-from holdfast.engine.verdict import MESSAGE_MAX, TRACEBACK_MAX, completed, failed, kind_of, words
+from holdfast.engine.ending_events import MESSAGE_MAX, TRACEBACK_MAX, completed, failed, kind_of, words
 from holdfast.errors import InDoubt, PlanFailed, StepFailed
 from holdfast.machines.event import freeze_plain
 from support.stories import play

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast import App
 from holdfast.engine.job_loop import JobLoop, JobTask
-from holdfast.engine.threads import Threads
+from holdfast.engine.thread_pool import Threads
 
 __all__ = ["Bench", "on_bench", "served"]
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast import App, InvalidArguments, spend
-from holdfast.engine.readiness import WorkGate
 from holdfast.engine.worker import Worker
+from holdfast.engine.worker_gate import WorkGate
 from holdfast.ready import ConcurrencyGate, WakeSource
 from holdfast.server import asgi
 from holdfast.surfaces.cli import main

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.engine.rehearsal import Rehearsal, Rehearsed
+from holdfast.engine.replay_check import Rehearsal, Rehearsed
 from holdfast.errors import UnknownEntry
 from holdfast.machines import Event
 

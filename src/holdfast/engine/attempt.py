@@ -42,19 +42,19 @@ from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reports import reporter
 from holdfast.authoring.signature import fingerprint
 from holdfast.config import Config
-from holdfast.engine import verdict
-from holdfast.engine.budget import Spending
+from holdfast.engine import ending_events
+from holdfast.engine.attempt_host import Host
+from holdfast.engine.attempt_writer import Ledger
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
-from holdfast.engine.host import Host
+from holdfast.engine.ending_events import Written
 from holdfast.engine.job_code import JobCode
-from holdfast.engine.ledger import Ledger
 from holdfast.engine.outcomes import Outcomes
-from holdfast.engine.products import Producer
+from holdfast.engine.recorded_values import Values
 from holdfast.engine.replay import Ended, Replay
-from holdfast.engine.threads import escaped
-from holdfast.engine.values import Values
-from holdfast.engine.verdict import Written
+from holdfast.engine.report_writer import Producer
+from holdfast.engine.spending import Spending
+from holdfast.engine.thread_pool import escaped
 from holdfast.engine.waits import Waits
 from holdfast.errors import WaitTimeout
 from holdfast.ids import new_id
@@ -333,7 +333,7 @@ class Attempt(Ledger, Producer, Spending, Values):
             if error is None and self._continuing is not None:
                 error = Continued.caught()
             if error is None:
-                return verdict.completed(self._function, main.result(), self._failures, self.now(), self._limit)
+                return ending_events.completed(self._function, main.result(), self._failures, self.now(), self._limit)
             if not isinstance(error, (Suspended, asyncio.CancelledError)):
                 return self.failure(error)
         return self._interrupted()
@@ -371,11 +371,11 @@ class Attempt(Ledger, Producer, Spending, Values):
         """What to write for an error: another try, or the end."""
         if not isinstance(error, Exception):
             error = escaped(error)
-        kind, said = verdict.failed(self._function, error, self._failures, self.now())
+        kind, said = ending_events.failed(self._function, error, self._failures, self.now())
         traces = [self.replay.traces[node] for node in said.get("nodes") or () if node in self.replay.traces]
         if traces:  # what happened inside the steps, which the code sees nothing of (E13)
             said["details"] = {
-                "traceback": "\n".join([*traces, said["details"]["traceback"]])[-2 * verdict.TRACEBACK_MAX :]
+                "traceback": "\n".join([*traces, said["details"]["traceback"]])[-2 * ending_events.TRACEBACK_MAX :]
             }
         return kind, said
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.authoring.conductor import Suspended, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.authoring.spend import RetryAfter
-from holdfast.engine.admission import admitted, leave_alone
+from holdfast.engine.ending_events import Written, kind_of, trace_of, words
+from holdfast.engine.gate_admission import admitted, leave_alone
 from holdfast.engine.job_code import Pending, cut_off
 from holdfast.engine.outcomes import Reporting
 from holdfast.engine.replay import CUT_OFF, CutOff, Failure, Outcome, Success
-from holdfast.engine.threads import escaped
-from holdfast.engine.verdict import Written, kind_of, trace_of, words
+from holdfast.engine.thread_pool import escaped
 from holdfast.errors import (
     InDoubt,
     InvalidResult,

@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 from holdfast.authoring.conductor import conductor, job_thread
 from holdfast.authoring.functions import Call
-from holdfast.engine.threads import escaped
+from holdfast.engine.thread_pool import escaped
 from holdfast.errors import NotInJobCode, NotRecorded
 
 __all__ = ["DurableFuture", "JobLoop", "JobTask", "Native"]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.conductor import Suspended
 from holdfast.authoring.functions import Call
-from holdfast.engine.verdict import Written, words
+from holdfast.engine.ending_events import Written, words
 from holdfast.errors import EffectConflict, StaleAttempt, StoreUnavailable
 from holdfast.machines import HistoryEvent
 from holdfast.store import Evidence, KeepEvidence

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.conductor import Suspended
 from holdfast.authoring.conductor import place as place_in_plan
+from holdfast.engine.ending_events import Written
 from holdfast.engine.job_code import Pending
 from holdfast.engine.replay import Ended
-from holdfast.engine.verdict import Written
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.store import Signal

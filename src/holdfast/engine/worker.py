@@ -30,14 +30,14 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.config import Config
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
-from holdfast.engine.claiming import Claiming
+from holdfast.engine.claims import Claiming
+from holdfast.engine.config_watcher import reloading
 from holdfast.engine.heartbeat import Heartbeat
 from holdfast.engine.lease_keeper import LeaseKeeper, lose
-from holdfast.engine.leftovers import Leftovers
-from holdfast.engine.readiness import WorkGate, gate_cards
-from holdfast.engine.settings import reloading
-from holdfast.engine.store_time import StoreTime
-from holdfast.engine.threads import Threads
+from holdfast.engine.lost_attempts import Leftovers
+from holdfast.engine.store_clock import StoreTime
+from holdfast.engine.thread_pool import Threads
+from holdfast.engine.worker_gate import WorkGate, gate_cards
 from holdfast.errors import LoopDied, StoreReplaced, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.journal import Journal

@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.authoring.reports import PIECE_BYTES, Product, within
+from holdfast.engine.ending_events import Written
 from holdfast.engine.job_loop import JobLoop
-from holdfast.engine.verdict import Written
 from holdfast.errors import HoldfastError, InvalidArguments, PayloadTooLarge, StaleAttempt, StoreUnavailable
 from holdfast.machines import JobEvent
 from holdfast.machines.run_projection import run_name

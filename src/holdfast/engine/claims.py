@@ -16,7 +16,7 @@ import contextvars
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.engine.readiness import WorkGate
+from holdfast.engine.worker_gate import WorkGate
 from holdfast.journal import Journal
 from holdfast.machines.ready import ReadyState
 from holdfast.store import Claim, Claims

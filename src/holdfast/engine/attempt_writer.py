@@ -12,8 +12,8 @@ from collections import deque
 from typing import Any
 
 from holdfast.authoring.conductor import Suspended
+from holdfast.engine.ending_events import Written
 from holdfast.engine.lease import Lease
-from holdfast.engine.verdict import Written
 from holdfast.errors import StaleAttempt, StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines.event import Frozen, freeze_plain
