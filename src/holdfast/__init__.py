@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from holdfast.client.handle import RunHandle
     from holdfast.client.remote import connect
     from holdfast.config import Config
-    from holdfast.plans.building import Draft
+    from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan, extend
     from holdfast.store.limits import Limits
 
@@ -147,7 +147,7 @@ _LATER = {
     "Codec": "holdfast.authoring.secrets",
     "Config": "holdfast.config",
     "Done": "holdfast.authoring.functions",
-    "Draft": "holdfast.plans.building",
+    "Draft": "holdfast.plans.builder",
     "Limits": "holdfast.store.limits",
     "NotDone": "holdfast.authoring.functions",
     "Plan": "holdfast.plans.model",

@@ -10,8 +10,8 @@ import pytest
 from holdfast import App, Plan, RunFailed, extend, external_key
 from holdfast.client.rehearsing import rehearse
 from holdfast.plans import Draft, Extension
-from holdfast.plans.past import Past
-from holdfast.plans.states import Course
+from holdfast.plans.node_history import Past
+from holdfast.plans.node_states import Course
 from holdfast.store import Bury, Reclaim
 from holdfast.store.effects import DirectoryEffects, Effect
 from support.clocked import opened

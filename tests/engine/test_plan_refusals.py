@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import App, Draft, InvalidPlan, Plan, extend
 from holdfast.plans import model
-from holdfast.plans.checking import problems
-from holdfast.plans.extending import refusal
+from holdfast.plans.checker import problems
+from holdfast.plans.extensions import refusal
 
 
 @dataclass

@@ -21,8 +21,8 @@ from holdfast import (
 )
 from holdfast.client.rehearsing import rehearse
 from holdfast.plans import Draft, Extension
-from holdfast.plans.past import Past
-from holdfast.plans.states import Course
+from holdfast.plans.node_history import Past
+from holdfast.plans.node_states import Course
 from holdfast.ready import ConcurrencyGate
 from holdfast.store import Bury, Reclaim
 from support.codec import HmacCodec

@@ -13,8 +13,8 @@ from typing import Any
 
 from holdfast import App, Plan, RunFailed, RunHandle, StoreUnavailable
 from holdfast.machines import Event
-from holdfast.plans.past import Past
-from holdfast.plans.states import Course
+from holdfast.plans.node_history import Past
+from holdfast.plans.node_states import Course
 from holdfast.store import Bury, Store
 from holdfast.store.memory import MemoryStore
 from support.faults import FaultyStore

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.plans import Draft, Plan
-from holdfast.plans.drawing import MARKS, dot, mermaid, tree
-from holdfast.plans.states import STATES
+from holdfast.plans.node_states import STATES
+from holdfast.plans.plan_diagram import MARKS, dot, mermaid, tree
 from holdfast.surfaces.cli import main
 from support.scripts import ROOT
 

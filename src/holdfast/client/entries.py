@@ -7,8 +7,8 @@ from typing import Any
 from holdfast.authoring.functions import JobFunction
 from holdfast.client.views import Creation, Entry
 from holdfast.errors import InvalidArguments
-from holdfast.plans.entry import PlanJob
 from holdfast.plans.model import Plan
+from holdfast.plans.plan_job import PlanJob
 
 __all__ = ["CLOSED", "chosen", "described", "following"]
 

@@ -27,12 +27,12 @@ from holdfast.errors import InvalidArguments, InvalidPlan
 from holdfast.ids import new_id
 from holdfast.journal import Journal
 from holdfast.machines import Event, HistoryEvent
-from holdfast.plans.building import Draft
-from holdfast.plans.checking import Names, checked, problems
+from holdfast.plans.builder import Draft
+from holdfast.plans.checker import Names, checked, problems
 from holdfast.plans.graph import values_of
 from holdfast.plans.model import MapNode, Plan, references
-from holdfast.plans.past import Begun, Ended, Past
-from holdfast.plans.states import SETTLED, Course, label
+from holdfast.plans.node_history import Begun, Ended, Past
+from holdfast.plans.node_states import SETTLED, Course, label
 from holdfast.store import Submit
 
 __all__ = ["Forking", "forked"]

@@ -11,10 +11,10 @@ from holdfast.authoring.decorators import Registry
 from holdfast.authoring.functions import Backoff, JobFunction, Starter
 from holdfast.authoring.secrets import Codec
 from holdfast.durations import Duration, seconds
-from holdfast.plans.building import Draft
-from holdfast.plans.checking import Names
-from holdfast.plans.entry import PlanJob, planner
+from holdfast.plans.builder import Draft
+from holdfast.plans.checker import Names
 from holdfast.plans.model import LIMIT, Plan, plan_of
+from holdfast.plans.plan_job import PlanJob, planner
 
 if TYPE_CHECKING:
     from holdfast.ready import Gate

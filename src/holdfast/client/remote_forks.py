@@ -12,7 +12,7 @@ from holdfast.ids import new_id
 from holdfast.machines import RunRecord
 
 if TYPE_CHECKING:
-    from holdfast.plans.building import Draft
+    from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan
 
 __all__ = ["RemoteForks"]

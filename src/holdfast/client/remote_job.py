@@ -14,7 +14,7 @@ from holdfast.durations import seconds
 
 if TYPE_CHECKING:
     from holdfast.client.remote import RemoteClient
-    from holdfast.plans.building import Draft
+    from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan
 
 __all__ = ["AUTO", "RemoteJob", "as_plain"]

@@ -29,7 +29,7 @@ from holdfast.store import Evidence
 
 if TYPE_CHECKING:
     from holdfast.client.handle import RunHandle
-    from holdfast.plans.building import Draft
+    from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan
 
 __all__ = ["Client"]

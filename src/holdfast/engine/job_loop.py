@@ -39,7 +39,7 @@ __all__ = ["DurableFuture", "JobLoop", "JobTask", "Native"]
 
 # Futures that these modules make are ended by code of the job: locks, queues, `wait`, `shield`, task groups.
 _PRIMITIVES = frozenset(
-    {"asyncio.locks", "asyncio.queues", "asyncio.tasks", "asyncio.taskgroups", "holdfast.plans.running"}
+    {"asyncio.locks", "asyncio.queues", "asyncio.tasks", "asyncio.taskgroups", "holdfast.plans.executor"}
 )
 LOOK_SECONDS = 0.2  # between two looks at a connection that cannot tell when it is closed
 DROPPED_MIN = 100  # cancelled timers that are kept in any case

@@ -5,7 +5,7 @@ A value in a plan is JSON. ``{"$ref": "extract.rows"}`` stands for a part of wha
 for the item at hand. ``{"$literal": …}`` stands for what is in it, references and all.
 
 Reading a plan looks at its shape only: every node that is none is told at once, each with its place. Whether the plan
-can run is for `holdfast.plans.checking` to say.
+can run is for `holdfast.plans.checker` to say.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.authoring.signature import EXTENDS
 from holdfast.errors import InvalidPlan
-from holdfast.plans import reading, shapes
+from holdfast.plans import parser, shape_errors
 
 __all__ = [
     "NODES_MAX",
@@ -194,17 +194,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             InvalidPlan: what is no node, each with its place.
         """
         if not isinstance(data, dict):
-            raise InvalidPlan("plan", [f"a plan is an object with nodes, got {shapes.json_kind(data)}"])
+            raise InvalidPlan("plan", [f"a plan is an object with nodes, got {shape_errors.json_kind(data)}"])
         name = str(data.get("name", "plan"))
         listed = data.get("nodes")
         if not isinstance(listed, (list, tuple)):
-            said = shapes.json_kind(listed) if "nodes" in data else "none"
+            said = shape_errors.json_kind(listed) if "nodes" in data else "none"
             raise InvalidPlan(name, [f"nodes: they are a list, got {said}"])
         if len(listed) > NODES_MAX:
             raise InvalidPlan(name, [f"nodes: {len(listed):,}, and a plan may have {NODES_MAX:,}"])
         with contextlib.suppress(msgspec.ValidationError, TypeError):
             return msgspec.convert(data, cls)  # at once, and fast; if that does not do, see what is wrong, node by node
-        wrong = list(islice(shapes.fields("plan", {**data, "nodes": ()}, cls, "a plan"), PROBLEMS_MAX))
+        wrong = list(islice(shape_errors.fields("plan", {**data, "nodes": ()}, cls, "a plan"), PROBLEMS_MAX))
         for place, one in enumerate(listed):
             if len(wrong) >= PROBLEMS_MAX:
                 break
@@ -216,12 +216,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
         """Read a plan from JSON."""
-        return cls.from_dict(reading.from_json(text))
+        return cls.from_dict(parser.from_json(text))
 
     @classmethod
     def from_yaml(cls, text: str | bytes) -> Plan:
         """Read a plan from YAML; needs the extra ``holdfast[yaml]``."""
-        return cls.from_dict(reading.from_yaml(text))
+        return cls.from_dict(parser.from_yaml(text))
 
     @classmethod
     def read(cls, path: str | Path) -> Plan:
@@ -342,7 +342,7 @@ def _wrong(place: int, data: Any) -> list[str]:
         return []
     named = data.get("id") if isinstance(data, dict) else None
     at = f"nodes[{place}]" + (f" ({named:.100})" if isinstance(named, str) else "")
-    return list(shapes.node(at, data, KINDS))
+    return list(shape_errors.node(at, data, KINDS))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -67,7 +67,7 @@ def start(
 def _here(
     where: Where, target: str | None, entry: str, plan: Plan, given: list[tuple[str, str]], key: str | None
 ) -> tuple[Client, RunHandle]:
-    from holdfast.plans.entry import PlanJob  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.plans.plan_job import PlanJob  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
 
     if target is None:

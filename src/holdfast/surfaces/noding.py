@@ -29,8 +29,8 @@ class Nodes:
 
     def _line(self) -> str:
         from holdfast.plans.model import Plan  # noqa: PLC0415 - only for those who follow a plan
-        from holdfast.plans.past import Past  # noqa: PLC0415 - as above
-        from holdfast.plans.states import Course  # noqa: PLC0415 - as above
+        from holdfast.plans.node_history import Past  # noqa: PLC0415 - as above
+        from holdfast.plans.node_states import Course  # noqa: PLC0415 - as above
 
         past = Past(self._events)
         states = Course(Plan.from_dict(past.plan), past).states

@@ -33,7 +33,7 @@ def check(file: str, target: str | None, as_json: bool) -> None:  # noqa: FBT001
     Without --target only what the file itself can say is checked. Exit code 1 if anything is wrong.
     """
     from holdfast.errors import InvalidPlan  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.plans.checking import problems  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.plans.checker import problems  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.plans.model import Plan  # noqa: PLC0415 - see the promise of `cli`
     from holdfast.surfaces.targets import load  # noqa: PLC0415 - see the promise of `cli`
 
@@ -64,17 +64,17 @@ def show(subject: str, where: Where, form: str) -> None:
 
     A run's plan is the recorded one, with everything that has extended it since.
     """
-    from holdfast.plans import drawing  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.plans import plan_diagram
 
     found, states = _found(subject, where)
     match form:
         case "tree":
-            for line, state in drawing.tree(found, states):
-                click.secho(line, fg=drawing.COLOURS.get(state or ""))
+            for line, state in plan_diagram.tree(found, states):
+                click.secho(line, fg=plan_diagram.COLOURS.get(state or ""))
         case "mermaid":
-            click.echo(drawing.mermaid(found, states))
+            click.echo(plan_diagram.mermaid(found, states))
         case "dot":
-            click.echo(drawing.dot(found, states))
+            click.echo(plan_diagram.dot(found, states))
         case _:
             told = {"plan": plain(found), **({"states": states} if states is not None else {})}
             click.echo(json.dumps(told, indent=2, ensure_ascii=False))
@@ -90,8 +90,8 @@ def schema() -> None:
 
 def _found(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
     from holdfast.plans.model import Plan  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.plans.past import Past  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.plans.states import Course  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.plans.node_history import Past  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.plans.node_states import Course  # noqa: PLC0415 - see the promise of `cli`
 
     if Path(subject).is_file():
         return Plan.read(subject), None

@@ -21,7 +21,7 @@ from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.signature import Signature
 from holdfast.durations import seconds
 from holdfast.errors import InvalidPlan
-from holdfast.plans import kinds
+from holdfast.plans import type_compat
 from holdfast.plans.graph import RESERVED, Graph, Missing, dig
 from holdfast.plans.model import (
     LITERAL,
@@ -151,7 +151,10 @@ class _Check:
         if not isinstance(node.over, list) and not list(references(node.over)):
             yield "over", f"it is a list, or a reference to one, got {node.over!r:.60}"
         elif self._item(node) is None:
-            yield "over", f"it is a list, and {self._said(node.over)} gives {kinds.described(self._given(node.over))}"
+            yield (
+                "over",
+                f"it is a list, and {self._said(node.over)} gives {type_compat.described(self._given(node.over))}",
+            )
         yield from (("over", said) for said in self._default(node.over, list))
         if node.limit is not None and node.limit < 1:
             yield "limit", f"at least one item is worked on at once, got {node.limit}"
@@ -219,19 +222,19 @@ class _Check:
             return  # told of already
         if not list(references(value)):
             literal = value[LITERAL] if isinstance(value, dict) and value.keys() == {LITERAL} else value
-            wrong = kinds.value_fits(literal, hint)
+            wrong = type_compat.value_fits(literal, hint)
             if wrong is not None:
                 yield f"args.{argument}", wrong
             return
         yield from ((f"args.{argument}", said) for said in self._default(value, hint))
         if isinstance(node, MapNode) and value == {REF: "item"} and isinstance(node.over, list):
             plain = (one for one in node.over if not list(references(one)) and not list(malformed(one)))
-            misfits = (said for one in plain if (said := kinds.value_fits(one, hint)) is not None)
+            misfits = (said for one in plain if (said := type_compat.value_fits(one, hint)) is not None)
             yield from ((f"args.{argument}", f"an item does not fit: {said}") for said in islice(misfits, 1))
         gives = self._given(value, node if isinstance(node, MapNode) else None)
-        takes = kinds.type_of(hint)
-        if not kinds.fits(gives, takes):
-            said = f"{self._said(value)} gives {kinds.described(gives)}, and {kinds.described(takes)} is wanted"
+        takes = type_compat.type_of(hint)
+        if not type_compat.fits(gives, takes):
+            said = f"{self._said(value)} gives {type_compat.described(gives)}, and {type_compat.described(takes)} is wanted"
             yield f"args.{argument}", said
 
     def _default(self, value: Any, hint: Any) -> Iterator[str]:
@@ -244,7 +247,7 @@ class _Check:
         if given is None or isinstance(given.default, msgspec.UnsetType):
             return
         try:
-            wrong = kinds.value_fits(dig(given.default, path), hint)
+            wrong = type_compat.value_fits(dig(given.default, path), hint)
         except Missing as error:
             wrong = str(error)
         if wrong is not None:
@@ -262,27 +265,27 @@ class _Check:
                 one = inspect.IntType() if name == "index" else self._item(within) if within is not None else None
                 if within is None:
                     yield f"{ref} means something in the arguments of a map only"
-                elif kinds.inside(one or kinds.ANY, path) is None:
-                    yield f"{ref} refers to a part that {kinds.described(one or kinds.ANY)} has not"
+                elif type_compat.inside(one or type_compat.ANY, path) is None:
+                    yield f"{ref} refers to a part that {type_compat.described(one or type_compat.ANY)} has not"
             elif name not in self._nodes:
                 yield f"{ref} refers to a node that there is not{_near(name, self._nodes)}"
-            elif kinds.inside(self._output(name), path) is None:
-                yield f"{ref} refers to a part that {kinds.described(self._output(name))} has not"
+            elif type_compat.inside(self._output(name), path) is None:
+                yield f"{ref} refers to a part that {type_compat.described(self._output(name))} has not"
 
     def _given(self, value: Any, node: MapNode | None = None) -> inspect.Type:
         """Give the type of what a reference stands for; of anything else that holds references, nobody can say."""
         if not (isinstance(value, dict) and value.keys() == {REF} and isinstance(value[REF], str)):
-            return kinds.ANY
+            return type_compat.ANY
         name, _, path = value[REF].partition(".")
         if name == "index":
             return inspect.IntType()
         if name == "item" and node is not None:
-            return kinds.inside(self._item(node) or kinds.ANY, path) or kinds.ANY
+            return type_compat.inside(self._item(node) or type_compat.ANY, path) or type_compat.ANY
         skipped = name in self._nodes and isinstance(self._nodes[name], ChoiceNode)
-        return kinds.ANY if skipped else kinds.inside(self._output(name), path) or kinds.ANY
+        return type_compat.ANY if skipped else type_compat.inside(self._output(name), path) or type_compat.ANY
 
     def _item(self, node: MapNode) -> inspect.Type | None:
-        return kinds.item_of(self._given(node.over))
+        return type_compat.item_of(self._given(node.over))
 
     def _output(self, name: str) -> inspect.Type:
         """Give the type of what a node gives, as far as it is known."""
@@ -290,7 +293,7 @@ class _Check:
         if isinstance(node, SleepNode):
             return inspect.NoneType()
         if self._names is None or not isinstance(node, (CallNode, JobNode, MapNode)):
-            return kinds.ANY
+            return type_compat.ANY
         job = None if isinstance(node, CallNode) else node.job
         function: Call[..., Any] | JobFunction[..., Any] | None
         if job is not None:
@@ -298,11 +301,11 @@ class _Check:
         else:
             function = None if isinstance(node, JobNode) else self._names.calls.get(node.call or "")
         if function is None:
-            return kinds.ANY
+            return type_compat.ANY
         called = f"{'call' if job is None else 'job'} {function.name}"
         given = self._kinds.get(called)
         if given is None:
-            given = self._kinds[called] = kinds.type_of(function.signature.result_hint)
+            given = self._kinds[called] = type_compat.type_of(function.signature.result_hint)
         return inspect.ListType(item_type=given) if isinstance(node, MapNode) else given
 
     @staticmethod

@@ -18,10 +18,10 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.secrets import Secret, is_kept
 from holdfast.authoring.signature import Signature, payload
 from holdfast.errors import InvalidArguments, InvalidPlan
-from holdfast.plans.building import Draft, Ref
-from holdfast.plans.checking import Names, checked
+from holdfast.plans.builder import Draft, Ref
+from holdfast.plans.checker import Names, checked
+from holdfast.plans.executor import run
 from holdfast.plans.model import REF, CallNode, Input, JobNode, MapNode, Plan, plan_of
-from holdfast.plans.running import run
 
 __all__ = ["PlanJob", "planner"]
 

@@ -8,11 +8,11 @@ import msgspec
 
 from holdfast.authoring.conductor import EXTENSION
 from holdfast.errors import InvalidPlan
-from holdfast.plans.checking import checked
-from holdfast.plans.extending import widened
+from holdfast.plans.checker import checked
+from holdfast.plans.extensions import widened
 from holdfast.plans.graph import Graph, Missing, dig, filled
 from holdfast.plans.model import CallNode, ChoiceNode, JobNode, MapNode, Node, Plan, SleepNode, extension_of
-from holdfast.plans.past import Ended, Past
+from holdfast.plans.node_history import Ended, Past
 
 __all__ = ["SETTLED", "STATES", "Course", "label"]
 

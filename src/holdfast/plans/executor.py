@@ -23,9 +23,9 @@ import msgspec
 from holdfast.authoring.conductor import EXTENSION, Conductor, Place, current, place
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
-from holdfast.plans.calling import Calling
-from holdfast.plans.checking import Names
-from holdfast.plans.extending import Turns, in_words, refusal, widened
+from holdfast.plans.checker import Names
+from holdfast.plans.execution_units import Map, Unit, told, waits
+from holdfast.plans.extensions import Turns, in_words, refusal, widened
 from holdfast.plans.graph import LISTS, Graph, Missing, dig, filled
 from holdfast.plans.model import (
     CallNode,
@@ -38,8 +38,8 @@ from holdfast.plans.model import (
     WaitNode,
     extension_of,
 )
-from holdfast.plans.states import label
-from holdfast.plans.units import Map, Unit, told, waits
+from holdfast.plans.node_calls import Calling
+from holdfast.plans.node_states import label
 
 __all__ = ["run"]
 

@@ -14,7 +14,7 @@ from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.signature import Signature
 from holdfast.durations import seconds
 from holdfast.errors import UnknownEntry
-from holdfast.plans.checking import Names
+from holdfast.plans.checker import Names
 from holdfast.plans.model import CallNode, JobNode, MapNode
 
 __all__ = ["Calling"]

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.authoring.conductor import EXTENSION, Conductor
 from holdfast.errors import InvalidPlan
-from holdfast.plans.checking import Names, problems
+from holdfast.plans.checker import Names, problems
 from holdfast.plans.model import MORE, ChoiceNode, Plan
 
 __all__ = ["Turns", "in_words", "refusal", "widened"]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InvalidPlan
-from holdfast.plans import shapes
+from holdfast.plans import shape_errors
 
 __all__ = ["from_json", "from_yaml"]
 
@@ -67,7 +67,7 @@ def from_yaml(text: str | bytes) -> Any:
         raise InvalidPlan("plan", [f"it is no YAML: {said}: {error}"]) from error
     if wrong:
         raise InvalidPlan("plan", wrong)
-    if not shapes.is_small(data, VALUES_MAX):  # a few lines of anchors can stand for more than a computer holds
+    if not shape_errors.is_small(data, VALUES_MAX):  # a few lines of anchors can stand for more than a computer holds
         raise InvalidPlan("plan", [f"its anchors unfold into more than {VALUES_MAX:,} values"])
     return data
 
