@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.ready import ConcurrencyGate, Share, Waker, WakeSource
 from holdfast.ready.all_of import AllOf
+from holdfast.ready.base_gate import WatchedGate
 from holdfast.ready.monitor import fire
-from holdfast.ready.watched import WatchedGate
 from holdfast.testing import Actor, Deadlock, Outcome, explore
 from support.gates import STRICT, Clock, Hand
 

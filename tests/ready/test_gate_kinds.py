@@ -26,7 +26,7 @@ from holdfast.ready import (
     WakeSource,
     all_of,
 )
-from holdfast.ready.watched import fire_all
+from holdfast.ready.base_gate import fire_all
 from support.gates import STRICT, Clock, Hand
 
 IO, TIMER, RELOAD = WakeSource.IO_READY, WakeSource.TIMER, WakeSource.CONFIG_RELOAD

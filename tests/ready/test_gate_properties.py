@@ -21,8 +21,8 @@ from holdfast.ready import (
     Share,
     all_of,
 )
-from holdfast.ready.leaf import LeafGate
-from holdfast.ready.watched import WatchedGate, fire_all
+from holdfast.ready.base_gate import WatchedGate, fire_all
+from holdfast.ready.leaf_gate import LeafGate
 from support import spec
 from support.gates import STRICT, Clock, Hand
 from support.timeless import given, settings

@@ -26,8 +26,8 @@ from holdfast.ready import (
     all_of,
 )
 from holdfast.ready.all_of import _Locks
-from holdfast.ready.waiters import TaskWaiter, ThreadWaiter
-from holdfast.ready.watched import fire_all
+from holdfast.ready.base_gate import fire_all
+from holdfast.ready.line import TaskWaiter, ThreadWaiter
 from support.gates import STRICT, Clock, Hand
 
 IO, TIMER, RELOAD = WakeSource.IO_READY, WakeSource.TIMER, WakeSource.CONFIG_RELOAD
@@ -564,14 +564,14 @@ def test_in_production_it_is_reported_counted_and_goes_on(caplog: pytest.LogCapt
 
 def test_a_gate_that_repeats_itself_is_refused_by_its_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule that keeps gates legal is switched off: the monitor is a second guard, not the first."""
-    from holdfast.ready import telling
+    from holdfast.ready import next_reading
 
     def repeats(*_: object, **__: object) -> RetryAfter:
         return RetryAfter(5)
 
     gate = BackoffGate(now=Clock(), on_violation=STRICT)
     gate.retry_after(5)
-    monkeypatch.setattr(telling, "next_reading", repeats)
+    monkeypatch.setattr(next_reading, "next_reading", repeats)
     gate.poll_ready()
     with pytest.raises(InvalidTransition, match="ReadyState in retry_after refuses retry_after"):
         gate.poll_ready()

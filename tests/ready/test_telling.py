@@ -17,7 +17,7 @@ from holdfast.machines.ready import (
     RetryAfter,
     WakeSource,
 )
-from holdfast.ready.telling import Hold, HoldKey, due, next_reading, seconds_until_due, timers, told_with
+from holdfast.ready.next_reading import Hold, HoldKey, due, next_reading, seconds_until_due, timers, told_with
 from support import spec
 from support.gates import Clock
 

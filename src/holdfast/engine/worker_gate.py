@@ -21,9 +21,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from holdfast.machines.ready import BudgetExhausted, Busy, RetryAfter, WakeSource
 from holdfast.ready import Gate, OnViolation, log_violation
-from holdfast.ready.leaf import LeafGate
-from holdfast.ready.telling import Hold, HoldKey
-from holdfast.ready.watched import WatchedGate
+from holdfast.ready.base_gate import WatchedGate
+from holdfast.ready.leaf_gate import LeafGate
+from holdfast.ready.next_reading import Hold, HoldKey
 from holdfast.store.limits import Held
 from holdfast.store.rows import GateCard
 

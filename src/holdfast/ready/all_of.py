@@ -20,11 +20,11 @@ from threading import Lock
 from types import TracebackType
 
 from holdfast.errors import InvalidArguments
+from holdfast.ready.base_gate import WatchedGate
 from holdfast.ready.gate import Gate, OnViolation, log_violation
-from holdfast.ready.leaf import LeafGate
+from holdfast.ready.leaf_gate import LeafGate
 from holdfast.ready.monitor import Waker
-from holdfast.ready.telling import Hold
-from holdfast.ready.watched import WatchedGate
+from holdfast.ready.next_reading import Hold
 
 __all__ = ["AllOf", "all_of"]
 

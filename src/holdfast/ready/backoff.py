@@ -27,8 +27,8 @@ from collections.abc import Callable
 from holdfast.errors import InvalidSetting
 from holdfast.machines.ready import RetryAfter, WakeSource
 from holdfast.ready.gate import OnViolation, log_violation
-from holdfast.ready.leaf import LeafGate, positive, whole
-from holdfast.ready.telling import Hold, HoldKey
+from holdfast.ready.leaf_gate import LeafGate, positive, whole
+from holdfast.ready.next_reading import Hold, HoldKey
 
 __all__ = ["BackoffGate"]
 

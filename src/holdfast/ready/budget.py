@@ -20,8 +20,8 @@ from typing import Protocol
 from holdfast.errors import InvalidSetting
 from holdfast.machines.ready import BudgetExhausted, WakeSource
 from holdfast.ready.gate import OnViolation, log_violation
-from holdfast.ready.leaf import LeafGate, positive
-from holdfast.ready.telling import Hold, HoldKey
+from holdfast.ready.leaf_gate import LeafGate, positive
+from holdfast.ready.next_reading import Hold, HoldKey
 
 __all__ = ["BudgetGate", "Ledger", "MemoryLedger"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from holdfast.machines.ready import Busy, WakeSource
 from holdfast.ready.gate import OnViolation, log_violation
-from holdfast.ready.leaf import LeafGate, whole
-from holdfast.ready.telling import Hold, HoldKey
+from holdfast.ready.leaf_gate import LeafGate, whole
+from holdfast.ready.next_reading import Hold, HoldKey
 
 __all__ = ["ConcurrencyGate"]
 

@@ -16,8 +16,8 @@ from fractions import Fraction
 
 from holdfast.machines.ready import BudgetExhausted, WakeSource
 from holdfast.ready.gate import OnViolation, log_violation
-from holdfast.ready.leaf import LeafGate, positive, whole
-from holdfast.ready.telling import Hold, HoldKey
+from holdfast.ready.leaf_gate import LeafGate, positive, whole
+from holdfast.ready.next_reading import Hold, HoldKey
 
 __all__ = ["RateGate"]
 

@@ -27,8 +27,8 @@ from holdfast.client.workers import GateView
 from holdfast.errors import HoldfastError
 from holdfast.machines.ready import BudgetExhausted, Busy, Reading, ReadyState, RetryAfter, WakeSource
 from holdfast.ready import log_violation
-from holdfast.ready.leaf import LeafGate
-from holdfast.ready.telling import Hold, HoldKey
+from holdfast.ready.leaf_gate import LeafGate
+from holdfast.ready.next_reading import Hold, HoldKey
 from holdfast.store import QueueState
 from holdfast.store.limits import COUNTED_MAX, retry_after
 

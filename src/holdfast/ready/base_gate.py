@@ -31,16 +31,16 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, TransitionRefused, WakeRefused
 from holdfast.machines.ready import Reading, ReadyState, WakeSource
-from holdfast.ready import telling
-from holdfast.ready.entering import Entered
+from holdfast.ready import next_reading
+from holdfast.ready.context_managers import Entered
 from holdfast.ready.gate import GateCounts, OnViolation
+from holdfast.ready.line import TaskWaiter, ThreadWaiter, Waiter, running_loop
 from holdfast.ready.monitor import ReadyMonitor, Waker, fire
+from holdfast.ready.next_reading import Hold, HoldKey
 from holdfast.ready.share import Share
-from holdfast.ready.telling import Hold, HoldKey
-from holdfast.ready.waiters import TaskWaiter, ThreadWaiter, Waiter, running_loop
 
 if TYPE_CHECKING:
-    from holdfast.ready.leaf import LeafGate
+    from holdfast.ready.leaf_gate import LeafGate
 
 __all__ = ["WatchedGate", "fire_all"]
 
@@ -125,7 +125,7 @@ class WatchedGate(Entered):
     def wake_in_seconds(self) -> float | None:
         """How long until a poll is worth it without a wake; None if time alone changes nothing."""
         with self._locks:
-            return telling.seconds_until_due(self._holds)
+            return next_reading.seconds_until_due(self._holds)
 
     def holds(self) -> list[Hold]:
         """What holds it closed at this moment. This is no poll and counts as none."""
@@ -261,8 +261,8 @@ class WatchedGate(Entered):
             if waiter.error is not None:
                 raise waiter.error
             first = next(iter(self._line), None)
-            waiter.armed = telling.timers(self._holds) if waiter is first else None
-            return telling.seconds_until_due(self._holds) if waiter is first else None
+            waiter.armed = next_reading.timers(self._holds) if waiter is first else None
+            return next_reading.seconds_until_due(self._holds) if waiter is first else None
 
     def _put_back(self, share: Share) -> list[Waker]:
         """Undo a share that was not used."""
@@ -313,7 +313,7 @@ class WatchedGate(Entered):
 
     def _line_is_asleep(self) -> bool:
         """Whether nothing has happened since the line was found to have to wait."""
-        return self._line_has_waker and not (self._monitor.woken or telling.due(self._holds))
+        return self._line_has_waker and not (self._monitor.woken or next_reading.due(self._holds))
 
     def _look_again(self) -> None:
         fire_all(self._serve())
@@ -325,7 +325,7 @@ class WatchedGate(Entered):
     def _nudge_first(self) -> list[Waker]:
         """Have the first in line set its timer, if the one it has is not for what holds the gate closed now."""
         first = next(iter(self._line), None)
-        timers = telling.timers(self._holds)
+        timers = next_reading.timers(self._holds)
         if first is None or not timers or first.armed == timers:
             return []
         return [partial(self._ring, first)]
@@ -339,13 +339,13 @@ class WatchedGate(Entered):
         held, holds = self._holds, self._look(after, waits=waits)
         self._holds = holds
         woken = self._state is _PENDING and self._monitor.woken
-        if self._state is _PENDING and not woken and telling.due(held):
+        if self._state is _PENDING and not woken and next_reading.due(held):
             # Time is read after the look: what the look found opened by time is then due, however late that was.
             after += self._monitor.mark(WakeSource.TIMER)
             woken = True
-        reading = telling.next_reading(self._state, holds, self._told, woken=woken, waits=waits)
+        reading = next_reading.next_reading(self._state, holds, self._told, woken=woken, waits=waits)
         if holds or self._told:
-            self._told = telling.told_with(reading, holds, self._told)
+            self._told = next_reading.told_with(reading, holds, self._told)
         return self._publish(reading, after)
 
     @abstractmethod

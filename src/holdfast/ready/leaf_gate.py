@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 
 from holdfast.errors import InvalidSetting
 from holdfast.machines.ready import WakeSource
+from holdfast.ready.base_gate import WatchedGate, fire_all
 from holdfast.ready.gate import OnViolation
 from holdfast.ready.monitor import Waker
-from holdfast.ready.telling import Hold
-from holdfast.ready.watched import WatchedGate, fire_all
+from holdfast.ready.next_reading import Hold
 
 __all__ = ["LeafGate", "positive", "whole"]
 
