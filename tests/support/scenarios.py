@@ -326,13 +326,17 @@ class Outside:
         while act not in self._world.acts and self.alive:  # noqa: ASYNC110 - it may have been another process
             await asyncio.sleep(0.001)
 
+    def has_acted(self, *act: Any) -> bool:
+        """Whether this act was made, by this process or one before it."""
+        return act in self._world.acts
+
     def need_act(self, *act: Any) -> None:
         """See that this act was made: by a machine that stood still it was not, and the run shows nothing.
 
         Raises:
             TooLate: it was not; the job fails, and `Story.judge` raises the same.
         """
-        if act not in self._world.acts:
+        if not self.has_acted(*act):
             self._world.too_late = True
             raise TooLate
 
