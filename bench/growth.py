@@ -32,9 +32,9 @@ from holdfast.machines.event import freeze_plain
 from holdfast.store import Append, Claim, Claims, Expire, Job, Reclaim, Store, Submit
 from holdfast.store.decide import claim, decide, submit
 from holdfast.store.inbox import EmptyInbox
-from holdfast.store.schema import migrate
-from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
+from holdfast.store.sql.migrate import migrate
+from holdfast.store.sqlite.store import SqliteStore
 
 FEW = 1_000
 FILES = 4  # small files, one after the other: each is claimed from while it still has about as many as it should

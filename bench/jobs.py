@@ -22,8 +22,8 @@ from holdfast.machines.event import GENESIS, freeze_plain, seal_frozen
 from holdfast.store import Submit
 from holdfast.store.decide import submit
 from holdfast.store.rows import Job
-from holdfast.store.schema import migrate
-from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
+from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
+from holdfast.store.sql.migrate import migrate
 
 STEPS = 10
 ROUNDS = 3

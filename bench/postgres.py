@@ -24,8 +24,8 @@ from holdfast import App, Config, RunHandle, wait_for
 from holdfast.machines import JobState
 from holdfast.store import Submit
 from holdfast.store.decide import submit
-from holdfast.store.postgres_schema import migrate
-from holdfast.store.sql_rows import JOB_WRITTEN, event_row, job_row
+from holdfast.store.postgres.schema import migrate
+from holdfast.store.sql.columns import JOB_WRITTEN, event_row, job_row
 from postgres_peers import drain_pgqueuer, drain_procrastinate
 from postgres_server import Commits, Measured, measured, percentile
 

@@ -23,9 +23,9 @@ from growth import FEW, Life, Times, claiming, judged, queued_and_finished, turn
 from holdfast import App, Config
 from holdfast.machines.event import freeze_plain
 from holdfast.store import Append, Renew, Submit
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_schema import migrate
-from holdfast.store.sql_rows import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
+from holdfast.store.postgres.schema import migrate
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
 from postgres_server import Measured, measured
 
 SCHEMAS = 4  # small ones, one after the other: each is claimed from while it still has about as many as it should

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.surfaces.demo import tell
+from holdfast.cli.demo import tell
 
 if __name__ == "__main__":
     sys.exit(tell())

@@ -6,12 +6,12 @@ import re
 
 import click
 
-from holdfast.surfaces.cli import EXIT_CODES, SECTIONS
+from holdfast.cli.main import EXIT_CODES, SECTIONS
 
 CLI_HEAD = """\
 # The command line
 
-<!-- Made by `make docs` from the commands in src/holdfast/surfaces. Do not edit. -->
+<!-- Made by `make docs` from the commands in src/holdfast/cli. Do not edit. -->
 
 `holdfast`, or `python -m holdfast`. Results go to standard output and nothing else does; errors are one line that says
 what to do. `--help` works everywhere. TARGET is a file or a module with an `App` in it. RUN is a run's id, or any

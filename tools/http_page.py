@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.surfaces.http.openapi import document
-from holdfast.surfaces.http.routes import routes
+from holdfast.http.openapi import document
+from holdfast.http.routes import routes
 
 HEAD = """\
 # The HTTP API
 
-<!-- Made by `make docs` from the route table in src/holdfast/surfaces/http. Do not edit. -->
+<!-- Made by `make docs` from the route table in src/holdfast/http. Do not edit. -->
 
 `holdfast serve shop.py` serves it; [mounting](mounting.md) puts it into an application of yours. `GET /openapi.json`
 is the same as this page, for programs. Bodies are JSON in UTF-8. Times are UTC epoch seconds. A list is `{"items":

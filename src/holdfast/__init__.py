@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from holdfast.authoring.secrets import Codec, Secret
     from holdfast.authoring.spend import RetryAfter, spend
     from holdfast.client.app import App
-    from holdfast.client.handle import RunHandle
-    from holdfast.client.remote import connect
+    from holdfast.client.remote.client import connect
+    from holdfast.client.run_handle import RunHandle
     from holdfast.config import Config
     from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan, extend
@@ -152,11 +152,11 @@ _LATER = {
     "NotDone": "holdfast.authoring.functions",
     "Plan": "holdfast.plans.model",
     "RetryAfter": "holdfast.authoring.spend",
-    "RunHandle": "holdfast.client.handle",
+    "RunHandle": "holdfast.client.run_handle",
     "Secret": "holdfast.authoring.secrets",
     "attempt": "holdfast.authoring.job_api",
     "check_cancelled": "holdfast.authoring.job_api",
-    "connect": "holdfast.client.remote",
+    "connect": "holdfast.client.remote.client",
     "continue_as": "holdfast.authoring.job_api",
     "export": "holdfast.authoring.reports",
     "extend": "holdfast.plans.model",

@@ -1,6 +1,6 @@
 """``python -m holdfast`` is the command line."""
 
-from holdfast.surfaces.cli import main
+from holdfast.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.client.app import App
-from holdfast.surfaces.http.limits import Limits
-from holdfast.surfaces.http.service import Service
-from holdfast.surfaces.http.tokens import Token, kept_of, keyring
+from holdfast.http.application import Service
+from holdfast.http.request_limits import Limits
+from holdfast.http.tokens import Token, kept_of, keyring
 
 __all__ = ["Limits", "Token", "asgi", "token"]
 

@@ -30,11 +30,12 @@ from holdfast import (
     UnknownEntry,
     wait_for,
 )
+from holdfast.client.app_worker import AppWorker
 from holdfast.client.explain import explain
-from holdfast.client.working import AppWorker
 from holdfast.errors import StoreUnavailable
-from holdfast.store import Append, Command, Store, schema
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store import Append, Command, Store
+from holdfast.store.sql import migrate
+from holdfast.store.sqlite.store import SqliteStore
 from support.shell import Shell
 from support.stories import beating, drain, play, quick, until
 
@@ -897,13 +898,13 @@ def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
     app = App("shop", url=f"sqlite:///{path}")
     assert app.list() == []
     app.close()
-    assert apsw.Connection(str(path)).pragma("user_version") == len(schema.migrations("sqlite"))
+    assert apsw.Connection(str(path)).pragma("user_version") == len(migrate.migrations("sqlite"))
 
 
 def newer(monkeypatch: pytest.MonkeyPatch, sql: str) -> int:
     """Have this process know one migration more."""
-    known = schema.migrations("sqlite")
-    monkeypatch.setattr(schema, "migrations", lambda _: [*known, (len(known) + 1, sql)])
+    known = migrate.migrations("sqlite")
+    monkeypatch.setattr(migrate, "migrations", lambda _: [*known, (len(known) + 1, sql)])
     return len(known) + 1
 
 
@@ -950,10 +951,10 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path, mo
 
 READ_ONLY = """
 import os, sys
-import holdfast.store.sqlite
-import holdfast.client.working  # while this user can read it
+import holdfast.store.sqlite.store
+import holdfast.client.app_worker  # while this user can read it
 from holdfast import App, StoreUnavailable
-from holdfast.store import schema
+from holdfast.store.sql import migrate
 
 app = App("shop", url="sqlite:///" + sys.argv[1])
 
@@ -961,8 +962,8 @@ app = App("shop", url="sqlite:///" + sys.argv[1])
 async def work() -> str:
     return "done"
 
-known = schema.migrations("sqlite")
-schema.migrations = lambda dialect: known  # read while this user can
+known = migrate.migrations("sqlite")
+migrate.migrations = lambda dialect: known  # read while this user can
 if os.getuid() == 0:
     os.setuid(65534)  # permissions do not bind root
 try:

@@ -21,8 +21,8 @@ import pytest
 from holdfast import App, RunFailed, RunTimedOut
 from holdfast.engine.worker import Worker
 from holdfast.machines import Event
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_listener import Listener
+from holdfast.store.postgres.listener import Listener
+from holdfast.store.postgres.store import PostgresStore
 from support.postgres import fresh_url, server
 from support.scripts import load
 from support.stories import TooLate, in_time, play, quick, until
@@ -36,7 +36,7 @@ off, right, right_ns = float(sys.argv[1]), time.time, time.time_ns
 time.time, time.time_ns = lambda: right() + off, lambda: right_ns() + int(off * 1e9)
 from holdfast.engine import worker
 from holdfast.engine.heartbeat import Heartbeat
-from holdfast.surfaces.cli import main
+from holdfast.cli.main import main
 worker.Heartbeat = lambda beat, _: Heartbeat(beat, 0.1)  # it renews its leases often, however long they are
 sys.argv[1:] = ["worker", *sys.argv[2:]]
 main()

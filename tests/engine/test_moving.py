@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from holdfast import App, Limits, wait_for
-from holdfast.client.moving import move, take_back
+from holdfast.client.move_store import move, take_back
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.store import (
     Append,
@@ -31,8 +31,8 @@ from holdfast.store import (
     Submit,
     WorkerCard,
 )
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.sqlite.store import SqliteStore
 from support.postgres import fresh_schema, server
 from support.shell import Shell
 
@@ -167,8 +167,9 @@ async def said(store: Store, command: Any) -> list[Any]:
 
 KILLED = """
 import os, signal, sys
-from holdfast.client import moving
-from holdfast.store import moving_in, moving_out
+from holdfast.client import move_store
+from holdfast.store.postgres.store import importer
+from holdfast.store.sqlite.store import export
 def deadly(owner, name, number, after=False):
     count, real = [0], getattr(owner, name)
     def wrapped(self, *args):
@@ -179,13 +180,13 @@ def deadly(owner, name, number, after=False):
         return found
     setattr(owner, name, wrapped)
 source, target, where = sys.argv[1:]
-out, into = moving_out.MovingSource, moving_in.MovingTarget
+out, into = export.MovingSource, importer.MovingTarget
 deadly(*{
     "closing": (out, "_open_again", 1), "closed": (out, "shut", 1, True), "first": (into, "take", 1, True),
     "third": (into, "take", 3, True), "before the commit": (into, "end", 1), "after the commit": (into, "end", 1, True),
     "before the note": (out, "leave", 1), "at the end": (out, "leave", 1, True),
 }[where])
-moving.move(source, target)
+move_store.move(source, target)
 """
 
 

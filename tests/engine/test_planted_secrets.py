@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast import App, Secret
-from holdfast.surfaces.cli import main
+from holdfast.cli.main import main
 from support.postgres import fresh_url
 from support.scripts import load
 from support.shell import Shell

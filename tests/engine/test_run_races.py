@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.client.verifying import judged
+from holdfast.client.verify import judged
 from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunStatus, run_paths, runs
@@ -35,7 +35,7 @@ from holdfast.store import (
     Store,
     Submit,
 )  # fmt: skip
-from holdfast.store.looking import as_projected
+from holdfast.store.run_queries import as_projected
 from support.clocked import opened
 
 SEEDS = {"memory": 150, "sqlite": 100, "postgres": 25}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Config
-from holdfast.client.opening import open_store
+from holdfast.client.store_url import open_store
 from holdfast.durations import seconds
 from holdfast.ids import new_id
 

@@ -22,7 +22,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines import JobState
 from holdfast.store import Append, Bury, Command, Reclaim, Store
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 from support.stories import play, quick, until
 
 

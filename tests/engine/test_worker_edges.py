@@ -20,9 +20,9 @@ from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
 from holdfast.machines.ready import Reading
 from holdfast.ready import raise_violation
-from holdfast.store.changes import ASKED, WORK
-from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.change_flags import ASKED, WORK
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.sqlite.store import SqliteStore
 from support import spec
 from support.stories import play, quick, until
 

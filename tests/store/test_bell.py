@@ -13,8 +13,8 @@ import apsw
 import pytest
 
 from holdfast.store import Submit
-from holdfast.store.bell import Ear
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.commit_watcher import Ear
+from holdfast.store.sqlite.store import SqliteStore
 
 
 def submission(name: str) -> Submit:

@@ -47,11 +47,11 @@ from holdfast.store import (
     WorkerCard,
     rebuilt,
 )
-from holdfast.store.budgets import SpendBudget
-from holdfast.store.looking import RunFilter
-from holdfast.store.memory import MemoryStore
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.run_queries import RunFilter
+from holdfast.store.shared_budgets import SpendBudget
+from holdfast.store.sqlite.store import SqliteStore
 from support.postgres import ServerClock, fresh_schema, server
 from support.timeless import given, settings
 

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from holdfast.store import Append, Claim, Submit
-from holdfast.store.looking import Questions, RunFilter
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sql_rows import JOB_WRITTEN
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.run_queries import Questions, RunFilter
+from holdfast.store.sql.columns import JOB_WRITTEN
+from holdfast.store.sqlite.store import SqliteStore
 from support.postgres import fresh_schema, server
 
 RUNS = 200_000

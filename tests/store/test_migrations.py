@@ -16,16 +16,18 @@ from holdfast import App, Limits, wait_for
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.machines import RunRecord
-from holdfast.store import Append, Claim, Report, SendSignal, Submit, WorkerCard, postgres_schema, schema
-from holdfast.store.budgets import SpendBudget
+from holdfast.store import Append, Claim, Report, SendSignal, Submit, WorkerCard
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.sql_rows import EVENT_COLUMNS
+from holdfast.store.postgres import schema as postgres_schema
+from holdfast.store.shared_budgets import SpendBudget
+from holdfast.store.sql import migrate
+from holdfast.store.sql.columns import EVENT_COLUMNS
 from holdfast.store.sqlite import SqliteStore
 from support.postgres import fresh_schema, server
 from support.scripts import ROOT
 from support.shell import Shell
 
-STEPS = {dialect: schema.migrations(dialect) for dialect in ("postgres", "sqlite")}
+STEPS = {dialect: migrate.migrations(dialect) for dialect in ("postgres", "sqlite")}
 
 CATALOGUE = {
     "columns": "SELECT table_name, column_name, data_type, is_nullable, column_default, collation_name, is_identity"
@@ -113,11 +115,11 @@ def test_a_fresh_schema_equals_one_that_was_migrated_step_by_step_with_jobs_in_i
     told = some_history(app)
     with psycopg.connect(server().url, autocommit=True) as connection:
         newest, before = len(STEPS["postgres"]), 0
-        for number in (*range(1, schema.RUNS), newest):  # rows are made anew by this release alone, with what it knows
+        for number in (*range(1, migrate.RUNS), newest):  # rows are made anew by this release alone, with what it knows
             release(monkeypatch, number)
             assert postgres_schema.migrate(connection, grown) == list(range(before + 1, number + 1))
             before = number
-            if number == schema.RUNS - 1:
+            if number == migrate.RUNS - 1:
                 for table, columns in (("jobs", OLD_JOBS), ("events", EVENT_COLUMNS)):
                     copied = f"INSERT INTO {grown}.{table} ({columns}) SELECT {columns} FROM {fresh}.{table}"
                     connection.execute(copied.encode())
@@ -135,7 +137,7 @@ def test_a_file_of_an_older_release_shows_its_runs(tmp_path: Path) -> None:
     told = some_history(app)
     app.close()
     old = apsw.Connection(str(tmp_path / "old.db"))
-    for number, sql in STEPS["sqlite"][: schema.RUNS - 1]:
+    for number, sql in STEPS["sqlite"][: migrate.RUNS - 1]:
         old.execute(sql)
         old.pragma("user_version", number)
     old.execute("ATTACH ? AS new", (str(tmp_path / "new.db"),))

@@ -23,10 +23,10 @@ from holdfast.store import (
     Report,
     SendSignal,
 )
-from holdfast.store import postgres as backend
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_transaction import Transaction
-from holdfast.store.schema import migrations
+from holdfast.store.postgres import store as backend
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.transaction import Transaction
+from holdfast.store.sql.migrate import migrations
 from support.pooler import Pooler
 from support.postgres import fresh_schema, fresh_url, server
 from support.postgres_store import card, claim, submit, with_store
@@ -283,7 +283,7 @@ def test_eight_processes_that_open_an_empty_database_make_its_tables_once() -> N
     script = """
 import asyncio, sys
 from holdfast.store import Submit
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.store import PostgresStore
 
 async def main(url, schema, name):
     print("ready", flush=True)

@@ -14,7 +14,7 @@ from holdfast import App
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.machines import RunStatus
 from holdfast.store import Submit
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.store import PostgresStore
 from support.pooler import Pooler
 from support.postgres import fresh_schema, server
 
@@ -158,5 +158,5 @@ def test_connections_are_made_in_one_place_which_prepares_nothing() -> None:
     """A prepared statement stays with the server's session: behind a pooler whoever has it next stumbles."""
     source = Path(holdfast.__file__).parent
     connecting = [path.name for path in source.rglob("*.py") if "psycopg.connect(" in path.read_text()]
-    assert connecting == ["postgres_connections.py"]
+    assert connecting == ["connection.py"]
     assert "prepare_threshold=None" in (source / "store" / "postgres_connections.py").read_text()

@@ -16,9 +16,9 @@ import psycopg
 import pytest
 
 from holdfast.store import Append, Claim, Submit
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_statements import Statements
-from holdfast.store.sql_rows import JOB_WRITTEN
+from holdfast.store.postgres.statements import Statements
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.sql.columns import JOB_WRITTEN
 from support.postgres import fresh_schema, server
 
 JOBS = 20_000

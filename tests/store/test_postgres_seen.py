@@ -10,11 +10,11 @@ import pytest
 
 from holdfast.machines import JobState
 from holdfast.store import Append, Cancel, Pause, Renew
-from holdfast.store import postgres_transaction as transaction
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_seen import Seen
+from holdfast.store.postgres import transaction
+from holdfast.store.postgres.row_cache import Seen
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows import Job
-from holdfast.store.sql_rows import job_of
+from holdfast.store.sql.columns import job_of
 from support.postgres import fresh_schema, server
 from support.postgres_store import claim, submit, with_store
 from support.stories import play, until

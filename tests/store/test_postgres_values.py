@@ -26,9 +26,8 @@ from holdfast.store import (
     Retry,
     SendSignal,
     Submitted,
-    postgres_transaction,
 )
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres import PostgresStore, transaction
 from support.postgres import fresh_url
 from support.postgres_store import card, claim, submit, with_store
 from support.stories import drain, play, quick
@@ -118,14 +117,14 @@ def test_a_number_that_no_column_holds_is_refused_alone() -> None:
 def test_a_batch_larger_than_one_statement_takes_is_one_transaction_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(postgres_transaction, "PORTION_BYTES", 5000)
-    events, sizes = postgres_transaction._events, []
+    monkeypatch.setattr(transaction, "PORTION_BYTES", 5000)
+    events, sizes = transaction._events, []
 
     def seen(sealed: list[Any]) -> dict[str, Any]:
         sizes.append(sum(len(payload) for _, payload in sealed))
         return events(sealed)
 
-    monkeypatch.setattr(postgres_transaction, "_events", seen)
+    monkeypatch.setattr(transaction, "_events", seen)
 
     async def story(store: PostgresStore) -> None:
         large = [submit(f"j{number:02}", args={"x": "x" * size}) for number, size in enumerate([1000] * 20 + [9000, 1])]
@@ -139,7 +138,7 @@ def test_a_batch_larger_than_one_statement_takes_is_one_transaction_all_the_same
 
 
 def test_names_may_hold_whatever_stands_between_the_values_of_a_statement() -> None:
-    names = [f"{mark}a{mark}" for mark in postgres_transaction.MARKS]
+    names = [f"{mark}a{mark}" for mark in transaction.MARKS]
 
     async def story(store: PostgresStore) -> None:
         for batch in [[name] for name in names] + [[f"b{name}" for name in names]]:  # alone; and with no mark left

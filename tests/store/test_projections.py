@@ -13,13 +13,13 @@ import psycopg
 import pytest
 
 from holdfast import App, export, progress, wait_for
-from holdfast.client.verifying import judged
+from holdfast.client.verify import judged
 from holdfast.machines import RunStatus, run_paths
 from holdfast.store import Append, Cancel, Claim, Job, Retry, Submit
-from holdfast.store.looking import RunFilter, may_be_past
-from holdfast.store.memory import MemoryStore
-from holdfast.store.projecting import project
-from holdfast.store.sql_rows import EVENT_COLUMNS, EVENT_READ
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.run_queries import RunFilter, may_be_past
+from holdfast.store.sql.columns import EVENT_COLUMNS, EVENT_READ
+from holdfast.store.sql.row_rebuild import project
 from support.postgres import fresh_schema, server
 from support.stories import play, quick
 from support.streams import sealed

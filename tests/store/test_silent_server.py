@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Claim, Renew, SendSignal
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.store import PostgresStore
 from support.postgres import fresh_schema, server
 from support.postgres_store import claim, submit
 from support.stories import play

@@ -19,8 +19,8 @@ from holdfast.clock import Clock, ManualClock
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import JobState, check
 from holdfast.store import Append, Bury, Claim, Expire, Reclaim, Submit
-from holdfast.store.schema import migrations
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sql.migrate import migrations
+from holdfast.store.sqlite.store import SqliteStore
 
 ENTRIES = frozenset({("shop", "checkout")})
 
@@ -147,7 +147,7 @@ def test_a_file_locked_by_another_program_is_waited_for(tmp_path: Path) -> None:
 WORKER = """
 import asyncio, sys
 from holdfast.store import Append, Claim, Submit
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 async def main(path, name):
     store = SqliteStore(path)
@@ -214,7 +214,7 @@ def test_a_stopped_worker_that_comes_back_after_its_lease_writes_nothing(tmp_pat
     script = """
 import asyncio, sys
 from holdfast.store import Append, Claim
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 async def main(path):
     store = SqliteStore(path)

@@ -14,8 +14,8 @@ from holdfast.client.backup import backup
 from holdfast.errors import InvalidArguments, InvalidSetting, StoreUnavailable
 from holdfast.machines import check
 from holdfast.store import Submit
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite_backup import back_up
+from holdfast.store.sqlite.online_backup import back_up
+from holdfast.store.sqlite.store import SqliteStore
 
 
 def submit(name: str) -> Submit:

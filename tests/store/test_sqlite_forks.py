@@ -13,7 +13,7 @@ import apsw
 from holdfast import App
 from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.store import Submit
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 warnings.simplefilter("ignore")
 path = sys.argv[1]

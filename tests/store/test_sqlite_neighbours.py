@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.store import Submit
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 
 # A program that knows nothing of Holdfast: Python's own sqlite3, another SQLite than the one the store is built on.
 READER = """
@@ -35,7 +35,7 @@ for line in sys.stdin:
 WRITER = """
 import sys
 from holdfast.store import Submit
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1])
 for line in sys.stdin:
     store.commit_blocking([Submit(job=line.strip(), plugin="shop", entry="checkout", args={"filler": "x" * 3000})])
@@ -299,7 +299,7 @@ def test_a_link_to_the_file_is_as_good_as_the_file(tmp_path: Path) -> None:
 STOPPED = """
 import os, signal, sys
 from holdfast.store import Submit
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1])
 store._write_connection.set_commit_hook(lambda: os.kill(os.getpid(), signal.SIGSTOP) or 0)
 for line in sys.stdin:
@@ -420,7 +420,7 @@ def test_a_forked_child_keeps_no_lock_of_its_parent(tmp_path: Path) -> None:
     forking = """
 import os, sys, time
 from holdfast.store import Submit
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1])
 def fork():
     if os.fork() == 0:
@@ -453,7 +453,7 @@ def test_a_child_that_was_forked_cannot_use_the_store_of_its_parent_and_does_not
 import asyncio, os, sys
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Submit
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1])
 child = os.fork()
 if child == 0:

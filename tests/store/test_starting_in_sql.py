@@ -24,8 +24,8 @@ from holdfast.ids import new_id
 from holdfast.machines import check
 from holdfast.machines.event import freeze_plain
 from holdfast.store import rebuilt
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, event_of, job_of
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, event_of, job_of
 from support.postgres import fresh_schema, server
 from support.timeless import given, settings
 

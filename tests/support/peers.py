@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-from holdfast.surfaces.http.service import Service
+from holdfast.http.application import Service
 from support.stories import until
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.store import Claim, Submit, WorkerCard
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.store import PostgresStore
 from support.postgres import fresh_schema, server
 from support.stories import play
 

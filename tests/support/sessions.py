@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 
 from holdfast.store import Appended, Claims, Command, Job, Kept, Leases, Submitted, Swept, rebuilt
-from holdfast.store.looking import OF_A_JOB
-from holdfast.store.postgres import _IN_THE_WAY, TRIES, give_way
-from holdfast.store.postgres_schema import migrate
-from holdfast.store.postgres_statements import Statements
-from holdfast.store.postgres_transaction import Transaction
-from holdfast.store.sql_rows import EVENT_READ, JOB_COLUMNS, event_of, job_of
+from holdfast.store.postgres.schema import migrate
+from holdfast.store.postgres.statements import Statements
+from holdfast.store.postgres.store import _IN_THE_WAY, TRIES, give_way
+from holdfast.store.postgres.transaction import Transaction
+from holdfast.store.run_queries import OF_A_JOB
+from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, event_of, job_of
 from support.postgres import ServerClock, fresh_schema, server
 
 STEPS = ("read", "decide", "commit")

@@ -18,9 +18,9 @@ from typing import Any
 import httpx
 
 from holdfast import App, wait_for
+from holdfast.http import uvicorn_server
+from holdfast.http.application import Service
 from holdfast.server import asgi
-from holdfast.surfaces.http import listening
-from holdfast.surfaces.http.service import Service
 from support.stories import quick
 
 JSON = {"Content-Type": "application/json"}
@@ -70,8 +70,8 @@ def served(target: Path | str, url: str, *options: str, **environment: str) -> I
 @contextmanager
 def serving(service: Service, parser: str = "auto") -> Iterator[str]:
     """Serve an application from a thread of this process; where."""
-    listener = listening.listen("127.0.0.1", 0)
-    server = listening.server(service, parser)
+    listener = uvicorn_server.listen("127.0.0.1", 0)
+    server = uvicorn_server.server(service, parser)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
     thread.start()
     try:

@@ -78,7 +78,7 @@ def test_a_terminal_that_cannot_show_an_arrow_is_no_reason_to_fail() -> None:
 
 def test_start_up_imports_nothing_that_is_not_used() -> None:
     """First output well under 0.2 s: a matter of what is imported, which a slow machine does not change."""
-    code = "import sys, holdfast.surfaces.cli; print(*sorted(sys.modules))"
+    code = "import sys, holdfast.cli.main; print(*sorted(sys.modules))"
     command = [sys.executable, "-I", "-c", code]  # -I: nothing of the test run's own environment
     loaded = subprocess.run(command, env={}, capture_output=True, text=True, check=True, timeout=60)
     heavy = {"asyncio", "msgspec", "holdfast.machines", "holdfast.ready", "psycopg", "starlette", "rich", "sqlite3"}
@@ -89,5 +89,5 @@ def test_a_listing_imports_neither_the_engine_nor_what_terminals_and_servers_nee
     command = [sys.executable, "-X", "importtime", "-m", "holdfast", "runs", "--url", f"sqlite:///{tmp_path}/jobs.db"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
-    assert "holdfast.store.sqlite" in loaded
+    assert "holdfast.store.sqlite.store" in loaded
     assert not {"rich", "httpx", "starlette", "uvicorn", "psycopg", "holdfast.engine.worker"} & loaded

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.surfaces import demo
+from holdfast.cli import demo
 from support.scripts import ROOT
 
 SHOWN = ("kill -9", "lease_expired", "worker bob started", "charged once", "everything is legal and unbroken")

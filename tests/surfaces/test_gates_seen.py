@@ -14,12 +14,12 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast import App, InvalidArguments, spend
+from holdfast.cli.main import main
+from holdfast.cli.target import load
 from holdfast.engine.worker import Worker
 from holdfast.engine.worker_gate import WorkGate
 from holdfast.ready import ConcurrencyGate, WakeSource
 from holdfast.server import asgi
-from holdfast.surfaces.cli import main
-from holdfast.surfaces.targets import load
 from support.stories import beating, drain, play, quick, until
 from support.web import near, serving
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from holdfast.cli.options import full_id
 from holdfast.store import Submit
-from holdfast.surfaces.common import full_id
 from support.postgres import fresh_url
 from support.scripts import ROOT
 from support.shell import Shell

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from holdfast.cli.main import main
 from holdfast.plans import Draft, Plan
 from holdfast.plans.node_states import STATES
 from holdfast.plans.plan_diagram import MARKS, dot, mermaid, tree
-from holdfast.surfaces.cli import main
 from support.scripts import ROOT
 
 SHOP = """

@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast import App, InvalidPlan, Plan, errors
+from holdfast.cli.main import main
+from holdfast.http.tokens import Scope
 from holdfast.plans.model import NODES_MAX, PROBLEMS_MAX
 from holdfast.server import token
-from holdfast.surfaces.cli import main
-from holdfast.surfaces.http.tokens import Scope
 from support.postgres import fresh_url
 from support.shell import Shell
 from support.stories import drain, play, quick

@@ -18,7 +18,7 @@ import pytest
 
 import holdfast
 from holdfast import App, HoldfastError, errors
-from holdfast.client.remote import RemoteClient
+from holdfast.client.remote.client import RemoteClient
 from holdfast.machines import RunRecord
 from support.cutting import Cutting
 from support.postgres import fresh_url
@@ -217,7 +217,7 @@ def test_many_are_started_in_order_and_one_that_is_refused_stops_no_other(app: A
 def test_who_may_do_what_is_decided_by_the_token(
     target: Path, app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.surfaces.http.tokens import TokenFile
+    from holdfast.http.tokens import TokenFile
 
     kept = TokenFile(str(tmp_path / "tokens.json"))
     reading, submitting = kept.create("viewer", "read", None), kept.create("ci", "submit", None)
@@ -329,7 +329,7 @@ def test_a_program_that_waits_for_a_result_and_ends_says_nothing_besides(server:
     work(app)
     program = f"""
 import asyncio, holdfast
-from holdfast.client.handle import RunHandle
+from holdfast.client.run_handle import RunHandle
 print(asyncio.run(RunHandle(holdfast.connect("{server.url}"), "{run.id}").aresult()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

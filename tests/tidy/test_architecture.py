@@ -32,9 +32,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"machines", "ready", "store", "journal", "authoring", "engine", "config", "durations", "ids", "errors"}
     | {"plans"},
     "testing": {"machines", "ready", "errors"},
-    "surfaces": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"},
-    "server": {"client", "surfaces"},
-    "__main__": {"surfaces"},
+    "gc_tuning": set(),
+    "parent_death": set(),
+    "supervisor": {"errors", "holdfast", "ids", "parent_death", "store"},
+    "http": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
+    | {"gc_tuning"},
+    "cli": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
+    | {"gc_tuning", "http", "parent_death", "supervisor"},
+    "server": {"client", "http"},
+    "__main__": {"cli"},
     "holdfast": {"errors"},  # the package's own list of public names
 }
 
@@ -47,12 +53,12 @@ LONG = {
     "engine/job_loop.py": "one event loop, with every method that asyncio asks of a loop",
     "engine/worker.py": "the life of one worker",
     "errors/__init__.py": "the tree of errors",
-    "store/batch.py": "what every command does in a transaction, for all SQL backends",
+    "store/sql/batch.py": "what every command does in a transaction, for all SQL backends",
     "store/commands.py": "the verbs of the engine, one small value each",
     "store/decide.py": "what every command means, as one pure function each",
-    "store/postgres.py": "one implementation of the store's protocol",
-    "store/postgres_transaction.py": "one implementation of a transaction's protocol",
-    "store/sqlite.py": "one implementation of the store's protocol",
+    "store/postgres/store.py": "one implementation of the store's protocol",
+    "store/postgres/transaction.py": "one implementation of a transaction's protocol",
+    "store/sqlite/store.py": "one implementation of the store's protocol",
 }
 
 # All that pure code may use besides Holdfast itself: nothing here reaches the world outside a function's arguments.

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from holdfast import Config
-from holdfast.surfaces.cli import main
+from holdfast.cli.main import main
 from support.scripts import ROOT, load
 from support.web import served
 

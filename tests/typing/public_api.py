@@ -6,7 +6,7 @@ from typing import assert_type
 
 import holdfast
 from holdfast import App, Codec, Secret
-from holdfast.client.remote import RemoteClient
+from holdfast.client.remote.client import RemoteClient
 from holdfast.machines import (
     JOB,
     READY,

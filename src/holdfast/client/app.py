@@ -20,22 +20,22 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
-from holdfast.client import enlisting
-from holdfast.client.entries import chosen, described, following
+from holdfast.client import transactional
+from holdfast.client.budget_ledger import StoreGates
+from holdfast.client.entry_views import chosen, described, following
 from holdfast.client.explain import explain, look
-from holdfast.client.exporting import content, exported
-from holdfast.client.forking import Forking
-from holdfast.client.granting import StoreGates
-from holdfast.client.handle import RunHandle, job_of_run
-from holdfast.client.limiting import StoreLimits
+from holdfast.client.fork import Forking
+from holdfast.client.limit_verbs import StoreLimits
 from holdfast.client.logs import guard
-from holdfast.client.opening import OpenedStore, open_effects
-from holdfast.client.planning import Planning
+from holdfast.client.plans import Planning
 from holdfast.client.retention import ENDED, evict, purge
-from holdfast.client.verifying import judged
+from holdfast.client.run_exports import content, exported
+from holdfast.client.run_handle import RunHandle, job_of_run
+from holdfast.client.run_watch import watch
+from holdfast.client.store_url import OpenedStore, open_effects
+from holdfast.client.verify import judged
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
-from holdfast.client.watching import watch
-from holdfast.client.workers import WorkerStatus, stats, workers
+from holdfast.client.worker_status import WorkerStatus, stats, workers
 from holdfast.config import Config
 from holdfast.durations import Duration
 from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
@@ -48,7 +48,7 @@ from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
 
 if TYPE_CHECKING:
-    from holdfast.client.working import AppWorker
+    from holdfast.client.app_worker import AppWorker
 
 __all__ = ["App"]
 
@@ -89,7 +89,7 @@ class App(OpenedStore, Planning, StoreLimits, StoreGates, Forking):
         function = self.entry(job)
         given = connection if connection is not None else function.chosen.connection
         if given is not None:
-            made = await enlisting.astart(self._relative(function, args, kwargs), self.url, given)
+            made = await transactional.astart(self._relative(function, args, kwargs), self.url, given)
             return RunHandle(self, made, function)
         plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
         running = conductor.get()
@@ -373,7 +373,7 @@ class App(OpenedStore, Planning, StoreLimits, StoreGates, Forking):
         given = connection if connection is not None else function.chosen.connection
         if given is None:
             return self.block(self.astart(function, *args, **kwargs))
-        return RunHandle(self, enlisting.start(self._relative(function, args, kwargs), self.url, given), function)
+        return RunHandle(self, transactional.start(self._relative(function, args, kwargs), self.url, given), function)
 
     def start_many(
         self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]
@@ -388,7 +388,7 @@ class App(OpenedStore, Planning, StoreLimits, StoreGates, Forking):
 
         A name is given by a supervisor, which tells the store when the worker's process has died. It must be a new one.
         """
-        from holdfast.client.working import AppWorker  # noqa: PLC0415 - a program that only asks needs no engine
+        from holdfast.client.app_worker import AppWorker  # noqa: PLC0415 - a program that only asks needs no engine
 
         return AppWorker(self, concurrency, frozenset(queues) if queues else None, name)
 

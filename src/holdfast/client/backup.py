@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.client.opening import is_postgres
+from holdfast.client.store_url import is_postgres
 from holdfast.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.store.sqlite_backup import Backup
+    from holdfast.store.sqlite.online_backup import Backup
 
 __all__ = ["backup"]
 
@@ -27,6 +27,6 @@ def backup(url: str, destination: str | Path, *, force: bool = False) -> Backup:
         raise InvalidSetting("url", "postgresql://…", "use pg_dump to back up a PostgreSQL database")
     if not url.startswith("sqlite:///"):
         raise InvalidSetting("url", url, "it names nothing that can be backed up: use sqlite:///path/to/jobs.db")
-    from holdfast.store.sqlite_backup import back_up  # noqa: PLC0415 - a backend is imported when it is used
+    from holdfast.store.sqlite.online_backup import back_up  # noqa: PLC0415 - a backend is imported when it is used
 
     return back_up(url.removeprefix("sqlite:///"), destination, force=force)

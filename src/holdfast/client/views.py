@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import InvalidArguments
 from holdfast.machines import RunRecord, RunStatus
-from holdfast.store.looking import Attribute, RunFilter
+from holdfast.store.run_queries import Attribute, RunFilter
 
 __all__ = [
     "PAGE",

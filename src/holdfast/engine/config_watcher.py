@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.config import Config
 from holdfast.errors import InvalidSetting
-from holdfast.store.bell import Ear
+from holdfast.store.sqlite.commit_watcher import Ear
 
 __all__ = ["reloading"]
 

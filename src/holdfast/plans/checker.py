@@ -234,7 +234,8 @@ class _Check:
         gives = self._given(value, node if isinstance(node, MapNode) else None)
         takes = type_compat.type_of(hint)
         if not type_compat.fits(gives, takes):
-            said = f"{self._said(value)} gives {type_compat.described(gives)}, and {type_compat.described(takes)} is wanted"
+            given, wanted = type_compat.described(gives), type_compat.described(takes)
+            said = f"{self._said(value)} gives {given}, and {wanted} is wanted"
             yield f"args.{argument}", said
 
     def _default(self, value: Any, hint: Any) -> Iterator[str]:

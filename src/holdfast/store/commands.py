@@ -20,9 +20,9 @@ import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.machines.event import Frozen
-from holdfast.store.budgets import SpendBudget
 from holdfast.store.limits import Held, Limits
 from holdfast.store.rows import Evidence, Job, WorkerCard
+from holdfast.store.shared_budgets import SpendBudget
 
 __all__ = [
     "Append",

@@ -17,12 +17,12 @@ from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobSt
 from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
 from holdfast.machines.run_fields import DEADLINE
 from holdfast.store import commands as c
-from holdfast.store.changes import ASKED, EVENTS, WORK
+from holdfast.store.change_flags import ASKED, EVENTS, WORK
+from holdfast.store.continuation import BUDGET_KEY, hand_over
 from holdfast.store.inbox import Inbox
-from holdfast.store.past import with_past
-from holdfast.store.pen import GROWING, Decision, Pen
 from holdfast.store.rows import Job, Lease, Signal
-from holdfast.store.succession import BUDGET_KEY, hand_over
+from holdfast.store.seeded_jobs import with_past
+from holdfast.store.stream_writer import GROWING, Decision, Pen
 
 __all__ = [
     "BUDGET_KEY",

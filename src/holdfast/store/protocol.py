@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.store.commands import Command, Leases
 from holdfast.store.limits import QueueState
-from holdfast.store.looking import Counts, ExportRow, Filing, Place, RunFilter
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
+from holdfast.store.run_queries import Counts, ExportRow, Filing, Place, RunFilter
 
 __all__ = ["Store"]
 
@@ -135,7 +135,7 @@ class Store(Protocol):
         """Have `notice` called, from any thread, after each commit that changed something; returns what ends it.
 
         Commits of other processes are told of as well, soon, as far as the store hears of them. It is told what has
-        changed, as a sum of the numbers in `holdfast.store.changes`. A heartbeat or an empty sweep changes nothing.
+        changed, as a sum of the numbers in `change_flags`. A heartbeat or an empty sweep changes nothing.
         Only a hint: it says that it is worth looking.
         """
         ...

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from holdfast.http import uvicorn_protocol
+from holdfast.http.handlers.probes import healthz
+from holdfast.http.request import Call
+from holdfast.http.response import Answer
 from holdfast.server import Limits, asgi
-from holdfast.surfaces.http import protocol
-from holdfast.surfaces.http.answers import Answer
-from holdfast.surfaces.http.calls import Call
-from holdfast.surfaces.http.probes import healthz
 from support.web import serving, small_shop, statuses, wait_until
 
 PARSERS = ["httptools", "h11"]
@@ -37,13 +37,13 @@ def small(tmp_path: Path) -> Iterator[App]:
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes servers of this process have read."""
-    read, total = protocol._Bounds.data_received, [0]
+    read, total = uvicorn_protocol._Bounds.data_received, [0]
 
-    def counted(connection: protocol._Bounds, data: bytes) -> None:
+    def counted(connection: uvicorn_protocol._Bounds, data: bytes) -> None:
         read(connection, data)
         total[0] += len(data)
 
-    monkeypatch.setattr(protocol._Bounds, "data_received", counted)
+    monkeypatch.setattr(uvicorn_protocol._Bounds, "data_received", counted)
     return total
 
 
@@ -107,7 +107,7 @@ def test_requests_behind_one_another_are_answered_in_order_wherever_a_read_ends(
 def test_who_waits_in_line_is_not_cut_off_for_it(
     small: App, name: str, heard: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(uvicorn_protocol, "HEAD_SECONDS", 1.0)
     stream = f"GET /api/v1/runs/{small.start('ask').id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     limits = Limits(heartbeat_seconds=0.05, stream_seconds=2.0)
     with serving(asgi(small, limits=limits), name) as url, connected(url) as connection:
@@ -124,19 +124,19 @@ def test_what_waits_in_line_is_bounded(small: App, monkeypatch: pytest.MonkeyPat
     one = OK[:-2] + b"X: " + b"y" * (64 - len(OK) - 5) + b"\r\n\r\n"
     assert len(one) == 64, "so that every read ends with a request"
     waiting = [0]
-    begin = protocol._Swift.on_message_begin  # how many wait is seen nowhere else
+    begin = uvicorn_protocol._Swift.on_message_begin  # how many wait is seen nowhere else
 
-    def counted(connection: protocol._Swift) -> None:
+    def counted(connection: uvicorn_protocol._Swift) -> None:
         waiting[0] = max(waiting[0], len(connection.pipeline))
         begin(connection)
 
-    monkeypatch.setattr(protocol._Swift, "on_message_begin", counted)
+    monkeypatch.setattr(uvicorn_protocol._Swift, "on_message_begin", counted)
     with serving(asgi(small), "httptools") as url, connected(url) as connection:
         sending = threading.Thread(target=connection.sendall, args=(one * 20_000,))
         sending.start()
         assert set(statuses(connection, 20_000)) == {200}
         sending.join()
-    assert waiting[0] <= protocol.PIECE_BYTES // 64, "one piece's worth"
+    assert waiting[0] <= uvicorn_protocol.PIECE_BYTES // 64, "one piece's worth"
 
 
 @pytest.mark.parametrize("name", PARSERS)
@@ -227,17 +227,17 @@ def test_the_head_behind_a_body_that_nobody_waited_for_is_bounded_too(small: App
 def test_a_body_is_not_read_further_than_it_is_taken(small: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large its reads are: who answers may take long, or wait for a client that does not read."""
     service, go_on, most = asgi(small), threading.Event(), [0]
-    keep = protocol._Swift.on_body
+    keep = uvicorn_protocol._Swift.on_body
 
     async def held(call: Call) -> Answer:
         await asyncio.to_thread(go_on.wait)
         return await healthz(call)
 
-    def counted(connection: protocol._Swift, part: bytes) -> None:
+    def counted(connection: uvicorn_protocol._Swift, part: bytes) -> None:
         keep(connection, part)
         most[0] = max(most[0], len(connection.cycle.body))
 
-    monkeypatch.setattr(protocol._Swift, "on_body", counted)
+    monkeypatch.setattr(uvicorn_protocol._Swift, "on_body", counted)
     monkeypatch.setattr(next(one for one in service._table if one.path == "/healthz"), "handler", held)
     sent = OK[:-2] + b"Content-Length: 50000000\r\n\r\n" + b"x" * 50_000_000
     with serving(service, "httptools") as url, connected(url) as connection:

@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from holdfast import App
+from holdfast.http import uvicorn_protocol, uvicorn_server
+from holdfast.http.problems import Problem
+from holdfast.http.request_limits import check_json
 from holdfast.server import Limits, asgi
-from holdfast.surfaces.http import listening, protocol
-from holdfast.surfaces.http.limits import check_json
-from holdfast.surfaces.http.problems import Problem
 from support.stories import play
 from support.web import JSON, Served, near, served, serving, small_shop, statuses
 
@@ -213,7 +213,7 @@ def raw(url: str, sent: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", ["httptools", "h11"])
 def test_a_head_that_never_ends_is_cut_off(small: App, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(uvicorn_protocol, "HEAD_SECONDS", 0.2)
     with serving(asgi(small), name) as url:
         for sent in (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", b"", b"\r\n"):
             with contextlib.suppress(ConnectionResetError):
@@ -270,7 +270,7 @@ def test_what_is_too_large_is_refused_wherever_it_stands_among_requests(small: A
 def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not(
     small: App, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(uvicorn_server, "IDLE_SECONDS", 0.2)
     run = small.start("ask")
     with serving(asgi(small, limits=Limits(heartbeat_seconds=0.05, stream_seconds=1.0)), name) as url:
         assert raw(url, OK + OK).count(b" 200 ") == 2, "and it came to its end"

@@ -17,11 +17,11 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode, checks
 
 from holdfast import App
+from holdfast.http.openapi import document
+from holdfast.http.route import Bound, Operation
+from holdfast.http.routes import routes
+from holdfast.http.tokens import Scope
 from holdfast.server import Limits, asgi, token
-from holdfast.surfaces.http.openapi import document
-from holdfast.surfaces.http.operations import Bound, Operation
-from holdfast.surfaces.http.routes import routes
-from holdfast.surfaces.http.tokens import Scope
 from support.scripts import ROOT, load
 from support.stories import drain, play
 from support.timeless import given, settings

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from holdfast import App, Limits
-from holdfast.client.working import AppWorker
+from holdfast.client.app_worker import AppWorker
 from holdfast.server import asgi
 from support.postgres import fresh_url
 from support.stories import quick

@@ -20,10 +20,10 @@ import pytest
 from hypothesis import strategies as st
 
 from holdfast import App, Config
+from holdfast.http.auth import Guard
+from holdfast.http.routes import routes
+from holdfast.http.tokens import LOOK_SECONDS, Keyring, Scope, TokenFile, hashed, kept_of
 from holdfast.server import asgi, token
-from holdfast.surfaces.http.routes import routes
-from holdfast.surfaces.http.security import Guard
-from holdfast.surfaces.http.tokens import LOOK_SECONDS, Keyring, Scope, TokenFile, hashed, kept_of
 from support.scripts import ROOT
 from support.shell import Shell
 from support.stories import drain, play, until
@@ -408,7 +408,7 @@ HTTP_CLIENTS = {"aiohttp", "ftplib", "http.client", "httpx", "requests", "smtpli
 HTTP_CLIENTS |= {"urllib3", "websockets", "xmlrpc"}
 OUTWARDS = {"connect", "connect_ex", "create_connection", "open_connection", "open_unix_connection", "sock_connect"}
 OUTWARDS |= {"create_datagram_endpoint", "create_unix_connection", "sendto", "urlopen"}
-SERVING = ("surfaces/http", "engine", "store", "machines", "ready", "plans", "authoring", "journal.py", "server.py")
+SERVING = ("http", "engine", "store", "machines", "ready", "plans", "authoring", "journal.py", "server.py")
 
 
 def test_nothing_that_serves_or_works_asks_anybody_outside() -> None:
@@ -426,9 +426,9 @@ def test_nothing_that_serves_or_works_asks_anybody_outside() -> None:
                 names = {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
             roots = {name.partition(".")[0] for name in names} | {".".join(name.split(".")[:2]) for name in names}
             assert not HTTP_CLIENTS & roots, path
-            assert not {"holdfast.client.wire", "holdfast.client.remote"} & names, path
+            assert not {"holdfast.client.remote.transport", "holdfast.client.remote.client"} & names, path
             # One listens; the other shuts the silent sockets of connections to the database.
-            may = path.match("surfaces/http/listening.py") or path.match("store/postgres_watch.py")
+            may = path.match("http/uvicorn_server.py") or path.match("store/postgres/call_timeout.py")
             assert "socket" not in roots or may, path
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in OUTWARDS:
                 # A job's own code may connect: its loop passes that on to the worker's.

@@ -18,9 +18,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast import App, Config, InvalidSetting
+from holdfast.cli.reloader import sources
+from holdfast.http.readiness import Readiness
 from holdfast.server import asgi, token
-from holdfast.surfaces.http.readiness import Readiness
-from holdfast.surfaces.reloading import sources
 from support.postgres import Server, fresh_schema
 from support.scripts import ROOT
 from support.shell import Shell

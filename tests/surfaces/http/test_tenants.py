@@ -14,11 +14,11 @@ import pytest
 
 import holdfast
 from holdfast import App, NotAllowed, UnknownJob, export
+from holdfast.http import tokens
+from holdfast.http.route import Bound
+from holdfast.http.routes import routes
+from holdfast.http.tokens import Token, TokenFile
 from holdfast.server import asgi, token
-from holdfast.surfaces.http import tokens
-from holdfast.surfaces.http.operations import Bound
-from holdfast.surfaces.http.routes import routes
-from holdfast.surfaces.http.tokens import Token, TokenFile
 from support.peers import Peer, told
 from support.postgres import fresh_url
 from support.scripts import ROOT

@@ -11,31 +11,31 @@ Time is moved by the clock that the store was made with; no clause sleeps. The n
 
 from holdfast.store.contract import (
     chains,
+    children,
     claims,
-    families,
     leases,
     limits,
-    looking,
     operators,
-    pasts,
+    plans_and_forks,
+    reads,
     retention,
     runs,
     waits,
 )
-from holdfast.store.contract.lab import CONTRACT, Clause, Lab
+from holdfast.store.contract.harness import CONTRACT, Clause, Lab
 
 __all__ = [
     "CONTRACT",
     "Clause",
     "Lab",
     "chains",
+    "children",
     "claims",
-    "families",
     "leases",
     "limits",
-    "looking",
     "operators",
-    "pasts",
+    "plans_and_forks",
+    "reads",
     "retention",
     "runs",
     "waits",

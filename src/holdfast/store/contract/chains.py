@@ -21,7 +21,7 @@ from holdfast.store.commands import (
     SetLimits,
     Successor,
 )
-from holdfast.store.contract.lab import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, Lab, clause
 from holdfast.store.limits import Limits
 from holdfast.store.rows import Job
 

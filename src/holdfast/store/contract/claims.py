@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.errors import IdempotencyConflict
 from holdfast.machines import JobState
 from holdfast.store.commands import Append, Cancel, Reclaim, Submit
-from holdfast.store.contract.lab import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, Lab, clause
 
 
 @clause

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.errors import InvalidTransition, StaleAttempt
 from holdfast.machines import JobState, run_paths
 from holdfast.store.commands import Append, Bury, Cancel, Reclaim, Renew, SendSignal
-from holdfast.store.contract.lab import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, Lab, clause
 
 
 @clause

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.errors import QueueFull
-from holdfast.store.changes import ROOM
+from holdfast.store.change_flags import ROOM
 from holdfast.store.commands import Append, Bury, Claim, KeepEvidence, PauseQueue, Reclaim, SetLimits, Submit
-from holdfast.store.contract.lab import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, Lab, clause
 from holdfast.store.limits import Held, Limits
 from holdfast.store.rows import Evidence, Job
 

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.errors import InvalidTransition, NotInDoubt
 from holdfast.machines import JobState, RunError, run_paths, runs
 from holdfast.store.commands import Cancel, Expire, Pause, Reclaim, Renew, Resolve, Resume, Retry
-from holdfast.store.contract.lab import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, Lab, clause
 
 _WAIT = {"correlation_key": "k", "wait_type": "signal"}
 

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.errors import UnknownJob
 from holdfast.machines import JobState
 from holdfast.store.commands import Cancel, Claim, KeepEvidence, Purge, Retry, SendSignal, Submit
-from holdfast.store.contract.lab import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, Lab, clause
 from holdfast.store.rows import Evidence
 
 

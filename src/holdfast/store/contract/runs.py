@@ -9,9 +9,9 @@ import msgspec
 from holdfast.errors import StaleAttempt, UnknownJob
 from holdfast.machines import RunRecord, RunStatus, runs
 from holdfast.store.commands import Cancel, KeepExport, Progress, Purge, PutBlob, Reclaim, Retry
-from holdfast.store.contract.lab import LEASE, Lab, clause
-from holdfast.store.looking import RunFilter
+from holdfast.store.contract.harness import LEASE, Lab, clause
 from holdfast.store.rows import Job
+from holdfast.store.run_queries import RunFilter
 
 
 async def _names(lab: Lab, limit: int = 100, before: tuple[str, int] | None = None, **where: Any) -> list[str]:

@@ -6,7 +6,7 @@ from holdfast.errors import UnknownJob
 from holdfast.machines import JobState
 from holdfast.machines.snapshot import CHILD_KEY
 from holdfast.store.commands import Append, Cancel, Expire, Kept, Purge, SendSignal
-from holdfast.store.contract.lab import Lab, clause
+from holdfast.store.contract.harness import Lab, clause
 from holdfast.store.decide import WAKE_SECONDS_MAX, WAKE_SECONDS_PER_CHILD
 from holdfast.store.rows import Job
 

@@ -1,0 +1,129 @@
+"""The API and a worker while one develops: two processes, started again when the code changes.
+
+The worker is asked to stop, and killed if it does not; either way its jobs are free at once (SPEC L10) and go on with
+the new code. Code that cannot be imported is not started again until it has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from holdfast import App
+from holdfast.errors import StoreUnavailable
+from holdfast.ids import new_id
+from holdfast.parent_death import start_child
+from holdfast.store import Bury, Reclaim
+
+__all__ = ["develop", "sources"]
+
+LOOK_SECONDS = 0.2
+STOP_SECONDS = 2.0  # how long a process may take to stop before it is killed
+FILES_MAX = 5000
+_SKIPPED = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
+
+
+def develop(target: str, url: str | None, options: list[str]) -> None:
+    """Keep both running until this process is asked to stop."""
+    app = App("holdfast-dev", url)
+    if app.url.startswith("memory:"):
+        raise click.UsageError("memory: is one process's own, and these are two: use sqlite:///holdfast.db")
+    stopping: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        stopping.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    folder = _folder(target)
+    children = _Children(app, target, options)
+    seen = sources(folder)
+    children.start()
+    while not stopping:
+        time.sleep(LOOK_SECONDS)
+        if stopping:  # a signal to the whole group has ended the children as well: that is no news
+            break
+        found = sources(folder)
+        if found != seen:
+            changed = sorted(path for path in found.keys() | seen.keys() if found.get(path) != seen.get(path))
+            click.echo(f"holdfast: {Path(changed[0]).name} has changed: starting again", err=True)
+            seen = found
+            children.stop()
+            children.start()
+        children.look()
+    children.stop()
+    app.close()
+
+
+def sources(folder: Path) -> dict[str, int]:
+    """Give the .py files below a folder and when each was changed; what is hidden or installed is left out."""
+    found: dict[str, int] = {}
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
+        for name in files:
+            if name.endswith(".py") and len(found) < FILES_MAX:
+                with contextlib.suppress(FileNotFoundError):
+                    path = os.path.join(place, name)  # noqa: PTH118 - thousands of them, again and again
+                    found[path] = os.stat(path).st_mtime_ns  # noqa: PTH116 - as above
+    return found
+
+
+def _folder(target: str) -> Path:
+    path = Path(target.partition(":")[0])
+    return path.parent if path.suffix == ".py" else Path.cwd()
+
+
+class _Children:
+    """The server and the worker."""
+
+    def __init__(self, app: App, target: str, options: list[str]) -> None:
+        self._app = app
+        self._target = [target, "--url", app.url]
+        self._options = options
+        self._worker = ""
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        self._worker = new_id()
+        self._running = {
+            "server": self._process("serve", *self._target, *self._options, "--worker", self._worker),
+            "worker": self._process("worker", *self._target, "--name", self._worker),
+        }
+
+    def look(self) -> None:
+        """Tell of a process that has ended by itself, once."""
+        for name, process in list(self._running.items()):
+            if process.poll() is not None:
+                del self._running[name]
+                click.echo(f"holdfast: the {name} has ended ({process.returncode}): waiting for a change", err=True)
+                if name == "worker":
+                    self._free()
+
+    def stop(self) -> None:
+        for process in self._running.values():
+            process.terminate()
+        end = time.monotonic() + STOP_SECONDS
+        for process in self._running.values():
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._running = {}
+        self._free()
+
+    def _free(self) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            self._app.store().commit_blocking([Bury(self._worker), Reclaim()])
+
+    @staticmethod
+    def _process(*words: str) -> subprocess.Popen[bytes]:
+        return start_child(list(words))

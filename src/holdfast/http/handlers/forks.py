@@ -1,0 +1,59 @@
+"""Handler of forks: a new run that reuses what another has done. With a plan of its own, only where that is allowed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from holdfast.client.entry_views import CLOSED
+from holdfast.errors import InvalidArguments
+from holdfast.http.request import Call
+from holdfast.http.response import Answer, json
+from holdfast.plans.model import Plan
+
+__all__ = ["Fork", "fork_run"]
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+
+
+class Fork(msgspec.Struct, forbid_unknown_fields=True):
+    """From where a run is done again.
+
+    Attributes:
+        from_node: a node of its plan: this and all that depends on it is done again.
+        from_step: of a run without a plan, a step or tool of its code.
+        plan: another plan for the new run; what is the same in both is reused.
+        idempotency_key: the same key and the same of all this give the same new run.
+    """
+
+    from_node: _Name | None = None
+    from_step: _Name | None = None
+    plan: dict[str, Any] | None = None
+    idempotency_key: str | None = None
+
+
+_fork = msgspec.json.Decoder(Fork)
+
+
+async def fork_run(call: Call) -> Answer:
+    """Start a run anew from where another was."""
+    asked = await call.body(_fork)
+    plan = None
+    if asked.plan is not None:
+        await _check_open(call)
+        plan = Plan.from_dict(asked.plan)
+    made = await call.client.afork(
+        call.run_id, from_node=asked.from_node, from_step=asked.from_step, plan=plan, key=asked.idempotency_key
+    )
+    record = await call.client.aget(made.id)
+    place = f"{call.connection.get('root_path', '')}/api/v1/runs/{record.run_id}"
+    return json(record, 201, [(b"location", place.encode())])
+
+
+async def _check_open(call: Call) -> None:
+    """Refuse a plan for an entry whose app does not let others give it one."""
+    record = await call.client.aget(call.run_id)
+    name = record.plugin_id, record.entry_id
+    if not any(one.open for one in await call.client.aentries() if (one.plugin_id, one.entry_id) == name):
+        raise InvalidArguments(".".join(name), CLOSED)

@@ -1,0 +1,186 @@
+"""Handlers that change something. What an operator does is recorded with who did it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from holdfast.client.views import Creation
+from holdfast.errors import IdempotencyConflict
+from holdfast.http.request import Call
+from holdfast.http.response import Answer, encode, json
+
+__all__ = ["Cancel", "Outcome", "Pause", "Purge", "Purged", "Resolve", "Retry", "Signal", "Verified", "Verify"]
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+_Words = Annotated[str, msgspec.Meta(max_length=2000)]
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+
+
+class Cancel(msgspec.Struct, forbid_unknown_fields=True):
+    """Why to cancel, and who says so."""
+
+    reason: _Words | None = None
+    actor: _Name | None = None
+
+
+class Retry(msgspec.Struct, forbid_unknown_fields=True):
+    """Why to try again, and who says so."""
+
+    reason: _Words
+    actor: _Name | None = None
+
+
+class Pause(msgspec.Struct, forbid_unknown_fields=True):
+    """Who says so."""
+
+    actor: _Name | None = None
+
+
+class Signal(msgspec.Struct, forbid_unknown_fields=True):
+    """A signal: its key, what it carries, and an id that makes a repeat harmless."""
+
+    key: _Text
+    payload: Any = None
+    id: _Name | None = None
+
+
+class Outcome(msgspec.Struct):
+    """What became of a signal."""
+
+    outcome: Literal["delivered", "kept", "repeat", "too_late"]
+
+
+class Grant(msgspec.Struct, forbid_unknown_fields=True):
+    """What a run may spend more than its budget says, by unit; an id makes a repeat harmless."""
+
+    amounts: dict[_Name, Annotated[float, msgspec.Meta(ge=0)]]
+    actor: _Name | None = None
+    id: _Name | None = None
+
+
+class Resolve(msgspec.Struct, forbid_unknown_fields=True):
+    """An answer for a tool in doubt; `result` belongs to `done`."""
+
+    step: _Text
+    answer: Literal["done", "not_done", "fail"]
+    result: Any = None
+    actor: _Name | None = None
+
+
+class Verify(msgspec.Struct, forbid_unknown_fields=True):
+    """The run to check; None is everything."""
+
+    run_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@-]{0,250}(\.[0-9]{1,9})?$")] | None = (
+        None
+    )
+
+
+class Verified(msgspec.Struct):
+    """What is wrong, by job; empty: all is well."""
+
+    wrong: dict[str, list[str]]
+
+
+class Purge(msgspec.Struct, forbid_unknown_fields=True):
+    """Which runs to remove: those that ended so long ago, as seconds or text such as "30d"."""
+
+    older_than: Annotated[float, msgspec.Meta(ge=0)] | _Text
+    statuses: list[Literal["succeeded", "failed", "canceled"]] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10**9)] | None = None
+
+
+class Purged(msgspec.Struct):
+    """How many were removed."""
+
+    removed: int
+
+
+_creation = msgspec.json.Decoder(Creation)
+_cancel = msgspec.json.Decoder(Cancel)
+_retry = msgspec.json.Decoder(Retry)
+_pause = msgspec.json.Decoder(Pause)
+_signal = msgspec.json.Decoder(Signal)
+_grant = msgspec.json.Decoder(Grant)
+_resolve = msgspec.json.Decoder(Resolve)
+_verify = msgspec.json.Decoder(Verify)
+_purge = msgspec.json.Decoder(Purge)
+
+
+async def create_run(call: Call) -> Answer:
+    """Create a run: 201, or 200 if its key gave one before."""
+    asked = await call.body(_creation)
+    bound = call.principal.group is not None
+    if bound:
+        asked = msgspec.structs.replace(asked, group=call.group(asked.group))
+    created = await call.client.acreate(asked)
+    if bound and created.existing and not await call.owns(created.record.run_id):
+        raise IdempotencyConflict(asked.idempotency_key or "", created.record.run_id)
+    place = f"{call.connection.get('root_path', '')}/api/v1/runs/{created.record.run_id}"
+    status = 200 if created.existing else 201
+    return Answer(status, encode(created.record), headers=[(b"location", place.encode())])
+
+
+async def cancel_run(call: Call) -> Answer:
+    """Ask a run to cancel."""
+    asked = await call.body(_cancel, Cancel())
+    return json(await call.client.acancel(call.run_id, asked.reason, actor=call.actor(asked.actor)))
+
+
+async def retry_run(call: Call) -> Answer:
+    """Reopen a failed job."""
+    asked = await call.body(_retry)
+    record = await call.client.aretry(call.run_id, actor=call.actor(asked.actor), reason=asked.reason)
+    place = f"{call.connection.get('root_path', '')}/api/v1/runs/{record.run_id}"
+    return json(record, 201, [(b"location", place.encode())])
+
+
+async def pause_run(call: Call) -> Answer:
+    """Pause a run."""
+    asked = await call.body(_pause, Pause())
+    return json(await call.client.apause(call.run_id, actor=call.actor(asked.actor)))
+
+
+async def resume_run(call: Call) -> Answer:
+    """Let a paused run go on."""
+    asked = await call.body(_pause, Pause())
+    return json(await call.client.aresume(call.run_id, actor=call.actor(asked.actor)))
+
+
+async def signal_run(call: Call) -> Answer:
+    """Send a signal."""
+    asked = await call.body(_signal)
+    return json({"outcome": await call.client.asignal(call.run_id, asked.key, asked.payload, asked.id)})
+
+
+async def grant_run(call: Call) -> Answer:
+    """Let a run spend more."""
+    asked = await call.body(_grant)
+    granted = await call.client.agrant(call.run_id, asked.amounts, actor=call.actor(asked.actor), id=asked.id)
+    return json({"outcome": granted})
+
+
+async def resolve_run(call: Call) -> Answer:
+    """Answer for a tool in doubt."""
+    asked = await call.body(_resolve)
+    answer: dict[str, Any] = {"done": asked.result} if asked.answer == "done" else {asked.answer: True}
+    return json(await call.client.aresolve(call.run_id, asked.step, actor=call.actor(asked.actor), **answer))
+
+
+async def verify(call: Call) -> Answer:
+    """Check histories."""
+    asked = await call.body(_verify, Verify())
+    if call.principal.group is not None:
+        if asked.run_id is None:
+            raise call.whole_store()
+        await call.check_own(asked.run_id)
+    found = await call.client.averify(asked.run_id)
+    return json(Verified({job: [str(one) for one in wrong] for job, wrong in found.items()}))
+
+
+async def purge(call: Call) -> Answer:
+    """Remove what ended long ago."""
+    asked = await call.body(_purge)
+    chosen = {"statuses": asked.statuses} if asked.statuses is not None else {}
+    return json(Purged(await call.client.apurge(older_than=asked.older_than, limit=asked.limit, **chosen)))

@@ -1,0 +1,81 @@
+"""Handlers for the limits of queues."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+
+from holdfast.errors import InvalidSetting
+from holdfast.http.handlers.operations import Pause
+from holdfast.http.handlers.reads import page
+from holdfast.http.problems import Problem
+from holdfast.http.request import Call
+from holdfast.http.response import Answer, json
+from holdfast.store import Limits
+
+__all__ = ["NewLimits"]
+
+NAMES = r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,199}"  # of queues: what a path can say in one way only
+_Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+_Number = Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
+class NewLimits(msgspec.Struct, forbid_unknown_fields=True):
+    """What a queue may do, all of it: what is left out is no limit."""
+
+    concurrency: _Count | None = None
+    group_concurrency: _Count | None = None
+    rate: _Number | None = None
+    rate_seconds: _Number = 1.0
+    burst: _Count | None = None
+    depth: _Count | None = None
+    weights: dict[str, _Number] = {}
+    actor: _Name | None = None
+
+
+_limits = msgspec.json.Decoder(NewLimits)
+_pause = msgspec.json.Decoder(Pause)
+
+
+async def list_limits(call: Call) -> Answer:
+    """List the queues that have limits."""
+    return page(await call.client.alimits())
+
+
+async def put_limits(call: Call) -> Answer:
+    """Set the limits of a queue."""
+    asked = await call.body(_limits)
+    said = msgspec.structs.asdict(asked)
+    actor = call.actor(said.pop("actor"))
+    try:
+        limits = Limits(queue=_queue(call), **said)
+    except InvalidSetting as error:
+        raise Problem(422, "invalid_arguments", str(error), "see /openapi.json") from error
+    return json(await call.client.aset_limits(limits, actor=actor))
+
+
+async def delete_limits(call: Call) -> Answer:
+    """Take all limits from a queue."""
+    return json(await call.client.aclear_limits(_queue(call), actor=call.actor(None)))
+
+
+async def pause_queue(call: Call) -> Answer:
+    """Pause a queue."""
+    asked = await call.body(_pause, Pause())
+    return json(await call.client.apause_queue(_queue(call), actor=call.actor(asked.actor)))
+
+
+async def resume_queue(call: Call) -> Answer:
+    """Have a queue go on."""
+    asked = await call.body(_pause, Pause())
+    return json(await call.client.aresume_queue(_queue(call), actor=call.actor(asked.actor)))
+
+
+def _queue(call: Call) -> str:
+    name = str(call.connection["path_params"]["queue"])
+    if not re.fullmatch(NAMES, name, re.ASCII):
+        raise Problem(404, "not_found", "a queue of such a name has no limits over HTTP", "see /openapi.json")
+    return name

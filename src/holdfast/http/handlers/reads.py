@@ -1,0 +1,201 @@
+"""Handlers that look and change nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from holdfast.client.views import PAGE, Attribute, Export, RunFilter
+from holdfast.errors import InvalidArguments
+from holdfast.http.problems import Problem
+from holdfast.http.request import Call, Query
+from holdfast.http.response import Answer, StreamAnswer, json
+from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, RunStatus
+
+__all__ = ["Result"]
+
+PAGE_MAX = 1000
+PAGE_BYTES = 8 * 1024 * 1024  # a page of events ends here, however few they are
+CHUNK = 100  # events read at once
+
+NUMBER_MAX = 10**15 - 1  # more than any stream has
+TIME_MAX = 10**12  # seconds: far beyond any date
+CURSOR = r"^[A-Za-z0-9_~:@.-]{1,255}$"
+LIMIT = Query("limit", "integer", f"How many; {PAGE} unless said.", 1, PAGE_MAX)
+NUMBER_CURSOR = Query("cursor", "integer", "`next` of the page before.", 0, NUMBER_MAX)
+RUN_FILTERS = (
+    Query("status", "string", "Only runs with this status.", repeat=True, words=tuple(RunStatus)),
+    Query("plugin_id", "string", "Only runs of this app."),
+    Query("entry_id", "string", "Only runs of this job."),
+    Query("queue", "string", "Only runs in this queue."),
+    Query("group", "string", "Only runs of this group; with a token of a group, of that and no other."),
+    Query("idempotency_key", "string", "Only runs with this key."),
+    Query("created_after", "number", "Only runs created at this time or later.", -TIME_MAX, TIME_MAX),
+    Query("created_before", "number", "Only runs created before this time.", -TIME_MAX, TIME_MAX),
+    Query("attr.", "string", "`attr.NAME=VALUE`: only runs whose attribute NAME has this value.", repeat=True),
+    LIMIT,
+    Query("cursor", "string", "`next` of the page before.", pattern=CURSOR),
+)
+PAGED = (LIMIT, NUMBER_CURSOR)
+
+_PLAIN_MEDIA = {"application/json": b"application/json", "text/plain": b"text/plain; charset=utf-8"}
+_TABLES: dict[str, Any] = {"job": JOB, "run": RUN, "ready": READY}
+
+
+class Result(msgspec.Struct):
+    """What a run returned: None while it has not ended, and if it did not end well.
+
+    Of a run that was continued (`continue_as`) it is what the last of the chain returned, and names that run.
+    """
+
+    run_id: str
+    status: RunStatus
+    result: Any
+
+
+def page(items: list[Any], following: Any = None) -> Answer:
+    """Answer with a page of a list."""
+    return json({"items": items, "next": None if following is None else str(following)})
+
+
+async def list_runs(call: Call) -> Answer:
+    """List runs."""
+    asked = call.query(RUN_FILTERS)
+    limit, cursor = asked.pop("limit", PAGE), asked.pop("cursor", None)
+    if cursor is not None and not re.fullmatch(CURSOR, cursor):
+        raise InvalidArguments("cursor", "this is none that was given out")
+    attributes = {name[5:]: _attribute(asked.pop(name)) for name in [*asked] if name.startswith("attr.")}
+    if "status" in asked:
+        asked["status"] = tuple(asked["status"])
+    asked["group"] = call.group(asked.get("group"))
+    found = await call.client.apage(RunFilter(**asked, attributes=attributes), limit + 1, cursor)
+    return page(found[:limit], found[limit - 1].run_id if len(found) > limit else None)
+
+
+async def get_run(call: Call) -> Answer:
+    """Give a run's record."""
+    return json(await call.client.aget(call.run_id))
+
+
+async def get_result(call: Call) -> Answer:
+    """Give what a run returned, or the last of the runs that went on for it."""
+    record = await call.client.aget(await call.client.acurrent(call.run_id))
+    if record.status not in TERMINAL_RUN_STATUSES:
+        return json(Result(record.run_id, record.status, None), 202)
+    result = await call.client.aoutcome(record.run_id) if record.status is RunStatus.SUCCEEDED else None
+    return json(Result(record.run_id, record.status, result))
+
+
+async def explain_run(call: Call) -> Answer:
+    """Say where a run is."""
+    return json(await call.client.aexplain(call.run_id))
+
+
+async def list_events(call: Call) -> Answer:
+    """List a job's events: as many as asked for, or as fit an answer."""
+    asked = call.query(PAGED)
+    limit, after = asked.get("limit", PAGE), asked.get("cursor", 0)
+    items: list[msgspec.Raw] = []
+    size = 0
+    while True:
+        wanted = min(CHUNK, limit - len(items)) + 1
+        found = await call.client.aevents(call.run_id, after=after, limit=wanted)
+        for event in found[: wanted - 1]:
+            items.append(msgspec.Raw(msgspec.json.encode(event)))
+            size, after = size + len(items[-1]), event.seq
+            if size > PAGE_BYTES:
+                break
+        if len(found) < wanted and size <= PAGE_BYTES:
+            return page(items)
+        if len(items) >= limit or size > PAGE_BYTES:
+            return page(items, after)
+
+
+async def list_evidence(call: Call) -> Answer:
+    """List what came too late."""
+    return page(await call.client.aevidence(call.run_id))
+
+
+async def list_exports(call: Call) -> Answer:
+    """List what a run has produced."""
+    asked = call.query(PAGED)
+    limit = asked.get("limit", PAGE)
+    found = await call.client.aexports(call.run_id, after=asked.get("cursor", 0), limit=limit + 1)
+    return page(found[:limit], found[limit - 1].number if len(found) > limit else None)
+
+
+async def get_content(call: Call) -> Answer:
+    """Give one export's bytes, as a file: never as a page that a browser would run."""
+    text = call.connection["path_params"]["number"]
+    export = await _export(call, int(text)) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else None
+    if export is None:
+        raise Problem(404, "not_found", "the run has no such export", "GET the run's exports for their numbers")
+    kind = export.media_type.partition(";")[0].strip().lower()
+    headers = [(b"content-disposition", f'attachment; filename="export-{export.number}"'.encode())]
+    parts = call.client.acontent(call.run_id, export.number)
+    first = await anext(parts, b"")  # what is wrong with it is said before the first byte is sent
+    return StreamAnswer(_joined(first, parts), _PLAIN_MEDIA.get(kind, b"application/octet-stream"), headers)
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for part in rest:
+        yield part
+
+
+async def _export(call: Call, number: int) -> Export | None:
+    found = await call.client.aexports(call.run_id, after=number - 1, limit=1)
+    return found[0] if found and found[0].number == number else None
+
+
+async def list_workers(call: Call) -> Answer:
+    """List who works."""
+    return page(await call.client.aworkers())
+
+
+async def list_gates(call: Call) -> Answer:
+    """List the gates of all workers."""
+    return page(await call.client.agates())
+
+
+async def list_entries(call: Call) -> Answer:
+    """List the jobs that can be started."""
+    return page(await call.client.aentries())
+
+
+async def list_machines(call: Call) -> Answer:
+    """Give the three state machines."""
+    del call
+    return page([table.as_dict() for table in _TABLES.values()])
+
+
+async def get_machine(call: Call) -> Answer:
+    """Give one state machine."""
+    name = call.connection["path_params"]["machine"]
+    if name not in _TABLES:
+        raise Problem(404, "not_found", "there is no such machine", f"there are {', '.join(_TABLES)}")
+    return json(_TABLES[name].as_dict())
+
+
+async def get_stats(call: Call) -> Answer:
+    """Count."""
+    return json(await call.client.astats())
+
+
+async def list_nothing(call: Call) -> Answer:
+    """List what there is none of yet."""
+    del call
+    return page([])
+
+
+def _attribute(text: str) -> Attribute:
+    """Read an attribute's value: a number, a truth value or a text in quotes if it is one of these, else text."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return text
+    return value if isinstance(value, (bool, int, float, str)) else text

@@ -1,0 +1,104 @@
+"""What a monitor reads: Prometheus text, written by hand, for it is a few lines. Names begin with ``holdfast_``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from holdfast.client.views import Stats
+from holdfast.client.worker_status import GateView
+from holdfast.ready import GateCounts
+from holdfast.store.rows import GateCard
+
+__all__ = ["Metrics"]
+
+Samples = Iterable[tuple[dict[str, str], float]]
+
+
+class Metrics:
+    """Counts requests, and tells them with what the store says."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+
+    def count(self, route: str, method: str, status: int) -> None:
+        """Count a request, by its route and not by its path: there are few routes."""
+        self._requests[route, method if method in _METHODS else "other", status] += 1
+
+    def text(
+        self, stats: Stats | None, own: Sequence[GateCounts], streams: int, dropped: int, gates: Sequence[GateView] = ()
+    ) -> str:
+        """Write everything down; without the store's figures if it is away. `own` are gates of the server itself."""
+        told = [_Told({"gate": one.gate}, one) for one in own]
+        told += [_Told({"gate": one.gate.name, "worker": one.worker}, one.gate) for one in gates]
+        parts = [
+            _family(
+                "http_requests_total", "counter", "Requests answered.",
+                [({"route": route, "method": method, "code": str(code)}, number)
+                 for (route, method, code), number in sorted(self._requests.items())],
+            ),
+            _family("http_streams", "gauge", "Streams that are open.", [({}, streams)]),
+            _family("http_streams_dropped_total", "counter", "Streams whose client did not read.", [({}, dropped)]),
+            _family("ready_state", "gauge", "1 for the state that each gate is in.",
+                    [({**one.labels, "state": str(one.counts.state)}, 1) for one in told]),
+            _family("store_up", "gauge", "Whether the store answers.", [({}, int(stats is not None))]),
+        ]  # fmt: skip
+        if stats is not None:
+            queues = [
+                ({"queue": queue, "kind": kind}, number)
+                for queue, kinds in sorted(stats.queues.items())
+                for kind, number in sorted(kinds.items())
+            ]
+            parts += [
+                _family("runs", "gauge", "Newest runs of all jobs, by status.",
+                        [({"status": status}, number) for status, number in sorted(stats.runs.items())]),
+                _family("queue_jobs", "gauge", "Jobs in each queue.", queues),
+                _family("oldest_due_seconds", "gauge", "For how long the job that waits longest has been due.",
+                        [({}, stats.oldest_due_seconds or 0.0)]),
+                _family("workers", "gauge", "Workers that were heard of lately.", [({}, stats.workers)]),
+            ]  # fmt: skip
+        return "".join(parts + _gates(told))
+
+
+class _Told(NamedTuple):
+    """What a gate has counted, and under which labels that is told."""
+
+    labels: dict[str, str]
+    counts: GateCounts | GateCard
+
+
+def _gates(told: Sequence[_Told]) -> list[str]:
+    """Write down what gates have counted: those of workers, as they have last reported."""
+
+    def each(label: str, field: str) -> Samples:
+        return [
+            ({**one.labels, label: name}, number)
+            for one in told
+            for name, number in sorted(getattr(one.counts, field).items())
+        ]
+
+    return [
+        _family("wake_total", "counter", "Wakes of each gate, by source.", each("source", "wakes")),
+        _family("ready_polls_total", "counter", "Polls of each gate, by what it said.", each("state", "polls")),
+        _family("ready_seconds_total", "counter", "Time that each gate was in each state.", each("state", "seconds")),
+        _family("ready_waiting", "gauge", "Callers in line at each gate.",
+                [(one.labels, one.counts.waiting) for one in told]),
+        _family("ready_violations_total", "counter", "Times that a gate broke the contract of readiness: a bug.",
+                [(one.labels, one.counts.violations) for one in told]),
+    ]  # fmt: skip
+
+
+_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"}
+
+
+def _family(name: str, kind: str, text: str, samples: Samples) -> str:
+    lines = [f"# HELP holdfast_{name} {text}", f"# TYPE holdfast_{name} {kind}"]
+    for labels, value in samples:
+        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"holdfast_{name}{{{inside}}} {value}" if inside else f"holdfast_{name} {value}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

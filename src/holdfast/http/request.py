@@ -1,0 +1,226 @@
+"""One request in a handler's hands: its parameters, its query and its body, each read as the route says, or refused."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from holdfast.client.interface import Client
+from holdfast.client.run_handle import job_of_run
+from holdfast.client.views import RunFilter
+from holdfast.errors import InvalidArguments, UnknownJob
+from holdfast.http.auth import HEADS, TOKEN, Principal
+from holdfast.http.problems import Problem
+from holdfast.http.request_limits import Limits, check_json, read_body, whole_body
+from holdfast.http.response import Receive, Scope
+
+if TYPE_CHECKING:
+    from holdfast.http.application import Service
+
+__all__ = ["REPEAT_MAX", "TEXT_MAX", "Call", "Query"]
+
+T = TypeVar("T")
+
+QUERY_FIELDS_MAX = 64
+REPEAT_MAX = 16  # how often one name may be given
+TEXT_MAX = 1000  # characters of one value of a query
+_RUN = re.compile(r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}\Z")
+_FORMS = {
+    "integer": re.compile(r"\d{1,15}\Z", re.ASCII),
+    "number": re.compile(r"-?\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?\Z", re.ASCII),
+}
+
+
+class Query(msgspec.Struct, frozen=True):
+    """A value that a query may have: filters come from these lists and from nowhere else.
+
+    Attributes:
+        name: its name; one that ends with a dot is the beginning of names.
+        kind: string, integer, number or boolean.
+        description: what it is, for the reference.
+        least: the smallest number.
+        most: the largest.
+        repeat: whether it may be given more than once.
+        words: what it may be, if that is a closed list.
+        pattern: what text looks like; any without NUL unless said.
+    """
+
+    name: str
+    kind: str
+    description: str
+    least: int | None = None
+    most: int | None = None
+    repeat: bool = False
+    words: tuple[str, ...] = ()
+    pattern: str = r"^[^\x00]*$"
+
+
+class Call:
+    """One request."""
+
+    __slots__ = ("client", "connection", "limits", "principal", "receive", "service")
+
+    def __init__(self, service: Service, connection: Scope, receive: Receive, principal: Principal) -> None:
+        self.service = service
+        self.client: Client = service.client
+        self.limits: Limits = service.limits
+        self.connection = connection
+        self.principal = principal
+        self.receive = receive
+
+    @property
+    def run_id(self) -> str:
+        """The run that the path names; one that cannot be a run's is none."""
+        name: str = self.connection["path_params"]["id"]
+        if not _RUN.match(name):
+            raise UnknownJob(name)
+        number = name.rpartition(".")[2]
+        if "." in name and (len(number) > 9 or not number.isdigit()):  # noqa: PLR2004 - no job has so many runs
+            raise UnknownJob(name)
+        return name
+
+    def actor(self, given: str | None) -> str:
+        """Who is recorded as having done this.
+
+        Raises:
+            InvalidArguments: a name that stands for a token, and for another than the one that was sent.
+        """
+        if given and given.startswith(TOKEN) and given != self.principal.actor:
+            raise InvalidArguments("actor", f"names that begin with {TOKEN} are of tokens, and another was sent")
+        return given or self.principal.actor
+
+    async def owns(self, run_id: str) -> bool:
+        """Whether a run is of the group that the token is bound to; a group is fixed when a job is created."""
+        mine = RunFilter(task_id=job_of_run(run_id)[0], group=self.principal.group)
+        return bool(await self.client.apage(mine, 1, None))
+
+    async def check_own(self, run_id: str) -> None:
+        """See that a run is of the token's group. One that is not is as one that there is not.
+
+        Raises:
+            UnknownJob: there is none for this token.
+        """
+        if not await self.owns(run_id):
+            raise UnknownJob(run_id)
+
+    def group(self, named: str | None) -> str | None:
+        """Give the group that a request is about: the token's, if it is bound to one, else what the request names.
+
+        Raises:
+            Problem: the token is bound to another than the request names.
+        """
+        own = self.principal.group
+        if own is None or named is None or named == own:
+            return own if own is not None else named
+        raise Problem(
+            403, "forbidden", f"this token is bound to the group {own!r}, and the request names another",
+            "leave the group out: it is the token's",
+        )  # fmt: skip
+
+    def whole_store(self) -> Problem:
+        """Give what a token of a group is told where the whole store is asked about."""
+        return Problem(
+            403, "forbidden", f"this token is bound to the group {self.principal.group!r}, and this is about all runs",
+            "use a token that is bound to no group",
+        )  # fmt: skip
+
+    def header(self, name: bytes) -> str | None:
+        """Give a header; None if it was not sent."""
+        value = self.connection[HEADS].get(name)
+        return value.decode("latin-1") if value is not None else None
+
+    async def body(self, decoder: msgspec.json.Decoder[T], empty: T | None = None) -> T:
+        """Read the body as JSON of this type.
+
+        Raises:
+            Problem: too large, no JSON, or not of this type.
+        """
+        data = whole_body(self.connection, self.limits)
+        if data is None:
+            data = await read_body(self.connection[HEADS].get(b"content-length", b"0"), self.receive, self.limits)
+        if not data and empty is not None:
+            return empty
+        self._check_media()
+        check_json(data, self.limits)
+        try:
+            return decoder.decode(data)
+        except msgspec.ValidationError as error:
+            raise Problem(422, "invalid_arguments", str(error), "GET /openapi.json has the schema of bodies") from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Problem(400, "invalid_json", f"the body is no JSON: {error}", "send UTF-8 JSON") from error
+
+    def _check_media(self) -> None:
+        heads = self.connection[HEADS]
+        coded = b"content-encoding" in heads or b"transfer-encoding" in heads
+        if heads.get(b"content-type") == b"application/json" and not coded:
+            return
+        media, encoding = self.header(b"content-type") or "", self.header(b"content-encoding")
+        sent = (self.header(b"transfer-encoding") or "chunked").strip().lower()
+        kind, _, parameters = media.lower().partition(";")
+        charset = parameters.strip().removeprefix("charset=").strip('"')
+        plain = encoding in {None, "identity"} and sent == "chunked"
+        if kind.strip() != "application/json" or charset not in {"", "utf-8"} or not plain:
+            raise Problem(
+                415, "unsupported_media_type", "a body is JSON in UTF-8, and not compressed",
+                "send Content-Type: application/json",
+            )  # fmt: skip
+
+    def query(self, allowed: tuple[Query, ...]) -> dict[str, Any]:
+        """Read the query: what is allowed and nothing else, each of its kind.
+
+        Raises:
+            InvalidArguments: a name that is not allowed, or a value of another kind.
+        """
+        found: dict[str, Any] = {}
+        if not self.connection["query_string"]:
+            return found
+        for name, text in self._pairs():
+            one = next((each for each in allowed if _means(each, name)), None)
+            if one is None:
+                names = ", ".join(each.name for each in allowed) or "none"
+                raise InvalidArguments("query", f"there is no {name[:50]!r}; there are: {names}")
+            if one.repeat and not _begins(one, name):
+                found.setdefault(name, []).append(_value(one, text))
+                if len(found[name]) > REPEAT_MAX:
+                    raise InvalidArguments("query", f"{name} is given more than {REPEAT_MAX} times")
+            elif name in found:
+                raise InvalidArguments("query", f"{name} is given more than once")
+            else:
+                found[name] = _value(one, text)
+        return found
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        try:
+            text = self.connection["query_string"].decode("ascii")
+            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
+        except ValueError as error:  # no ASCII, no UTF-8, or too many
+            raise Problem(400, "invalid_query", "the query is no list of names and values", "encode it") from error
+        for name, value in pairs:
+            if "\0" in name + value or len(value) > TEXT_MAX:
+                raise InvalidArguments("query", f"a value is up to {TEXT_MAX} characters and has no NUL")
+        return pairs
+
+
+def _means(query: Query, name: str) -> bool:
+    return _begins(query, name) or (query.name == name and not name.endswith("."))
+
+
+def _begins(query: Query, name: str) -> bool:
+    return query.name.endswith(".") and name.startswith(query.name) and len(name) > len(query.name)
+
+
+def _value(query: Query, text: str) -> Any:
+    if query.words and text not in query.words:
+        raise InvalidArguments(query.name, f"it is one of {', '.join(query.words)}, got {text[:50]!r}")
+    if query.kind not in _FORMS:
+        return text
+    if not _FORMS[query.kind].match(text) or not math.isfinite(float(text)):
+        raise InvalidArguments(query.name, f"it is a plain {query.kind}, got {text[:50]!r}")
+    value = int(text) if query.kind == "integer" else float(text)
+    if (query.least is not None and value < query.least) or (query.most is not None and value > query.most):
+        raise InvalidArguments(query.name, f"it is from {query.least} to {query.most}, got {value}")
+    return value

@@ -1,0 +1,221 @@
+"""Tokens: 256 random bits, shown once, kept as a hash, each with a name, a scope and an end.
+
+One can be bound to a group: whoever has it sees and touches the runs of that group, and no others.
+
+They are kept in a JSON file that only its owner can read; it is looked at again when it changes, so a token that
+was revoked is refused a second later at the latest. A token is compared in constant time and is never logged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.config import Config
+from holdfast.errors import InvalidArguments, InvalidSetting
+from holdfast.store.sqlite.file_lock import FileLock
+
+__all__ = ["Keyring", "Scope", "Token", "TokenFile", "hashed", "kept_of", "keyring", "new_token"]
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 1.0  # a token that was revoked is refused after this time at the latest
+GROUP_MAX = 255  # characters of a group's name
+PREFIX = "hf_"  # so that scanners for leaked secrets can know one
+
+
+class Scope(IntEnum):
+    """What a token may do; each includes those before it."""
+
+    READ = 1
+    SUBMIT = 2
+    OPERATE = 3
+    ADMIN = 4
+
+    @classmethod
+    def named(cls, name: str) -> Scope:
+        """Give the scope of this name."""
+        if name.upper() not in cls.__members__:
+            raise InvalidArguments("scope", f"it is one of {', '.join(one.name.lower() for one in cls)}, got {name!r}")
+        return cls[name.upper()]
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a token.
+
+    Attributes:
+        name: who it is for; actions taken with it are recorded under it.
+        scope: read, submit, operate or admin.
+        hash: SHA-256 of the token, in hex.
+        created_at: when, UTC epoch seconds.
+        expires_at: until when it is good; None is for ever.
+        group: whose runs alone it opens; None is everybody's.
+    """
+
+    name: str
+    scope: str
+    hash: str
+    created_at: float = 0.0
+    expires_at: float | None = None
+    group: str | None = None
+
+
+class _Kept(msgspec.Struct):
+    """What is in the file. A release that knows no groups reads `tokens` alone, and lets nobody in by the others."""
+
+    tokens: list[Token] = []
+    bound: list[Token] = []
+
+
+def new_token() -> str:
+    """Make a token."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hashed(token: str) -> str:
+    """Hash a token. It has 256 random bits: nothing slower is needed."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class TokenFile:
+    """The file that tokens are kept in."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._seen: tuple[int, int, int] | None = None
+        self._looked_at = float("-inf")
+        self._tokens: list[Token] = []
+
+    def all(self) -> list[Token]:
+        """List what is kept; read again only when the file has changed, which is looked at once a second."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return self._tokens
+        self._tokens = self._look()
+        self._looked_at = now
+        return self._tokens
+
+    def _look(self) -> list[Token]:
+        try:
+            stat = os.stat(self._path)  # noqa: PTH116 - on the way of every request
+        except FileNotFoundError:
+            self._seen = None
+            return []
+        seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        if seen == self._seen:
+            return self._tokens
+        found = self._read()
+        self._seen = seen
+        return found
+
+    def create(self, name: str, scope: str, expires_at: float | None = None, group: str | None = None) -> str:
+        """Keep a new token; the token itself, which nobody can show again."""
+        return self._alone(partial(self._create, name, scope, expires_at, group))
+
+    def revoke(self, name: str) -> bool:
+        """Forget a token; False if there was none of this name."""
+        return self._alone(partial(self._revoke, name))
+
+    def _alone(self, work: Callable[[], T]) -> T:
+        """Do something to the file that nobody else does at the same time, with what it holds by then."""
+        lock = FileLock(self._path.with_name(f"{self._path.name}-lock"))
+        try:
+            self._looked_at = float("-inf")
+            return lock.run(work)
+        except OSError as error:
+            said = f"{error.strerror}: check the path and its rights"
+            raise InvalidSetting("tokens", str(self._path), said) from error
+        finally:
+            lock.close()
+
+    def _create(self, name: str, scope: str, expires_at: float | None, group: str | None) -> str:
+        if not name or len(name) > 100 or not name.isprintable():  # noqa: PLR2004 - a name, not a text
+            raise InvalidArguments("name", "it is 1 to 100 characters that can be printed")
+        if any(one.name == name for one in self.all()):
+            raise InvalidArguments("name", f"there is a token {name!r} already: revoke it, or take another name")
+        token = new_token()
+        kept = kept_of(token, name=name, scope=scope, expires_at=expires_at, group=group)
+        self._write([*self.all(), msgspec.structs.replace(kept, created_at=time.time())])
+        return token
+
+    def _revoke(self, name: str) -> bool:
+        left = [one for one in self.all() if one.name != name]
+        found = len(left) != len(self.all())
+        if found:
+            self._write(left)
+        return found
+
+    def _read(self) -> list[Token]:
+        try:
+            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+        except (msgspec.DecodeError, OSError) as error:
+            raise InvalidSetting("tokens", str(self._path), f"it is no file of tokens: {error}") from error
+        return sorted([*kept.tokens, *kept.bound], key=lambda one: one.created_at)
+
+    def _write(self, tokens: list[Token]) -> None:
+        """Replace the file whole, readable by its owner alone from the first moment on."""
+        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(_parted(tokens)), indent=2))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
+        self._looked_at = float("-inf")
+
+
+def _parted(tokens: list[Token]) -> _Kept:
+    bound = [one for one in tokens if one.group is not None]
+    return _Kept([one for one in tokens if one.group is None], bound)
+
+
+class Keyring:
+    """Everything that opens a door here: a file of tokens, and some that were given.
+
+    A door that once needed a token needs one for as long as the process lives: who revokes the last one closes it.
+    """
+
+    def __init__(self, file: TokenFile | None = None, given: Iterable[Token] = ()) -> None:
+        self._file = file
+        self._given = list(given)
+        self._closed = bool(self._given)
+
+    def __bool__(self) -> bool:
+        self._closed = self._closed or bool(self._file is not None and self._file.all())
+        return self._closed
+
+    def find(self, token: str) -> Token | None:
+        """Give what is kept of a token that is good now. Every one is compared, so that time tells nothing."""
+        wanted, found = hashed(token).encode(), None
+        for one in [*self._given, *(self._file.all() if self._file is not None else ())]:
+            if hmac.compare_digest(one.hash.encode(), wanted):
+                found = one
+        return found if found is not None and (found.expires_at is None or time.time() < found.expires_at) else None
+
+
+def kept_of(
+    secret: str, *, name: str, scope: str = "admin", expires_at: float | None = None, group: str | None = None
+) -> Token:
+    """Give what is kept of a token that somebody else has made."""
+    if group is not None and not (0 < len(group) <= GROUP_MAX and group.isprintable()):
+        raise InvalidArguments("group", f"it is 1 to {GROUP_MAX} characters that can be printed")
+    known = Scope.named(scope).name.lower()
+    return Token(name=name, scope=known, hash=hashed(secret), expires_at=expires_at, group=group)
+
+
+def keyring(config: Config, tokens: Sequence[Token] | str | None = None) -> Keyring:
+    """Put together what opens a door: what is given, or the file and the token that the settings name."""
+    if tokens is None:
+        given = [kept_of(config.token, name="environment")] if config.token else []
+        return Keyring(TokenFile(config.tokens), given)
+    return Keyring(TokenFile(tokens)) if isinstance(tokens, str) else Keyring(None, tokens)

@@ -1,0 +1,89 @@
+"""Jobs that are continued by others (`continue_as`): what moves along, and which job goes on for which.
+
+A chain of jobs is linked from both sides. A job that was continued names the next one in its last event, and each job
+names the one before it and the first in its first event. The row of the first also names the newest, so that a chain is
+never walked. Everything here is pure, as `decide` is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.store import commands as c
+from holdfast.store.inbox import Inbox
+from holdfast.store.rows import Job, Signal
+from holdfast.store.stream_writer import Decision
+
+__all__ = ["BUDGET_KEY", "current", "hand_over", "noted", "stays"]
+
+RESERVED = "holdfast:"  # begins the keys that are ours
+BUDGET_KEY = "holdfast:budget"  # correlation key of the wait of a run that has spent more than it may
+
+
+def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, inbox: Inbox) -> None:
+    """Have another job go on in place of one that has ended by `continue_as`; `job` is its row before the end.
+
+    What waits in the inbox moves along, but for results of children, which only the calls of the old job wait for. So
+    does a requested pause.
+    """
+    lasting = job.deadline - job.created_at if job.deadline is not None else None
+    decision.successor = c.Submit(
+        job=successor.job,
+        plugin=job.plugin,
+        entry=job.entry,
+        args=successor.args,
+        queue=job.queue,
+        priority=job.priority,
+        deadline=now + lasting if lasting is not None else None,
+        max_attempts=job.max_attempts,
+        fingerprint=successor.fingerprint,
+        parent=job.parent,
+        parent_key=job.parent_key,
+        trace_id=job.trace_id,
+        attributes=job.attributes,
+        budget=successor.budget,
+        group=job.group,
+        continues=job.id,
+        first=successor.first,
+    )
+    taken = {signal.id for signal in decision.used}
+    moving = tuple(one for one in inbox.unused() if one.id not in taken and _is_for_the_chain(one.key))
+    decision.used = (*decision.used, *moving)
+    decision.moving = tuple(msgspec.structs.replace(one, job=successor.job) for one in moving)
+    if job.pause:
+        decision.follow = (*decision.follow, c.Pause(successor.job))
+
+
+def _is_for_the_chain(key: str) -> bool:
+    """Whether a signal with this key is of use to the job that goes on: not if a call of the old one waits for it."""
+    return key == BUDGET_KEY or not key.startswith(RESERVED)
+
+
+def current(job: Job, row_of: Callable[[str], Job | None]) -> Job:
+    """Find the job that goes on for one that was continued: the newest of its chain, or as near as is still there.
+
+    Args:
+        job: any job.
+        row_of: reads a row; None if it is gone.
+    """
+    if job.course.continued_as is None:
+        return job
+    first = row_of(job.first) if job.first is not None else job
+    newest = row_of(first.newest) if first is not None and first.newest is not None else None
+    at = newest if newest is not None else job
+    while at.course.continued_as is not None and (following := row_of(at.course.continued_as)) is not None:
+        at = following
+    return at
+
+
+def stays(command: c.SendSignal, inbox: Inbox) -> bool:
+    """Whether a signal to a job that was continued is not for the job that goes on: a repeat, or the end of a child."""
+    return inbox.knows(command.id) or not _is_for_the_chain(command.key)
+
+
+def noted(command: c.SendSignal, job: Job, now: float) -> Decision:
+    """Take note of a signal that is forwarded to the job that goes on, to know a repeat here."""
+    seen = Signal(job.id, command.id, command.key, None, now)
+    return Decision(job, kept=(seen,), used=(seen,))

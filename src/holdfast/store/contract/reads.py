@@ -1,0 +1,60 @@
+"""Reading: rows, streams, listings and the next due time."""
+
+from __future__ import annotations
+
+from holdfast.machines import JobState
+from holdfast.store.commands import Cancel
+from holdfast.store.contract.harness import LEASE, Lab, clause
+
+
+@clause
+async def jobs_are_listed_newest_first_by_what_they_are(lab: Lab) -> None:
+    for name in "abcd":
+        await lab.submit(name, entry="refund" if name == "c" else "checkout")
+    await lab.do(Cancel("b", None))
+    assert [job.id for job in await lab.store.jobs()] == ["d", "c", "b", "a"]
+    assert [job.id for job in await lab.store.jobs(limit=2)] == ["d", "c"]
+    assert [job.id for job in await lab.store.jobs(before="c")] == ["b", "a"]
+    assert [job.id for job in await lab.store.jobs(state=JobState.CANCELLED)] == ["b"]
+    assert [job.id for job in await lab.store.jobs(plugin="shop", entry="refund")] == ["c"]
+    assert await lab.store.jobs(plugin="bank") == []
+
+
+@clause
+async def streams_are_read_whole_or_from_behind_a_number(lab: Lab) -> None:
+    held = await lab.running()
+    await lab.append(held, *(("node_started", {"node": f"n{number}"}) for number in range(5)))
+    whole = await lab.store.events("a")
+    assert [event.seq for event in whole] == list(range(1, 8))
+    assert await lab.store.events("a", after=5) == whole[5:]
+    assert await lab.store.events("nobody") == []
+    assert await lab.store.get("nobody") is None
+
+
+@clause
+async def the_next_due_time_is_the_earliest_of_all(lab: Lab) -> None:
+    assert await lab.store.next_due() is None
+    now = lab.clock.now()
+    held = await lab.running("a")
+    assert await lab.store.next_due() == now + LEASE
+    await lab.append(held, ("job_waiting", {"correlation_key": "k", "wait_type": "timer", "deadline": now + 9}))
+    assert await lab.store.next_due() == now + 9
+    await lab.submit("b", due_at=now + 4)
+    assert await lab.store.next_due() == now + 4
+    assert await lab.store.next_due(after=now + 3) == now + 4
+    assert await lab.store.next_due(after=now + 4) == now + 9, "whoever has looked at that time has seen it"
+    await lab.submit("c", due_at=now + 90, deadline=now + 3)
+    assert await lab.store.next_due() == now + 3
+
+
+@clause
+async def a_store_stirs_when_there_is_something_to_do_for_anybody(lab: Lab) -> None:
+    assert not await lab.store.stirs()
+    await lab.submit("a", due_at=lab.clock.now() + 4)
+    assert not await lab.store.stirs()
+    lab.clock.move(4)
+    assert await lab.store.stirs()
+    (held,) = await lab.claim()
+    assert not await lab.store.stirs(), "it is held"
+    lab.clock.move(LEASE)
+    assert await lab.store.stirs(), f"the lease of {held.job.id} has run out"

@@ -1,0 +1,103 @@
+"""Ends calls to PostgreSQL that do not come back: no call of the store blocks without a limit (L11).
+
+The driver waits for an answer as long as the connection lives. A network that swallows everything, a proxy that hangs
+or a server process that is stopped keeps it alive: TCP sees nothing wrong. So a thread of each store watches the calls
+under way. When the time of a call is up it shuts the socket down; the driver sees the end of the connection, and the
+caller gets an error. The connection is broken then, and is never used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import psycopg
+
+from holdfast.store.postgres.schema import Connection
+
+__all__ = ["Silent", "Watch"]
+
+
+class Silent(psycopg.OperationalError):
+    """A call was given up: the server did not answer in time."""
+
+
+class Watch:
+    """Watches the calls of one store.
+
+    Args:
+        seconds: how long a call may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._lock = threading.Lock()
+        self._calls: dict[object, tuple[float, Connection]] = {}
+        self._given_up: set[object] = set()
+        self._some = threading.Event()  # whether there is a call under way
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast-watch", daemon=True)
+        self._thread.start()
+
+    def deadline(self) -> float:
+        """Return when a call that begins now must have ended."""
+        return time.monotonic() + self.seconds
+
+    @contextlib.contextmanager
+    def over(self, connection: Connection, deadline: float) -> Iterator[None]:
+        """Give the connection up if what is done with it takes longer.
+
+        Raises:
+            Silent: it was given up.
+        """
+        call = object()
+        with self._lock:
+            self._calls[call] = deadline, connection
+        self._some.set()
+        try:
+            yield
+        except Exception as error:
+            if self._end(call):
+                raise Silent(f"it did not answer within {self.seconds:g} s") from error
+            raise
+        finally:
+            self._end(call)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        self._some.set()
+        self._thread.join()
+
+    def _end(self, call: object) -> bool:
+        """Take a call off the list; whether it was given up."""
+        with self._lock:
+            self._calls.pop(call, None)
+            given_up = call in self._given_up
+            self._given_up.discard(call)
+            return given_up
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with self._lock:
+                now = time.monotonic()
+                for call, (deadline, connection) in list(self._calls.items()):
+                    if deadline <= now:
+                        del self._calls[call]
+                        self._given_up.add(call)
+                        _shut_down(connection)  # under the lock: until then the call, and so its socket, is there
+                if not self._calls:
+                    self._some.clear()
+            if self._some.is_set():
+                self._stopping.wait(self.seconds / 20)
+            else:
+                self._some.wait()
+
+
+def _shut_down(connection: Connection) -> None:
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as other:
+        other.shutdown(socket.SHUT_RDWR)  # an error says that it is closed already

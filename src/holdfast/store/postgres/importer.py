@@ -1,0 +1,166 @@
+"""A PostgreSQL schema that takes another store in: all of it with one commit, or nothing.
+
+Jobs come in batches and are read back and compared, within one transaction: no worker sees a child without its parent,
+or a job without its signals. The move's own id is written with them, so that whoever comes later knows whether it has
+happened. A mover that died may have a commit under way: whoever begins after it waits for that first.
+
+What can go wrong: an id or an idempotency key is taken, or a value cannot be kept: `StoreUnavailable`, and nothing was
+written. When the commit itself fails nobody knows whether it counts; `begin` of the next try tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+
+from holdfast.errors import StoreUnavailable
+from holdfast.store.limits import LimitRow
+from holdfast.store.postgres.connection import connect
+from holdfast.store.postgres.schema import migrate, number_of, quoted
+from holdfast.store.postgres.statements import Statements
+from holdfast.store.sql.columns import EVENT_COLUMNS, EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, job_of, job_row, limits_row
+from holdfast.store.sqlite.export import ALONG, Luggage
+
+__all__ = ["Arrived", "MovingTarget"]
+
+T = TypeVar("T")
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """How much has arrived."""
+
+    jobs: int = 0
+    events: int = 0
+    signals: int = 0
+    evidence: int = 0
+
+
+class MovingTarget:
+    """The schema, in the hands of whoever moves a store into it; made in one transaction, which `end` commits."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._schema = quoted(schema)
+        self._arrived = Arrived()
+        self._connection = self._guarded(lambda: connect(url))
+        try:
+            self._guarded(lambda: migrate(self._connection, schema))
+            self._connection.autocommit = False
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, move: str) -> Arrived | None:
+        """Begin, after whoever else moves the same; what has arrived with this move before, or None."""
+        return self._guarded(lambda: self._begin(move))
+
+    def take(self, luggage: Luggage) -> None:
+        """Write some jobs, and see that they are here as they were there."""
+        self._guarded(lambda: self._take(luggage))
+
+    def take_limits(self, rows: Iterable[LimitRow]) -> None:
+        """Write the limits of queues, in place of what the target says of queues with the same names."""
+        sql = Statements(self._schema).put_limits.encode()
+
+        def taken() -> None:
+            for row in rows:
+                self._connection.execute(sql, limits_row(row))
+
+        self._guarded(taken)
+
+    def take_budgets(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Write what is spent of budgets; of one that both have, the newer window counts, and of the same the sum."""
+        sql = (
+            f"INSERT INTO {self._schema}.budgets AS b (name, window_start, spent) VALUES (%s, %s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET window_start = greatest(b.window_start, excluded.window_start),"
+            " spent = CASE WHEN b.window_start > excluded.window_start THEN b.spent"
+            " WHEN b.window_start = excluded.window_start THEN b.spent + excluded.spent ELSE excluded.spent END"
+        )
+
+        def taken() -> None:
+            for row in rows:
+                self._connection.execute(sql.encode(), row)
+
+        self._guarded(taken)
+
+    def end(self, move: str, source: str) -> Arrived:
+        """Write that the move has happened, tell workers, commit."""
+        counts = msgspec.structs.astuple(self._arrived)
+        sql = f"INSERT INTO {self._schema}.moves VALUES (%s, %s, {self._schema}.clock(), %s, %s, %s, %s)"
+
+        def ended() -> None:
+            self._connection.execute(sql.encode(), (move, source, *counts))
+            self._connection.execute("SELECT pg_notify(%s, '3:')", (f"holdfast_{self._schema}",))
+            self._connection.commit()
+
+        self._guarded(ended)
+        return self._arrived
+
+    def close(self) -> None:
+        """Let go; what was not committed is not there."""
+        self._connection.close()
+
+    def _begin(self, move: str) -> Arrived | None:
+        self._connection.rollback()
+        self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (number_of(f"holdfast:move:{move}"),))
+        sql = f"SELECT jobs, events, signals, evidence FROM {self._schema}.moves WHERE id = %s"
+        row = self._connection.execute(sql.encode(), (move,)).fetchone()
+        return Arrived(*row) if row is not None else None
+
+    def _take(self, luggage: Luggage) -> None:
+        found = self._connection.execute(f"SELECT {self._schema}.clock()".encode()).fetchone()
+        assert found is not None, "a clock gives a time"
+        self._copy("jobs", ", ".join(JOB_WRITTEN), [job_row(job, found[0]) for job in luggage.jobs])
+        self._copy("events", EVENT_COLUMNS, luggage.events)
+        signals = [(*signal[:-1], bool(signal[-1])) for signal in luggage.signals]
+        self._copy("signals", "job, id, key, payload, at, used", signals)  # their place here is the order they come in
+        self._copy("evidence", "job, node, attempt, number, result, error, at", luggage.evidence)
+        for table, (columns, _) in ALONG.items():
+            self._copy(table, columns, luggage.along[table])
+        self._compare(luggage, signals)
+        came = (len(luggage.jobs), len(luggage.events), len(luggage.signals), len(luggage.evidence))
+        counts = zip(msgspec.structs.astuple(self._arrived), came, strict=True)
+        self._arrived = Arrived(*(before + more for before, more in counts))
+
+    def _copy(self, table: str, columns: str, rows: list[tuple[Any, ...]]) -> None:
+        sql = f"COPY {self._schema}.{table} ({columns}) FROM STDIN"
+        with self._connection.cursor() as cursor, cursor.copy(sql.encode()) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    def _compare(self, luggage: Luggage, signals: list[tuple[Any, ...]]) -> None:
+        names = [job.id for job in luggage.jobs]
+        here: list[list[Any]] = [
+            [job_of(row) for row in self._of(names, JOB_COLUMNS, "jobs", "id", "id")],
+            self._of(names, EVENT_READ, "events", "job", "job, seq"),
+            self._of(names, "job, id, key, payload::text, at, used", "signals", "job", 'job COLLATE "C", place'),
+            self._of(names, "job, node, attempt, number, result::text, error, at", "evidence", "job", "job, at, node"),
+        ]
+        there: list[list[Any]] = [luggage.jobs, luggage.events, signals, luggage.evidence]
+        for table, (columns, order) in ALONG.items():
+            here.insert(0, self._of(names, columns, table, "job", order))
+            there.insert(0, luggage.along[table])
+        if here[:-1] != there[:-1] or sorted(map(repr, here[-1])) != sorted(map(repr, there[-1])):
+            raise StoreUnavailable("what was read back is not what was written: nothing was moved")
+
+    def _of(self, names: list[str], columns: str, table: str, key: str, order: str) -> list[tuple[Any, ...]]:
+        sql = f"SELECT {columns} FROM {self._schema}.{table} WHERE {key} = ANY(%s) ORDER BY {order}"
+        rows: list[tuple[Any, ...]] = self._connection.execute(sql.encode(), (names,)).fetchall()
+        return rows
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except psycopg.errors.UniqueViolation as error:
+            said = error.diag.message_detail or str(error)
+            raise StoreUnavailable(f"the target has it already: {said} Move into another schema of it") from error
+        except psycopg.DataError as error:
+            said = " ".join(str(error).split())
+            raise StoreUnavailable(f"a value cannot be kept in PostgreSQL: {said}") from error
+        except psycopg.Error as error:
+            said = " ".join(str(error).split())
+            raise StoreUnavailable(
+                f"the target: {said}: check the server, the URL and the rights of this user"
+            ) from error

@@ -1,0 +1,227 @@
+"""The part of a batch on a PostgreSQL connection that is about limits, and what is read of them.
+
+At READ COMMITTED a count holds only while nobody else can add to it. So a claim locks the rows of the queues that it
+takes from, and counts with the next statement, which sees whatever was committed before. A rate that another claim has
+locked is not waited for: that one takes the tokens that there are, and this one looks again soon.
+
+A transaction that ends a job and claims another of the same queue adds nothing: it hands the place on, and waits for
+nobody who does the same. It keeps those out who count, by a lock that it shares with its like and takes before it
+reads the time: else a lease that runs out meanwhile would be counted as a free place by them, and handed on here. While
+it has that lock it waits for no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import psycopg
+
+from holdfast.store import commands as c
+from holdfast.store.limits import COUNTED_MAX, LimitRow, QueueState, queue_state
+from holdfast.store.postgres.schema import Connection
+from holdfast.store.postgres.statements import Statements
+from holdfast.store.rows import Job
+from holdfast.store.shared_budgets import BudgetRow
+from holdfast.store.sql.batch import Batch
+from holdfast.store.sql.columns import job_of, limits_of, limits_row
+from holdfast.store.sql.limit_claims import Running, place_of, started_at
+
+__all__ = ["LooksOn", "PostgresLimits", "entries_of"]
+
+
+class LooksOn:
+    """What is read of limits, outside of any batch."""
+
+    _sql: Statements
+
+    async def _read(self, sql: str, bindings: Any) -> list[Any]:
+        raise NotImplementedError
+
+    async def now(self) -> float:
+        """Read the server's clock."""
+        raise NotImplementedError
+
+    async def limits(self) -> list[QueueState]:
+        """Read the limits of queues, and how these stand."""
+        now = await self.now()
+        rows = await self._read(self._sql.look_on, {"most": COUNTED_MAX, "now": now})
+        running = _by_queue(await self._read(self._sql.running, ([row[0] for row in rows],)) if rows else [])
+        found = [(limits_of(row[:-1]), row[-1]) for row in rows]
+        return [queue_state(row, running.get(row.queue, {}), waiting, now) for row, waiting in found]
+
+
+class PostgresLimits(Batch):
+    """What PostgreSQL is asked about queues with limits."""
+
+    def __init__(self, connection: Connection, statements: Statements) -> None:
+        super().__init__(0.0, {})
+        self._connection = connection
+        self._sql = statements
+        self._promoted = False
+        self._taken_as_new: set[str] = set()  # names that nobody has looked for
+        self._kept: frozenset[str] = frozenset()  # queues whose places nobody else can count meanwhile
+
+    def _read_limits(self, rows: Iterable[tuple[Any, ...]] | None) -> None:
+        """Have the limits at hand, as they were read ahead."""
+        self._limits = {row.queue: row for row in map(limits_of, rows)} if rows is not None else None
+
+    def look_again(self, name: str) -> Job | None:
+        """Look for a job by its name: most batches leave that to the key of the table."""
+        if self._jobs.get(name) is None:
+            self._stored.pop(name, None)
+            for job in self.read_rows([name]):
+                self._at_hand(job)
+        return self.job(name)
+
+    def _at_hand(self, job: Job) -> None:
+        """Have a row that was found.
+
+        Raises:
+            UniqueViolation: the job was taken to be new, and is there already, as the key of the table would say. What
+                the batch has decided before knew nothing of it.
+        """
+        if self._stored.get(job.id) is None:
+            if job.id in self._taken_as_new:
+                raise psycopg.errors.UniqueViolation(f"the job {job.id} is there already")
+            self._stored[job.id] = self._jobs[job.id] = job
+
+    def read_limits(self) -> Iterable[LimitRow]:
+        """Read the rows."""
+        return map(limits_of, self._connection.execute(self._sql.limits).fetchall())
+
+    def put_limits(self, row: LimitRow) -> None:
+        """Write a row."""
+        self._connection.execute(self._sql.put_limits, limits_row(row))
+
+    def put_grouped(self, row: LimitRow) -> None:
+        """Write that a queue has groups, and nothing else of its row."""
+        self._connection.execute(self._sql.put_grouped, limits_row(row))
+
+    def drop_limits(self, queue: str) -> None:
+        """Remove a row."""
+        self._connection.execute(self._sql.drop_limits, (queue,))
+
+    def lock_budget(self, name: str) -> BudgetRow | None:
+        """Have a budget's row, locked; an empty one if there was none."""
+        row: Any = self._connection.execute(self._sql.lock_budget, (name,)).fetchone()
+        if row is None:
+            self._connection.execute(self._sql.open_budget, (name,))
+            row = self._connection.execute(self._sql.lock_budget, (name,)).fetchone()
+        return BudgetRow(*row)
+
+    def put_budget(self, name: str, row: BudgetRow) -> None:
+        """Write a budget's row."""
+        self._connection.execute(self._sql.put_budget, (*row, name))
+
+    def promote(self) -> None:
+        """Mark what has become due, once in a transaction."""
+        if not self._promoted:
+            self._connection.execute(self._sql.promote, (self.now,))
+            self._promoted = True
+
+    def count_waiting(self, queue: str, most: int) -> int:
+        """Count what is due and waits, then read the time: what comes in now comes behind what has gone."""
+        counted = self._connection.execute(self._sql.waiting, (queue, most))
+        clock = self._connection.execute(self._sql.clock)
+        waiting = int(counted.fetchone()[0])
+        self.now = clock.fetchone()[0]
+        return waiting
+
+    def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
+        """Look at what runs."""
+        counted = self._connection.execute(self._sql.running, ([queue],))
+        found = self._connection.execute(self._sql.running_rows, (queue, self.now, most))
+        running = sum(count for _, _, count in counted.fetchall())
+        return running, started_at(map(job_of, found.fetchall()))
+
+    def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
+        """Look into queues, without a lock: where there is no room, nobody waits for anybody."""
+        said = {**entries_of(command), "wanted": queues}
+        asked = self._connection.execute(self._sql.look_at, said)
+        return lambda: _by_queue(asked.fetchall())
+
+    def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
+        """Lock rows in the order of their names, then read the time, then count. What is handed on needs none of it."""
+        if not self._kept:
+            return self._count(queues)
+        left = {queue: room for queue in queues if (room := self._left_in(queue)) > 0}
+        seen_room = {queue: self._limit_of(queue) - sum(seen.get(queue, {}).values()) for queue in left}
+        found = self._count([queue for queue in queues if queue not in left or seen_room[queue] > left[queue]])
+        counted = {row.queue for row, _ in found}
+        handed = {queue: min(left[queue], seen_room[queue]) for queue in left if queue not in counted}
+        return found + [(self._of(queue), {"": self._limit_of(queue) - room}) for queue, room in handed.items()]
+
+    def _limit_of(self, queue: str) -> int:
+        return self._of(queue).limits.concurrency or 0
+
+    def _left_in(self, queue: str) -> int:
+        """How many places of a queue this transaction has left, and may take again whoever else takes some."""
+        row = self._of(queue)
+        plain = row.limits.rate is None and row.limits.group_concurrency is None and not row.grouped
+        return self.places.free(queue) if queue in self._kept and plain and row.limits.concurrency else 0
+
+    def _count(self, queues: list[str]) -> list[tuple[LimitRow, Running]]:
+        """Count what runs in queues, with everybody else kept out; all in one round trip.
+
+        The time is read anew where what counts may have ended since. Else what is handed on begins when the other ends.
+        """
+        if not queues:
+            return []
+        waited_for = [queue for queue in queues if not self._kept and self._of(queue).limits.rate is None]
+        tried = [queue for queue in queues if queue not in waited_for]
+        rows = [self._connection.execute(self._sql.take_limits, (waited_for,))] if waited_for else []
+        rows += [self._connection.execute(self._sql.try_limits, (tried,))] if tried else []
+        later = not self._kept or any(_counts(self._of(queue)) for queue in queues)
+        clock = self._connection.execute(self._sql.clock) if later else None
+        counted = self._connection.execute(self._sql.running, (queues,))
+        found = [limits_of(row[:-1]) for asked in rows for row in asked.fetchall() if row[-1]]  # locked, and alone
+        self.now = clock.fetchone()[0] if clock is not None else self.now
+        running = _by_queue(counted.fetchall())
+        # A token that others have left at a later time than this transaction's may not have been there at this one.
+        return [(row, running.get(row.queue, {})) for row in found if later or row.tokens_at <= self.now]
+
+    def lock_row(self, queue: str) -> LimitRow | None:
+        """Wait until nobody takes from a queue, then read the time."""
+        rows = self._connection.execute(self._sql.lock_limits, ([queue],))
+        clock = self._connection.execute(self._sql.clock)
+        found = [limits_of(row) for row in rows.fetchall()]
+        self.now = clock.fetchone()[0]
+        return found[0] if found else None
+
+    def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
+        """Find groups by steps through the index."""
+        said = {**entries_of(command), "queue": row.queue, "turn": row.turn, "most": most}
+        return [name for _, name in self._connection.execute(self._sql.groups, said).fetchall()]
+
+    def find_heads(self, command: c.Claim, queue: str, wanted: Mapping[str, int]) -> dict[str, list[str]]:
+        """Find and lock the first of each group and entry, and the first of these."""
+        said = {**entries_of(command), "queue": queue, "groups": list(wanted), "counts": list(wanted.values())}
+        jobs = [job_of(row) for row in self._connection.execute(self._sql.heads, said).fetchall()]
+        heads: dict[str, list[str]] = {group: [] for group in wanted}
+        for job in sorted(jobs, key=place_of):
+            names = heads[job.group or ""]
+            if len(names) < wanted[job.group or ""]:
+                names.append(job.id)
+            self._at_hand(job)
+        self.bring_up([job.id for job in jobs])
+        return heads
+
+
+def _counts(row: LimitRow) -> bool:
+    return row.limits.concurrency is not None or row.limits.group_concurrency is not None
+
+
+def entries_of(command: c.Claim) -> dict[str, list[str]]:
+    """Give a claim's entries as parameters."""
+    pairs = sorted(command.entries)
+    return {"plugins": [plugin for plugin, _ in pairs], "entries": [entry for _, entry in pairs]}
+
+
+def _by_queue(rows: Iterable[tuple[str, str | None, int]]) -> dict[str, Running]:
+    running: dict[str, Running] = {}
+    for queue, group, count in rows:
+        by_group = running.setdefault(queue, {})
+        if group is not None:
+            by_group[group] = count
+    return running

@@ -1,0 +1,154 @@
+"""Hears of commits by others, and holds the locks by which others see that this process lives.
+
+A thread with a connection of its own. Notices are hints: while the connection is away none are heard, and when it is
+back everybody is told to look, once. The session locks of this process's workers are taken again then, too.
+
+Behind a pooler there is no session to listen in, and a lock would be somebody else's: released when the pooler likes,
+so that a worker that lives is taken for dead. Then nothing is heard and no lock is taken; see `is_a_session`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import psycopg
+
+from holdfast.store.change_flags import ASKED, EVENTS, ROOM, WORK
+from holdfast.store.postgres.call_timeout import Watch
+from holdfast.store.postgres.connection import is_a_session
+from holdfast.store.postgres.schema import Connection, number_of
+
+__all__ = ["Listener", "lock_key"]
+
+EVERYTHING = EVENTS | WORK | ASKED | ROOM
+AGAIN_SECONDS = 0.2  # between tries to connect
+TURN_SECONDS = 0.5  # how long the thread sleeps when nobody says anything
+
+
+def lock_key(schema: str, worker: str) -> int:
+    """The number of a worker's session lock."""
+    return number_of(f"holdfast:worker:{schema}:{worker}")
+
+
+class Listener:
+    """Listens on one schema's channel.
+
+    Args:
+        connect: makes a connection of one's own; not through a pooler in transaction mode.
+        schema: whose channel.
+        tell: is called from the listening thread with what another process has changed.
+        watch: gives the connection up if it does not answer.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Connection], schema: str, tell: Callable[[int], None], watch: Watch
+    ) -> None:
+        self.heard = 0  # grows with every notice of another process
+        self._connect = connect
+        self._schema = schema
+        self._tell = tell
+        self._watch = watch
+        self._me = uuid.uuid4().hex
+        self.workers: set[str] = set()  # whose locks are wanted
+        self.locks: dict[str, int] = {}  # those that this connection has
+        self._held: set[str] = set()  # of these, those whose cards say so
+        self.connection: Connection | None = None  # the one that listens
+        self._stopping = threading.Event()
+        self._ear, self._mouth = os.pipe()  # through which this process wakes the thread
+        for end in (self._ear, self._mouth):
+            os.set_blocking(end, False)
+        self._thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and give the locks back."""
+        self._stopping.set()
+        self.wake()
+        if self._thread.is_alive():
+            self._thread.join()
+        os.close(self._ear)
+        os.close(self._mouth)
+
+    def hold(self, worker: str) -> None:
+        """Take a worker's session lock, as soon as may be, and keep it."""
+        self.workers.add(worker)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look for locks that are still to be taken or told of."""
+        with contextlib.suppress(BlockingIOError):  # full: nobody has listened for long, and will be woken
+            os.write(self._mouth, b"!")
+
+    def message(self, change: int) -> tuple[str, str]:
+        """The channel, and what to say on it."""
+        return self._channel, f"{change}:{self._me}"
+
+    @property
+    def _channel(self) -> str:
+        return f"holdfast_{self._schema}"
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with self._connect() as connection:
+                    self.connection = connection
+                    self.locks.clear()
+                    self._held.clear()
+                    with self._watched(connection):
+                        if not is_a_session(connection):
+                            break
+                        connection.execute(f"LISTEN {self._channel}")
+                    self._hear(EVERYTHING)  # whatever was said before, nobody heard it
+                    self._listen(connection)
+            except psycopg.Error:
+                self._stopping.wait(AGAIN_SECONDS)
+
+    def _listen(self, connection: Connection) -> None:
+        waiting = select.poll()  # not select(): it fails in a process with many files
+        for descriptor in (connection.fileno(), self._ear):
+            waiting.register(descriptor, select.POLLIN)
+        answered = time.monotonic()
+        while not self._stopping.is_set():
+            for worker in self.workers - self._held:
+                with self._watched(connection):
+                    self._lock(connection, worker)
+            waiting.poll(TURN_SECONDS * 1000)
+            if time.monotonic() - answered > self._watch.seconds:  # it may be deaf, and nothing else would tell
+                with self._watched(connection):
+                    connection.execute("SELECT 1")
+                answered = time.monotonic()
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._ear, 100)
+            for notice in connection.notifies(timeout=0):
+                change, _, sender = notice.payload.partition(":")
+                if sender != self._me:
+                    self._hear(int(change) if change.isdecimal() else EVERYTHING)
+
+    def _watched(self, connection: Connection) -> AbstractContextManager[None]:
+        return self._watch.over(connection, self._watch.deadline())
+
+    def _lock(self, connection: Connection, worker: str) -> None:
+        """Take a worker's lock, then say so on its card. A try that fails is made again in the next turn."""
+        key = lock_key(self._schema, worker)
+        if worker not in self.locks:
+            found = connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (key,)).fetchone()
+            if found is None or not found[0]:
+                return  # an older release holds it alone, and its connection is not gone yet
+            self.locks[worker] = key
+        told = connection.execute(f"UPDATE {self._schema}.workers SET lock_key = %s WHERE name = %s", (key, worker))
+        if told.rowcount == 1:
+            self._held.add(worker)
+
+    def _hear(self, change: int) -> None:
+        self.heard += 1
+        self._tell(change)

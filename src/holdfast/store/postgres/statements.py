@@ -1,0 +1,301 @@
+"""What PostgreSQL is asked, word for word: the statements of the backend, for one schema."""
+
+from __future__ import annotations
+
+import zlib
+
+from holdfast.store.run_queries import OF_A_JOB
+from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
+
+__all__ = ["CHANGING", "Statements"]
+
+PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
+
+_JOB_TYPES = {
+    **dict.fromkeys(("priority", "max_attempts", "version", "attempt", "attempts", "run", "exported"), "bigint"),
+    **dict.fromkeys(("started", "pause", "claimable"), "boolean"),
+    **dict.fromkeys(
+        ("created_at", "deadline", "due_at", "updated_at", "lease_until", "ends_at", "wake_at"), "double precision"
+    ),
+}
+_EVENT_LISTS = ("jobs", "seqs", "types", "payloads", "attempts")
+CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
+
+
+def _number(name: str) -> int:
+    """A number for a lock, of four bytes: a second number says which queue. So it is not the lock of any worker."""
+    return zlib.crc32(f"holdfast:{name}".encode()) - 2**31
+
+
+class Statements:
+    """The statements for one schema. Its name is quoted by whoever makes this."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self._reading(schema)
+        self._writing(schema)
+        self._finding(schema)
+        self._producing(schema)
+        self._workers(schema)
+        self._locking(schema)
+        self._limiting(schema)
+
+    def _reading(self, schema: str) -> None:
+        self.limit_transaction = (
+            "SELECT set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true),"
+            " set_config('statement_timeout', %(milliseconds)s, true)"
+        )
+        self.clock = f"SELECT {schema}.clock()"
+        self.lock_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+        self.read_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s)"
+        self.lock_names = f"SELECT id, xmin::text, head FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+        self.writer = "SELECT pg_current_xact_id_if_assigned()::xid::text"
+        self.streams = f"SELECT {EVENT_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
+        self.keys = (
+            "SELECT j.plugin, j.entry, j.idempotency_key, j.id FROM json_to_recordset(%s) AS x(plugin text, entry text,"
+            f" key text) JOIN {schema}.jobs j ON (j.plugin, j.entry, j.idempotency_key) = (x.plugin, x.entry, x.key)"
+        )
+        self.unused = f"SELECT job, id, key FROM {schema}.signals WHERE job = ANY(%s) AND NOT used ORDER BY place"
+        self.count_unused = f"SELECT job, count(*) FROM {schema}.signals WHERE job = ANY(%s) AND NOT used GROUP BY job"
+        self.known_signals = (
+            f"SELECT s.job, s.id FROM unnest(%s::text[], %s::text[]) AS x(job, id)"
+            f" JOIN {schema}.signals s ON s.job = x.job AND s.id = x.id"
+        )
+        self.read_signal = f"SELECT job, id, key, payload::text, at FROM {schema}.signals WHERE job = %s AND id = %s"
+        self.read_unused = (
+            f"SELECT job, id, key, payload::text, at FROM {schema}.signals WHERE job = %s AND NOT used ORDER BY place"
+        )
+        self.children = (
+            f"SELECT parent, id FROM {schema}.jobs WHERE parent = ANY(%s) AND state IN ('queued', 'running', 'waiting')"
+        )
+
+    def _writing(self, schema: str) -> None:
+        shape = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in JOB_WRITTEN)
+        listed = ", ".join(f"string_to_array(%({name})s, %(mark)s, '')" for name in _EVENT_LISTS)
+        self.insert_events = (
+            f"INSERT INTO {schema}.events SELECT job, seq::bigint, type, payload::json, attempt::bigint,"
+            " %(at)s::double precision, %(schema)s::integer, substr(%(prevs)b::bytea, (32 * place - 31)::integer, 32),"
+            f" substr(%(hashes)b::bytea, (32 * place - 31)::integer, 32) FROM unnest({listed})"
+            " WITH ORDINALITY AS x(job, seq, type, payload, attempt, place)"
+        )
+        columns = ", ".join(JOB_WRITTEN)
+        self.insert_jobs = (
+            f"INSERT INTO {schema}.jobs ({columns}) SELECT {columns} FROM json_to_recordset(%s) AS x({shape})"
+        )
+        self.grow_jobs = (
+            f"UPDATE {schema}.jobs j SET version = x.version, head = x.head, updated_at = x.updated_at FROM"
+            " json_to_recordset(%s) AS x(id text, version bigint, head text, updated_at double precision)"
+            " WHERE j.id = x.id"
+        )
+        changes = ", ".join(f"{name} = x.{name}" for name in CHANGING)
+        changing = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in ("id", *CHANGING))
+        self.update_jobs = (
+            f"UPDATE {schema}.jobs j SET {changes} FROM json_to_recordset(%s) AS x({changing}) WHERE j.id = x.id"
+        )
+        self.insert_signals = (
+            f"INSERT INTO {schema}.signals (job, id, key, payload, at, used) SELECT x.job, x.id, x.key,"
+            " x.payload::json, %s, false FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[])"
+            " WITH ORDINALITY AS x(job, id, key, payload, place) ORDER BY x.place"
+        )
+        self.use_signals = (
+            f"UPDATE {schema}.signals s SET used = true FROM unnest(%s::text[], %s::text[]) AS x(job, id)"
+            " WHERE s.job = x.job AND s.id = x.id"
+        )
+
+    def _finding(self, schema: str) -> None:
+        self.promote = (
+            f"UPDATE {schema}.jobs SET claimable = true WHERE id IN (SELECT id FROM {schema}.jobs"
+            f" WHERE state = 'queued' AND NOT claimable AND due_at <= %s ORDER BY due_at LIMIT {PROMOTED_MAX}"
+            " FOR UPDATE SKIP LOCKED)"
+        )
+        self.claim = self._claim(schema)
+        looking = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE"
+        self.expired = (
+            f"{looking} state = 'running' AND lease_until <= %s ORDER BY lease_until, id LIMIT %s"
+            " FOR UPDATE SKIP LOCKED"
+        )
+        self.ended = f"{looking} ends_at <= %s ORDER BY ends_at, id LIMIT %s FOR UPDATE SKIP LOCKED"
+        self.held = f"{looking} state = 'running' AND lease_worker = %s ORDER BY id FOR UPDATE"
+        self.finished = (
+            f"SELECT j.id FROM {schema}.jobs j WHERE j.state IN ('completed', 'failed', 'cancelled')"
+            " AND j.state = ANY(%(states)s) AND j.created_at <= %(before)s AND j.updated_at <= %(before)s"
+            f" AND NOT EXISTS (SELECT 1 FROM {schema}.jobs p WHERE p.id = j.parent"
+            " AND p.state NOT IN ('completed', 'cancelled'))"
+            f" AND NOT EXISTS (SELECT 1 FROM {schema}.jobs n WHERE n.id = j.newest"
+            " AND n.state NOT IN ('completed', 'failed', 'cancelled'))"
+            " ORDER BY j.created_at, j.id LIMIT %(limit)s FOR UPDATE OF j SKIP LOCKED"
+        )
+        tables = (*((table, "job") for table in ("events", *OF_A_JOB)), ("jobs", "id"))
+        self.remove = [f"DELETE FROM {schema}.{table} WHERE {key} = ANY(%s)" for table, key in tables]
+
+    def _producing(self, schema: str) -> None:
+        self.keep_run = f"INSERT INTO {schema}.past_runs (job, run, status, record) VALUES (%s, %s, %s, %s)"
+        self.carry_exports = (
+            f"INSERT INTO {schema}.exports SELECT job, run + 1, number, key, name, kind, media_type, size, value, blob,"
+            f" at FROM {schema}.exports WHERE job = %s AND run = %s"
+        )
+        self.put_attributes = (
+            f"INSERT INTO {schema}.attributes (name, value, job)"
+            " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[])"
+        )
+        self.progress = (
+            f"INSERT INTO {schema}.progress (job, run, said, at) VALUES (%s, %s, %s, %s)"
+            " ON CONFLICT (job, run) DO UPDATE SET said = excluded.said, at = excluded.at"
+        )
+        self.keep_export = (
+            f"INSERT INTO {schema}.exports (job, run, key, name, kind, media_type, size, value, blob, at, number)"
+            " SELECT x.*, (SELECT coalesce(max(number), 0) + 1"
+            f" FROM {schema}.exports e WHERE e.job = x.job AND e.run = x.run) FROM (SELECT %s::text AS job,"
+            " %s::bigint AS run, %s::text, %s::text, %s::text, %s::text, %s::bigint, %s::text, %s::text,"
+            " %s::double precision) AS x ON CONFLICT (job, run, key) DO NOTHING RETURNING number"
+        )
+        self.known_export = f"SELECT number FROM {schema}.exports WHERE job = %s AND run = %s AND key = %s"
+        self.put_blob = (
+            f"INSERT INTO {schema}.blobs (job, blob, number, content) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+        )
+
+    def _workers(self, schema: str) -> None:
+        self.keep_evidence = (
+            f"INSERT INTO {schema}.evidence (job, node, attempt, number, result, error, at)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1"
+        )
+        self.forget = f"DELETE FROM {schema}.workers WHERE seen_at <= %s"
+        self.report = (
+            f"INSERT INTO {schema}.workers AS w (name, card, started_at, seen_at, lock_key) VALUES (%s, %s, %s, %s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at,"
+            " lock_key = coalesce(excluded.lock_key, w.lock_key)"
+        )
+        self.requests = (
+            f"SELECT id, cancel IS NOT NULL, pause FROM {schema}.jobs"
+            " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)"
+        )
+        self.next_due = (
+            f"SELECT least((SELECT min(due_at) FROM {schema}.jobs WHERE state = 'queued' AND NOT claimable AND due_at >"
+            f" coalesce(%s, {schema}.clock())), (SELECT min(lease_until) FROM {schema}.jobs WHERE state = 'running'),"
+            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL))"
+        )
+        self.dead = (
+            f"SELECT name, seen_at FROM {schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
+            "SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM"
+            " pg_database WHERE datname = current_database()) AND l.objsubid = 1"
+            " AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key)"
+        )
+        self.stirs = (
+            f"SELECT EXISTS (SELECT 1 FROM {schema}.jobs WHERE claimable) OR EXISTS ({self.dead})"
+            f" OR ({self.next_due}) <= {schema}.clock()"
+        )
+        self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"
+
+    def _locking(self, schema: str) -> None:
+        """Who may take from queues with limits: those who count alone, those who hand places on together."""
+        self.lock_limits = (
+            f"SELECT {LIMIT_COLUMNS} FROM {schema}.limits WHERE queue = ANY(%s) ORDER BY queue FOR UPDATE"
+        )
+        key = f"{_number(f'{schema}:places')}, hashtext(q.queue)"
+        counts_places = (
+            "NOT q.grouped AND q.settings::json->>'concurrency' IS NOT NULL AND q.settings::json->>'rate' IS NULL"
+        )
+        self.try_limits = (
+            f"WITH q AS ({self.lock_limits} SKIP LOCKED) SELECT {LIMIT_COLUMNS},"
+            f" CASE WHEN {counts_places} THEN pg_try_advisory_xact_lock({key}) ELSE true END FROM q"
+        )
+        self.take_limits = (
+            f"WITH q AS ({self.lock_limits}) SELECT {LIMIT_COLUMNS},"
+            f" CASE WHEN {counts_places} THEN pg_advisory_xact_lock({key}) IS NOT NULL ELSE true END FROM q"
+        )
+        self.keep_places = (
+            f"SELECT q.queue, pg_advisory_xact_lock_shared({key}) FROM (SELECT q.queue FROM {schema}.limits q"
+            f" WHERE {counts_places} AND EXISTS (SELECT 1 FROM"
+            f" {schema}.jobs j WHERE j.id = ANY(%(names)s) AND j.queue = q.queue) AND NOT EXISTS (SELECT 1 FROM"
+            f" {schema}.jobs j WHERE j.id = ANY(%(names)s) AND j.parent IS NOT NULL) ORDER BY q.queue OFFSET 0) q"
+        )
+
+        self.stand_at_the_door = (
+            f"SELECT pg_advisory_xact_lock({_number(f'{schema}:door')}, hashtext(q.queue)) FROM (SELECT l.queue FROM"
+            f" {schema}.limits l WHERE l.queue = ANY(%s) AND l.settings::json->>'depth' IS NOT NULL"
+            " ORDER BY l.queue OFFSET 0) q"
+        )
+
+    def _limiting(self, schema: str) -> None:
+        self.limits = f"SELECT {LIMIT_COLUMNS} FROM {schema}.limits"
+        values = ", ".join(["%s"] * len(LIMIT_WRITTEN.split(", ")))
+        changes = ", ".join(f"{name} = excluded.{name}" for name in LIMIT_WRITTEN.split(", "))
+        put = f"INSERT INTO {schema}.limits AS l ({LIMIT_WRITTEN}) VALUES ({values}) ON CONFLICT (queue) DO UPDATE SET"
+        self.put_limits = f"{put} {changes.replace('= excluded.grouped', '= l.grouped OR excluded.grouped')}"
+        self.put_grouped = f"{put} grouped = true WHERE NOT l.grouped"
+        self.drop_limits = f"DELETE FROM {schema}.limits WHERE queue = %s AND NOT grouped"
+        self.lock_budget = f"SELECT window_start, spent FROM {schema}.budgets WHERE name = %s FOR UPDATE"
+        self.open_budget = (
+            f"INSERT INTO {schema}.budgets (name, window_start, spent) VALUES (%s, '-infinity', 0)"
+            " ON CONFLICT DO NOTHING"
+        )
+        self.put_budget = f"UPDATE {schema}.budgets SET window_start = %s, spent = %s WHERE name = %s"
+        self.waiting = f"SELECT {schema}.waiting(%s, %s)"
+        running = (
+            f"SELECT j.queue, j.group_name, count(*) FROM {schema}.jobs j"
+            f" WHERE j.state = 'running' AND j.queue = ANY({{queues}}) AND j.lease_until > (SELECT {schema}.clock())"
+            " GROUP BY 1, 2"
+        )
+        self.running_rows = (
+            f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE state = 'running' AND queue = %s AND lease_until > %s"
+            " LIMIT %s"
+        )
+        self.running = running.format(queues="%s::text[]")
+        self.look_on = (
+            f"SELECT {LIMIT_COLUMNS}, {schema}.waiting(queue, %(most)s) + (SELECT count(*) FROM (SELECT 1 FROM"
+            f" {schema}.jobs j WHERE j.state = 'queued' AND NOT j.claimable AND j.due_at <= %(now)s"
+            f" AND j.queue = l.queue LIMIT %(most)s) late) FROM {schema}.limits l ORDER BY queue"
+        )
+        given = "unnest(%(plugins)s::text[], %(entries)s::text[]) AS x(plugin, entry)"
+        entries = f"entries AS (SELECT plugin, entry FROM {given})"
+        one = f"SELECT 1 FROM {schema}.jobs j WHERE j.claimable AND j.plugin = e.plugin AND j.entry = e.entry"
+        self.look_at = (
+            f"WITH {entries}, busy AS (SELECT q.queue FROM unnest(%(wanted)s::text[]) AS q(queue) WHERE EXISTS"
+            f" (SELECT 1 FROM entries e CROSS JOIN LATERAL ({one} AND j.queue = q.queue"
+            " ORDER BY j.group_name LIMIT 1) AS fitting))"
+            " SELECT b.queue, r.group_name, r.count FROM busy b LEFT JOIN"
+            f" ({running.format(queues='ARRAY(SELECT queue FROM busy)')}) r ON r.queue = b.queue"
+        )
+        step = (
+            f"(SELECT min(j.group_name) FROM {schema}.jobs j WHERE j.claimable AND j.plugin = s.plugin"
+            " AND j.entry = s.entry AND j.queue = %(queue)s AND j.group_name"
+        )
+        # Behind the group that was served last, and then from the beginning up to it: by steps through the index.
+        self.groups = (
+            f"WITH RECURSIVE {entries}, steps(plugin, entry, name, lap, n) AS (SELECT s.plugin, s.entry,"
+            f" CASE lap WHEN 0 THEN {step} > %(turn)s) ELSE {step} >= '') END, lap, 1"
+            " FROM entries s, generate_series(0, 1) AS lap"
+            f" UNION ALL SELECT s.plugin, s.entry, {step} > s.name), s.lap, s.n + 1 FROM steps s"
+            " WHERE s.name IS NOT NULL AND s.n < %(most)s AND (s.lap = 0 OR s.name <= %(turn)s))"
+            " SELECT DISTINCT lap, name FROM steps WHERE name IS NOT NULL AND (lap = 0 OR name <= %(turn)s)"
+            " ORDER BY lap, name LIMIT %(most)s"
+        )
+        columns = ", ".join(f"h.{name}" for name in JOB_COLUMNS.split(", "))
+        self.heads = (
+            f"WITH {entries} SELECT {columns} FROM entries e, unnest(%(groups)s::text[], %(counts)s::bigint[])"
+            f" AS g(name, most) CROSS JOIN LATERAL (SELECT {JOB_COLUMNS} FROM {schema}.jobs j WHERE j.claimable"
+            " AND j.plugin = e.plugin AND j.entry = e.entry AND j.queue = %(queue)s AND j.group_name = g.name"
+            " ORDER BY j.priority DESC, j.due_at, j.id LIMIT g.most FOR UPDATE SKIP LOCKED) h"
+        )
+
+    @staticmethod
+    def _claim(schema: str) -> str:
+        """The first jobs of each entry and queue, and the first of these; queues are found by steps in the index."""
+        columns = ", ".join(f"c.{name}" for name in JOB_COLUMNS.split(", "))
+        step = (
+            f"(SELECT min(j.queue) FROM {schema}.jobs j WHERE j.claimable AND j.plugin = w.plugin AND j.entry = w.entry"
+        )
+        return (
+            "WITH RECURSIVE entries AS (SELECT plugin, entry FROM unnest(%(plugins)s::text[], %(entries)s::text[])"
+            " AS x(plugin, entry)), found(plugin, entry, queue) AS ("
+            f" SELECT plugin, entry, {step}) FROM entries w UNION ALL"
+            f" SELECT plugin, entry, {step} AND j.queue > w.queue) FROM found w WHERE w.queue IS NOT NULL),"
+            " places AS (SELECT plugin, entry, queue FROM found WHERE queue IS NOT NULL AND %(queues)s::text[] IS NULL"
+            " AND queue <> ALL(%(besides)s::text[]) UNION ALL"
+            " SELECT plugin, entry, queue FROM entries, unnest(%(queues)s::text[]) AS y(queue))"
+            f" SELECT {columns} FROM places p CROSS JOIN LATERAL ("
+            f" SELECT {JOB_COLUMNS} FROM {schema}.jobs j WHERE j.claimable AND j.plugin = p.plugin"
+            " AND j.entry = p.entry AND j.queue = p.queue AND j.group_name = ''"
+            " ORDER BY j.priority DESC, j.due_at, j.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED) c"
+            " ORDER BY c.priority DESC, c.due_at, c.id LIMIT %(limit)s"
+        )

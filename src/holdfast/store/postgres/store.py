@@ -1,0 +1,458 @@
+"""Jobs in PostgreSQL, for workers on any number of hosts; the database is the only thing they share.
+
+Acknowledged means committed by the server, with its own `synchronous_commit`. All writing of a process goes through one
+thread with one connection, a whole batch in one transaction at READ COMMITTED: the rows that decide are locked first,
+then the time is read, which is the server's alone. Reads have a connection of their own; a third one listens. Nothing
+depends on the state of a session but the listening, so the first two may go through a pooler in transaction mode.
+
+What can go wrong, and what happens then:
+
+- The server is away, or ends a connection while a commit is under way: `StoreUnavailable`; nobody knows whether it
+  counts. The next call connects again. A connection that ends before that costs nobody anything: what was not committed
+  is carried out again on a new one.
+- The server's host vanishes, or a proxy swallows everything: every call is given up after `silence_seconds`, and its
+  connection with it (`call_timeout`). The server ends what was left of the transaction after the same
+  time, so that its locks do not stand in the way of others.
+- Two transactions stand in each other's way (a deadlock, a key that both create): the batch is carried out again, a
+  little later each time.
+- A value that the database cannot hold (a name with a NUL, or too long for an index) fails its batch: it is carried out
+  command by command, and the one that has the value is refused alone.
+- A notice is lost: whoever waits looks by himself at least every `floor_seconds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import psycopg
+
+from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
+from holdfast.machines import Event, JobState, RunRecord
+from holdfast.machines.run_projection import run_name
+from holdfast.store import commands as c
+from holdfast.store.change_flags import EVENTS, WORK
+from holdfast.store.postgres.call_timeout import Silent, Watch
+from holdfast.store.postgres.connection import (
+    SILENCE_SECONDS,
+    connect,
+    in_a_line,
+    is_a_session,
+    leaving,
+    pipelined,
+)
+from holdfast.store.postgres.limits import LooksOn
+from holdfast.store.postgres.listener import Listener, lock_key
+from holdfast.store.postgres.row_cache import Seen
+from holdfast.store.postgres.schema import Connection, migrate, quoted, require
+from holdfast.store.postgres.statements import Statements
+from holdfast.store.postgres.transaction import Transaction
+from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
+from holdfast.store.run_queries import (
+    Counts,
+    ExportRow,
+    Filing,
+    Place,
+    Questions,
+    RunFilter,
+    counts_of,
+    export_of,
+    filing_of,
+    may_be_past,
+    merged,
+    newest_of,
+    past_of,
+    record_of_newest,
+)
+from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
+
+__all__ = ["PostgresStore"]
+
+T = TypeVar("T")
+
+TRIES = 6  # of a batch that stands in somebody's way, before it is given up
+GIVING_WAY_SECONDS = 0.01  # longest pause before the second of these tries; doubled for each one after it
+FLOOR_SECONDS = 1.0
+PURGE_SECONDS = 300.0  # that a purge may take
+PATIENCE_SECONDS = 0.6  # how long a session lock may be missing before its worker is taken to be dead
+
+_IN_THE_WAY = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.LockNotAvailable,
+)
+_CANNOT_BE_KEPT = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, UnicodeEncodeError)
+
+
+class PostgresStore(LooksOn):
+    """Keeps jobs in one schema of a PostgreSQL database; see the module's text.
+
+    Args:
+        url: of the database, as libpq reads it.
+        schema: where the tables are.
+        migrating: whether the schema is brought up to date when the store is opened; else it must be so already, which
+            is all that a role without the right to create anything can do.
+        silence_seconds: how long a call may take before it is given up.
+    """
+
+    floor_seconds: float | None = FLOOR_SECONDS
+
+    def __init__(
+        self,
+        url: str,
+        schema: str = "holdfast",
+        *,
+        migrating: bool = True,
+        silence_seconds: float = SILENCE_SECONDS,
+    ) -> None:
+        self._url = url
+        self._watch = Watch(silence_seconds)
+        self._schema = quoted(schema)
+        self._sql = Statements(self._schema)
+        self._ask = Questions("%s", f"{self._schema}.")
+        self._notices: list[Callable[[int], None]] = []
+        self._write_connection: Connection | None = None
+        self._read_connection: Connection | None = None
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
+        self._listener = Listener(self._connect, self._schema, self._tell, self._watch)
+        self._seen = Seen()
+        self._suspects: dict[str, tuple[float, float]] = {}  # workers whose lock is missing: last seen, and since when
+        self._locked: set[str] = set()  # workers whose session lock the connection that writes has
+        self._is_a_session: bool | None = None  # whether that connection may hold locks; None is not known
+        self._committing = False  # whether COMMIT was sent and not answered yet
+        self._closing = threading.Lock()
+        try:
+            self._write_connection = self._guard(self._connect)
+            prepare = migrate if migrating else require
+            self._guard(lambda: prepare(self._connected_for_writing(), schema))
+        except BaseException:
+            self._shut()
+            raise
+        self._listener.start()
+
+    async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Carry out commands in one transaction; see the protocol."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
+
+    def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Carry out commands from a thread of one's own."""
+        asked = self._writer.submit(self._commit, batch)
+        try:
+            answers = asked.result(2 * self._watch.seconds)  # one call that is under way, and then this one
+        except TimeoutError as error:
+            if asked.done():
+                raise
+            asked.cancel()
+            raise StoreUnavailable(_silence(self._watch.seconds)) from error
+        self._listener.wake()  # a worker that has just reported is to have its lock on its card
+        return answers
+
+    def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
+        """Have `notice` called after each commit of this process, and when another tells of one."""
+        self._notices.append(notice)
+        return lambda: self._notices.remove(notice)
+
+    async def get(self, job: str) -> Job | None:
+        """Read one job's row."""
+        rows = await self._read(f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs WHERE id = %s", (job,))
+        return await self._brought_up(job_of(rows[0])) if rows else None
+
+    async def _brought_up(self, row: Job) -> Job:
+        """Make a row anew that an older release has left behind its stream."""
+        return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
+
+    async def events(self, job: str, after: int = 0) -> list[Event]:
+        """Read a job's stream from behind a number."""
+        sql = f"SELECT {EVENT_READ} FROM {self._schema}.events WHERE job = %s AND seq > %s ORDER BY seq"
+        return [event_of(row) for row in await self._read(sql, (job, after))]
+
+    async def inbox(self, job: str) -> list[Signal]:
+        """Read the unused signals of a job."""
+        sql = (
+            f"SELECT job, id, key, payload::text, at FROM {self._schema}.signals"
+            " WHERE job = %s AND NOT used ORDER BY place"
+        )
+        return [signal_of(row) for row in await self._read(sql, (job,))]
+
+    async def evidence(self, job: str) -> list[Evidence]:
+        """Read what came too late."""
+        sql = (
+            f"SELECT job, node, attempt, number, result::text, error, at FROM {self._schema}.evidence"
+            " WHERE job = %s ORDER BY at, node"
+        )
+        return [evidence_of(row) for row in await self._read(sql, (job,))]
+
+    async def workers(self) -> list[WorkerCard]:
+        """Read who is there."""
+        sql = f"SELECT card, started_at, seen_at FROM {self._schema}.workers ORDER BY name"
+        return [card_of(row) for row in await self._read(sql, ())]
+
+    async def jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        plugin: str | None = None,
+        entry: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """List jobs, newest id first."""
+        wanted = {"state = %s": state, "plugin = %s": plugin, "entry = %s": entry, "id < %s": before}
+        given = {condition: value for condition, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(given)}" if given else ""
+        sql = f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs {where} ORDER BY id DESC LIMIT %s"
+        rows = await self._read(sql, (*map(str, given.values()), limit))
+        return [await self._brought_up(job_of(row)) for row in rows]
+
+    async def record(self, job: str, number: int) -> RunRecord | None:
+        """Read one run's record."""
+        found = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
+        return found[0] if found and found[0].run_id == run_name(job, number) else None
+
+    async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
+        """List runs, newest first."""
+        rows = [newest_of(row) for row in await self._read(*self._ask.newest_runs(where, before, limit))]
+        found = [record_of_newest(await self._brought_up(job), said, at) for job, said, at in rows]
+        if may_be_past(where):
+            found += [past_of(row) for row in await self._read(*self._ask.past_runs(where, before, limit))]
+        return merged(found, limit)
+
+    async def filing(self, job: str) -> Filing | None:
+        """Read what a job is found by."""
+        return filing_of(await self._read(self._ask.filing, (job,) * 4))
+
+    async def counts(self) -> Counts:
+        """Count runs and queues."""
+        now = await self.now()
+        queues, oldest = [await self._read(sql, (now,)) for sql in (self._ask.count_queues, self._ask.oldest_due)]
+        return counts_of(await self._read(self._ask.count_runs, ()), queues, oldest[0][0])
+
+    async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
+        """List what a run has produced."""
+        return [export_of(row) for row in await self._read(self._ask.exports, (job, number, after, limit))]
+
+    async def blob(self, job: str, blob: str, number: int) -> bytes | None:
+        """Read one piece of a blob."""
+        rows = await self._read(self._ask.blob, (job, blob, number))
+        return bytes(rows[0][0]) if rows else None
+
+    async def requests(self, worker: str) -> c.Leases:
+        """Read what was asked of a worker's jobs."""
+        rows = await self._read(self._sql.requests, (worker,))
+        cancel = frozenset(name for name, cancel, _ in rows if cancel)
+        return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
+
+    async def next_due(self, after: float | None = None) -> float | None:
+        """Find the next time at which time alone brings something about."""
+        found: float | None = (await self._read(self._sql.next_due, (after,)))[0][0]
+        return found
+
+    async def stirs(self) -> bool:
+        """See whether there is anything to do, in one read."""
+        return bool((await self._read(self._sql.stirs, (0.0,)))[0][0])
+
+    async def now(self) -> float:
+        """Read the server's clock."""
+        found: float = (await self._read(self._sql.clock, ()))[0][0]
+        return found
+
+    def changes(self) -> int:
+        """Give a number that changes when another process has told of a commit."""
+        return self._listener.heard
+
+    def attend(self, worker: str) -> None:
+        """Have others notice when this process dies: a session lock, held by the connection that listens."""
+        self._listener.hold(worker)
+
+    async def dead(self) -> list[str]:
+        """Find workers whose session lock is missing for a while: their process, or its host, is gone.
+
+        The lock is held by the connection of the heartbeat and by the one that listens. It is missing for a while
+        before its worker is dead, because a worker that lost both takes it again; and a report meanwhile shows that the
+        worker lives. The caller is told to look again when the time is over.
+        """
+        found = await self._read(self._sql.dead, ())
+        missing = {name: seen_at for name, seen_at in found if name not in self._listener.workers}  # ours: we are here
+        loop = asyncio.get_running_loop()
+        suspects = {}
+        for name, seen_at in missing.items():
+            before = self._suspects.get(name)
+            suspects[name] = before if before is not None and before[0] == seen_at else (seen_at, loop.time())
+        if any(self._suspects.get(name) != suspect for name, suspect in suspects.items()):
+            loop.call_later(PATIENCE_SECONDS, self._tell, WORK)
+        self._suspects = suspects
+        return sorted(name for name, (_, since) in suspects.items() if loop.time() - since >= PATIENCE_SECONDS)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await asyncio.get_running_loop().run_in_executor(None, self._shut)
+
+    # Machinery
+
+    def _connect(self) -> Connection:
+        return connect(self._url, self._watch.seconds, self._watch)
+
+    def _connected_for_writing(self) -> Connection:
+        if self._write_connection is None or self._write_connection.closed:
+            self._write_connection = self._connect()
+            self._seen.forget()
+            self._locked, self._is_a_session = set(), None
+        return self._write_connection
+
+    def _hold_locks(self, connection: Connection) -> None:
+        """Hold the session locks of this process's workers here, too: this is the connection of their heartbeats.
+
+        So a worker is not taken to be dead because its other connection was lost and cannot be made again (L10).
+        """
+        missing = self._listener.workers - self._locked
+        if not missing:
+            return
+        if self._is_a_session is None:
+            self._is_a_session = is_a_session(connection)
+        for worker in missing if self._is_a_session else ():
+            connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (lock_key(self._schema, worker),))
+        self._locked |= missing
+
+    def _connected_for_reading(self) -> Connection:
+        if self._read_connection is None or self._read_connection.closed:
+            self._read_connection = self._connect()
+        return self._read_connection
+
+    def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
+        try:
+            answers, change = self._guard(lambda: self._persist(batch))
+        except _Unkeepable as unkeepable:
+            return self._one_by_one(batch, unkeepable)
+        if change:
+            self._tell(change)
+        return answers
+
+    def _one_by_one(self, batch: Sequence[c.Command], why: Exception) -> list[Any]:
+        """Something in the batch cannot be kept: find out what, and refuse that alone."""
+        if len(batch) > 1:
+            return [answer for command in batch for answer in self._commit([command])]
+        return [InvalidArguments(type(batch[0]).__name__.lower(), f"the database cannot keep it: {in_a_line(why)}")]
+
+    def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
+        last: Exception | None = None
+        purges = any(isinstance(command, c.Purge) for command in batch)  # much may go, and no lease waits for it
+        seconds = PURGE_SECONDS if purges else self._watch.seconds
+        deadline = time.monotonic() + seconds
+        for attempt in range(TRIES):
+            connection, self._committing = self._connected_for_writing(), False
+            try:
+                with self._watch.over(connection, deadline), leaving(connection):
+                    self._hold_locks(connection)
+                    return self._transact(connection, batch, seconds, looking_first=attempt > 0)
+            except _IN_THE_WAY as error:
+                give_way(attempt)
+                last = error
+            except psycopg.OperationalError as error:
+                if self._committing or not connection.closed or isinstance(error, Silent):
+                    raise
+                last = error  # the connection ended before anything could count
+        raise StoreUnavailable(f"others stood in the way of this write {TRIES} times: {last}; try again")
+
+    def _transact(
+        self, connection: Connection, batch: Sequence[c.Command], seconds: float, *, looking_first: bool
+    ) -> tuple[list[Any], int]:
+        with pipelined(connection) as pipeline:
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # whatever the role would begin with
+            # Should this process, or the way to it, be gone in the middle: the locks must not outlive it for long.
+            connection.execute(self._sql.limit_transaction, {"milliseconds": str(int(1000 * seconds))})
+            locks, seen = self._listener.locks, self._seen
+            transaction = Transaction(
+                connection, self._sql, looking_first=looking_first, locks=locks, seen=seen, sync=pipeline.sync
+            )
+            answers = transaction.carry_out(batch)
+            writer = connection.execute(self._sql.writer)
+            self._committing = True  # from here on nobody knows, until the server says so
+            if transaction.change & ~EVENTS or transaction.ended:
+                connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
+            connection.execute("COMMIT")
+        said = writer.fetchone()
+        seen.remember(transaction.held(), transaction.rewritten, str(said and said[0]), transaction.read_now)
+        return answers, transaction.change
+
+    async def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, self._fetch, sql, bindings)
+
+    def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        deadline = self._watch.deadline()
+
+        def fetch() -> list[Any]:
+            connection = self._connected_for_reading()
+            with self._watch.over(connection, deadline), leaving(connection):
+                rows: list[Any] = connection.execute(sql, bindings).fetchall()
+            return rows
+
+        try:
+            return self._guard(fetch)
+        except _Unkeepable:
+            return []  # nothing has a name that cannot be kept
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, Silent):
+                raise
+            return self._guard(fetch)  # a connection that was ended meanwhile; a read may be done twice
+
+    def _tell(self, change: int) -> None:
+        for notice in list(self._notices):
+            notice(change)
+
+    def _guard(self, work: Callable[[], T]) -> T:
+        """Turn what the driver says into `StoreUnavailable` with what to do."""
+        try:
+            return work()
+        except _CANNOT_BE_KEPT as error:
+            raise _Unkeepable(_why(error)) from error
+        except Silent as error:
+            raise StoreUnavailable(_silence(self._watch.seconds)) from error
+        except psycopg.OperationalError as error:
+            raise StoreUnavailable(f"PostgreSQL is away: {in_a_line(error)}: check the server and the URL") from error
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            what = "use the URL of the server that writes, or wait until this one does"
+            raise StoreUnavailable(f"PostgreSQL only reads: {in_a_line(error)}: {what}") from error
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"PostgreSQL refuses: {in_a_line(error)}: check the rights of this user") from error
+
+    def _shut(self) -> None:
+        with self._closing:
+            self._listener.stop()
+            for pool in (self._writer, self._reader):
+                pool.shutdown()
+            for connection in (self._write_connection, self._read_connection):
+                if connection is not None:
+                    connection.close()
+            self._watch.stop()
+
+
+class _Unkeepable(HoldfastError):
+    """A value that the database cannot hold."""
+
+
+def _silence(seconds: float) -> str:
+    return f"PostgreSQL did not answer within {seconds:g} s, and the connection was given up: check server and network"
+
+
+def _why(error: Exception) -> str:
+    """Say why a value cannot be held, to whoever has sent it.
+
+    What the database says besides is not for him: where a row would have been tells how much others write.
+    """
+    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
+        return "a name in it is too long for an index"
+    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return said or str(error)
+
+
+def give_way(attempt: int) -> None:
+    """Before a batch is tried again: let the one that it stood in the way of go first, or both meet there again."""
+    if attempt:
+        time.sleep(random.uniform(0, GIVING_WAY_SECONDS * 2**attempt))  # noqa: S311 - only spreads the tries

@@ -1,0 +1,407 @@
+"""A batch of commands on one PostgreSQL connection.
+
+The whole batch is one pipeline: a statement waits for no answer that nobody looks at, so an ordinary batch takes two
+round trips, one that locks and reads and one that writes and commits. What is refused on the way refuses the rest.
+
+Rows that the batch names are locked in one statement, in the order of their names; so are a claim's, which skips what
+others have locked. What is written goes as a whole with few statements: each takes one JSON document, or a column in
+one text, and makes rows of it, so that the cost does not grow with a round trip a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+
+from holdfast.machines import Event, JobEvent, RunRecord
+from holdfast.store import commands as c
+from holdfast.store.postgres.connection import pipelined
+from holdfast.store.postgres.limits import PostgresLimits, entries_of
+from holdfast.store.postgres.row_cache import Seen
+from holdfast.store.postgres.schema import Connection
+from holdfast.store.postgres.statements import CHANGING, Statements
+from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
+from holdfast.store.run_queries import export_row
+from holdfast.store.sql.batch import Key, Sealed
+from holdfast.store.sql.columns import JOB_WRITTEN, card_row, event_of, job_of, job_row, signal_of
+
+__all__ = ["Transaction"]
+
+PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
+MARKS = [chr(number) for number in range(30, 0, -1)]  # what may stand between values that are sent as one text
+_COMPLETED, _WAITING = JobEvent.COMPLETED.value, JobEvent.WAITING.value
+_ENDS_BADLY = frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
+_ENDS = _ENDS_BADLY | {_COMPLETED}
+_LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # what asks for limits
+T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+
+
+class Transaction(PostgresLimits):
+    """The commands of one batch; made and used between BEGIN and COMMIT, by one thread.
+
+    Args:
+        connection: in a transaction, and in a pipeline: a statement is sent when somebody asks for an answer.
+        statements: for the schema.
+        looking_first: whether jobs that are to be created are looked for; else a name that exists violates its key.
+        locks: the session locks that this process holds for its workers, for their cards.
+        seen: rows that need not be read while nobody has changed them.
+        sync: ends a part of the pipeline. The server waits for the next part as for any statement of a transaction: no
+            longer than it may be idle in one. Inside a part it would wait, and hold its locks, as long as TCP does.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        statements: Statements,
+        *,
+        looking_first: bool,
+        locks: Mapping[str, int] | None = None,
+        seen: Seen | None = None,
+        sync: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(connection, statements)
+        self.rewritten: set[str] = set()  # jobs whose rows are written
+        self.read_now: dict[str, str] = {}  # jobs whose rows were read, and the transaction that wrote them
+        self._seen = seen or Seen()
+        self._sync = sync
+        self._looking_first = looking_first
+        self._locks = locks or {}
+        self._asked: dict[tuple[str, str], bool] = {}  # signals that were looked for, and whether they are known
+
+    def prepare(self, batch: Sequence[c.Command]) -> None:
+        """Lock the rows that the batch names, read their inboxes where they will be asked for, then the time."""
+        names = sorted({name for command in batch for name in self._named(command)})
+        signals = [(command.job, command.id) for command in batch if isinstance(command, c.SendSignal)]
+        waiting = sorted({command.job for command in batch if isinstance(command, c.Append) and _reads_inbox(command)})
+        parents = sorted({parent for command in batch if (parent := _parent_told(command)) is not None})
+        fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
+        doors = sorted({command.queue for command in batch if isinstance(command, c.Submit) and not command.parent})
+        if doors:  # before anything else is locked: who submits to a queue with a depth follows whoever does so, too
+            self._connection.execute(self._sql.stand_at_the_door, (doors,))
+        lock = self._sql.lock_names if self._seen.knows_most(names) else self._sql.lock_rows
+        rows = self._connection.execute(lock, (names,)) if names else None
+        kept = self._connection.execute(self._sql.keep_places, {"names": names}) if _hands_on(batch) else None
+        known = self._look_for(signals) if signals else None
+        unused = self._connection.execute(self._sql.unused, (waiting,)) if waiting else None
+        counts = self._connection.execute(self._sql.count_unused, (parents,)) if parents else None
+        limits = self._connection.execute(self._sql.limits) if any(isinstance(one, _LIMITED) for one in batch) else None
+        clock = self._connection.execute(self._sql.clock)
+        self._sync()
+        self._taken_as_new = fresh
+        self._stored.update(dict.fromkeys([*names, *fresh]))
+        self._kept = frozenset(queue for queue, _ in kept.fetchall()) if kept is not None else self._kept
+        found = rows.fetchall() if rows is not None else []
+        self._have(found if lock is self._sql.lock_rows else self._changed_since(found))
+        found_signals = {(job, name) for job, name in known.fetchall()} if known is not None else set()
+        self._asked = {asked: asked in found_signals for asked in signals}
+        self._have_inboxes(waiting, unused.fetchall() if unused is not None else [])
+        self._have_counts(parents, counts.fetchall() if counts is not None else [])
+        self._read_limits(limits.fetchall() if limits is not None else None)
+        time = clock.fetchone()
+        assert time is not None, "a clock gives one"
+        self.now = time[0]
+        self._look_ahead(batch)
+
+    def _look_ahead(self, batch: Sequence[c.Command]) -> None:
+        """Ask once for what the commands would ask for one by one."""
+        keys = [
+            (command.plugin, command.entry, command.idempotency_key)
+            for command in batch
+            if isinstance(command, c.Submit) and command.idempotency_key is not None
+        ]
+        if keys:
+            self.look_up(keys)
+        failing = [command.job for command in batch if isinstance(command, c.Append) and _fails(command)]
+        if failing:
+            self.expect_orphans(failing)
+
+    def _named(self, command: c.Command) -> Iterable[str]:
+        if isinstance(command, c.Submit):
+            fenced = [command.parent] if command.parent is not None and command.parent_attempt is not None else []
+            known = command.idempotency_key is not None or self._looking_first
+            return [*fenced, command.job] if known else fenced
+        if isinstance(command, c.Renew):
+            return [name for name, _ in command.held]
+        if isinstance(command, c.Append) and _ends(command):
+            # The parent and the first of the chain are older, so locked first: as by whoever cancels them.
+            first = command.successor.first if command.successor is not None else None
+            return [name for name in (command.job, command.parent, first) if name is not None]
+        name = getattr(command, "job", None)
+        return (name,) if name is not None else ()
+
+    def _changed_since(self, locked: Iterable[tuple[str, str, str]]) -> list[tuple[Any, ...]]:
+        """Have the rows at hand that nobody has changed; read the others, which are locked like these."""
+        others = {}
+        for name, writer, head in locked:
+            row = self._seen.unchanged(name, writer, head)
+            if row is None:
+                others[name] = writer
+            else:
+                self._stored[name] = self._jobs[name] = row
+        rows = self._all(self._sql.read_rows, (list(others),)) if others else []
+        for row in rows:
+            self.read_now[row[0]] = others[row[0]]
+        return rows
+
+    def _have(self, rows: Iterable[tuple[Any, ...]]) -> list[str]:
+        names = []
+        for row in rows:
+            job = job_of(row)
+            names.append(job.id)
+            self._at_hand(job)
+        self.bring_up(names)
+        return names
+
+    def _all(self, sql: str, bindings: Any) -> list[Any]:
+        cursor = self._connection.execute(sql, bindings)
+        self._sync()
+        rows: list[Any] = cursor.fetchall()
+        return rows
+
+    def read_rows(self, names: list[str]) -> Iterable[Job]:
+        """Read rows, locked."""
+        return map(job_of, self._all(self._sql.lock_rows, (names,)))
+
+    def read_streams(self, names: list[str]) -> dict[str, list[Event]]:
+        """Read whole streams."""
+        streams: dict[str, list[Event]] = {name: [] for name in names}
+        for row in self._all(self._sql.streams, (names,)):
+            streams[row[0]].append(event_of(row))
+        return streams
+
+    def find_keys(self, keys: list[Key]) -> dict[Key, str]:
+        """Find the jobs with idempotency keys."""
+        asked = _encode([{"plugin": plugin, "entry": entry, "key": key} for plugin, entry, key in keys]).decode()
+        return {(plugin, entry, key): name for plugin, entry, key, name in self._all(self._sql.keys, (asked,))}
+
+    def _look_for(self, signals: list[tuple[str, str]]) -> Any:
+        jobs, names = [job for job, _ in signals], [name for _, name in signals]
+        return self._connection.execute(self._sql.known_signals, (jobs, names))
+
+    def _have_inboxes(self, jobs: list[str], rows: Iterable[tuple[str, str, str]]) -> None:
+        found: dict[str, dict[str, str]] = {job: {} for job in jobs}
+        for job, name, key in rows:
+            found[job][name] = key
+        for job, unused in found.items():
+            self.inbox(job).told(unused)
+
+    def _have_counts(self, jobs: list[str], rows: Iterable[tuple[str, int]]) -> None:
+        found = dict(rows)
+        for job in jobs:
+            if job not in self._inboxes:
+                self.inbox(job).told(count=found.get(job, 0))
+
+    def unused(self, job: str) -> dict[str, str]:
+        """Read the ids and keys of the unused signals."""
+        return {name: key for _, name, key in self._all(self._sql.unused, ([job],))}
+
+    def count_unused(self, job: str) -> int:
+        """Count the unused signals."""
+        rows = self._all(self._sql.count_unused, ([job],))
+        return int(rows[0][1]) if rows else 0
+
+    def read_signal(self, job: str, signal: str) -> Signal:
+        """Read one signal."""
+        (row,) = self._all(self._sql.read_signal, (job, signal))
+        return signal_of(row)
+
+    def read_unused(self, job: str) -> list[Signal]:
+        """Read the unused signals."""
+        return [signal_of(row) for row in self._all(self._sql.read_unused, (job,))]
+
+    def knows(self, job: str, signal: str) -> bool:
+        """Whether a signal's id is known.
+
+        The end of a child is told once, under an id of its own. It is not looked for unless that has failed: then a
+        signal with this id was sent by hand.
+        """
+        if self._follows and not self._looking_first:
+            return False
+        if (job, signal) not in self._asked:
+            self._asked[job, signal] = bool(self._look_for([(job, signal)]).fetchall())
+        return self._asked[job, signal]
+
+    def write_signals(self, kept: list[Signal], used: list[Signal]) -> None:
+        """Write signals with few statements, in the order in which they came."""
+        rows = [(one.job, one.id, one.key, _encode(one.payload).decode()) for one in kept]
+        for portion in _portions(rows, lambda row: len(row[-1])):
+            columns = map(list, zip(*portion, strict=True))
+            self._connection.execute(self._sql.insert_signals, (self.now, *columns))
+        if used:
+            names = [signal.job for signal in used], [signal.id for signal in used]
+            self._connection.execute(self._sql.use_signals, names)
+
+    def find_children(self, parents: list[str]) -> dict[str, list[str]]:
+        """Find the children that have not ended."""
+        found: dict[str, list[str]] = {}
+        for parent, name in self._all(self._sql.children, (parents,)):
+            found.setdefault(parent, []).append(name)
+        return found
+
+    def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
+        """Find and lock the first jobs by priority, due time and age; what others have locked is passed over."""
+        self.promote()
+        queues = sorted(command.queues.difference(besides)) if command.queues is not None else None
+        said = {**entries_of(command), "queues": queues, "besides": besides, "limit": command.limit}
+        return self._have(self._all(self._sql.claim, said))
+
+    def find_expired(self, limit: int) -> list[str]:
+        """Find and lock jobs whose lease has run out."""
+        return self._have(self._all(self._sql.expired, (self.now, limit)))
+
+    def find_ended(self, limit: int) -> list[str]:
+        """Find and lock what has ended by time."""
+        return self._have(self._all(self._sql.ended, (self.now, limit)))
+
+    def find_held(self, worker: str) -> list[str]:
+        """Find and lock what a worker holds."""
+        return self._have(self._all(self._sql.held, (worker,)))
+
+    def find_finished(self, command: c.Purge) -> list[str]:
+        """Find and lock what has ended long ago; what others have locked is left for the next time."""
+        said = {"states": sorted(command.states), "before": command.before, "limit": command.limit}
+        return [name for (name,) in self._all(self._sql.finished, said)]
+
+    def remove(self, names: list[str]) -> None:
+        """Remove jobs whole, in one round trip."""
+        with pipelined(self._connection):
+            for statement in self._sql.remove:
+                self._connection.execute(statement.encode(), (names,))
+
+    def keep_evidence(self, evidence: Evidence) -> bool:
+        """Keep a piece of evidence."""
+        said = evidence.job, evidence.node, evidence.attempt, evidence.number
+        result = _encode(evidence.result).decode()
+        found = self._connection.execute(self._sql.keep_evidence, (*said, result, evidence.error, self.now))
+        return found.fetchone() is not None
+
+    def keep_run(self, job: str, number: int, record: RunRecord) -> None:
+        """Keep the record of a run that another follows."""
+        said = (job, number, record.status.value, _encode(record).decode())
+        self._connection.execute(self._sql.keep_run, said)
+        self._connection.execute(self._sql.carry_exports, (job, number))
+
+    def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
+        """Have jobs found by their attributes."""
+        self._connection.execute(self._sql.put_attributes, tuple(map(list, zip(*rows, strict=True))))
+
+    def put_progress(self, job: str, number: int, said: bytes) -> None:
+        """Keep what a run reports."""
+        self._connection.execute(self._sql.progress, (job, number, said.decode(), self.now))
+
+    def keep_export(self, command: c.KeepExport, number: int) -> int:
+        """Keep an export, unless it is known."""
+        made = self._all(self._sql.keep_export, export_row(command, number, self.now))
+        known = made or self._all(self._sql.known_export, (command.job, number, command.key))
+        return int(known[0][0])
+
+    def put_blob(self, command: c.PutBlob) -> None:
+        """Keep a piece of a blob."""
+        said = (command.job, command.blob, command.number, command.content)
+        self._connection.execute(self._sql.put_blob, said)
+
+    def put_card(self, card: WorkerCard) -> None:
+        """List a worker."""
+        self._connection.execute(self._sql.forget, (self.now - FORGOTTEN_SECONDS,))
+        self._connection.execute(self._sql.report, (*card_row(card, self.now), self._locks.get(card.name)))
+
+    def drop_card(self, worker: str) -> None:
+        """Take a worker off the list."""
+        self._connection.execute(self._sql.leave, (worker,))
+
+    def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
+        """Write rows, all of a kind with one statement; nobody waits for them but the end of the transaction."""
+        self.rewritten.update(job.id for jobs in (new, grown, changed) for job in jobs)
+        if new:
+            self._connection.execute(self._sql.insert_jobs, (self._rows(new),))
+        for portion in _portions(sealed, lambda one: len(one[1])):
+            self._connection.execute(self._sql.insert_events, _events(portion))
+        if grown:
+            rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
+            self._connection.execute(self._sql.grow_jobs, (_encode(rows).decode(),))
+        if changed:
+            self._connection.execute(self._sql.update_jobs, (self._changes(changed),))
+
+    def _rows(self, jobs: list[Job]) -> str:
+        return _encode([dict(zip(JOB_WRITTEN, job_row(job, self.now), strict=True)) for job in jobs]).decode()
+
+    def _changes(self, jobs: list[Job]) -> str:
+        """Rows without what never changes. What is not said is NULL."""
+        first = len(JOB_WRITTEN) - len(CHANGING)
+        rows = []
+        for job in jobs:
+            said = zip(CHANGING, job_row(job, self.now)[first:], strict=True)
+            row = {name: value for name, value in said if value is not None}
+            row["id"] = job.id
+            rows.append(row)
+        return _encode(rows).decode()
+
+
+def _hands_on(batch: Sequence[c.Command]) -> bool:
+    """Whether a batch ends jobs and then claims others, and does nothing else for which it may have to wait."""
+    *before, last = batch or (None,)
+    return (
+        isinstance(last, c.Claim)
+        and all(isinstance(one, c.Append) and not _fails(one) and not _reads_inbox(one) for one in before)
+        and any(one.events and one.events[-1][0] == _COMPLETED for one in before if isinstance(one, c.Append))
+    )
+
+
+def _fails(command: c.Append) -> bool:
+    return any(kind in _ENDS_BADLY for kind, _ in command.events)
+
+
+def _ends(command: c.Append) -> bool:
+    return any(kind in _ENDS for kind, _ in command.events)
+
+
+def _parent_told(command: c.Command) -> str | None:
+    return command.parent if isinstance(command, c.Append) and command.parent is not None and _ends(command) else None
+
+
+def _reads_inbox(command: c.Append) -> bool:
+    return command.successor is not None or any(kind == _WAITING for kind, _ in command.events)
+
+
+def _portions(values: list[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Values in portions that one statement can take, in order."""
+    size = first = 0
+    for place, value in enumerate(values):
+        if size + size_of(value) > PORTION_BYTES and place > first:
+            yield values[first:place]
+            size, first = 0, place
+        size += size_of(value)
+    if values:
+        yield values[first:]
+
+
+def _events(sealed: list[Sealed]) -> dict[str, Any]:
+    """The events as columns: values in one text with a mark between them, hashes in one piece. Made and read fast."""
+    jobs, kinds = [event.job for event, _ in sealed], [event.type for event, _ in sealed]
+    mark = _mark(jobs, kinds)
+    first = sealed[0][0]  # what one transaction writes has one time and one shape
+    return {
+        "mark": mark,
+        "jobs": mark.join(jobs),
+        "seqs": mark.join([str(event.seq) for event, _ in sealed]),
+        "types": mark.join(kinds),
+        "payloads": mark.encode().join([payload for _, payload in sealed]).decode(),
+        "attempts": mark.join(["" if event.attempt is None else str(event.attempt) for event, _ in sealed]),
+        "at": first.at,
+        "schema": first.schema,
+        "prevs": bytes.fromhex("".join([event.prev for event, _ in sealed])),
+        "hashes": bytes.fromhex("".join([event.hash for event, _ in sealed])),
+    }
+
+
+def _mark(*names: list[str]) -> str:
+    """A character that is in none of the names. It is a control character: JSON has none, but in an escape."""
+    text = "".join(["".join(column) for column in names])
+    for mark in MARKS:
+        if mark not in text:
+            return mark
+    raise psycopg.DataError("there is no control character that these names do not hold")

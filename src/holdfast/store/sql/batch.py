@@ -1,0 +1,444 @@
+"""One batch of commands inside one transaction of a database: what every SQL backend does in the same way.
+
+Rows are loaded once and kept at hand; what is decided is gathered and written in few statements, many rows each. A
+command that looks for jobs (a claim, a sweep) first has everything written that was gathered, so that it sees it.
+
+A backend is a subclass that says how its database reads and writes, in the methods without a body. `decide` decides.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from holdfast.errors import HoldfastError, UnknownJob
+from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
+from holdfast.store import commands as c
+from holdfast.store import continuation, decide
+from holdfast.store.change_flags import WORK
+from holdfast.store.inbox import SignalTable, StoredInbox
+from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
+from holdfast.store.run_queries import attribute_text
+from holdfast.store.sql.limit_claims import Limited
+from holdfast.store.sql.run_reports import Produced
+
+__all__ = ["Batch"]
+
+Key = tuple[str, str, str]  # plugin, entry and idempotency key
+Sealed = tuple[Event, bytes]  # an event, and its payload as the JSON text that is stored
+
+LARGE_PLACES = 50  # at which a job waits
+
+
+class Batch(Limited, SignalTable):
+    """The commands of one batch; made and used inside one transaction, by one thread.
+
+    Args:
+        now: the store's time, read inside the transaction.
+        known: rows that are in the database just so, and need not be read.
+    """
+
+    def __init__(self, now: float, known: Mapping[str, Job]) -> None:
+        super().__init__()
+        self.now = now
+        self.change = 0  # what there is to tell; see `holdfast.store.change_flags`
+        self.ended = False  # whether a job has come to its end, which others may wait for
+        self._known = known
+        self._stored: dict[str, Job | None] = {}  # as the database has it; None: not there
+        self._jobs: dict[str, Job] = {}  # as it will be
+        self._sealed: list[Sealed] = []
+        self._next: deque[c.Command] = deque()  # what a command brings about for other jobs
+        self._keys: dict[Key, str | None] = {}  # jobs by idempotency key, as far as anybody has asked
+        self._offspring: dict[str, list[str]] = {}  # the stored children of a job, as far as anybody has asked
+        self._born: dict[str, list[str]] = {}  # and those that this batch creates
+        self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
+        self._inboxes: dict[str, StoredInbox] = {}
+        self._new_signals: list[Signal] = []  # signals to be written
+        self._used_signals: list[Signal] = []  # and those to be marked as used
+        self._follows = False  # whether a command is carried out that another one has brought about
+
+    def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Answer every command, in order, and write everything."""
+        self.prepare(batch)
+        answers = [self._answer(command) for command in batch]
+        self.flush()
+        self.change |= self.places.left(self._limits)
+        return answers
+
+    def prepare(self, batch: Sequence[c.Command]) -> None:
+        """Read ahead what the batch will need."""
+        self.load({name for command in batch if (name := getattr(command, "job", None)) is not None})
+
+    def held(self) -> dict[str, Job | None]:
+        """What has become of the rows that were touched: those that are written again soon, None for the others.
+
+        These are jobs that are held, and parents that wait for many children: their rows are large.
+        """
+        held = {name: job for name, job in self._jobs.items() if job.state is JobState.RUNNING or _is_large(job)}
+        return {name: held.get(name) for name in (*self._stored, *self._jobs)}  # removed ones are in the first alone
+
+    # What a database does; more of it is named where it is used: in `Limited` and `Produced`
+
+    @abstractmethod
+    def read_rows(self, names: list[str]) -> Iterable[Job]:
+        """Read rows, and keep others from writing them until the transaction ends."""
+
+    @abstractmethod
+    def read_streams(self, names: list[str]) -> dict[str, list[Event]]:
+        """Read whole streams, each oldest first."""
+
+    @abstractmethod
+    def find_keys(self, keys: list[Key]) -> dict[Key, str]:
+        """Find the jobs with idempotency keys."""
+
+    @abstractmethod
+    def write_signals(self, kept: list[Signal], used: list[Signal]) -> None:
+        """Put signals into inboxes, in this order, then mark signals as used."""
+
+    @abstractmethod
+    def find_children(self, parents: list[str]) -> dict[str, list[str]]:
+        """Find the jobs that each of some has started and that have not ended."""
+
+    @abstractmethod
+    def find_expired(self, limit: int) -> list[str]:
+        """Find jobs whose lease has run out, the oldest first."""
+
+    @abstractmethod
+    def find_ended(self, limit: int) -> list[str]:
+        """Find jobs that nobody holds and whose wait or run has ended by time, the oldest first."""
+
+    @abstractmethod
+    def find_held(self, worker: str) -> list[str]:
+        """Find the jobs that a worker holds, by name."""
+
+    @abstractmethod
+    def find_finished(self, command: c.Purge) -> list[str]:
+        """Find the jobs that a purge takes, in its order, and keep others from writing them."""
+
+    @abstractmethod
+    def remove(self, names: list[str]) -> None:
+        """Remove jobs whole: rows, streams, signals, evidence."""
+
+    @abstractmethod
+    def keep_evidence(self, evidence: Evidence) -> bool:
+        """Keep a piece of evidence; whether it was new."""
+
+    @abstractmethod
+    def put_card(self, card: WorkerCard) -> None:
+        """List a worker, and forget those not heard of for long."""
+
+    @abstractmethod
+    def drop_card(self, worker: str) -> None:
+        """Take a worker off the list."""
+
+    @abstractmethod
+    def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
+        """Write events, new rows, rows of which only the stream's end is new, and rows that changed."""
+
+    # What the commands are
+
+    def _answer(self, command: c.Command) -> Any:
+        try:
+            answer = self._carry_out(command)
+        except HoldfastError as refusal:
+            return refusal
+        self._drain()
+        return answer
+
+    def _drain(self) -> None:
+        while self._next:
+            following = self._next.popleft()
+            if self.job(getattr(following, "job", "")) is not None:
+                self._follows = True
+                try:
+                    self._carry_out(following)
+                finally:
+                    self._follows = False
+
+    def _carry_out(self, command: c.Command) -> Any:
+        if self._depths and type(command) is not c.Submit:
+            self._depths.clear()  # of queues: it may let jobs out or in
+        handler = self._handlers.get(type(command))
+        return handler(self, command) if handler is not None else self._about_one_job(command)
+
+    def _about_one_job(self, command: Any) -> Any:
+        job = self.one(command.job)
+        if job.course.continued_as is not None:
+            command, job = self._forwarded(command, job)
+        return self._take(decide.decide(command, job, self.now, self.inbox(command.job)))
+
+    def _forwarded(self, command: Any, job: Job) -> tuple[Any, Job]:
+        """Give what is asked of a job that was continued to the one that goes on for it."""
+        going_on = continuation.current(job, self.job)
+        if isinstance(command, c.SendSignal):
+            if continuation.stays(command, self.inbox(job.id)):
+                return command, job
+            if going_on.state not in TERMINAL_JOB_STATES:
+                self._take(continuation.noted(command, job, self.now))
+        return msgspec.structs.replace(command, job=going_on.id), going_on
+
+    def _append(self, command: c.Append) -> Any:
+        job = self.one(command.job)
+        return self._take(decide.append(command, job, self.now, self.inbox(command.job)))
+
+    def _submit(self, command: c.Submit) -> Any:
+        if command.parent is not None and command.parent_attempt is not None:
+            decide.fence_parent(command, self.job(command.parent), self.now)
+        existing = self._existing(command) or self.admit(command)
+        answer = self._take(decide.submit(command, self.now, existing))
+        if existing is None and command.idempotency_key is not None:
+            self._keys[command.plugin, command.entry, command.idempotency_key] = command.job
+        if existing is None and command.parent is not None:
+            self._born.setdefault(command.parent, []).append(command.job)
+        return answer
+
+    def _existing(self, command: c.Submit) -> Job | None:
+        job = self.job(command.job)
+        if job is not None or command.idempotency_key is None:
+            return job
+        key = command.plugin, command.entry, command.idempotency_key
+        if key not in self._keys:
+            self.look_up([key])
+        found = self._keys[key]
+        return self.job(found) if found is not None else None
+
+    def _claim(self, command: c.Claim) -> c.Claims:
+        self.flush()
+        chosen, held = self.choose(command)
+        names = self._found(chosen)
+        streams = self.read_streams(names) if names else {}
+        for name in names:
+            decision = decide.claim(self._jobs[name], command, self.now)
+            self._take(decision)
+            streams[name] += decision.events
+        return c.Claims([c.Claimed(self._jobs[name], streams[name]) for name in names], held)
+
+    def _renew(self, command: c.Renew) -> c.Leases:
+        self.load(name for name, _ in command.held)
+        lost, cancel, pause = set(), set(), set()
+        for name, attempt in command.held:
+            job = self._jobs.get(name)
+            renewed = decide.renew(job, command, attempt, self.now) if job is not None else None
+            if renewed is None:
+                lost.add(name)
+                continue
+            self.put_row(renewed)
+            if renewed.cancel is not None:
+                cancel.add(name)
+            if renewed.pause:
+                pause.add(name)
+        return c.Leases(frozenset(lost), frozenset(cancel), frozenset(pause))
+
+    def _reclaim(self, command: c.Reclaim) -> c.Swept:
+        self.flush()
+        return self._sweep(self.find_expired(command.limit), lambda job: decide.reclaim(job, self.now))
+
+    def _expire(self, command: c.Expire) -> c.Swept:
+        self.flush()
+        names = self.find_ended(command.limit)
+        if names:
+            self.expect_orphans(names)
+        return self._sweep(names, lambda job: decide.expire(job, self.now, self.inbox(job.id)))
+
+    def _sweep(self, names: list[str], decided: Callable[[Job], decide.Decision | None]) -> c.Swept:
+        swept = []
+        for name in self._found(names):
+            decision = decided(self._jobs[name])
+            if decision is not None:
+                self._take(decision)
+                swept.append(name)
+        return c.Swept(swept)
+
+    def _bury(self, command: c.Bury) -> c.Swept:
+        self.flush()
+        names = self._found(self.find_held(command.worker))
+        for name in names:
+            self.put_row(decide.buried(self._jobs[name], self.now))
+        self.drop_card(command.worker)
+        self.change |= WORK if names else 0
+        return c.Swept(names)
+
+    def _purge(self, command: c.Purge) -> c.Swept:
+        self.flush()
+        names = self.find_finished(command)
+        if names:
+            self.remove(names)
+        for name in names:
+            self._jobs.pop(name, None)
+            self._stored[name] = None
+        return c.Swept(names)
+
+    def _keep(self, command: c.KeepEvidence) -> bool:
+        self.one(command.evidence.job)
+        return self.keep_evidence(command.evidence)
+
+    def _report(self, command: c.Report) -> None:
+        self.put_card(command.card)
+
+    def _leave(self, command: c.Leave) -> None:
+        self.drop_card(command.worker)
+
+    # Rows at hand
+
+    def load(self, names: Iterable[str]) -> None:
+        """Have rows at hand."""
+        missing = []
+        for name in names:
+            if name in self._stored:
+                continue
+            if name in self._known:
+                self._stored[name] = self._jobs[name] = self._known[name]
+            else:
+                missing.append(name)
+        if not missing:
+            return
+        self._stored.update(dict.fromkeys(missing))
+        for job in self.read_rows(missing):
+            self._stored[job.id] = self._jobs[job.id] = job
+        self.bring_up(missing)
+
+    def bring_up(self, names: Iterable[str]) -> None:
+        """Make rows anew that an older release has left behind its stream."""
+        outdated = [name for name in names if name in self._jobs and self._jobs[name].course is OUTDATED]
+        for name, stream in self.read_streams(outdated).items() if outdated else ():
+            self.put_row(rebuilt(self._jobs[name], stream))
+
+    def job(self, name: str) -> Job | None:
+        """Give a row as it will be; None if there is none."""
+        if name not in self._jobs:
+            self.load([name])
+        return self._jobs.get(name)
+
+    def look_up(self, keys: list[Key]) -> None:
+        """Have the jobs with some idempotency keys at hand, or know that there are none."""
+        found = self.find_keys(keys)
+        self._keys.update({key: found.get(key) for key in keys})
+        self.load(found.values())
+
+    def expect_orphans(self, parents: list[str]) -> None:
+        """Have the names of children at hand: of jobs that may end badly, and of which there are many."""
+        found = self.find_children(parents)
+        self._offspring.update({parent: found.get(parent, []) for parent in parents})
+
+    def _children(self, parent: str) -> list[str]:
+        """The jobs that one has started and that have not ended, oldest first; written or not."""
+        if parent not in self._offspring:
+            self.expect_orphans([parent])
+        names = sorted({*self._offspring[parent], *self._born.get(parent, ())})
+        return [name for name in self._found(names) if self._jobs[name].state not in TERMINAL_JOB_STATES]
+
+    def put_row(self, job: Job) -> None:
+        """Have a row written that has changed."""
+        self._jobs[job.id] = job
+        self._changed.add(job.id)
+
+    def one(self, name: str) -> Job:
+        """Give a row that must be there."""
+        job = self.job(name)
+        if job is None:
+            raise UnknownJob(name)
+        return job
+
+    def _found(self, names: list[str]) -> list[str]:
+        self.load(names)
+        return [name for name in names if name in self._jobs]
+
+    def _take(self, decision: decide.Decision) -> Any:
+        job = decision.job
+        self.places.move(self._jobs.get(job.id), job)
+        self._jobs[job.id] = job
+        self._sealed += zip(decision.events, decision.payloads, strict=True)
+        self.change |= decision.change
+        if decision.grew_only and not decision.used:
+            return decision.answer
+        self._changed.add(job.id)
+        self.ended = self.ended or job.state in TERMINAL_JOB_STATES
+        for signal in decision.kept:
+            self._new_signals.append(signal)
+            self.inbox(signal.job).kept(signal)
+        if decision.used:
+            self._used_signals += decision.used
+            self.inbox(job.id).used()
+        if decision.past is not None:
+            self.keep_run(job.id, job.run - 1, decision.past)
+        if decision.successor is not None:
+            self._continue(decision.successor, decision)
+        self._next += decision.follow
+        if decision.orphans is not None:
+            self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
+        return decision.answer
+
+    def _continue(self, successor: c.Submit, ended: decide.Decision) -> None:
+        """Create the job that goes on in place of another, and have the first of the chain name it."""
+        self._stored[successor.job] = None  # its name was made for it: there is nothing to read
+        self._take(decide.succeed(successor, ended, self.now))
+        if successor.parent is not None:
+            self._born.setdefault(successor.parent, []).append(successor.job)
+        first = self.job(successor.first) if successor.first is not None else None
+        if first is not None:
+            self.put_row(msgspec.structs.replace(first, newest=successor.job))
+
+    def inbox(self, job: str) -> StoredInbox:
+        """Give a job's inbox, as this batch has left it so far."""
+        if job not in self._inboxes:
+            self._inboxes[job] = StoredInbox(job, self)
+        return self._inboxes[job]
+
+    def written(self) -> None:
+        """Write the signals that were gathered."""
+        kept, self._new_signals = self._new_signals, []
+        used, self._used_signals = self._used_signals, []
+        if kept or used:
+            self.write_signals(kept, used)
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        self.written()
+        sealed, self._sealed = self._sealed, []
+        new, grown, changed = [], [], []
+        for name, job in self._jobs.items():
+            stored = self._stored.get(name)
+            if stored is job:
+                continue
+            if stored is None:
+                new.append(job)
+            elif name in self._changed:
+                changed.append(job)
+            else:
+                grown.append(job)
+            self._stored[name] = job
+        self._changed.clear()
+        if sealed or new or grown or changed:
+            self.write(sealed, new, grown, changed)
+        attributes = [
+            (name, attribute_text(value), job.id) for job in new for name, value in (job.attributes or {}).items()
+        ]
+        if attributes:
+            self.put_attributes(attributes)
+
+    # Of the class, not of each batch: that would refer to itself, and wait with all its rows for the garbage collector.
+    _handlers: ClassVar[Mapping[type, Callable[..., Any]]] = {
+        c.Append: _append,
+        c.Submit: _submit,
+        c.Claim: _claim,
+        c.Renew: _renew,
+        c.Reclaim: _reclaim,
+        c.Expire: _expire,
+        c.Bury: _bury,
+        c.Purge: _purge,
+        c.KeepEvidence: _keep,
+        c.Progress: Produced.report,
+        c.KeepExport: Produced.export,
+        c.PutBlob: Produced.put_piece,
+        c.Report: _report,
+        c.Leave: _leave,
+        **Limited.handlers,
+    }
+
+
+def _is_large(job: Job) -> bool:
+    return job.wait is not None and len(job.wait.also) >= LARGE_PLACES

@@ -1,0 +1,79 @@
+"""Brings a database to the newest schema: numbered migrations, forward only, each in one transaction.
+
+The number of the last one applied is kept in the database (``PRAGMA user_version``). A database with a higher number
+than this release knows was made by a newer one: it is refused and left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+
+from holdfast.errors import StoreUnavailable
+from holdfast.store.sql.columns import EVENT_COLUMNS
+from holdfast.store.sql.row_rebuild import project
+
+__all__ = ["RUNS", "migrate", "migrations", "number_in", "quoted", "too_new"]
+
+RUNS = 5  # the migration that made runs a part of the rows: rows from before it are made anew
+
+
+def quoted(schema: str) -> str:
+    """Give a schema's name as SQL.
+
+    Raises:
+        ValueError: a name that would have to be quoted by everybody who ever looks, or too long for its channel.
+    """
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,53}", schema):
+        said = "lower case letters, digits and underscores, at most 54 of them"
+        raise ValueError(f"a schema's name is {said}, got {schema!r}")
+    return schema
+
+
+def migrations(dialect: str) -> list[tuple[int, str]]:
+    """List (number, SQL) in order."""
+    folder = files(f"holdfast.store.{dialect}").joinpath("migrations")
+    found = [(entry.name, entry.read_text()) for entry in folder.iterdir() if entry.name.endswith(".sql")]
+    numbered = sorted((int(name[:4]), sql) for name, sql in found)
+    assert [number for number, _ in numbered] == list(range(1, len(numbered) + 1)), "numbers run from 1 without gaps"
+    return numbered
+
+
+def number_in(path: str) -> int:
+    """Read the number of the last migration applied to a SQLite file, and change nothing; 0 if there is no file."""
+    if not Path(path).exists():
+        return 0
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        number: int = connection.pragma("user_version")
+    finally:
+        connection.close()
+    return number
+
+
+def too_new(current: int, known: int) -> StoreUnavailable:
+    """Say that a newer release has made the database."""
+    return StoreUnavailable(
+        f"the database has schema {current}, this release of Holdfast knows {known}: upgrade Holdfast"
+    )
+
+
+def migrate(connection: apsw.Connection, dialect: str) -> None:
+    """Apply what is missing. The caller keeps other processes out meanwhile.
+
+    Raises:
+        StoreUnavailable: the database is newer than this release.
+    """
+    steps = migrations(dialect)
+    current: int = connection.pragma("user_version")
+    if current > len(steps):
+        raise too_new(current, len(steps))
+    with connection:  # a savepoint: the tables, what is in them and the number together, or nothing
+        for number, sql in steps[current:]:
+            connection.execute(sql)
+            connection.pragma("user_version", number)
+        if 0 < current < RUNS <= len(steps):
+            project(lambda sql, values: connection.execute(sql, values).fetchall(), "?", "", EVENT_COLUMNS)

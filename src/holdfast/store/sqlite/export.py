@@ -1,0 +1,211 @@
+"""A SQLite file whose jobs move elsewhere: closed to everybody, read to the end, and left with a note where they are.
+
+Closing is one transaction: every running job is requeued (`job_requeued`, reason ``moved``: its attempt is stale from
+then on, here and there), the note is written, and triggers are put on every table. From then on nobody writes here, of
+whatever release and however long ago it opened the file; whoever opens it is told where to go. While the move is not
+complete it can be taken back, which is as if nothing had happened but the requeueing.
+
+What can go wrong: there is no such file, or it is on its way somewhere else: `StoreUnavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+import msgspec
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import StoreUnavailable
+from holdfast.machines import JobState
+from holdfast.store import decide
+from holdfast.store.limits import LimitRow
+from holdfast.store.rows import Job
+from holdfast.store.run_queries import OF_A_JOB
+from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_COLUMNS, LIMIT_COLUMNS, job_of, limits_of
+from holdfast.store.sql.migrate import migrate
+from holdfast.store.sqlite.file_lock import BUSY_SECONDS, FileLock
+from holdfast.store.sqlite.transaction import Transaction
+
+__all__ = ["Luggage", "MovedNote", "MovingSource", "moved_note"]
+
+T = TypeVar("T")
+
+BATCH = 500  # jobs that are read at once
+_TABLES = ("jobs", "events", *OF_A_JOB, "workers", "limits", "budgets")
+_VERBS = ("INSERT", "UPDATE", "DELETE")
+_SIGNAL_COLUMNS = "job, id, key, payload, at, used"
+_EVIDENCE_COLUMNS = "job, node, attempt, number, result, error, at"
+# What else goes along as it is: columns, and the order in which both sides read it.
+ALONG = {
+    "past_runs": ("job, run, status, record", "job, run"),
+    "progress": ("job, run, said, at", "job, run"),
+    "attributes": ("name, value, job", "name, value, job"),
+    "exports": ("job, run, number, key, name, kind, media_type, size, value, blob, at", "job, run, number"),
+    "blobs": ("job, blob, number, content", "job, blob, number"),
+}
+
+
+class MovedNote(msgspec.Struct, frozen=True):
+    """What a file says of its move: its id, where to, how many jobs were running, and whether it is complete."""
+
+    id: str
+    target: str
+    requeued: int
+    complete: bool
+
+    def __str__(self) -> str:
+        if self.complete:
+            return f"this store has moved to {self.target}: use that one"
+        return (
+            f"this store is being moved to {self.target}: run `holdfast migrate-store` again to finish, or with --abort"
+            " to take it back"
+        )
+
+
+class Luggage(msgspec.Struct, frozen=True):
+    """Some jobs, with everything that is kept of them, as columns; each in its order."""
+
+    jobs: list[Job]
+    events: list[tuple[Any, ...]]
+    signals: list[tuple[Any, ...]]
+    evidence: list[tuple[Any, ...]]
+    along: dict[str, list[tuple[Any, ...]]]
+
+
+def moved_note(connection: apsw.Connection) -> MovedNote | None:
+    """Read what a file says of its move; None if it has not moved."""
+    row = connection.execute("SELECT id, target, requeued, complete FROM moved").fetchone()
+    return MovedNote(row[0], row[1], row[2], complete=bool(row[3])) if row else None
+
+
+class MovingSource:
+    """The file, in the hands of whoever moves it. One mover at a time: others wait for `alone`."""
+
+    def __init__(self, path: str, clock: Clock | None = None) -> None:
+        if not Path(path).is_file():
+            raise StoreUnavailable(f"{path}: there is no such file to move")
+        self._clock = clock or SystemClock()
+        self._lock = FileLock(Path(f"{path}-lock"))
+        self._movers = FileLock(Path(f"{path}-move"), None)
+        self._connection = apsw.Connection(path)
+        self._connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
+        try:
+            self._connection.pragma("synchronous", "FULL")
+            self._lock.run(lambda: migrate(self._connection, "sqlite"))
+        except BaseException:
+            self.close()
+            raise
+
+    def alone(self, work: Callable[[], T]) -> T:
+        """Work while no other process moves this file."""
+        return self._movers.run(work)
+
+    def note(self) -> MovedNote | None:
+        """Read the note."""
+        return moved_note(self._connection)
+
+    def shut(self, move: str, target: str) -> MovedNote:
+        """Close the file to everybody, unless it is closed already for the same target; give its note.
+
+        Raises:
+            StoreUnavailable: it is on its way to another place.
+        """
+        note = self._transacted(lambda: self.note() or self._shut(move, target))
+        if note.target != target:
+            raise StoreUnavailable(str(note))
+        return note
+
+    def batches(self) -> Iterator[Luggage]:
+        """Read everything, by id."""
+        last = ""
+        sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? ORDER BY id LIMIT {BATCH}"
+        while jobs := [job_of(row) for row in self._connection.execute(sql, (last,))]:
+            last = jobs[-1].id
+            names = msgspec.json.encode([job.id for job in jobs]).decode()
+            yield Luggage(
+                jobs,
+                self._of(names, EVENT_COLUMNS, "events", "job, seq"),
+                self._of(names, _SIGNAL_COLUMNS, "signals", "job, place"),
+                self._of(names, _EVIDENCE_COLUMNS, "evidence", "job, at, node"),
+                {table: self._of(names, columns, table, order) for table, (columns, order) in ALONG.items()},
+            )
+
+    def limits(self) -> list[LimitRow]:
+        """Read the limits of queues."""
+        rows = self._connection.execute(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue").fetchall()
+        return [limits_of(row) for row in rows]
+
+    def budgets(self) -> list[tuple[Any, ...]]:
+        """Read what is spent of budgets that processes share: name, window, millionths."""
+        return self._connection.execute("SELECT name, window_start, spent FROM budgets ORDER BY name").fetchall()
+
+    def leave(self) -> None:
+        """Say that everything is there: the file stays closed for ever."""
+        self._transacted(lambda: self._connection.execute("UPDATE moved SET complete = 1"))
+
+    def take_back(self) -> None:
+        """Open the file again, as it is; for a move of which nothing has arrived."""
+        self._transacted(self._open_again)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+        self._lock.close()
+        self._movers.close()
+
+    def _of(self, names: str, columns: str, table: str, order: str) -> list[tuple[Any, ...]]:
+        sql = f"SELECT {columns} FROM {table} WHERE job IN (SELECT value FROM json_each(?)) ORDER BY {order}"
+        return self._connection.execute(sql, (names,)).fetchall()
+
+    def _shut(self, move: str, target: str) -> MovedNote:
+        now = self._clock.now()
+        requeued = _Closing(self._connection, now, {}).end_attempts()
+        self._connection.execute("DELETE FROM workers")
+        sql = "INSERT INTO moved (only, id, target, at, requeued, complete) VALUES (1, ?, ?, ?, ?, 0)"
+        self._connection.execute(sql, (move, target, now, requeued))
+        for name, table, verb in _triggers():
+            # Said by the trigger itself, so that a process which has never heard of moves says it, too.
+            self._connection.execute(
+                f"CREATE TRIGGER {name} BEFORE {verb} ON {table} BEGIN"
+                " SELECT RAISE(ABORT, 'this store has moved, or is being moved, to another place'); END"
+            )
+        return MovedNote(move, target, requeued, complete=False)
+
+    def _open_again(self) -> None:
+        for name, _, _ in _triggers():
+            self._connection.execute(f"DROP TRIGGER IF EXISTS {name}")
+        self._connection.execute("DELETE FROM moved WHERE complete = 0")
+
+    def _transacted(self, work: Callable[[], T]) -> T:
+        def transact() -> T:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                done = work()
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+            return done
+
+        return self._lock.run(transact)
+
+
+class _Closing(Transaction):
+    """The last transaction of a store that moves."""
+
+    def end_attempts(self) -> int:
+        """Requeue whatever runs, and what that brings about; how many."""
+        held = self._names("SELECT id FROM jobs WHERE state = ? ORDER BY id", (JobState.RUNNING.value,))
+        for name in self._found(held):
+            self._take(decide.moved(self._jobs[name], self.now))
+        self._drain()
+        self.flush()
+        return len(held)
+
+
+def _triggers() -> list[tuple[str, str, str]]:
+    return [(f"moved_{table}_{verb.lower()}", table, verb) for table in _TABLES for verb in _VERBS]

@@ -1,0 +1,477 @@
+"""Jobs in one SQLite file, for one or many processes of one host.
+
+Acknowledged means on disk: WAL with synchronous=FULL, and an answer is given after the commit. All writing of a process
+goes through one thread with one connection, a whole batch in one transaction. Between processes a lock file is taken
+before each transaction: SQLite's own waiting is a sleep that is not fair, and somebody starves for seconds. Reads have
+a connection of their own and never wait for a writer. Other programs may read, write and copy the file meanwhile.
+
+What can go wrong, and what happens then:
+
+- The disk is full, the file read-only, damaged or locked by something else: `StoreUnavailable`, with what to do. The
+  transaction was rolled back. The next commit tries again, so that the store works again when the cause is gone.
+- A file of the database was deleted or replaced: `StoreReplaced`, before anything is acknowledged. A commit counts only
+  while the log that it went to is the log of the file.
+- A process that was stopped holds the lock file: `StoreUnavailable` after `busy_seconds`.
+- The file was made by a newer Holdfast: it is refused when it is opened, and nothing is changed.
+- Its jobs have moved to another store: it is refused when it is opened; for those who had it open every write is.
+- The process forks: the connections are closed before that, and opened again when they are next needed; see
+  `sqlite_fork`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import StoreUnavailable
+from holdfast.machines import Event, JobState, RunRecord
+from holdfast.machines.run_projection import run_name
+from holdfast.store import commands as c
+from holdfast.store.change_flags import EVERYTHING
+from holdfast.store.limits import QueueState
+from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
+from holdfast.store.run_queries import (
+    Counts,
+    ExportRow,
+    Filing,
+    Place,
+    Questions,
+    RunFilter,
+    counts_of,
+    export_of,
+    filing_of,
+    may_be_past,
+    merged,
+    newest_of,
+    past_of,
+    record_of_newest,
+)
+from holdfast.store.sql.columns import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    LIMIT_COLUMNS,
+    card_of,
+    event_of,
+    evidence_of,
+    job_of,
+    limits_of,
+    signal_of,
+)
+from holdfast.store.sql.migrate import migrate
+from holdfast.store.sqlite.commit_watcher import Ear
+from holdfast.store.sqlite.database_files import DatabaseFiles, connect
+from holdfast.store.sqlite.error_text import guarded
+from holdfast.store.sqlite.export import moved_note
+from holdfast.store.sqlite.file_lock import BUSY_SECONDS, CLOSED, FORKED, FileLock, WriteThread
+from holdfast.store.sqlite.file_watcher import SqliteWatch
+from holdfast.store.sqlite.fork_guard import leak, open_stores
+from holdfast.store.sqlite.limits import state_of
+from holdfast.store.sqlite.liveness import Attendance
+from holdfast.store.sqlite.transaction import Transaction
+
+__all__ = ["SqliteStore"]
+
+T = TypeVar("T")
+
+_ASK = Questions("?")
+ROWS_MAX = 20_000  # rows kept at hand
+POLL_SECONDS = 0.02
+LOCKS = 3  # that a fork takes
+
+
+class SqliteStore:
+    """Keeps jobs in a SQLite file; see the module's text."""
+
+    floor_seconds: float | None = None
+
+    def __init__(
+        self,
+        path: str | Path,
+        clock: Clock | None = None,
+        poll_seconds: float = POLL_SECONDS,
+        busy_seconds: float = BUSY_SECONDS,
+    ) -> None:
+        self._path = Path(path).absolute()  # the process may change its directory
+        self._poll_seconds = poll_seconds
+        self._busy_seconds = busy_seconds
+        self._clock = clock or SystemClock()
+        self._notices: list[Callable[[int], None]] = []
+        self._writing = threading.Lock()  # while the connection that writes is used, opened or closed
+        self._reading = threading.Lock()  # one connection for all readers: short reads, from more than one loop
+        self._rows: dict[str, Job] = {}  # rows of held jobs, as they are on disk while nobody else writes
+        self._rows_version = -1
+        self._others = False  # whether another process has committed, and nobody was told of it yet
+        self._heard = 0
+        self._ear: Ear | None = None
+        self._connections: list[apsw.Connection] = []
+        self._refusal: str | None = None  # why it cannot be used any more
+        self._paused: list[threading.Lock] = []  # held by a fork that is under way
+        self._attendance = Attendance(self._path.with_name(self._path.name + "-workers"))
+        self._lock = FileLock(self._path.with_name(self._path.name + "-lock"), busy_seconds)
+        self._files = self._guard(lambda: DatabaseFiles.attach(self._path))
+        self._writer = WriteThread(self._lock, partial(guarded, self._path))  # which does not know the store
+        with self._writing:
+            open_stores[id(self)] = self  # a fork waits from here on
+            try:
+                self._guard(self._open_first)
+            except BaseException:
+                self._refusal = CLOSED
+                self._writer.stop()
+                self._detach()
+                raise
+
+    def _open_first(self) -> None:
+        """Open the connections, and bring the database to this release's schema."""
+        self._write_connection = self._open()
+        self._writer.run(lambda: self._guard(lambda: migrate(self._write_connection, "sqlite")), lambda _: None)
+        self._stay_if_not_moved()
+        self._rows_version = self._write_connection.pragma("data_version")
+        self._read_connection = self._open()
+        self._files.hold()
+
+    async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Carry out commands in one transaction; see the protocol."""
+        return await self._writer.arun(lambda: self._transact(batch), self._tell_of)
+
+    def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
+        """Carry out commands from a thread of one's own."""
+        return self._writer.run(lambda: self._transact(batch), self._tell_of)
+
+    def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
+        """Have `notice` called after each commit of this process, and when another has committed."""
+        self._notices.append(notice)
+        if self._ear is None:
+            lock, log = self._path.with_name(f"{self._path.name}-lock"), Path(f"{self._path.resolve()}-wal")
+            watch = SqliteWatch(self._files, self._attendance, self._tell)
+            self._ear = Ear(lock, log, self._listen, self._poll_seconds, watch.look)
+        return lambda: self._notices.remove(notice)
+
+    async def get(self, job: str) -> Job | None:
+        """Read one job's row."""
+        rows = self._read(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job,))
+        return await self._brought_up(job_of(rows[0])) if rows else None
+
+    async def _brought_up(self, row: Job) -> Job:
+        """Make a row anew that an older release has left behind its stream."""
+        return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
+
+    async def events(self, job: str, after: int = 0) -> list[Event]:
+        """Read a job's stream from behind a number."""
+        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE job = ? AND seq > ? ORDER BY seq"
+        return [event_of(row) for row in self._read(sql, (job, after))]
+
+    async def inbox(self, job: str) -> list[Signal]:
+        """Read the unused signals of a job."""
+        sql = "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND used = 0 ORDER BY place"
+        return [signal_of(row) for row in self._read(sql, (job,))]
+
+    async def evidence(self, job: str) -> list[Evidence]:
+        """Read what came too late."""
+        sql = "SELECT job, node, attempt, number, result, error, at FROM evidence WHERE job = ? ORDER BY at, node"
+        return [evidence_of(row) for row in self._read(sql, (job,))]
+
+    async def workers(self) -> list[WorkerCard]:
+        """Read who is there."""
+        return [card_of(row) for row in self._read("SELECT card, started_at, seen_at FROM workers ORDER BY name", ())]
+
+    async def jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        plugin: str | None = None,
+        entry: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """List jobs, newest id first."""
+        wanted = {"state = ?": state, "plugin = ?": plugin, "entry = ?": entry, "id < ?": before}
+        given = {condition: value for condition, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(given)}" if given else ""
+        sql = f"SELECT {JOB_COLUMNS} FROM jobs {where} ORDER BY id DESC LIMIT ?"
+        return [await self._brought_up(job_of(row)) for row in self._read(sql, (*given.values(), limit))]
+
+    async def record(self, job: str, number: int) -> RunRecord | None:
+        """Read one run's record."""
+        found = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
+        return found[0] if found and found[0].run_id == run_name(job, number) else None
+
+    async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
+        """List runs, newest first."""
+        rows = [newest_of(row) for row in self._read(*_ASK.newest_runs(where, before, limit))]
+        found = [record_of_newest(await self._brought_up(job), said, at) for job, said, at in rows]
+        if may_be_past(where):
+            found += [past_of(row) for row in self._read(*_ASK.past_runs(where, before, limit))]
+        return merged(found, limit)
+
+    async def filing(self, job: str) -> Filing | None:
+        """Read what a job is found by."""
+        return filing_of(self._read(_ASK.filing, (job,) * 4))
+
+    async def counts(self) -> Counts:
+        """Count runs and queues."""
+        now = self._clock.now()
+        queues, oldest = self._read(_ASK.count_queues, (now,)), self._read(_ASK.oldest_due, (now,))
+        return counts_of(self._read(_ASK.count_runs, ()), queues, oldest[0][0])
+
+    async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
+        """List what a run has produced."""
+        return [export_of(row) for row in self._read(_ASK.exports, (job, number, after, limit))]
+
+    async def blob(self, job: str, blob: str, number: int) -> bytes | None:
+        """Read one piece of a blob."""
+        rows = self._read(_ASK.blob, (job, blob, number))
+        return rows[0][0] if rows else None
+
+    async def limits(self) -> list[QueueState]:
+        """Read the limits of queues, and how these stand."""
+        rows = self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())
+        now = self._clock.now()
+        with self._reading:
+            return self._guard(lambda: [state_of(self._readable(), limits_of(row), now) for row in rows])
+
+    async def requests(self, worker: str) -> c.Leases:
+        """Read what was asked of a worker's jobs."""
+        sql = (
+            "SELECT id, cancel IS NOT NULL, pause FROM jobs INDEXED BY jobs_leased"
+            " WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1)"
+        )
+        rows = self._read(sql, (worker,))
+        cancel = frozenset(name for name, cancel, _ in rows if cancel)
+        return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
+
+    async def next_due(self, after: float | None = None) -> float | None:
+        """Find the next time at which time alone brings something about."""
+        # Left alone, SQLite may walk every job: it does not know how many there are.
+        sql = (
+            "SELECT min(at) FROM ("
+            " SELECT min(due_at) AS at FROM jobs INDEXED BY jobs_delayed"
+            "  WHERE claimable = 0 AND state = 'queued' AND due_at > ?"
+            " UNION ALL SELECT min(lease_until) FROM jobs INDEXED BY jobs_leased WHERE lease_until IS NOT NULL"
+            " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL)"
+        )
+        found: float | None = self._read(sql, (self._clock.now() if after is None else after,))[0][0]
+        return found
+
+    async def stirs(self) -> bool:
+        """See whether there is anything to do."""
+        if self._read("SELECT 1 FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 LIMIT 1", ()):
+            return True
+        due = await self.next_due(0.0)
+        return due is not None and due <= self._clock.now()
+
+    async def now(self) -> float:
+        """Read the host's clock."""
+        return self._clock.now()
+
+    def attend(self, worker: str) -> None:
+        """Have others notice when this process dies: a lock file of its own, see `Attendance`."""
+        with contextlib.suppress(StoreUnavailable):
+            if worker in self._attendance.dead():  # one of this name was killed, and its file is about to be replaced
+                self.commit_blocking([c.Bury(worker)])
+            self._guard(lambda: self._attendance.attend(worker))
+
+    async def dead(self) -> list[str]:
+        """Find workers whose lock the kernel has released."""
+        return self._attendance.dead()
+
+    async def close(self) -> None:
+        """Close the files; the last process that does so moves what is in the log to the database."""
+        await asyncio.to_thread(self._shut)
+
+    def _shut(self) -> None:
+        if self._refusal is not None:
+            return
+        self._refusal = CLOSED
+        self._writer.stop()
+        if self._ear is not None:
+            self._ear.stop()
+        with self._writing:
+            self._detach()
+
+    def _detach(self) -> None:
+        self._attendance.close()
+        with self._reading:
+            if not self._connections:  # closed by a fork: what is in the log goes to the database all the same
+                with contextlib.suppress(apsw.Error, OSError, StoreUnavailable):
+                    self._open_again()
+            self._files.detach(self._connections)
+            self._connections.clear()
+        open_stores.pop(id(self), None)
+
+    def before_fork(self, seconds: float) -> None:
+        """Close the connections, if reads and transactions end in time. Others wait until the fork is made."""
+        if self._writer.is_current():
+            return  # it would wait for itself
+        deadline = time.monotonic() + seconds
+        for lock in (self._writing, self._reading, self._attendance.changing):
+            if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                self._paused.append(lock)
+        if len(self._paused) == LOCKS:
+            while self._connections:
+                connection = self._connections.pop()
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # the log stays, and is read again
+                connection.close()
+
+    def after_fork_in_parent(self) -> None:
+        """Let reads and writes go on; the first of them opens its connection."""
+        while self._paused:
+            self._paused.pop().release()
+
+    def after_fork_in_child(self) -> None:
+        """Leave everything to the parent: this store cannot be used here."""
+        self._refusal = FORKED
+        if len(self._paused) < LOCKS or self._files.is_in_transaction():
+            self._files.carry_over()
+        for connection in self._connections:
+            leak(connection)
+        if self._ear is not None:
+            self._ear.forget()
+        self._writing, self._reading, self._paused, self._ear = threading.Lock(), threading.Lock(), [], None
+
+    def changes(self) -> int:
+        """Give a number that grows when another process has committed; once somebody has subscribed."""
+        return self._heard
+
+    def _listen(self) -> None:
+        """Find out whether another process has committed, and tell. The writer knows which commits were its own."""
+        with contextlib.suppress(CancelledError, StoreUnavailable):  # the store is being closed
+            if self._writer.submit(self._look).result():
+                self._tell(EVERYTHING)
+
+    def _look(self) -> bool:
+        try:
+            with self._writing:
+                self._see_others(self._writable())
+        except (apsw.Error, OSError, StoreUnavailable):
+            return False  # the next read or commit is told what is wrong
+        others, self._others = self._others, False
+        self._heard += others
+        return others
+
+    def _see_others(self, connection: apsw.Connection) -> None:
+        version = connection.pragma("data_version")
+        if version != self._rows_version:  # another process has written: what we know may be old
+            self._rows.clear()
+            self._others = True
+            self._rows_version = version
+
+    def _tell(self, change: int) -> None:
+        for notice in list(self._notices):
+            notice(change)
+
+    def _open(self) -> apsw.Connection:
+        self._connections.append(connect(self._path, self._busy_seconds))
+        return self._connections[-1]
+
+    def _writable(self) -> apsw.Connection:
+        """Return the connection that writes, opened again after a fork; under its lock."""
+        if self._write_connection not in self._connections:
+            self._write_connection = self._open_again()
+            self._rows.clear()
+            self._rows_version = -1  # others may have written meanwhile
+        return self._write_connection
+
+    def _readable(self) -> apsw.Connection:
+        """Return the connection that reads, opened again after a fork; under its lock."""
+        if self._refusal is not None:
+            raise StoreUnavailable(f"{self._path}: {self._refusal}")
+        if self._read_connection not in self._connections:
+            self._read_connection = self._open_again()
+        return self._read_connection
+
+    def _open_again(self) -> apsw.Connection:
+        self._files.expect_again()
+        self._files.check()  # before SQLite makes a log next to a file that is not ours
+        connection = connect(self._path, self._busy_seconds)
+        try:
+            self._files.hold()
+            self._files.check()
+        except BaseException:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.close()
+            raise
+        self._connections.append(connection)
+        return connection
+
+    def _stay_if_not_moved(self) -> None:
+        note = moved_note(self._write_connection)
+        if note is not None:
+            raise StoreUnavailable(f"{self._path}: {note}")
+
+    def _tell_of(self, done: tuple[list[Any], Transaction]) -> list[Any]:
+        """Tell others of a commit, after the lock was released; return what the caller gets."""
+        answers, transaction = done
+        if transaction.change:
+            self._lock.ring()
+            self._tell(transaction.change)
+        for worker in transaction.gone:
+            self._attendance.leave(worker)
+        return answers
+
+    def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
+        with self._writing:
+            return self._guard(lambda: self._transact_alone(batch))
+
+    def _transact_alone(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
+        connection = self._writable()
+        self._files.check()  # else SQLite may move a log that is not the file's any more into the file
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._see_others(connection)
+            transaction = Transaction(connection, self._clock.now(), self._rows)
+            answers = transaction.carry_out(batch)
+            connection.execute("COMMIT")
+        except BaseException:
+            self._rows.clear()
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        self._remember(transaction.held())
+        self._files.check()  # and only now is it acknowledged
+        return answers, transaction
+
+    def _remember(self, touched: dict[str, Job | None]) -> None:
+        """Keep the rows of jobs that are held at hand: whoever holds them writes again soon."""
+        for name, job in touched.items():
+            if job is not None:
+                self._rows[name] = job
+            else:
+                self._rows.pop(name, None)
+        if len(self._rows) > ROWS_MAX:
+            self._rows.clear()
+
+    def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        with self._reading:
+            return self._guard(lambda: self._fetch(sql, bindings))
+
+    def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+        connection = self._readable()
+        self._files.check()
+        return connection.execute(sql, bindings).fetchall()
+
+    def _guard(self, work: Callable[[], T]) -> T:
+        return guarded(self._path, work, lambda: moved_note(self._write_connection))
+
+    def __del__(self) -> None:
+        """Close what was not closed."""
+        if hasattr(self, "_writer"):
+            self._shut()
+
+
+@atexit.register
+def _close_all() -> None:
+    """At the end of a process that did not close its stores: what is in the log goes to the database."""
+    for store in list(open_stores.values()):
+        if isinstance(store, SqliteStore):
+            store._shut()  # noqa: SLF001 - of this module

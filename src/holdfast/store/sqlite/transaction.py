@@ -1,0 +1,267 @@
+"""A batch of commands on one SQLite connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.machines import Event, RunRecord
+from holdfast.store import commands as c
+from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
+from holdfast.store.run_queries import OF_A_JOB, export_row
+from holdfast.store.sql.batch import Key, Sealed
+from holdfast.store.sql.columns import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    JOB_WRITTEN,
+    card_row,
+    event_of,
+    event_row,
+    evidence_row,
+    job_of,
+    job_row,
+    signal_of,
+    signal_payload,
+)
+from holdfast.store.sqlite.bulk import inserts, updates
+from holdfast.store.sqlite.limits import SqliteLimits
+
+__all__ = ["Transaction"]
+
+_INSERT_EVENTS = inserts("events", EVENT_COLUMNS.split(", "))
+_INSERT_JOBS = inserts("jobs", JOB_WRITTEN)
+_INSERT_ATTRIBUTES = inserts("attributes", ["name", "value", "job"])
+_CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]  # fixed facts are never written again
+_UPDATE_JOBS = updates("jobs", _CHANGING)
+_GROW_JOBS = updates("jobs", ["version", "head", "updated_at"])
+# Which index is meant is said: left alone, SQLite walks every queued job, for it does not know how many there are.
+_CLAIMABLE = (
+    "SELECT -priority, due_at, id FROM jobs INDEXED BY jobs_claimable"
+    " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ? AND group_name = ''"
+    " ORDER BY priority DESC, due_at, id LIMIT ?"
+)
+_DELAYED = (
+    "FROM jobs INDEXED BY jobs_delayed_claims WHERE claimable = 0 AND state = 'queued' AND plugin = ? AND entry = ?"
+)
+_PRIORITY = (
+    f"SELECT priority {_DELAYED} AND queue = ? AND group_name = '' AND priority < ? ORDER BY priority DESC LIMIT 1"
+)
+_NOW_DUE = (
+    f"SELECT -priority, due_at, id {_DELAYED} AND queue = ? AND group_name = '' AND priority = ? AND due_at <= ?"
+    " ORDER BY due_at, id LIMIT ?"
+)
+_NEXT_QUEUE = (
+    "SELECT queue FROM jobs INDEXED BY jobs_claimable"
+    " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue > ? ORDER BY queue LIMIT 1"
+)
+_NEXT_DELAYED_QUEUE = f"SELECT queue {_DELAYED} AND queue > ? ORDER BY queue LIMIT 1"
+PRIORITY_MAX = 2**62  # above every priority
+_HELD = "SELECT id FROM jobs INDEXED BY jobs_leased WHERE lease_until IS NOT NULL AND lease_worker = ? ORDER BY id"
+_INSERT_SIGNAL = (
+    "INSERT INTO signals (job, id, key, payload, at, place, used) VALUES"
+    " (?1, ?2, ?3, ?4, ?5, (SELECT coalesce(max(place), 0) + 1 FROM signals WHERE job = ?1), 0)"
+)
+_UNUSED = "SELECT id, key FROM signals INDEXED BY signals_unused WHERE job = ? AND used = 0 ORDER BY place"
+_READ_UNUSED = _UNUSED.replace("SELECT id, key", "SELECT job, id, key, payload, at")
+_INSERT_EVIDENCE = (
+    "INSERT INTO evidence (job, node, attempt, number, result, error, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT DO NOTHING RETURNING 1"
+)
+_REPORT = (
+    "INSERT INTO workers (name, card, started_at, seen_at) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at"
+)
+
+
+_FINISHED = (
+    "SELECT id FROM jobs AS j INDEXED BY jobs_finished WHERE state IN ('completed', 'failed', 'cancelled')"
+    " AND state IN (SELECT value FROM json_each(?1)) AND created_at <= ?2 AND updated_at <= ?2 AND NOT EXISTS"
+    " (SELECT 1 FROM jobs AS p WHERE p.id = j.parent AND p.state NOT IN ('completed', 'cancelled')) AND NOT EXISTS"
+    " (SELECT 1 FROM jobs AS n WHERE n.id = j.newest AND n.state NOT IN ('completed', 'failed', 'cancelled'))"
+    " ORDER BY created_at, id LIMIT ?3"
+)
+_REMOVE = [
+    f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))"
+    for table, key in (*((table, "job") for table in ("events", *OF_A_JOB)), ("jobs", "id"))
+]
+_KEEP_EXPORT = (
+    "INSERT INTO exports (job, run, number, key, name, kind, media_type, size, value, blob, at) VALUES (?1, ?2,"
+    " (SELECT coalesce(max(number), 0) + 1 FROM exports WHERE job = ?1 AND run = ?2), ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+    " ON CONFLICT (job, run, key) DO NOTHING RETURNING number"
+)
+_CARRY_EXPORTS = (
+    "INSERT INTO exports SELECT job, run + 1, number, key, name, kind, media_type, size, value, blob, at"
+    " FROM exports WHERE job = ? AND run = ?"
+)
+_KNOWN_EXPORT = "SELECT number FROM exports WHERE job = ? AND run = ? AND key = ?"
+_PROGRESS = (
+    "INSERT INTO progress (job, run, said, at) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (job, run) DO UPDATE SET said = excluded.said, at = excluded.at"
+)
+
+
+class Transaction(SqliteLimits):
+    """The commands of one batch; made and used inside BEGIN and COMMIT, by one thread."""
+
+    def read_rows(self, names: list[str]) -> Iterable[Job]:
+        """Read rows; the file is ours alone until the end of the transaction."""
+        sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
+        return map(job_of, self._connection.execute(sql, (msgspec.json.encode(names).decode(),)))
+
+    def read_streams(self, names: list[str]) -> dict[str, list[Event]]:
+        """Read whole streams."""
+        streams: dict[str, list[Event]] = {name: [] for name in names}
+        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE job IN (SELECT value FROM json_each(?)) ORDER BY job, seq"
+        for row in self._connection.execute(sql, (msgspec.json.encode(names).decode(),)):
+            streams[row[0]].append(event_of(row))
+        return streams
+
+    def find_keys(self, keys: list[Key]) -> dict[Key, str]:
+        """Find the jobs with idempotency keys."""
+        sql = "SELECT id FROM jobs WHERE plugin = ? AND entry = ? AND idempotency_key = ?"
+        found = ((key, self._connection.execute(sql, key).fetchone()) for key in keys)
+        return {key: row[0] for key, row in found if row is not None}
+
+    def unused(self, job: str) -> dict[str, str]:
+        """Read the ids and keys of the unused signals."""
+        return dict(self._connection.execute(_UNUSED, (job,)))
+
+    def count_unused(self, job: str) -> int:
+        """Count the unused signals."""
+        row = self._connection.execute("SELECT count(*) FROM signals WHERE job = ? AND used = 0", (job,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def read_signal(self, job: str, signal: str) -> Signal:
+        """Read one signal."""
+        sql = "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND id = ?"
+        row = self._connection.execute(sql, (job, signal)).fetchone()
+        assert row is not None, "it was found just now"
+        return signal_of(row)
+
+    def read_unused(self, job: str) -> list[Signal]:
+        """Read the unused signals."""
+        return [signal_of(row) for row in self._connection.execute(_READ_UNUSED, (job,))]
+
+    def knows(self, job: str, signal: str) -> bool:
+        """Whether a signal's id is known."""
+        sql = "SELECT 1 FROM signals WHERE job = ? AND id = ?"
+        return self._connection.execute(sql, (job, signal)).fetchone() is not None
+
+    def write_signals(self, kept: list[Signal], used: list[Signal]) -> None:
+        """Write signals one by one: their places follow one another."""
+        said = [(one.job, one.id, one.key, signal_payload(one), one.at) for one in kept]
+        self._connection.executemany(_INSERT_SIGNAL, said)
+        names = [(signal.job, signal.id) for signal in used]
+        self._connection.executemany("UPDATE signals SET used = 1 WHERE job = ? AND id = ?", names)
+
+    def find_children(self, parents: list[str]) -> dict[str, list[str]]:
+        """Find the children that have not ended."""
+        sql = "SELECT id FROM jobs WHERE parent = ? AND state IN ('queued', 'running', 'waiting')"
+        return {parent: self._names(sql, (parent,)) for parent in parents}
+
+    def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
+        """Find the first jobs by priority, due time and age, of each entry and queue, and the first of these."""
+        found: list[Any] = []
+        for plugin, entry in command.entries:
+            for queue in {*self._queues(plugin, entry, command.queues)}.difference(besides):
+                place = (plugin, entry, queue)
+                found += self._connection.execute(_CLAIMABLE, (*place, command.limit)).fetchall()
+                found += self._now_due(place, command.limit)
+        return [name for _, _, name in sorted(found)[: command.limit]]
+
+    def _now_due(self, place: tuple[str, str, str], limit: int) -> list[Any]:
+        """The first jobs, by priority and due time, that were not due when they were queued and are now."""
+        found: list[Any] = []
+        priority = PRIORITY_MAX
+        while len(found) < limit and (row := self._connection.execute(_PRIORITY, (*place, priority)).fetchone()):
+            (priority,) = row
+            found += self._connection.execute(_NOW_DUE, (*place, priority, self.now, limit - len(found))).fetchall()
+        return found
+
+    def _queues(self, plugin: str, entry: str, wanted: frozenset[str] | None) -> Iterable[str]:
+        """Which queues have jobs: by steps through the indexes, however many jobs are in them."""
+        if wanted is not None:
+            return wanted
+        found = set()
+        for sql in (_NEXT_QUEUE, _NEXT_DELAYED_QUEUE):
+            queue = ""
+            while row := self._connection.execute(sql, (plugin, entry, queue)).fetchone():
+                (queue,) = row
+                found.add(queue)
+        return found
+
+    def find_expired(self, limit: int) -> list[str]:
+        """Find leases that have run out."""
+        sql = "SELECT id FROM jobs WHERE lease_until <= ? ORDER BY lease_until, id LIMIT ?"
+        return self._names(sql, (self.now, limit))
+
+    def find_ended(self, limit: int) -> list[str]:
+        """Find what has ended by time."""
+        return self._names("SELECT id FROM jobs WHERE ends_at <= ? ORDER BY ends_at, id LIMIT ?", (self.now, limit))
+
+    def find_held(self, worker: str) -> list[str]:
+        """Find what a worker holds."""
+        return self._names(_HELD, (worker,))
+
+    def find_finished(self, command: c.Purge) -> list[str]:
+        """Find what has ended long ago."""
+        states = msgspec.json.encode(sorted(command.states)).decode()
+        return self._names(_FINISHED, (states, command.before, command.limit))
+
+    def remove(self, names: list[str]) -> None:
+        """Remove jobs whole."""
+        for statement in _REMOVE:
+            self._connection.execute(statement, (msgspec.json.encode(names).decode(),))
+
+    def keep_evidence(self, evidence: Evidence) -> bool:
+        """Keep a piece of evidence."""
+        return self._connection.execute(_INSERT_EVIDENCE, evidence_row(evidence, self.now)).fetchone() is not None
+
+    def keep_run(self, job: str, number: int, record: RunRecord) -> None:
+        """Keep the record of a run that another follows."""
+        sql = "INSERT INTO past_runs (job, run, status, record) VALUES (?, ?, ?, ?)"
+        self._connection.execute(sql, (job, number, record.status.value, msgspec.json.encode(record).decode()))
+        self._connection.execute(_CARRY_EXPORTS, (job, number))
+
+    def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
+        """Have jobs found by their attributes."""
+        _INSERT_ATTRIBUTES.run(self._connection, rows)
+
+    def put_progress(self, job: str, number: int, said: bytes) -> None:
+        """Keep what a run reports."""
+        self._connection.execute(_PROGRESS, (job, number, said.decode(), self.now))
+
+    def keep_export(self, command: c.KeepExport, number: int) -> int:
+        """Keep an export, unless it is known."""
+        made = self._connection.execute(_KEEP_EXPORT, export_row(command, number, self.now)).fetchone()
+        known = made or self._connection.execute(_KNOWN_EXPORT, (command.job, number, command.key)).fetchone()
+        assert known is not None, "it was written just now, or was there"
+        return int(known[0])
+
+    def put_blob(self, command: c.PutBlob) -> None:
+        """Keep a piece of a blob."""
+        sql = "INSERT INTO blobs (job, blob, number, content) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        self._connection.execute(sql, (command.job, command.blob, command.number, command.content))
+
+    def put_card(self, card: WorkerCard) -> None:
+        """List a worker."""
+        self._connection.execute("DELETE FROM workers WHERE seen_at <= ?", (self.now - FORGOTTEN_SECONDS,))
+        self._connection.execute(_REPORT, card_row(card, self.now))
+
+    def drop_card(self, worker: str) -> None:
+        """Take a worker off the list."""
+        self._connection.execute("DELETE FROM workers WHERE name = ?", (worker,))
+        self.gone.append(worker)
+
+    def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
+        """Write rows, many with each statement."""
+        _INSERT_EVENTS.run(self._connection, [event_row(event, payload) for event, payload in sealed])
+        _INSERT_JOBS.run(self._connection, [job_row(job, self.now) for job in new])
+        _GROW_JOBS.run(self._connection, [(job.id, job.version, job.head, job.updated_at) for job in grown])
+        rows = [(job.id, *job_row(job, self.now)[-len(_CHANGING) :]) for job in changed]
+        _UPDATE_JOBS.run(self._connection, rows)
+
+    def _names(self, sql: str, bindings: tuple[Any, ...]) -> list[str]:
+        return [name for (name,) in self._connection.execute(sql, bindings)]

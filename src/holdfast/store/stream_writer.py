@@ -1,0 +1,154 @@
+"""Writes onto the end of one job's stream, and gathers what is to be written for one command.
+
+Every event is sealed here and taken by a strict reader before anybody sees it: an illegal write cannot be produced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, Place, RunRecord
+from holdfast.machines.event import Frozen, freeze, seal_frozen, vouch
+from holdfast.store import commands as c
+from holdfast.store.change_flags import ASKED, EVENTS, WORK
+from holdfast.store.rows import Job, Signal, course_after, grown, projected, reader_of
+
+__all__ = ["GROWING", "Decision", "Pen"]
+
+# What the holder of a job may always write, and what moves nothing. A plan is recorded once only (E11).
+GROWING = frozenset(event.value for event in HistoryEvent) - {
+    HistoryEvent.CANCEL_REQUESTED.value,
+    HistoryEvent.PLAN_GENERATED.value,
+}
+# Names that need no check; a job's first event stands for the job's own name, and is looked at whole.
+_VOUCHED = frozenset(event.value for event in (*JobEvent, *HistoryEvent)) - {JobEvent.CREATED.value}
+_thaw = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@dataclass(slots=True)
+class Decision:
+    """What to write for one command, and what to answer.
+
+    The payload of each event is in `payloads`, as the JSON text that is stored. An event's own payload is only there
+    where a rule or the row needs it.
+    """
+
+    job: Job
+    events: list[Event] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    kept: tuple[Signal, ...] = ()
+    used: tuple[Signal, ...] = ()
+    follow: tuple[c.SendSignal | c.Pause, ...] = ()
+    successor: c.Submit | None = None  # creates the job that goes on in place of this one
+    moving: tuple[Signal, ...] = ()  # unused signals that go into its inbox
+    orphans: str | None = None  # the job ended badly: cancel its children that have not ended, for this reason
+    past: RunRecord | None = None  # a run that has ended, and is followed by another
+    answer: Any = None
+    grew_only: bool = False  # nothing of the row has changed but where its stream ends
+    change: int = 0  # what there is to tell; see `holdfast.store.change_flags`
+
+
+class Pen:
+    """Writes onto the end of one job's stream. Nothing illegal comes out of it."""
+
+    def __init__(self, job: Job, now: float) -> None:
+        self.decision = Decision(job)
+        self._reader = reader_of(job)
+        self._now = now
+        self._seq = job.version
+        self._head = job.head
+        self._course = job.course
+        self._behind = False  # whether the row is still to be brought up to the stream
+        self._moved = False
+
+    @property
+    def job(self) -> Job:
+        """The row, brought up to everything that was put."""
+        if self._behind:
+            project = projected if self._moved else grown
+            self.decision.job = project(self.decision.job, self._reader, self.decision.events[-1], self._course)
+            self._behind = False
+        return self.decision.job
+
+    def put(self, kind: str, payload: Mapping[str, Any] | Frozen, *, attempt: int | None = None) -> None:
+        """Add an event; its payload as values, or frozen."""
+        name = str.__str__(kind)  # not a member of an enumeration, but its value
+        frozen, plain = (payload, _thaw(payload.text)) if isinstance(payload, Frozen) else freeze(payload)
+        job, seq, prev = self.decision.job.id, self._seq + 1, self._head
+        event = seal_frozen(job, seq, prev, name, frozen, at=self._now, attempt=attempt, payload=plain)
+        if name not in _VOUCHED:
+            vouch(event)
+        moves = name not in GROWING
+        self._reader.take(event)
+        if moves:
+            self._course = course_after(self._course, self._reader, event)
+        self.decision.events.append(event)
+        self.decision.payloads.append(frozen.text)
+        self._seq, self._head, self._behind = event.seq, event.hash, True
+        self._moved = self._moved or moves
+
+    def set(self, **fields: object) -> None:
+        """Change parts of the row that are about now."""
+        self._moved = True
+        self.decision.job = msgspec.structs.replace(self.job, **fields)
+
+    def administrative(self, purpose: str, kind: str, payload: Mapping[str, Any]) -> None:
+        """A claim that never starts user code, and the event it is for, under one fresh attempt (J8)."""
+        attempt = self.job.attempt + 1
+        self.put(JobEvent.LEASED, {"purpose": purpose}, attempt=attempt)
+        self.put(kind, payload, attempt=attempt)
+
+    def complete_wait(
+        self, outcome: str, payload: Any = None, *, signal: str | None = None, place: Place | None = None
+    ) -> None:
+        """End the wait: at this place, or at the one that ends first by time."""
+        wait = self.job.wait
+        assert wait is not None, "only a blocked job has a wait to complete"
+        at = place if place is not None else wait.places()[0]
+        said = {"correlation_key": at.correlation_key, "node": at.node, "outcome": outcome, "payload": payload}
+        self.put(JobEvent.WAIT_COMPLETED, {**said, "signal": signal})
+
+    def end(self) -> Decision:
+        """Close the books: no lease without a running job, and a parent is told of its child's end."""
+        job = self.job
+        if job.state is not JobState.RUNNING and job.lease is not None:
+            self.set(lease=None)
+        if job.state is not JobState.WAITING and job.wake_at is not None:
+            self.set(wake_at=None)
+        if job.state in TERMINAL_JOB_STATES and self.decision.events:
+            if job.pause:
+                self.set(pause=False)
+            if job.course.continued_as is None:
+                self._tell_the_parent(self.decision.events[-1])
+            if job.state is not JobState.COMPLETED:
+                self.decision.orphans = f"its parent {job.id} has ended: {job.state}"
+        self.decision.grew_only = bool(self.decision.events) and not self._moved
+        self.decision.change = EVENTS if self.decision.events else 0
+        if self._moved:
+            self.decision.change |= _told_of(self.job)
+        return self.decision
+
+    def _tell_the_parent(self, last: Event) -> None:
+        job = self.job
+        if job.parent is not None and job.parent_key is not None:
+            told = {"state": job.state.value, **{key: last.payload.get(key) for key in ("result", "error", "reason")}}
+            self.decision.follow = (
+                c.SendSignal(
+                    job.parent,
+                    job.parent_key,
+                    told,
+                    f"{job.id}.{job.run}",
+                    may_wait=job.state is JobState.COMPLETED,
+                ),
+            )
+
+
+def _told_of(job: Job) -> int:
+    """What a worker has to know of a job that has moved."""
+    if job.state is JobState.RUNNING:
+        return ASKED if job.cancel is not None or job.pause else 0
+    return 0 if job.state in TERMINAL_JOB_STATES else WORK

@@ -1,1 +1,0 @@
-"""Who asks: command line, HTTP and dashboard, thin over everything else."""
