@@ -28,7 +28,7 @@ test: $(READY)  ## all tests, with full branch coverage of the machines and gate
 	$(BIN)/coverage run -m pytest -q -n auto --dist worksteal tests/machines tests/ready $(WALKS:%=--ignore=%)
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='src/holdfast/machines/*,src/holdfast/ready/*' --fail-under=100
-	$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --dist worksteal $(WALKS) tests/authoring tests/engine tests/store tests/surfaces tests/tidy
+	$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --dist worksteal $(WALKS) $(filter-out tests/machines/ tests/ready/,$(wildcard tests/*/))
 
 coverage: $(READY)  ## how much of the whole the tests run through: slower than the tests alone
 	@rm -f .coverage .coverage.*

@@ -22,7 +22,7 @@ ROUND_SECONDS = 60.0  # on one database before a new one is begun
 
 def main(seconds: float) -> int:
     """Work, look, print; until the time is over or something is wrong."""
-    tested = load(ROOT / "tests" / "engine" / "test_neighbours.py")
+    tested = load(ROOT / "tests" / "processes" / "test_neighbours.py")
     started, left, runs = time.monotonic(), seconds, 0
     done: Counter[str] = Counter()
     while left > 0:

@@ -19,7 +19,7 @@ ROUND = 500  # orders on one database before a new one is begun
 
 def main(count: int, backend: str) -> int:
     """Race, look, print; until so many orders were tried or something is wrong."""
-    spec = importlib.util.spec_from_file_location("racing", ROOT / "tests" / "engine" / "test_run_races.py")
+    spec = importlib.util.spec_from_file_location("racing", ROOT / "tests" / "crashes" / "test_run_races.py")
     assert spec is not None
     assert spec.loader is not None
     racing = importlib.util.module_from_spec(spec)

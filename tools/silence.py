@@ -17,7 +17,7 @@ ROUND = 10  # faults on one schema before a new one is begun
 
 def main(faults: int) -> int:
     """Break, look, print; until so many faults were made or something is wrong."""
-    spec = importlib.util.spec_from_file_location("silent", ROOT / "tests" / "engine" / "test_silent_networks.py")
+    spec = importlib.util.spec_from_file_location("silent", ROOT / "tests" / "processes" / "test_silent_networks.py")
     assert spec is not None
     assert spec.loader is not None
     silent = importlib.util.module_from_spec(spec)

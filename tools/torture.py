@@ -20,7 +20,7 @@ ROUND = 150  # kills on one database before a new one is begun
 
 def main(kills: int, backend: str) -> int:
     """Kill, look, print; until so many were killed or something is wrong."""
-    spec = importlib.util.spec_from_file_location("killing", ROOT / "tests" / "engine" / "test_killed_processes.py")
+    spec = importlib.util.spec_from_file_location("killing", ROOT / "tests" / "processes" / "test_killed_processes.py")
     assert spec is not None
     assert spec.loader is not None
     killing = importlib.util.module_from_spec(spec)

@@ -1,8 +1,8 @@
 """A mode of the suite in which each value is handed to code as a replay would: read back from its stored bytes (E13).
 
-Set ``HOLDFAST_TEST_AS_REPLAYED=1`` and run tests/engine. A place that hands out anything else than the recorded form
-(a tuple, a subclass, a value that was not encoded) fails the test that reached it.
-"""
+Set ``HOLDFAST_TEST_AS_REPLAYED=1`` and run tests/engine, tests/plans or tests/crashes. A place that hands out
+anything else than the recorded form (a tuple, a subclass, a value that was not encoded) fails the test that reached
+it. """
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from holdfast.machines.job import TARGETS
 from holdfast.store import Bury, QueueState, Reclaim
 from support.scripts import load
 
-TARGET = Path(__file__).parent.parent / "engine" / "limited_shop.py"
+TARGET = Path(__file__).parent.parent / "processes" / "limited_shop.py"
 CONCURRENCY, RATE, BURST = 5, 100.0, 20
 JOB_SECONDS = 0.05
 

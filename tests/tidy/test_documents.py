@@ -86,7 +86,7 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 def test_every_name_on_the_page_about_job_code_is_a_test_or_a_scenario() -> None:
     defined = {
         name
-        for folder in ("engine", "scenarios")
+        for folder in ("crashes", "engine", "scenarios")
         for path in (ROOT / "tests" / folder).glob("*.py")
         for name in re.findall(r"^def (\w+)", path.read_text(), re.MULTILINE)
     }

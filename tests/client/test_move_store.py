@@ -168,8 +168,8 @@ async def said(store: Store, command: Any) -> list[Any]:
 KILLED = """
 import os, signal, sys
 from holdfast.client import move_store
-from holdfast.store.postgres.store import importer
-from holdfast.store.sqlite.store import export
+from holdfast.store.postgres import importer
+from holdfast.store.sqlite import export
 def deadly(owner, name, number, after=False):
     count, real = [0], getattr(owner, name)
     def wrapped(self, *args):

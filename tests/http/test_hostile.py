@@ -23,7 +23,7 @@ from holdfast.server import Limits, asgi
 from support.stories import play
 from support.web import JSON, Served, near, served, serving, small_shop, statuses
 
-TARGET = Path(__file__).parents[2] / "support" / "streaming_shop.py"
+TARGET = Path(__file__).parents[1] / "support" / "streaming_shop.py"
 MIB = 1024 * 1024
 PLAIN = "application/json"
 HIDDEN = b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"

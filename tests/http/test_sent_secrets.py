@@ -83,7 +83,7 @@ def test_a_remote_client_sends_the_value_and_the_command_line_a_name(tmp_path: P
     target = tmp_path / "shop.py"
     target.write_text(TARGET)
     shell = Shell(tmp_path)
-    tests = str(Path(__file__).parents[2])
+    tests = str(Path(__file__).parents[1])
     shell.environment |= {"PYTHONPATH": tests, "SHOP_KEY": "four"}
     url = shell.environment.pop("HOLDFAST_URL")
     with served(target, url, PYTHONPATH=tests) as server:

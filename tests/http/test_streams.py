@@ -18,7 +18,7 @@ from support.scripts import load
 from support.stories import drain, play, until
 from support.web import near, served, small_shop
 
-TARGET = Path(__file__).parents[2] / "support" / "streaming_shop.py"
+TARGET = Path(__file__).parents[1] / "support" / "streaming_shop.py"
 MIB = 1024 * 1024
 
 
