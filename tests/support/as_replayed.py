@@ -2,7 +2,7 @@
 
 Set ``HOLDFAST_TEST_AS_REPLAYED=1`` and run tests/engine, tests/plans or tests/crashes. A place that hands out
 anything else than the recorded form (a tuple, a subclass, a value that was not encoded) fails the test that reached
-it. """
+it."""
 
 from __future__ import annotations
 

@@ -20,11 +20,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import random
 import threading
-from collections.abc import Callable, Coroutine
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, cast
 
 from holdfast.authoring import plain_values
 from holdfast.authoring.conductor import (
@@ -39,27 +41,25 @@ from holdfast.authoring.conductor import (
 )
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.redaction import Revealed, revealed
-from holdfast.authoring.reports import reporter
-from holdfast.authoring.signature import fingerprint
+from holdfast.authoring.reports import Product, reporter
+from holdfast.authoring.signature import fingerprint, payload
 from holdfast.config import Config
 from holdfast.engine import ending_events
-from holdfast.engine.attempt_host import Host
-from holdfast.engine.attempt_writer import Ledger
+from holdfast.engine.attempt_writer import AttemptWriter
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children, Submission
 from holdfast.engine.ending_events import Written
 from holdfast.engine.job_code import JobCode
 from holdfast.engine.outcomes import Outcomes
-from holdfast.engine.recorded_values import Values
 from holdfast.engine.replay import Ended, Replay
-from holdfast.engine.report_writer import Producer
-from holdfast.engine.spending import Spending
+from holdfast.engine.report_writer import Products
+from holdfast.engine.spending import Budget
 from holdfast.engine.thread_pool import escaped
 from holdfast.engine.waits import Waits
 from holdfast.errors import WaitTimeout
 from holdfast.ids import new_id
 from holdfast.journal import Journal
-from holdfast.machines import JobEvent
+from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.store import Claimed, Successor
 from holdfast.store.effects import EffectStore
 
@@ -70,7 +70,27 @@ _PARTS = {"_calls", "_children", "waits", "outcomes", "products", "budget"}
 _ENDS = frozenset({JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 
 
-class Attempt(Ledger, Producer, Spending, Values):
+class Host(Protocol):
+    """The worker, as an attempt sees it."""
+
+    def freed(self, attempt: Attempt) -> None:
+        """The code of an attempt has ended. Its last events are on their way to the disk."""
+        ...
+
+    def settled(self, attempt: Attempt) -> None:
+        """The last events of an attempt are on disk, or never will be. It does nothing more."""
+        ...
+
+    def unwound(self, attempt: Attempt) -> None:
+        """The last call of an attempt has ended, after it was settled."""
+        ...
+
+    def abandoned(self) -> bool:
+        """Whether the worker itself was cancelled, as everything is when a program ends."""
+        ...
+
+
+class Attempt(AttemptWriter):
     """Runs one claimed job; the `Conductor` that its code talks to."""
 
     def __init__(
@@ -131,6 +151,16 @@ class Attempt(Ledger, Producer, Spending, Values):
     def outcomes(self) -> Outcomes:
         """Where the outcomes of its calls go."""
         return Outcomes(self, self._effects)
+
+    @cached_property
+    def products(self) -> Products:
+        """The progress and exports that its code reports."""
+        return Products(self)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """What its run may spend, and has spent."""
+        return Budget(self, self.budget_given or {})
 
     # The life of an attempt
 
@@ -540,6 +570,74 @@ class Attempt(Ledger, Producer, Spending, Values):
         finally:
             await asyncio.sleep(UNWINDING_SECONDS)
         raise Suspended
+
+    # Values, reports and spending
+
+    def value(self, kind: str) -> Any:
+        """Return the time, a random number or a UUID; on replay the same (E9)."""
+        make: dict[str, Callable[[], Any]] = {
+            "now": self.now,
+            "random": random.random,
+            "uuid4": lambda: str(uuid.uuid4()),
+        }
+        node = self.replay.value_node(kind)
+        if self.in_loop():
+            return self._value(node, make[kind])
+        return self.code.on_host(self._value, node, make[kind])
+
+    def _value(self, node: str, make: Callable[[], Any]) -> Any:
+        """Code that is being closed gets a value, too, but it is not recorded: the attempt writes no more."""
+        return self.recorded(node, make) if self.may_record() else make()
+
+    def recorded(self, node: str, make: Callable[[], Any]) -> Any:
+        """Return a recorded value. Make and record it if there is none."""
+        if node not in self.replay.values:
+            self.replay.values[node] = make()
+            self.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": self.replay.values[node]}))
+            self.decided_events = self.recorded_events
+        return plain_values.as_recorded(self.replay.values[node])
+
+    def known(self, node: str) -> Any:
+        """Return a recorded value, or None."""
+        return plain_values.as_recorded(self.replay.values.get(node))
+
+    def known_names(self, beginning: str) -> list[str]:
+        """List the names of recorded values with this prefix, in the order in which they were recorded."""
+        return [node for node in self.replay.values if node.startswith(beginning)]
+
+    def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the recorded plan. Without one, record the plan that was made, once (E11)."""
+        if self.replay.plan is None and made is not None:
+            plan = payload("the plan", made, self.config.payload_bytes_max)
+            self.record((HistoryEvent.PLAN_GENERATED.value, {"plan": plan}))
+            self.replay.plan = plan
+        return cast("dict[str, Any] | None", plain_values.as_recorded(self.replay.plan))
+
+    def progress(self, report: dict[str, Any]) -> None:
+        """Take the progress that the code reports."""
+        self.products.progress(report)
+
+    def export(self, product: Product) -> Awaitable[None]:
+        """Take an export of the code."""
+        return self.products.export(product)
+
+    @property
+    def budgeted(self) -> bool:
+        """Whether its run has a budget."""
+        return self.budget_given is not None
+
+    @property
+    def spends(self) -> bool:
+        """Whether anything was spent, or asked for, in this attempt."""
+        return "budget" in vars(self)
+
+    def spent(self, call: str | None, amounts: dict[str, int]) -> None:
+        """Count what code has spent; from any thread."""
+        node = call.removeprefix(f"holdfast:{self.job}:") if call is not None else None
+        if self.in_loop():
+            self.budget.spend(node, amounts)
+        else:
+            self.code.on_host(self.budget.spend, node, amounts)
 
     # Threads
 

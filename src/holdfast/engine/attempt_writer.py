@@ -19,12 +19,12 @@ from holdfast.journal import Journal
 from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.store import Command, Successor
 
-__all__ = ["Ledger"]
+__all__ = ["AttemptWriter"]
 
 UNDER_WAY_MAX = 512  # events that may be under way before the code has to wait for the disk
 
 
-class Ledger(ABC):
+class AttemptWriter(ABC):
     """The events of one attempt at one job; a `Writer` of the journal."""
 
     def __init__(self, job: str, attempt: int, parent: str | None, journal: Journal) -> None:

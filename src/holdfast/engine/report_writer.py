@@ -13,8 +13,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Generator
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.reports import PIECE_BYTES, Product, within
 from holdfast.engine.ending_events import Written
@@ -28,7 +27,7 @@ from holdfast.store.blobs import DirectoryBlobs
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Producer", "Products"]
+__all__ = ["Products"]
 
 INLINE_BYTES = 65_536  # larger things are blobs
 
@@ -223,23 +222,6 @@ class Products:
         row = self._attempt.row
         last = max((task.result() for task in self._keeping), default=0)
         return [f"{run_name(row.id, row.run)}/exports/{n}" for n in range(1, max(last, row.exported) + 1)]
-
-
-class Producer:
-    """An attempt, as its code reports to it."""
-
-    @cached_property
-    def products(self) -> Products:
-        """What its code reports and produces; made when it first does."""
-        return Products(cast("Attempt", self))
-
-    def progress(self, said: dict[str, Any]) -> None:
-        """Take what the code says of itself."""
-        self.products.progress(said)
-
-    def export(self, product: Product) -> Awaitable[None]:
-        """Take what the code has produced."""
-        return self.products.export(product)
 
 
 class _Durable:

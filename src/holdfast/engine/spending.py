@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from holdfast.machines import HistoryEvent
 from holdfast.store.decide import BUDGET_KEY
@@ -21,7 +20,7 @@ from holdfast.store.decide import BUDGET_KEY
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Budget", "Spending"]
+__all__ = ["Budget"]
 
 SPENT, GRANTED = "spent:", "budget:"  # how the nodes of these values and waits begin
 GATHER_SECONDS = 0.05  # for which more that a call spends is gathered
@@ -116,33 +115,3 @@ class Budget:
     def _said(self) -> dict[str, Any]:
         over = {unit: [self._spent[unit] / 1e6, self._limits[unit] / 1e6] for unit in self.over()}
         return {"over_budget": over}
-
-
-class Spending:
-    """What an attempt does for `spend`."""
-
-    budget_given: Mapping[str, int] | None
-
-    @property
-    def budgeted(self) -> bool:
-        """Whether it may spend only so much."""
-        return self.budget_given is not None
-
-    @property
-    def spends(self) -> bool:
-        """Whether anything was spent, or asked for, in this attempt."""
-        return "budget" in vars(self)
-
-    @cached_property
-    def budget(self) -> Budget:
-        """What it may spend, and has."""
-        return Budget(cast("Attempt", self), self.budget_given or {})
-
-    def spent(self, call: str | None, amounts: dict[str, int]) -> None:
-        """Take what code says it has spent; from any thread."""
-        attempt = cast("Attempt", self)
-        node = call.removeprefix(f"holdfast:{attempt.job}:") if call is not None else None
-        if attempt.in_loop():
-            self.budget.spend(node, amounts)
-        else:
-            attempt.code.on_host(self.budget.spend, node, amounts)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,6 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.config import Config
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
-from holdfast.engine.claims import Claiming
 from holdfast.engine.config_watcher import reloading
 from holdfast.engine.heartbeat import Heartbeat
 from holdfast.engine.lease_keeper import LeaseKeeper, lose
@@ -61,6 +61,7 @@ from holdfast.store.effects import EffectStore
 
 __all__ = ["Worker"]
 
+CLAIM_MAX = 500  # jobs taken by one claim: a claim costs little more for many than for one
 SWEEP_MAX = 100  # jobs that one sweep touches; a full one is followed by another at once
 FRESH_SECONDS = 0.1  # for which a look at the store's clock is good, while nothing is heard
 PAUSE_SECONDS_MAX = 5.0  # longest pause between tries while the store is away
@@ -103,6 +104,10 @@ class Worker:
         self._news = WORK | ASKED | DEATHS  # what was heard of since the last look
         self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
         self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when it was last asked for, and the loop's
+        self._claim_under_way: asyncio.Future[Any] | None = None
+        self._claim_open = False  # whether that claim is not in its transaction yet
+        self._claim_awaited = False  # whether the worker's loop waits for its answer
+        self._claim_limit = 0
         self._looked_at = 0.0  # when this worker last looked for dead ones
         self._clock = StoreTime()
         self.now = self._clock.now
@@ -122,7 +127,7 @@ class Worker:
         self._task = asyncio.current_task()
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
-        self._claiming = Claiming(self.gate, self._journal, self._claim, self._took, self._wake.set)
+        self._context = contextvars.copy_context()  # jobs begin in it, and not in that of the job before them
         self._threads = Threads(2 * self.gate.slots + 4)  # a plain job in every slot, and the plain call it is in
         self._keeper = LeaseKeeper(self, self._store, self._config, Heartbeat)
         unsubscribe = self._store.subscribe(self._notice)
@@ -131,7 +136,7 @@ class Worker:
         self._store.attend(self.name)
         try:
             await self._work(until_idle=until_idle)
-            await self._claiming.settle()
+            await self._claims_answered()
             await self._hand_back()
             if self._dead is not None:
                 raise self._dead
@@ -227,7 +232,7 @@ class Worker:
         """Nothing runs, the last claim found all there was, nothing was heard since, and nothing is due soon."""
         times = [self._sweep_at, *(one.until for one in self.gate.held)]
         soon = any(at is not None and at - now <= self._config.idle_seconds for at in times)
-        works = self.running or self._claiming.under_way or self._leftovers.unwinding
+        works = self.running or self._claim_under_way is not None or self._leftovers.unwinding
         return not self.gate.fresh and not works and not self._wake.is_set() and not soon
 
     async def _turn(self, now: float) -> bool:
@@ -250,19 +255,62 @@ class Worker:
             self.gate.heard(WakeSource.TIMER)
         ready = self.gate.poll_ready().state is ReadyState.READY
         if ready:
-            await self._claiming.claim()
+            claim = self._claim_next()
+            self._claim_awaited = True
+            await claim
         return full or (ready and self.gate.fresh and self.gate.busy < self.gate.slots)
 
-    def _claim(self, limit: int) -> Claim:
+    # Claims. A slot is free when its job's code has ended. The claim that fills it follows that end in one transaction.
+    # So a place in a limited queue is never empty, and no other worker can take it. How many jobs are claimed is
+    # decided when the transaction begins: by then more slots may be free, and one claim fills them all.
+
+    def _claim_next(self) -> asyncio.Future[Any]:
+        """Claim with the next transaction. The future ends when the jobs have been taken."""
+        future = self._journal.trail(self._claim)
+        if future is not self._claim_under_way:
+            self._claim_under_way, self._claim_open, self._claim_awaited = future, True, False
+            future.add_done_callback(self._claim_answered, context=self._context)
+        return future
+
+    def _claim_if_ready(self) -> None:
+        """Claim with the next transaction if the gate allows it, and no claim is waiting for that transaction."""
+        if not self._claim_open and self.gate.poll_ready().state is ReadyState.READY:
+            self._claim_next()
+
+    async def _claims_answered(self) -> None:
+        """Wait until no claim is under way."""
+        while self._claim_under_way is not None:
+            await asyncio.wait([self._claim_under_way])
+
+    def _claim(self) -> Claim | None:
+        """Make the claim for all free slots, when its transaction begins."""
+        self._claim_open = False
+        self._claim_limit = min(self.gate.slots - self.gate.busy, CLAIM_MAX)
+        if self._claim_limit <= 0:
+            return None
+        self.gate.fresh = False  # news from here on may come too late for this claim
         self._clock.ask()
         self._keeper.claim_sent()
         return Claim(
             worker=self.name,
             entries=frozenset(self._entries),
             queues=self._queues,
-            limit=limit,
+            limit=self._claim_limit,
             lease_seconds=self._config.lease_seconds,
         )
+
+    def _claim_answered(self, future: asyncio.Future[Any]) -> None:
+        awaited = self._claim_awaited or future is not self._claim_under_way
+        if future is self._claim_under_way:
+            self._claim_under_way = None
+        if future.cancelled():
+            return
+        if future.exception() is not None:
+            self.gate.fresh = True  # claim again when the store is back
+            if not awaited:
+                self._wake.set()
+        elif (answer := future.result()) is not None:
+            self._took(answer, self._claim_limit)
 
     def _took(self, answer: Claims, limit: int) -> None:
         """Start what was claimed."""
@@ -309,7 +357,7 @@ class Worker:
         del attempt
         self.gate.freed()
         if not (self._stopping or self.abandoned()):
-            self._claiming.claim_if_ready()
+            self._claim_if_ready()
         self._wake.set()
 
     def settled(self, attempt: Attempt) -> None:
