@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, StepFailed
-from holdfast.client.replay_verify import rehearse
+from holdfast.client.verify import rehearse
 from holdfast.engine.replay import Replay
 from holdfast.machines import Event, seal
 from support.stories import drain, play

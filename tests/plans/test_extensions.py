@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Plan, RunFailed, extend, external_key
-from holdfast.client.replay_verify import rehearse
+from holdfast.client.verify import rehearse
 from holdfast.plans import Draft, Extension
 from holdfast.plans.node_history import Past
 from holdfast.plans.node_states import Course

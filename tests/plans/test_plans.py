@@ -19,7 +19,7 @@ from holdfast import (
     extend,
     spend,
 )
-from holdfast.client.replay_verify import rehearse
+from holdfast.client.verify import rehearse
 from holdfast.plans import Draft, Extension
 from holdfast.plans.node_history import Past
 from holdfast.plans.node_states import Course

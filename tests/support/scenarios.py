@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from holdfast import App, Config, Done, NotDone, NotInsideJob, StoreUnavailable, external_key
-from holdfast.client.replay_verify import rehearse
+from holdfast.client.verify import rehearse
 from holdfast.clock import ManualClock
 from holdfast.ids import new_id
 from holdfast.machines import Event, HistoryEvent, JobState, RunRecord

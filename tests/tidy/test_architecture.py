@@ -47,6 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Files with more than 400 lines, and why each is one subject that is better left whole.
 LONG = {
     "client/app.py": "the public API of an app, one method per verb",
+    "client/interface.py": "every verb of a client, async and plain",
+    "client/remote/client.py": "the verbs of a client over HTTP, one method each",
     "engine/attempt.py": "the life of one attempt, from its start to the event that ends it",
     "engine/calls.py": "one call of a step or tool, with its tries, doubts and failures",
     "engine/job_code.py": "the order in which the code is handed what has happened",

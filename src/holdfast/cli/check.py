@@ -57,7 +57,7 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:  # noqa:
     if the run has ended and would end otherwise now.
     """
     from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.client.replay_verify import rehearse  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.client.verify import rehearse  # noqa: PLC0415 - see the promise of `cli`
 
     asked, app = client(where), load(target)
     found = app.block(rehearse(app, asked.events(full_id(asked, run))))

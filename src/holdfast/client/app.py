@@ -20,22 +20,21 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import fingerprint, own
 from holdfast.authoring.signature import payload as kept
+from holdfast.authoring.spend import amounts
 from holdfast.client import transactional
-from holdfast.client.budget_ledger import StoreGates
+from holdfast.client.budget_ledger import StoreLedger
 from holdfast.client.entry_views import chosen, described, following
 from holdfast.client.explain import explain, look
 from holdfast.client.fork import Forking
-from holdfast.client.limit_verbs import StoreLimits
 from holdfast.client.logs import guard
 from holdfast.client.plans import Planning
 from holdfast.client.retention import ENDED, evict, purge
-from holdfast.client.run_exports import content, exported
 from holdfast.client.run_handle import RunHandle, job_of_run
-from holdfast.client.run_watch import watch
+from holdfast.client.run_reads import content, exported, watch
 from holdfast.client.store_url import OpenedStore, open_effects
 from holdfast.client.verify import judged
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
-from holdfast.client.worker_status import WorkerStatus, stats, workers
+from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, workers
 from holdfast.config import Config
 from holdfast.durations import Duration
 from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
@@ -43,8 +42,24 @@ from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
 from holdfast.machines.run_projection import run_name
-from holdfast.store import Cancel, Evidence, Job, Pause, Resolve, Resume, Retry, SendSignal, Store, Submit
+from holdfast.store import (
+    Cancel,
+    Evidence,
+    Job,
+    Limits,
+    Pause,
+    PauseQueue,
+    QueueState,
+    Resolve,
+    Resume,
+    Retry,
+    SendSignal,
+    SetLimits,
+    Store,
+    Submit,
+)
 from holdfast.store.blobs import DirectoryBlobs
+from holdfast.store.decide import BUDGET_KEY
 from holdfast.store.effects import EffectStore
 
 if TYPE_CHECKING:
@@ -53,7 +68,7 @@ if TYPE_CHECKING:
 __all__ = ["App"]
 
 
-class App(OpenedStore, Planning, StoreLimits, StoreGates, Forking):
+class App(OpenedStore, Planning, Forking):
     """A plugin: its job functions are its entries, its name is their namespace.
 
     Args:
@@ -391,6 +406,64 @@ class App(OpenedStore, Planning, StoreLimits, StoreGates, Forking):
         from holdfast.client.app_worker import AppWorker  # noqa: PLC0415 - a program that only asks needs no engine
 
         return AppWorker(self, concurrency, frozenset(queues) if queues else None, name)
+
+    # Gates, grants, limits of queues
+
+    def ledger(self) -> StoreLedger:
+        """Give a ledger for budgets that all processes of this store share: ``BudgetGate(…, ledger=app.ledger())``."""
+        return StoreLedger(self.store)
+
+    def own_gates(self) -> builtins.list[GateView]:
+        """List the readiness of the workers in this process; see `Client.own_gates`."""
+        return [view for one in list(self.own_workers) if (view := one.gate()) is not None]
+
+    async def agates(self) -> builtins.list[GateView]:
+        """List gates; see `Client.agates`."""
+        return await gates(self.store())
+
+    async def agrant(
+        self,
+        run_id: str,
+        granted: Mapping[str, float] | None = None,
+        *,
+        actor: str | None = None,
+        id: str | None = None,  # noqa: A002 - as a signal's
+        **more: float,
+    ) -> str:
+        """Let a run spend more than its budget; see `Client.agrant`. Who granted it is in the signal's id."""
+        name = f"grant by {actor or 'somebody'}: {id or new_id()}"
+        given: dict[str, Any] = {**(granted or {}), **more}
+        command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, amounts("grant", given), name)
+        (answer,) = await self.store().commit([command])
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer.outcome)
+
+    async def alimits(self) -> builtins.list[QueueState]:
+        """List limits; see `Client.alimits`."""
+        return await self.store().limits()
+
+    async def aset_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
+        """Set limits; see `Client.aset_limits`."""
+        return await self._change_queue(SetLimits(limits, actor), limits.queue)
+
+    async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
+        """Pause a queue; see `Client.apause_queue`."""
+        return await self._change_queue(PauseQueue(queue, paused=True, actor=actor), queue)
+
+    async def aresume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
+        """Have a queue go on; see `Client.aresume_queue`."""
+        return await self._change_queue(PauseQueue(queue, paused=False, actor=actor), queue)
+
+    async def _change_queue(self, command: SetLimits | PauseQueue, queue: str) -> QueueState:
+        (answer,) = await self.store().commit([command])
+        if isinstance(answer, Exception):
+            raise answer
+        found = [state for state in await self.store().limits() if state.limits.queue == queue]
+        blank = QueueState(
+            limits=Limits(queue=queue), running=0, queued=0, tokens=None, held_until=None, groups={}
+        )  # without limits nobody counts
+        return found[0] if found else blank
 
     # Machinery
 

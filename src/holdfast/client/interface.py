@@ -10,14 +10,13 @@ import asyncio
 import builtins
 import contextlib
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from holdfast.authoring.conductor import conductor
-from holdfast.client.limit_verbs import LimitVerbs
 from holdfast.client.portal import Portal
 from holdfast.client.process_fork import leave, survive_fork
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
@@ -25,7 +24,7 @@ from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.durations import Duration
 from holdfast.errors import LoopDied
 from holdfast.machines import Event, RunRecord
-from holdfast.store import Evidence
+from holdfast.store import Evidence, Limits, QueueState
 
 if TYPE_CHECKING:
     from holdfast.client.run_handle import RunHandle
@@ -37,7 +36,7 @@ __all__ = ["Client"]
 T = TypeVar("T")
 
 
-class Client(LimitVerbs):
+class Client(ABC):
     """Whoever can start, watch and steer runs."""
 
     def __init__(self, name: str) -> None:
@@ -206,6 +205,28 @@ class Client(LimitVerbs):
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = (), limit: int | None = None) -> int:
         """Remove runs that ended so long ago, for good, in batches; how many."""
 
+    # Limits of queues
+
+    @abstractmethod
+    async def alimits(self) -> builtins.list[QueueState]:
+        """List the queues that have limits, or jobs with groups, and how they stand."""
+
+    @abstractmethod
+    async def aset_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
+        """Set the limits of a queue, all of them but whether it is paused; they hold with the next claim."""
+
+    @abstractmethod
+    async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
+        """Have nothing more of a queue started; what runs goes on."""
+
+    @abstractmethod
+    async def aresume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
+        """Have a paused queue go on."""
+
+    async def aclear_limits(self, queue: str, *, actor: str | None = None) -> QueueState:
+        """Take all limits from a queue; one that is paused stays so."""
+        return await self.aset_limits(Limits(queue=queue), actor=actor)
+
     @abstractmethod
     async def aclose(self) -> None:
         """Let go of everything that was opened."""
@@ -321,6 +342,26 @@ class Client(LimitVerbs):
     def purge(self, **chosen: Any) -> int:
         """Remove old runs; see `apurge`."""
         return self.block(self.apurge(**chosen))
+
+    def limits(self) -> builtins.list[QueueState]:
+        """List limits; see `alimits`."""
+        return self.block(self.alimits())
+
+    def set_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
+        """Set limits; see `aset_limits`."""
+        return self.block(self.aset_limits(limits, actor=actor))
+
+    def clear_limits(self, queue: str, *, actor: str | None = None) -> QueueState:
+        """Take limits away; see `aclear_limits`."""
+        return self.block(self.aclear_limits(queue, actor=actor))
+
+    def pause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
+        """Pause a queue; see `apause_queue`."""
+        return self.block(self.apause_queue(queue, actor=actor))
+
+    def resume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
+        """Have a queue go on; see `aresume_queue`."""
+        return self.block(self.aresume_queue(queue, actor=actor))
 
     # Machinery
 

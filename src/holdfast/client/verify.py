@@ -6,13 +6,21 @@ looks wrong without being so: a finding counts only if the job's row was the sam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import msgspec
 
+from holdfast.engine.replay_check import Rehearsal, Rehearsed
+from holdfast.errors import UnknownEntry
 from holdfast.machines import Event, Violation, check, runs
 from holdfast.store import Job, Store, rebuilt
 from holdfast.store.run_queries import as_projected, filed
 
-__all__ = ["judged"]
+if TYPE_CHECKING:
+    from holdfast.client.app import App
+
+__all__ = ["Rehearsed", "judged", "rehearse"]
 
 
 async def judged(store: Store, row: Job) -> list[Violation]:
@@ -60,3 +68,17 @@ async def _is_filed(store: Store, row: Job, stream: list[Event]) -> bool:
     whole = -1 not in found.exports.values() and len(row.course.refs) in {0, row.exported}
     newest = {number: count for number, count in found.exports.items() if number == row.run}
     return whole and msgspec.structs.replace(found, exports=newest) == must
+
+
+async def rehearse(app: App, events: Sequence[Event]) -> Rehearsed:
+    """Rehearse a job with the code of its app.
+
+    Raises:
+        UnknownEntry: this app has no such job.
+    """
+    said = events[0].payload
+    function = app.entries.get((said.get("plugin"), said.get("entry")))  # type: ignore[arg-type]  # - None is no name
+    if function is None:
+        known = [".".join(name) for name in app.entries]
+        raise UnknownEntry(f"{said.get('plugin')}.{said.get('entry')}", known)
+    return await Rehearsal(events, function).run()

@@ -12,16 +12,15 @@ import builtins
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from holdfast.authoring.signature import outgoing
 from holdfast.authoring.signature import payload as kept
 from holdfast.client.interface import Client
-from holdfast.client.remote.forks import RemoteForks
-from holdfast.client.remote.limits import RemoteLimits
-from holdfast.client.remote.remote_job import AUTO, RemoteJob
+from holdfast.client.remote.remote_job import AUTO, RemoteJob, as_plain
 from holdfast.client.remote.transport import Wire, at_run
 from holdfast.client.run_handle import RunHandle
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
@@ -31,7 +30,11 @@ from holdfast.durations import Duration, seconds
 from holdfast.errors import InvalidArguments, UnknownEntry
 from holdfast.ids import new_id
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
-from holdfast.store import Evidence
+from holdfast.store import Evidence, Limits, QueueState
+
+if TYPE_CHECKING:
+    from holdfast.plans.builder import Draft
+    from holdfast.plans.model import Plan
 
 __all__ = ["RemoteClient", "connect"]
 
@@ -75,11 +78,15 @@ class _Wrong(msgspec.Struct):
     wrong: dict[str, list[str]]
 
 
+class _States(msgspec.Struct):
+    items: list[QueueState]
+
+
 class _Removed(msgspec.Struct):
     removed: int
 
 
-class RemoteClient(RemoteLimits, RemoteForks, Client):
+class RemoteClient(Client):
     """Runs on a server: every verb of `Client`, and starting by name."""
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float) -> None:
@@ -299,6 +306,51 @@ class RemoteClient(RemoteLimits, RemoteForks, Client):
         _, done = await self._wire.ask("POST", "/purge", _Removed, body=body, timeout_seconds=LONG_SECONDS)
         return done.removed
 
+    # Forks, and limits of queues
+
+    async def afork(
+        self,
+        run_id: str | RunHandle,
+        *,
+        from_node: str | None = None,
+        from_step: str | None = None,
+        plan: Plan | Draft | dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> RunHandle:
+        """Start a run anew from where another was; see `Client.afork`. It has a key, so a lost request is repeated."""
+        said = {
+            "from_node": from_node,
+            "from_step": from_step,
+            "plan": as_plain(plan) if plan is not None else None,
+            "idempotency_key": key if key is not None else f"{AUTO}{new_id()}",
+        }
+        body = {name: value for name, value in said.items() if value is not None}
+        name = run_id.id if isinstance(run_id, RunHandle) else run_id
+        _, record = await self._wire.ask("POST", at_run(name, "fork"), RunRecord, body=body, again=True, about=name)
+        return RunHandle(self, record.run_id)
+
+    async def alimits(self) -> builtins.list[QueueState]:
+        """List limits; see `Client.alimits`."""
+        return (await self._wire.ask("GET", "/limits", _States))[1].items
+
+    async def aset_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
+        """Set limits; see `Client.aset_limits`."""
+        said = msgspec.to_builtins(limits)
+        body = {name: value for name, value in said.items() if name not in {"queue", "paused"}}
+        return await self._queue("PUT", limits.queue, "", {**body, **_actor(actor)})
+
+    async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
+        """Pause a queue; see `Client.apause_queue`."""
+        return await self._queue("POST", queue, "/pause", _actor(actor))
+
+    async def aresume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
+        """Have a queue go on; see `Client.aresume_queue`."""
+        return await self._queue("POST", queue, "/resume", _actor(actor))
+
+    async def _queue(self, method: str, queue: str, verb: str, body: dict[str, Any]) -> QueueState:
+        path = f"/limits/{quote(queue, safe='')}{verb}"
+        return (await self._wire.ask(method, path, QueueState, body=body, again=True, about=queue))[1]
+
     async def _steer(self, run_id: str, verb: str, *, again: bool = False, **said: Any) -> RunRecord:
         _, record = await self._wire.ask(
             "POST", at_run(run_id, verb), RunRecord, body=_given(**said), again=again, about=run_id
@@ -381,3 +433,7 @@ def _given(**said: Any) -> dict[str, Any]:
 
 def _number(after: int) -> str | None:
     return str(after) if after else None
+
+
+def _actor(actor: str | None) -> dict[str, str]:
+    return {"actor": actor} if actor is not None else {}

@@ -1,18 +1,27 @@
-"""What a run has produced, for whoever asks: the listing's values, and the bytes from wherever they are kept."""
+"""Reads of one run: its record at each change, and its exports.
+
+`watch` does not poll: a commit of this or another process wakes it, or the store's own floor.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.client.views import Export
-from holdfast.machines import RunRecord, RunStatus
+from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
 from holdfast.store import Store
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.run_queries import ExportRow
 
-__all__ = ["content", "exported"]
+if TYPE_CHECKING:
+    from holdfast.client.app import App
+
+__all__ = ["content", "exported", "watch"]
 
 
 def exported(record: RunRecord, row: ExportRow) -> Export:
@@ -45,3 +54,31 @@ async def content(store: Store, blobs: DirectoryBlobs | None, job: str, row: Exp
         yield found
         number += 1
         found = await store.blob(job, row.blob, number)
+
+
+async def watch(app: App, run_id: str) -> AsyncIterator[RunRecord]:
+    """Give a run's record now and at each change, until it has ended."""
+    store = app.store()
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
+
+    def notice(change: int) -> None:
+        del change
+        loop.call_soon_threadsafe(woken.set)
+
+    end = store.subscribe(notice)
+    last: RunRecord | None = None
+    try:
+        while True:
+            woken.clear()
+            record = await app.aget(run_id)
+            if record != last:
+                yield record
+                last = record
+            if record.status in TERMINAL_RUN_STATUSES:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(store.floor_seconds):
+                    await woken.wait()
+    finally:
+        end()
