@@ -31,7 +31,7 @@ __all__ = ["COMMANDS"]
 @click.argument("run", required=False, shell_complete=completion.run_ids)
 @where_options
 @json_option
-def verify(run: str | None, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def verify(run: str | None, where: Where, as_json: bool) -> None:
     """Check RUN, or everything: rules, hash chain, projections. Exit code 1 if anything is wrong."""
     asked = client(where)
     found = asked.verify(full_id(asked, run) if run is not None else None)
@@ -50,14 +50,14 @@ def verify(run: str | None, where: Where, as_json: bool) -> None:  # noqa: FBT00
 @click.argument("target")
 @where_options
 @json_option
-def replay(run: str, target: str, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def replay(run: str, target: str, where: Where, as_json: bool) -> None:
     """Run the history of RUN through the code in TARGET as it is now, calling nothing: do the two still fit?
 
     Steps, tools, waits and children are answered from the history. Exit code 1 if the engine would refuse this code, or
     if the run has ended and would end otherwise now.
     """
-    from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.client.verify import rehearse  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.cli.target import load
+    from holdfast.client.verify import rehearse
 
     asked, app = client(where), load(target)
     found = app.block(rehearse(app, asked.events(full_id(asked, run))))
@@ -72,9 +72,9 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:  # noqa:
 @click.command(epilog="Example: holdfast doctor --json")
 @where_options
 @json_option
-def doctor(where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def doctor(where: Where, as_json: bool) -> None:
     """Tell versions, where jobs are kept, and whether the store, or the server, works."""
-    import platform  # noqa: PLC0415 - see the promise of `cli`
+    import platform
 
     found = {"holdfast": __version__, "python": platform.python_version()}
     found |= _store(where.url) if where.server is None else _server(where)
@@ -82,9 +82,9 @@ def doctor(where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the
 
 
 def _store(url: str | None) -> dict[str, Any]:
-    import apsw  # noqa: PLC0415 - see the promise of `cli`
+    import apsw
 
-    from holdfast.store import Reclaim  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.store import Reclaim
 
     app = local_app(url)
     answers = app.store().commit_blocking([Reclaim(0)])  # a whole transaction, that touches nothing
@@ -103,7 +103,7 @@ def demo() -> None:
 
     It uses a temporary folder and nothing of yours. Exit code 0 if all of that is so, else 1.
     """
-    from holdfast.cli.demo import tell  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.cli.demo import tell
 
     sys.exit(tell())
 
@@ -123,7 +123,7 @@ def machines(machine: str | None, form: str) -> None:
 
     MACHINE is job, run or ready; without it all three are shown.
     """
-    from holdfast.machines import JOB, READY, RUN  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.machines import JOB, READY, RUN
 
     tables: dict[str, Table[Any, Any]] = {"job": JOB, "run": RUN, "ready": READY}
     chosen = [tables[machine]] if machine else list(tables.values())

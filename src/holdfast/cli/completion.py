@@ -23,7 +23,7 @@ def run_ids(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
         listed = _client(ctx).list(limit=OFFERED)
     except Exception:  # noqa: BLE001 - see the module's promise
         return []
-    from click.shell_completion import CompletionItem  # noqa: PLC0415 - see the promise of `cli`
+    from click.shell_completion import CompletionItem
 
     return [
         CompletionItem(one.run_id, help=f"{one.plugin_id}.{one.entry_id}, {one.status}")
@@ -38,7 +38,7 @@ def entries(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
     target = ctx.params.get("target")
     try:
         if target is not None and _server(ctx) is None:
-            from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
+            from holdfast.cli.target import load
 
             asked: Any = load(target)
         else:
@@ -46,7 +46,7 @@ def entries(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
         found = asked.block(asked.aentries())
     except Exception:  # noqa: BLE001 - see the module's promise
         return []
-    from click.shell_completion import CompletionItem  # noqa: PLC0415 - see the promise of `cli`
+    from click.shell_completion import CompletionItem
 
     return [CompletionItem(one.entry_id, help=one.description) for one in found if one.entry_id.startswith(incomplete)]
 
@@ -59,10 +59,10 @@ def _server(ctx: click.Context) -> str | None:
 def _client(ctx: click.Context) -> Any:
     server = _server(ctx)
     if server is not None:
-        from holdfast.client.remote.client import connect  # noqa: PLC0415 - see the promise of `cli`
+        from holdfast.client.remote.client import connect
 
         return connect(server, timeout=SECONDS)
-    from holdfast import App  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast import App
 
     return App("holdfast-cli", ctx.params.get("url"))
 
@@ -75,7 +75,7 @@ def completion(shell: str) -> None:
     For bash and zsh, append it to ~/.bashrc or ~/.zshrc; for fish, write it to
     ~/.config/fish/completions/holdfast.fish.
     """
-    from click.shell_completion import get_completion_class  # noqa: PLC0415 - see the promise of `cli`
+    from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the three shells"

@@ -53,7 +53,7 @@ def follow_run(asked: Client, run_id: str, *, as_json: bool) -> int:
 
 
 def _followed(asked: Client, run_id: str, tell: Callable[[RunRecord, list[Event]], None]) -> RunRecord:
-    from holdfast.cli.run_changes import follow as watched  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.cli.run_changes import follow as watched
 
     return asked.block(watched(asked, run_id, tell))
 
@@ -90,7 +90,7 @@ def _as_lines(asked: Client, run_id: str) -> RunRecord:
 
 
 def _live(asked: Client, run_id: str) -> RunRecord:
-    from holdfast.cli.live_view import Screen  # noqa: PLC0415 - see the module's promise
+    from holdfast.cli.live_view import Screen
 
     story, nodes = Story(), Nodes()
     with Screen(run_id) as screen:
@@ -126,7 +126,7 @@ def _ended(record: RunRecord) -> str:
 @run_argument
 @where_options
 @json_option
-def follow(run: str, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def follow(run: str, where: Where, as_json: bool) -> None:
     """Show RUN live, step by step, until it has ended; then its result.
 
     With --json, one document a line: events as they happen, and the record at each change. Exit code 1 if the run
@@ -142,7 +142,7 @@ def follow(run: str, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a f
 @click.option("--follow", "following", is_flag=True, help="Stay, and list more as it happens, until the run has ended.")
 @click.option("--after", type=click.IntRange(0), default=0, help="Only those behind this number.")
 @json_option
-def events(run: str, where: Where, following: bool, after: int, as_json: bool) -> None:  # noqa: FBT001 - flags of the command line
+def events(run: str, where: Where, following: bool, after: int, as_json: bool) -> None:
     """List what has happened to the job of RUN, oldest first. With --follow --json, one document a line."""
     asked = client(where)
     run_id = full_id(asked, run)

@@ -48,15 +48,15 @@ def start(
     entry: str | None,
     inputs: tuple[str, ...],
     key: str | None,
-    follow: bool,  # noqa: FBT001 - a flag of the command line
-    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    follow: bool,
+    as_json: bool,
 ) -> None:
     """Start a run of the plan in FILE, YAML or JSON, and print its id.
 
     A run belongs to an entry: one that the app of --target has declared as a plan, or, with --server, one that it has
     declared with open=True. It is called as the plan unless --as says otherwise.
     """
-    from holdfast.plans.model import Plan  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.plans.model import Plan
 
     plan, given = Plan.read(file), pairs(inputs, "inputs")
     begin = _on_server if where.server is not None else _here
@@ -67,8 +67,8 @@ def start(
 def _here(
     where: Where, target: str | None, entry: str, plan: Plan, given: list[tuple[str, str]], key: str | None
 ) -> tuple[Client, RunHandle]:
-    from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.plans.plan_job import PlanJob  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.cli.target import load
+    from holdfast.plans.plan_job import PlanJob
 
     if target is None:
         raise click.UsageError("name the app whose steps the plan calls: --target shop.py, or a --server")
@@ -87,7 +87,7 @@ def _here(
 def _on_server(
     where: Where, target: str | None, entry: str, plan: Plan, given: list[tuple[str, str]], key: str | None
 ) -> tuple[Client, RunHandle]:
-    from holdfast.client.remote.client import connect  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.client.remote.client import connect
 
     if target is not None:
         raise click.UsageError("give --target or --server, not both: a server has apps of its own")
@@ -136,7 +136,7 @@ def fork(  # noqa: PLR0913 - one parameter an option
     What is reused is not called again; what comes behind it is, tools included. With --plan the new run follows
     another plan, and reuses what is the same in both.
     """
-    from holdfast.plans.model import Plan  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.plans.model import Plan
 
     plan = Plan.read(Path(file)) if file is not None else None
     asked = _whom(where, target, needed=plan is not None)
@@ -148,7 +148,7 @@ def _whom(where: Where, target: str | None, *, needed: bool) -> Client:
     if where.server is not None:
         return client(where)
     if target is not None:
-        from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
+        from holdfast.cli.target import load
 
         return load(target, where.url)
     if needed:

@@ -15,9 +15,9 @@ __all__ = ["COMMANDS"]
 @url_option
 @click.option("--check", is_flag=True, help="Change nothing; exit code 1 if something is missing.")
 @json_option
-def migrate(url: str | None, check: bool, as_json: bool) -> None:  # noqa: FBT001 - flags of the command line
+def migrate(url: str | None, check: bool, as_json: bool) -> None:
     """Bring the store's schema up to this release: numbered migrations, forward only, one process at a time."""
-    from holdfast.client.store_migration import migrate as bring_up  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.client.store_migration import migrate as bring_up
 
     app = local_app(url)
     found = app.block(bring_up(app.url, check=check))
@@ -49,7 +49,7 @@ def purge(
     older_than: str,
     limit: int | None,
     statuses: tuple[str, ...],
-    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    as_json: bool,
 ) -> None:
     """Remove runs that ended long ago, oldest first, with everything that is kept of them; never one that goes on."""
     chosen = {"statuses": statuses} if statuses else {}
@@ -62,12 +62,12 @@ def purge(
 @click.argument("target")
 @click.option("--abort", is_flag=True, help="Take back a move that was interrupted: open SOURCE again.")
 @json_option
-def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:  # noqa: FBT001 - flags of the command line
+def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:
     """Move all jobs from SOURCE, sqlite:///…, to TARGET, postgresql://…, running ones included.
 
     SOURCE is closed for ever. Interrupted, the same command goes on.
     """
-    from holdfast.client.move_store import move, take_back  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.client.move_store import move, take_back
 
     if abort:
         back = take_back(source, target)
@@ -93,12 +93,12 @@ def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:
 @url_option
 @click.option("--force", is_flag=True, help="Replace DESTINATION if it exists.")
 @json_option
-def backup(destination: str, url: str | None, force: bool, as_json: bool) -> None:  # noqa: FBT001 - flags of the command line
+def backup(destination: str, url: str | None, force: bool, as_json: bool) -> None:
     """Copy the SQLite database to the file DESTINATION while workers use it, and check the copy.
 
     DESTINATION appears when the copy is complete and on disk. A PostgreSQL database is backed up with pg_dump.
     """
-    from holdfast.client.backup import backup as back_up  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.client.backup import backup as back_up
 
     made = back_up(local_app(url).url, destination, force=force)
     counts = f"{made.bytes:,} bytes, {made.jobs:,} jobs, {made.events:,} events"

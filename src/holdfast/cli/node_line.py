@@ -28,9 +28,9 @@ class Nodes:
         return self._line() if self._has_plan else None
 
     def _line(self) -> str:
-        from holdfast.plans.model import Plan  # noqa: PLC0415 - only for those who follow a plan
-        from holdfast.plans.node_history import Past  # noqa: PLC0415 - as above
-        from holdfast.plans.node_states import Course  # noqa: PLC0415 - as above
+        from holdfast.plans.model import Plan
+        from holdfast.plans.node_history import Past
+        from holdfast.plans.node_states import Course
 
         past = Past(self._events)
         states = Course(Plan.from_dict(past.plan), past).states

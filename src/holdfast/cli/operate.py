@@ -38,7 +38,7 @@ def send_signal(
     payload: str | None,
     where: Where,
     name: str | None,
-    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    as_json: bool,
 ) -> None:
     """Send the signal KEY to RUN, with PAYLOAD as JSON, or text; prints delivered, kept, repeat or too_late."""
     asked = client(where)
@@ -49,7 +49,7 @@ def send_signal(
 def _steer(name: str, text: str, act: Callable[..., Any], *options: Callable[[Any], Any]) -> click.Command:
     """Make a command that does something to a run and shows its record's new status."""
 
-    def command(run: str, where: Where, as_json: bool, **chosen: Any) -> None:  # noqa: FBT001 - as above
+    def command(run: str, where: Where, as_json: bool, **chosen: Any) -> None:
         asked = client(where)
         if "actor" in chosen:
             chosen["actor"] = _who(where, chosen["actor"])
@@ -104,11 +104,11 @@ def resolve(
     run: str,
     step: str,
     result: str | None,
-    not_done: bool,  # noqa: FBT001 - a flag of the command line
-    fail: bool,  # noqa: FBT001 - a flag of the command line
+    not_done: bool,
+    fail: bool,
     actor: str | None,
     where: Where,
-    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    as_json: bool,
 ) -> None:
     """Answer for the tool call STEP of RUN, which was started by a worker that died: did it act?"""
     if (result is not None) + not_done + fail != 1:
@@ -132,7 +132,7 @@ def grant(
     actor: str | None,
     name: str | None,
     where: Where,
-    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    as_json: bool,
 ) -> None:
     """Let RUN spend more than its budget: AMOUNTS such as tokens=50000; prints delivered, kept, repeat or too_late."""
     asked = client(where)

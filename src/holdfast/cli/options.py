@@ -79,7 +79,7 @@ def where_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def client(where: Where) -> Client:
     """Give a client of the runs there."""
     if where.server is not None:
-        from holdfast.client.remote.client import connect  # noqa: PLC0415 - see the promise of `cli`
+        from holdfast.client.remote.client import connect
 
         return connect(where.server)
     return local_app(where.url)
@@ -87,7 +87,7 @@ def client(where: Where) -> Client:
 
 def local_app(url: str | None) -> App:
     """Give an app without jobs of its own, for commands that look at or steer those of others."""
-    from holdfast import App  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast import App
 
     return App("holdfast-cli", url)
 
@@ -138,7 +138,7 @@ def _jobs(asked: Client, before: str | None, limit: int) -> list[str]:
 
 def plain(value: Any) -> Any:
     """Give a value as what JSON has; what is none, such as a secret, as it shows itself."""
-    import msgspec  # noqa: PLC0415 - see the promise of `cli`
+    import msgspec
 
     return msgspec.to_builtins(value, enc_hook=str)
 

@@ -27,15 +27,15 @@ def plan() -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--target", help="A file or module with an App: its names, arguments and types are checked, too.")
 @json_option
-def check(file: str, target: str | None, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def check(file: str, target: str | None, as_json: bool) -> None:
     """List everything that is wrong with the plan in FILE, YAML or JSON, each with its place. Nothing is run.
 
     Without --target only what the file itself can say is checked. Exit code 1 if anything is wrong.
     """
-    from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.errors import InvalidPlan  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.plans.checker import problems  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.plans.model import Plan  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.cli.target import load
+    from holdfast.errors import InvalidPlan
+    from holdfast.plans.checker import problems
+    from holdfast.plans.model import Plan
 
     names = load(target).names() if target is not None else None
     try:
@@ -64,7 +64,7 @@ def show(subject: str, where: Where, form: str) -> None:
 
     A run's plan is the recorded one, with everything that has extended it since.
     """
-    from holdfast.plans import plan_diagram  # noqa: PLC0415 - start-up stays short
+    from holdfast.plans import plan_diagram
 
     found, states = _found(subject, where)
     match form:
@@ -83,15 +83,15 @@ def show(subject: str, where: Where, form: str) -> None:
 @plan.command(epilog="Example: holdfast plan schema > plan.schema.json")
 def schema() -> None:
     """Print the JSON Schema of plans, for editors and for whoever makes plans by program."""
-    from holdfast.plans.model import Plan  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.plans.model import Plan
 
     click.echo(json.dumps(Plan.schema(), indent=2))
 
 
 def _found(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
-    from holdfast.plans.model import Plan  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.plans.node_history import Past  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.plans.node_states import Course  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.plans.model import Plan
+    from holdfast.plans.node_history import Past
+    from holdfast.plans.node_states import Course
 
     if Path(subject).is_file():
         return Plan.read(subject), None

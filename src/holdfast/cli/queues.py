@@ -21,7 +21,7 @@ _actor = click.option("--actor", help="Who does this; it is kept with the limits
 @where_options
 @json_option
 @click.pass_context
-def limits(ctx: click.Context, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def limits(ctx: click.Context, where: Where, as_json: bool) -> None:
     """List the queues that have limits, or jobs with groups, and how they stand; or change them."""
     if ctx.invoked_subcommand is not None:
         return
@@ -46,11 +46,11 @@ def set_limits(
     weights: tuple[str, ...],
     actor: str | None,
     where: Where,
-    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    as_json: bool,
     **numbers: Any,
 ) -> None:
     """Set the limits of QUEUE, all of them: what is not given is no limit. A pause stays as it is."""
-    from holdfast.store import Limits  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.store import Limits
 
     number, seconds = _rate(rate) if rate is not None else (None, 1.0)
     chosen = Limits(queue=queue, rate=number, rate_seconds=seconds, weights=dict(map(_weight, weights)), **numbers)
@@ -58,7 +58,7 @@ def set_limits(
 
 
 def _verb(name: str, method: str, text: str) -> click.Command:
-    def command(queue: str, where: Where, actor: str | None, as_json: bool) -> None:  # noqa: FBT001 - as above
+    def command(queue: str, where: Where, actor: str | None, as_json: bool) -> None:
         _show(getattr(client(where), method)(queue, actor=_who(where, actor)), as_json=as_json)
 
     made: Any = click.argument("queue")(_actor(json_option(where_options(command))))

@@ -31,7 +31,7 @@ _hosts = click.option("--allow-host", "hosts", multiple=True, help="A name it is
 @supervised_option
 def serve(
     target: str | None,
-    plugins: bool,  # noqa: FBT001 - a flag of the command line
+    plugins: bool,
     url: str | None,
     host: str,
     port: int,
@@ -42,12 +42,12 @@ def serve(
 
     Any address but loopback needs a token: see holdfast tokens create.
     """
-    from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.client.logs import guard_process  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.http import uvicorn_server  # noqa: PLC0415 - start-up stays short
-    from holdfast.http.application import Service  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.http.auth import is_loopback  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.http.tokens import keyring  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.cli.target import load
+    from holdfast.client.logs import guard_process
+    from holdfast.http import uvicorn_server
+    from holdfast.http.application import Service
+    from holdfast.http.auth import is_loopback
+    from holdfast.http.tokens import keyring
 
     app = load(target, url, plugins=plugins)
     keys = keyring(app.config)
@@ -77,7 +77,7 @@ def serve(
 @_hosts
 def dev(target: str, url: str | None, host: str, port: int, hosts: tuple[str, ...]) -> None:
     """Serve the HTTP API of TARGET and work on its jobs; start both again when a .py file near it changes."""
-    from holdfast.cli.reloader import develop  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.cli.reloader import develop
 
     names = [part for name in hosts for part in ("--allow-host", name)]
     develop(target, url, ["--host", host, "--port", str(port), *names])
@@ -105,12 +105,12 @@ def create_token(
     scope: str,
     expires: str | None,
     group: str | None,
-    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    as_json: bool,
 ) -> None:
     """Make a token and print it: this once, for only its hash is kept."""
-    from holdfast.config import Config  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.durations import seconds  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.http.tokens import TokenFile  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.config import Config
+    from holdfast.durations import seconds
+    from holdfast.http.tokens import TokenFile
 
     try:
         until = time.time() + seconds(expires) if expires is not None else None
@@ -123,10 +123,10 @@ def create_token(
 
 @tokens.command(name="list", epilog="Example: holdfast tokens list --json")
 @json_option
-def list_tokens(as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def list_tokens(as_json: bool) -> None:
     """List the tokens: names, scopes, ends and groups, never the tokens themselves."""
-    from holdfast.config import Config  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.http.tokens import TokenFile  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.config import Config
+    from holdfast.http.tokens import TokenFile
 
     found = TokenFile(Config.read().tokens).all()
     now = time.time()
@@ -153,10 +153,10 @@ def list_tokens(as_json: bool) -> None:  # noqa: FBT001 - a flag of the command 
 @tokens.command(name="revoke", epilog="Example: holdfast tokens revoke ci")
 @click.argument("name")
 @json_option
-def revoke_token(name: str, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def revoke_token(name: str, as_json: bool) -> None:
     """Forget the token NAME; a server that runs refuses it a second later at the latest."""
-    from holdfast.config import Config  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.http.tokens import TokenFile  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.config import Config
+    from holdfast.http.tokens import TokenFile
 
     revoked = TokenFile(Config.read().tokens).revoke(name)
     show_result({"revoked": revoked}, as_json=as_json, text=lambda: "revoked" if revoked else f"no token {name}")

@@ -59,7 +59,7 @@ def runs(
     until: str | None,
     before: str | None,
     limit: int,
-    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    as_json: bool,
     **names: str | None,
 ) -> None:
     """List runs, newest first."""
@@ -103,9 +103,9 @@ def pairs(given: tuple[str, ...], what: str) -> list[tuple[str, str]]:
 
 def _time(text: str | None, option: str) -> float | None:
     """Read a time: so long ago, or a date, in UTC unless it says otherwise."""
-    from datetime import UTC, datetime  # noqa: PLC0415 - see the promise of `cli`
+    from datetime import UTC, datetime
 
-    from holdfast.durations import seconds  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.durations import seconds
 
     if text is None:
         return None
@@ -123,7 +123,7 @@ def _time(text: str | None, option: str) -> float | None:
 @run_argument
 @where_options
 @json_option
-def show(run: str, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def show(run: str, where: Where, as_json: bool) -> None:
     """Show the record of RUN, what it returned, and what its calls reported when it was too late."""
     asked = client(where)
     record = asked.get(full_id(asked, run))
@@ -152,7 +152,7 @@ def show(run: str, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a fla
 
 def _current(asked: Client, record: RunRecord) -> RunRecord | None:
     """Give the run that goes on for one that was continued, else the run itself; None if it has been removed."""
-    from holdfast.errors import UnknownJob  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.errors import UnknownJob
 
     if record.continued_as is None:
         return record
@@ -167,7 +167,7 @@ def _shown_current(current: RunRecord | None) -> dict[str, Any] | None:
 
 
 def _stamp(at: float) -> str:
-    from datetime import UTC, datetime  # noqa: PLC0415 - see the promise of `cli`
+    from datetime import UTC, datetime
 
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -181,10 +181,10 @@ def _line(value: Any) -> str:
 @click.option("--target", help="The file or module with the App, to know what it can run.")
 @where_options
 @json_option
-def explain_run(run: str, target: str | None, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def explain_run(run: str, target: str | None, where: Where, as_json: bool) -> None:
     """Say in plain words where RUN is, who holds it, what will wake it and when."""
     if target is not None and where.server is None:
-        from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
+        from holdfast.cli.target import load
 
         asked: Any = load(target, where.url)
     else:
@@ -208,7 +208,7 @@ def exports(
     save: tuple[str, str] | None,
     after: int,
     limit: int,
-    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    as_json: bool,
 ) -> None:
     """List what RUN has produced, or save one of it."""
     asked = client(where)
@@ -237,7 +237,7 @@ def _value(one: Any) -> str:
 
 def _save(pieces: Any, file: str) -> None:
     """Write bytes to a file, whole or not at all."""
-    from pathlib import Path  # noqa: PLC0415 - see the promise of `cli`
+    from pathlib import Path
 
     if file == "-":
         for piece in pieces:
@@ -259,7 +259,7 @@ def _save(pieces: Any, file: str) -> None:
 @click.command(epilog="Example: holdfast workers --server https://jobs.example.com")
 @where_options
 @json_option
-def workers(where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def workers(where: Where, as_json: bool) -> None:
     """List who works here, what each runs, and which step that is in since when."""
     asked = client(where)
     found = asked.workers()
@@ -284,7 +284,7 @@ def _worker(one: WorkerStatus, now: float) -> list[str]:
 @click.command(epilog="Example: holdfast gates --json")
 @where_options
 @json_option
-def gates(where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def gates(where: Where, as_json: bool) -> None:
     """List the gates of all workers: what each says, what holds it closed, and when it opens."""
     asked = client(where)
     found = asked.gates()
@@ -314,7 +314,7 @@ def _broken(gate: GateCard) -> str | None:
 @click.command(epilog="Example: holdfast stats --json")
 @where_options
 @json_option
-def stats(where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def stats(where: Where, as_json: bool) -> None:
     """Count runs by status, jobs by queue, and workers."""
     found = client(where).stats()
     if as_json:
@@ -334,12 +334,12 @@ def stats(where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the 
 @click.argument("target", required=False)
 @where_options
 @json_option
-def entries(target: str | None, where: Where, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+def entries(target: str | None, where: Where, as_json: bool) -> None:
     """List the jobs that can be started, of the App in TARGET or of a server, with their arguments."""
     if where.server is not None:
         asked: Any = client(where)
     elif target is not None:
-        from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
+        from holdfast.cli.target import load
 
         asked = load(target, where.url)
     else:

@@ -48,27 +48,27 @@ EXIT_LOOP_DIED = 9  # as `cli.EXIT_CODES` has it
 @supervised_option
 def worker(
     target: str | None,
-    plugins: bool,  # noqa: FBT001 - a flag of the command line
+    plugins: bool,
     url: str | None,
     concurrency: int | None,
     queues: tuple[str, ...],
     processes: int,
-    until_idle: bool,  # noqa: FBT001 - a flag of the command line
+    until_idle: bool,
     name: str | None,
 ) -> None:
     """Run jobs of the App in TARGET, a file or a module, until stopped; with --plugins those of installed apps, too.
 
     SIGTERM and Ctrl-C stop it in order. Several processes have a supervisor that replaces the dead.
     """
-    import signal  # noqa: PLC0415 - see the promise of `cli`
+    import signal
 
-    from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.client.logs import guard_process  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.cli.target import load
+    from holdfast.client.logs import guard_process
 
     app = load(target, url, plugins=plugins)
     guard_process()
     if processes > 1:
-        from holdfast.supervisor import supervise  # noqa: PLC0415 - see the promise of `cli`
+        from holdfast.supervisor import supervise
 
         chosen = [*([target] if target else []), *(["--plugins"] if plugins else []), "--url", app.url]
         chosen += [part for queue in queues for part in ("--queue", queue)]
@@ -120,8 +120,8 @@ def start(
     arguments: tuple[str, ...],
     where: Where,
     wait: float | None,
-    follow: bool,  # noqa: FBT001 - a flag of the command line
-    as_json: bool,  # noqa: FBT001 - a flag of the command line
+    follow: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Start a run of the job ENTRY of TARGET, with ARGUMENTS as name=value, and print its id.
@@ -129,8 +129,8 @@ def start(
     TARGET is a file or a module with an App in it; with --server, the name of an app there. Values are read as the
     job's type hints say.
     """
-    from holdfast.client.run_handle import RunHandle  # noqa: PLC0415 - see the promise of `cli`
-    from holdfast.client.views import Creation  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.client.run_handle import RunHandle
+    from holdfast.client.views import Creation
 
     asked, (plugin, name), values = _prepared(target, entry, pairs(arguments, "arguments"), where)
     creation = Creation(
@@ -167,7 +167,7 @@ def _prepared(
 ) -> tuple[Client, tuple[str, str], dict[str, Any]]:
     """Give whom to ask, the names of the app and its job, and the arguments read as that wants them."""
     if where.server is None:
-        from holdfast.cli.target import load  # noqa: PLC0415 - see the promise of `cli`
+        from holdfast.cli.target import load
 
         app = load(target, where.url)
         job = app.entry(entry)
@@ -181,7 +181,7 @@ def _prepared(
 def _read(name: str, text: str, hint: dict[str, Any]) -> Any:
     """Read an argument: text where text is wanted, else JSON if it is some; a secret by the name of its variable."""
     if any(one.get("writeOnly") for one in [hint, *hint.get("anyOf", [])]):
-        from holdfast import Secret  # noqa: PLC0415 - see the promise of `cli`
+        from holdfast import Secret
 
         if not text.startswith("env:") or text == "env:":
             said = f"{name} is a secret: name the variable that has it, as in {name}=env:STRIPE_KEY"
@@ -191,7 +191,7 @@ def _read(name: str, text: str, hint: dict[str, Any]) -> Any:
 
 
 def _duration(text: str | None, option: str) -> float | None:
-    from holdfast.durations import seconds  # noqa: PLC0415 - see the promise of `cli`
+    from holdfast.durations import seconds
 
     if text is None:
         return None

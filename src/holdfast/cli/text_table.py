@@ -48,9 +48,9 @@ def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: st
 
 
 def _rich(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - see the module's promise
-    from rich.table import Table  # noqa: PLC0415 - see the module's promise
-    from rich.text import Text  # noqa: PLC0415 - see the module's promise
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     console = Console(highlight=False)
     widths = {head: max(len(row[place]) for row in [heads, *rows]) for place, head in enumerate(heads)}
