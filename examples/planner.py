@@ -103,7 +103,7 @@ class Model(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
+    def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
 

@@ -75,7 +75,7 @@ def shop() -> App:
     return app
 
 
-def call(id: str, name: str, **args: Any) -> dict[str, Any]:  # noqa: A002
+def call(id: str, name: str, **args: Any) -> dict[str, Any]:
     return {"id": id, "kind": "call", "call": name, "args": args}
 
 

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") -> Any:  # noqa: A002 - the name users know
+def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") -> Any:
     """Wait until somebody signals `key`, and return what they sent. The job costs a row meanwhile, and nothing else.
 
     Args:

@@ -313,7 +313,7 @@ class App(OpenedStore, Planning, Forking):
         run_id: str,
         key: str,
         payload: Any = None,
-        id: str | None = None,  # noqa: A002 - the name users know
+        id: str | None = None,
     ) -> str:
         """Send a signal; what became of it: delivered, kept, repeat or too_late."""
         plain = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
@@ -427,7 +427,7 @@ class App(OpenedStore, Planning, Forking):
         granted: Mapping[str, float] | None = None,
         *,
         actor: str | None = None,
-        id: str | None = None,  # noqa: A002 - as a signal's
+        id: str | None = None,
         **more: float,
     ) -> str:
         """Let a run spend more than its budget; see `Client.agrant`. Who granted it is in the signal's id."""

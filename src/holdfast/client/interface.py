@@ -153,7 +153,7 @@ class Client(ABC):
         run_id: str,
         key: str,
         payload: Any = None,
-        id: str | None = None,  # noqa: A002 - the name users know
+        id: str | None = None,
     ) -> str:
         """Send a signal; what became of it: delivered, kept, repeat or too_late."""
 
@@ -180,7 +180,7 @@ class Client(ABC):
         granted: Mapping[str, float] | None = None,
         *,
         actor: str | None = None,
-        id: str | None = None,  # noqa: A002 - as a signal's
+        id: str | None = None,
         **more: float,
     ) -> str:
         """Let a run spend more than its budget, by so much: ``agrant(run, tokens=50_000)``.
@@ -306,7 +306,7 @@ class Client(ABC):
         run_id: str,
         key: str,
         payload: Any = None,
-        id: str | None = None,  # noqa: A002 - the name users know
+        id: str | None = None,
     ) -> str:
         """Send a signal; see `asignal`."""
         return self.block(self.asignal(run_id, key, payload, id))

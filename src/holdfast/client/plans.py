@@ -46,11 +46,11 @@ class Planning(Registry):
         name: str,
         plan: Plan | Draft | dict[str, Any] | str | Path | None = None,
         *,
-        input: Mapping[str, Any] | None = None,  # noqa: A002 - as the plan's own field is called
+        input: Mapping[str, Any] | None = None,
         limit: int = LIMIT,
         policy: str = "finish",
         gates: Mapping[str, Gate] | None = None,
-        open: bool = False,  # noqa: A002 - an entry is open to the plans of others, or it is not
+        open: bool = False,
         **entry: Any,
     ) -> PlanJob:
         """Declare a plan: write its nodes with the methods of the result, or give it whole, as a `Plan` or a file.

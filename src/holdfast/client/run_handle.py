@@ -85,7 +85,7 @@ class RunHandle:
         self,
         key: str,
         payload: Any = None,
-        id: str | None = None,  # noqa: A002 - the name users know
+        id: str | None = None,
     ) -> str:
         """Send it a signal."""
         return await self._client.asignal(self.id, key, payload, id)
@@ -114,7 +114,7 @@ class RunHandle:
         self,
         key: str,
         payload: Any = None,
-        id: str | None = None,  # noqa: A002 - the name users know
+        id: str | None = None,
     ) -> str:
         """Send it a signal."""
         return self._client.block(self.asignal(key, payload, id))

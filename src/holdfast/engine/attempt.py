@@ -196,7 +196,7 @@ class Attempt(AttemptWriter):
             await self.outcomes.begin()
         except Suspended:
             self.loop.call_soon(self._close)
-        except Exception as error:  # noqa: BLE001 - of an effect store that is not ours
+        except Exception as error:  # of an effect store that is not ours
             self.loop.call_soon(self.code_failed, error)
         else:
             self.loop.call_soon(self.code.turn)
@@ -308,7 +308,7 @@ class Attempt(AttemptWriter):
         """What to write for the way the code ended; whatever is wrong with it, there is something to write."""
         try:
             return self._context.copy().run(self._ending)  # which knows the secrets that the code has seen
-        except BaseException as error:  # noqa: BLE001 - a result or an error of a user that cannot even be looked at
+        except BaseException as error:  # a result or an error of a user that cannot even be looked at
             said = {"code": type(error).__name__, "message": "the end of the job's code could not be judged"}
             return JobEvent.FAILED.value, {"reason": "error", **said, "error": said}
 
@@ -316,14 +316,14 @@ class Attempt(AttemptWriter):
         """Have what the code has produced on disk before its end is."""
         try:
             self._finish(await self.products.conclude(ending))
-        except Exception:  # noqa: BLE001 - whatever it is: the job is taken again from what the store has
+        except Exception:  # whatever it is: the job is taken again from what the store has
             self._finish(None)
 
     def _finish(self, ending: Written | None) -> None:
         try:
             if ending is not None:
                 self.record(ending)
-        except Exception:  # noqa: BLE001 - it cannot be recorded: the job is taken again from what the store has
+        except Exception:  # it cannot be recorded: the job is taken again from what the store has
             ending = None
         self.shut = True  # what is left of its calls may not write after the end, which would be refused with it
         self._finished = True

@@ -218,7 +218,7 @@ class Calls:
                 return None  # it may have acted: settled by its policy, not called again
             self._not_begun.discard(node)
             return self._failed(call, node, TimeoutError("step timeout"), "step timeout")
-        except Exception as error:  # noqa: BLE001 - whatever a user's function raises is its failure
+        except Exception as error:  # whatever a user's function raises is its failure
             attempt.check_cancelled()
             self._note(call, node, error)
             return self._failed(call, node, error, words(error))

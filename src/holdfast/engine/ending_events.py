@@ -41,7 +41,7 @@ def completed(function: JobFunction[..., Any], value: Any, failures: int, now: f
     """The code returned; if what it returned cannot be kept, that is a failure."""
     try:
         return JobEvent.COMPLETED.value, {"result": function.signature.encode_result(value, bytes_max)}
-    except Exception as error:  # noqa: BLE001 - InvalidResult, PayloadTooLarge, SecretUnavailable: the code's failure
+    except Exception as error:  # InvalidResult, PayloadTooLarge, SecretUnavailable: the code's failure
         return failed(function, error, failures, now)
 
 
@@ -62,7 +62,7 @@ def _retryable(error: BaseException, only: tuple[type[BaseException], ...]) -> b
         return False
     try:
         return isinstance(error, only)
-    except BaseException:  # noqa: BLE001 - a class may decide itself what its instances are
+    except BaseException:  # a class may decide itself what its instances are
         return False
 
 
@@ -83,7 +83,7 @@ def _failed_calls(error: BaseException) -> list[str]:
                 left.append(one.__cause__)
             elif one.node and not isinstance(one, InDoubt):
                 nodes.append(_writable(str(one.node)))
-    except BaseException:  # noqa: BLE001 - a user's subclass may raise when it is asked; what was found counts
+    except BaseException:  # a user's subclass may raise when it is asked; what was found counts
         return nodes
     return nodes
 
@@ -92,7 +92,7 @@ def kind_of(error: BaseException) -> str:
     """Return the name of an error's class, in a form that can be kept."""
     try:
         return _writable(str.__str__(type(error).__name__))[:KIND_MAX]
-    except BaseException:  # noqa: BLE001 - a class can have a class of its own, and raise
+    except BaseException:  # a class can have a class of its own, and raise
         return "Exception"
 
 
@@ -100,7 +100,7 @@ def words(error: BaseException) -> str:
     """Return the text of a user's error, in a form that can be kept, whatever it does when it is asked."""
     try:
         return _writable(str.__str__(str(error)))[:MESSAGE_MAX]  # as it is: str() may give a subclass with its own ways
-    except BaseException as worse:  # noqa: BLE001 - an error that cannot say what it is still has a name
+    except BaseException as worse:  # an error that cannot say what it is still has a name
         return f"(its text cannot be read: {kind_of(worse)})"
 
 
@@ -108,7 +108,7 @@ def trace_of(error: BaseException) -> str:
     """Return an error's traceback, in a form that can be kept."""
     try:
         return _writable("".join(traceback.format_exception(error)))[-TRACEBACK_MAX:]
-    except BaseException as worse:  # noqa: BLE001 - it asks the error, its causes and their classes
+    except BaseException as worse:  # it asks the error, its causes and their classes
         return f"(its traceback cannot be read: {kind_of(worse)})"
 
 

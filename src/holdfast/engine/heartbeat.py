@@ -31,7 +31,7 @@ class Heartbeat(threading.Thread):
     def _beat_once(self) -> None:
         try:
             self._beat()
-        except Exception:  # noqa: BLE001 - whatever it is, it must not be the last beat: leases would be lost
+        except Exception:  # whatever it is, it must not be the last beat: leases would be lost
             _log.exception("a heartbeat failed, the next comes in %g s", self._every_seconds)
 
     def end(self) -> None:

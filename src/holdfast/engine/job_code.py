@@ -567,7 +567,7 @@ class JobCode:
         def call() -> None:
             try:
                 waiter.set_result(function(*args))
-            except BaseException as error:  # noqa: BLE001 - the thread that asked must hear of it, whatever it is
+            except BaseException as error:  # the thread that asked must hear of it, whatever it is
                 waiter.set_exception(error)
 
         try:

@@ -254,7 +254,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                 except (SystemExit, KeyboardInterrupt) as error:
                     self.fatal = error
                     break
-                except BaseException as error:  # noqa: BLE001 - a callback of the code: told, and its loop goes on
+                except BaseException as error:  # a callback of the code: told, and its loop goes on
                     self.call_exception_handler({"message": "a callback failed", "exception": error})
         finally:
             self._stands_at = None
@@ -870,7 +870,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                 self._handler(self, context)
             else:
                 self.default_exception_handler(context)
-        except Exception:  # noqa: BLE001 - a handler of the code: it must not end the loop
+        except Exception:  # a handler of the code: it must not end the loop
             _log.exception("the exception handler of a job's code failed")
 
     def _first_iteration(self, generator: Any) -> None:
@@ -958,7 +958,7 @@ def _close_one(coroutine: Any, context: contextvars.Context) -> None:
             context.run(coroutine.close)
         except RuntimeError:  # it awaits in its `finally`, or catches GeneratorExit: once more
             continue
-        except BaseException as error:  # noqa: BLE001 - code that is closed has nothing to say any more
+        except BaseException as error:  # code that is closed has nothing to say any more
             _log.debug("code that was suspended raised %s", type(error).__name__)
         return
     _log.warning("code that was suspended does not end: it catches BaseException in a loop; let GeneratorExit pass")
@@ -970,7 +970,7 @@ def _close_generator(generator: Any) -> None:
     closing = generator.aclose()
     try:
         closing.send(None)
-    except BaseException as error:  # noqa: BLE001 - StopIteration is its end; it has nothing else to say any more
+    except BaseException as error:  # StopIteration is its end; it has nothing else to say any more
         _log.debug("an async generator was closed: %s", type(error).__name__)
     _close_one(closing, contextvars.Context())
 

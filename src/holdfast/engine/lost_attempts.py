@@ -57,7 +57,7 @@ class Leftovers:
             _log.error("attempt %d at job %s has ended and was not concluded: it fails", attempt.attempt, attempt.job)
             try:
                 attempt.conclude_stranded()
-            except Exception:  # noqa: BLE001 - whatever it is, the lease must not be kept: it expires
+            except Exception:  # whatever it is, the lease must not be kept: it expires
                 _log.exception("job %s is left until its lease expires", attempt.job)
                 attempt.lease.give_up()
                 self._drop(attempt)

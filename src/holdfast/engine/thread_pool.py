@@ -85,7 +85,7 @@ class Threads(Executor):
         while (task := self._next()) is not None:
             try:
                 task.run()
-            except BaseException:  # noqa: BLE001 - of a callback of its future: without the thread the pool would shrink
+            except BaseException:  # of a callback of its future: without the thread the pool would shrink
                 _log.exception("a callback of a plain function failed")
             with self._changed:
                 if task.served_by is None:
@@ -123,7 +123,7 @@ class _Task(Future[Any]):
             result = self._call()
         except (SystemExit, KeyboardInterrupt, StopIteration) as error:
             self.set_exception(escaped(error))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, whoever asked must hear of it
+        except BaseException as error:  # whatever it is, whoever asked must hear of it
             self.set_exception(error)
         else:
             self.set_result(result)

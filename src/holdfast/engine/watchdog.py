@@ -80,7 +80,7 @@ class Watchdog(threading.Thread):
                 if now - expected > LATE_SECONDS:
                     self._asked_at = None
                 error = self._ask_loop(now)
-            except Exception:  # noqa: BLE001 - it must look again, or leases would be kept for a dead loop
+            except Exception:  # it must look again, or leases would be kept for a dead loop
                 _log.exception("the watchdog of worker %s failed, and goes on", self._worker)
                 due, error = 0.0, None
             if error is not None:

@@ -218,7 +218,7 @@ def gate_cards(gates: Sequence[Gate], now: float, held: Iterable[tuple[str, str]
     for gate in gates:
         try:
             counts, why, news = gate.counts(), gate.why(), _held(gate)
-        except Exception as error:  # noqa: BLE001 - of a ledger, or a gate of others: leases are renewed all the same
+        except Exception as error:  # of a ledger, or a gate of others: leases are renewed all the same
             _log.warning("the gate %s cannot be looked at: %r", gate.name, error)
             continue
         wait = gate.opens_in_seconds() if isinstance(gate, WorkGate) else gate.wake_in_seconds()

@@ -122,13 +122,13 @@ _payload_decoder = msgspec.json.Decoder(dict[str, Any])
 
 def seal(
     after: Event | None,
-    type: str,  # noqa: A002 - the record's own field names
+    type: str,
     payload: Mapping[str, Any] | None = None,
     *,
     at: float,
     attempt: int | None = None,
     job: str | None = None,
-    id: str | None = None,  # noqa: A002 - as above
+    id: str | None = None,
 ) -> Event:
     """Make the event that follows `after`, or the first event of `job` when `after` is None.
 
@@ -148,12 +148,12 @@ def seal_at(
     job: str,
     seq: int,
     prev: str,
-    type: str,  # noqa: A002 - as above
+    type: str,
     payload: Mapping[str, Any] | None = None,
     *,
     at: float,
     attempt: int | None = None,
-    id: str | None = None,  # noqa: A002 - as above
+    id: str | None = None,
 ) -> Event:
     """Seal as `seal` does, where only the number and the hash of the event before it are at hand."""
     frozen, plain = freeze(payload if payload is not None else {})
@@ -213,7 +213,7 @@ def seal_frozen(
     job: str,
     seq: int,
     prev: str,
-    type: str,  # noqa: A002 - as above
+    type: str,
     frozen: Frozen,
     *,
     at: float,

@@ -68,7 +68,7 @@ class Draft:
         self,
         name: str = "plan",
         *,
-        input: Mapping[str, Any] | None = None,  # noqa: A002 - as the plan's own field is called
+        input: Mapping[str, Any] | None = None,
         limit: int = LIMIT,
         policy: str = "finish",
     ) -> None:
@@ -89,7 +89,7 @@ class Draft:
         self,
         call: Call[..., Any] | str,
         *,
-        id: str | None = None,  # noqa: A002 - as the node's own field is called
+        id: str | None = None,
         after: Any = (),
         needs: str = "all",
         args: Mapping[str, Any] | None = None,
@@ -110,16 +110,16 @@ class Draft:
         self,
         key: str,
         *,
-        id: str | None = None,  # noqa: A002 - as above
+        id: str | None = None,
         after: Any = (),
         needs: str = "all",
         timeout: Any = None,
-        type: str = "signal",  # noqa: A002 - as in `wait_for`
+        type: str = "signal",
     ) -> Ref:
         """Add a wait for a signal; what was sent is what it gives."""
         return self._add(WaitNode, id or key, after, needs, key=key, timeout=timeout, type=type)
 
-    def sleep(self, duration: Any, *, id: str = "sleep", after: Any = (), needs: str = "all") -> Ref:  # noqa: A002 - as above
+    def sleep(self, duration: Any, *, id: str = "sleep", after: Any = (), needs: str = "all") -> Ref:
         """Add a wait for a time."""
         return self._add(SleepNode, id, after, needs, duration=_plain(duration))
 
@@ -127,7 +127,7 @@ class Draft:
         self,
         job: JobFunction[..., Any] | str,
         *,
-        id: str | None = None,  # noqa: A002 - as above
+        id: str | None = None,
         after: Any = (),
         needs: str = "all",
         args: Mapping[str, Any] | None = None,
@@ -142,7 +142,7 @@ class Draft:
         function: Call[..., Any] | JobFunction[..., Any] | str,
         over: Any,
         *,
-        id: str | None = None,  # noqa: A002 - as above
+        id: str | None = None,
         after: Any = (),
         needs: str = "all",
         args: Mapping[str, Any] | None = None,
@@ -164,7 +164,7 @@ class Draft:
         cases: Mapping[Any, Any] | Iterable[Mapping[str, Any]],
         *,
         otherwise: Any = (),
-        id: str = "choice",  # noqa: A002 - as above
+        id: str = "choice",
         after: Any = (),
         needs: str = "all",
     ) -> Ref:

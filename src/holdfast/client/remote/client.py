@@ -241,7 +241,7 @@ class RemoteClient(Client):
         run_id: str,
         key: str,
         payload: Any = None,
-        id: str | None = None,  # noqa: A002 - the name users know
+        id: str | None = None,
     ) -> str:
         """Send a signal; what became of it.
 
@@ -274,7 +274,7 @@ class RemoteClient(Client):
         granted: Mapping[str, float] | None = None,
         *,
         actor: str | None = None,
-        id: str | None = None,  # noqa: A002 - as a signal's
+        id: str | None = None,
         **more: float,
     ) -> str:
         """Let a run spend more than its budget, by so much; see `Client.agrant`."""
