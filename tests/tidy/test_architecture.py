@@ -122,6 +122,46 @@ def test_the_arrows_are_drawn_in_the_architecture() -> None:
             assert f"| `{name}` | {listed} |" in text, name
 
 
+def test_every_module_that_the_architecture_names_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rows = re.findall(r"^\|(.*)\|(.*)\|$", text, re.MULTILINE)
+    missing = []
+    for _, cell in rows:
+        folder = ""
+        for name in re.findall(r"`((?:\w+/)*\w+\.py|(?:\w+/)+)`", cell):
+            folder = name.rpartition("/")[0] or folder
+            path = name if "/" in name else f"{folder}/{name}"
+            missing += [path] if not (SOURCE / path).exists() else []
+    assert missing == []
+
+
+# Modules with the name of another, and why that helps a reader.
+SAME_NAME = {
+    "store/contract": "a clause of the contract is named after what it tests",
+    "store/sqlite": "the SQLite part of a subject of the store",
+    "store/postgres": "a sibling of store/sqlite",
+    "store/memory": "a sibling of store/sqlite",
+    "cli": "a group of commands is named after what it works on",
+    "http/handlers": "a handler is named after what it serves",
+    "http": "the HTTP side of it",
+}
+
+
+def test_no_two_modules_have_the_same_name() -> None:
+    names: dict[str, list[str]] = {}
+    for path in MODULES:
+        place = path.relative_to(SOURCE)
+        if path.stem not in {"__init__", "__main__"} and str(place.parent) not in SAME_NAME:
+            names.setdefault(path.stem, []).append(str(place))
+    assert [places for places in names.values() if len(places) > 1] == []
+
+
+def test_no_folder_shows_more_than_a_reader_can_take_in() -> None:
+    folders = {path.parent for path in MODULES}
+    full = {str(folder.relative_to(SOURCE)): len(list(folder.glob("[!_]*"))) for folder in folders}
+    assert {name: count for name, count in full.items() if count > 26} == {}
+
+
 @pytest.mark.parametrize(
     "path", [path for path in MODULES if room(path) in {"machines", "errors"}], ids=lambda path: path.name
 )
