@@ -54,7 +54,7 @@ LONG = {
     "engine/job_code.py": "the order in which the code is handed what has happened",
     "engine/job_loop.py": "one event loop, with every method that asyncio asks of a loop",
     "engine/worker.py": "the life of one worker",
-    "errors/__init__.py": "the tree of errors",
+    "errors.py": "the tree of errors",
     "store/sql/batch.py": "what every command does in a transaction, for all SQL backends",
     "store/commands.py": "the verbs of the engine, one small value each",
     "store/decide.py": "what every command means, as one pure function each",
