@@ -53,9 +53,17 @@
             └── StoreReplaced                     its files were deleted or replaced under this process: start again
 
 Errors are named after the condition, carry its parts as fields, and say what to do about it.
+
+Fields travel between processes by name. A constructor keeps each of its arguments in an attribute of the same name;
+`params_of` reads them as JSON values, and `from_params` builds the error again. A test checks it for every class.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self, get_type_hints
+
+import msgspec
 
 __all__ = [
     "EffectConflict",
@@ -106,6 +114,20 @@ __all__ = [
 class HoldfastError(Exception):
     """Base of every error raised by Holdfast."""
 
+    _server_text: str | None = None  # what a server wrote, where it is not what the class writes of the same fields
+
+    def __str__(self) -> str:
+        return self._own_text() if self._server_text is None else self._server_text
+
+    def _own_text(self) -> str:
+        """Return the message that the class makes of its fields."""
+        return super().__str__()
+
+    def with_server_text(self, text: str) -> Self:
+        """Show `text`, which a server wrote, as the message of this error. The fields stay."""
+        self._server_text = text
+        return self
+
 
 class InvalidTable(HoldfastError, ValueError):
     """Rows that do not make a state machine: a cell given twice, a state nothing reaches, an unknown name."""
@@ -118,7 +140,7 @@ class InvalidPlan(HoldfastError, ValueError):
         self.plan, self.problems = plan, problems
         super().__init__(plan, problems)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         count = f"{len(self.problems)} problems" if len(self.problems) > 1 else "a problem"
         return "\n".join([f"the plan {self.plan!r} has {count}, and nothing was started:", *self.problems])
 
@@ -134,7 +156,7 @@ class StaleAttempt(HoldfastError, RuntimeError):
         self.job, self.attempt, self.current = job, attempt, current
         super().__init__(job, attempt, current)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         newest = f"its newest is {self.current}"
         return f"attempt {self.attempt} no longer holds job {self.job} ({newest}); nothing was written"
 
@@ -146,7 +168,7 @@ class QueueFull(HoldfastError, RuntimeError):
         self.queue, self.depth, self.retry_after_seconds = queue, depth, retry_after_seconds
         super().__init__(queue, depth, retry_after_seconds)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return (
             f"the queue {self.queue!r} holds {self.depth:,} jobs that wait, and takes no more:"
             f" try again in {self.retry_after_seconds:g} s, or raise its depth"
@@ -160,7 +182,7 @@ class IdempotencyConflict(HoldfastError, ValueError):
         self.key, self.job = key, job
         super().__init__(key, job)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"the key {self.key!r} belongs to job {self.job}, which was started with something else"
 
 
@@ -175,14 +197,14 @@ class _OfCall(HoldfastError):
 class EffectConflict(_OfCall, ValueError):
     """A call has an effect already, and this is a different one; the first stands (E7)."""
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"{self.node} of job {self.job} has an effect already, and this is a different one: the first stands"
 
 
 class NotInDoubt(_OfCall, RuntimeError):
     """The job does not wait for an answer about this tool; look at its events for what it waits for."""
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"job {self.job} does not ask about {self.node!r}: there is nothing to resolve"
 
 
@@ -197,7 +219,7 @@ class UnknownJob(HoldfastError, LookupError):
         self.job = job
         super().__init__(job)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"no job has the id {self.job!r}"
 
 
@@ -216,7 +238,7 @@ class StoreReplaced(StoreUnavailable):
         self.file, self.happened = file, happened
         super().__init__(file, happened)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return (
             f"{self.file} was {self.happened} while this process had it open, so nothing more is written: stop every"
             " process that uses the database, put back the files you want to keep, and start again"
@@ -234,7 +256,7 @@ class LoopDied(HoldfastError, RuntimeError):
 class NotInsideJob(HoldfastError, RuntimeError):
     """This can be asked for inside a job only: call it from a function marked with ``@app.job``."""
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return "this works inside a job only: call it from a function marked with @app.job, while a worker runs it"
 
 
@@ -245,7 +267,7 @@ class _Unfit(HoldfastError, TypeError):
         self.name, self.reason = name, reason
         super().__init__(name, reason)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"{self.name}: {self.reason}"
 
 
@@ -256,7 +278,7 @@ class InvalidArguments(_Unfit):
 class InvalidResult(_Unfit):
     """What the function returned cannot be kept, or is not what its type hint says."""
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"the result of {self.name} cannot be kept: {self.reason}"
 
 
@@ -267,7 +289,7 @@ class InvalidSetting(HoldfastError, ValueError):
         self.name, self.value, self.reason = name, value, reason
         super().__init__(name, value, reason)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"{self.name}={self.value!r}: {self.reason}"
 
 
@@ -278,7 +300,7 @@ class PayloadTooLarge(HoldfastError, ValueError):
         self.what, self.size, self.limit = what, size, limit
         super().__init__(what, size, limit)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return (
             f"{self.what}: {self.size:,} bytes of JSON, and {self.limit:,} are allowed: keep the data elsewhere and "
             "pass a reference to it, or raise payload_bytes_max (HOLDFAST_PAYLOAD_BYTES_MAX)"
@@ -326,7 +348,7 @@ class TransitionRefused(HoldfastError, RuntimeError):
         """The state the machine was in: another name of `current`."""
         return self.current
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         where = f"event {self.index}: " if self.index is not None else ""
         state = "(initial)" if self.current is None else str(self.current)
         rule = f" [{self.rule}]" if self.rule else ""
@@ -358,7 +380,7 @@ class WakeRefused(HoldfastError, RuntimeError):
 class EmptyWakeSet(WakeRefused):
     """Pending names no source that may wake it, so nothing could ever end it: name at least one."""
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return "Pending needs at least one wake source (io_ready, timer, config_reload); none was named"
 
 
@@ -369,7 +391,7 @@ class InvalidWake(WakeRefused):
         self.source, self.registered = source, registered
         super().__init__(source, registered)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         if not self.registered:
             return f"{self.source!s} is no wake source; there are io_ready, timer and config_reload"
         names = ", ".join(sorted(self.registered))
@@ -383,7 +405,7 @@ class WakeOutsidePending(WakeRefused):
         self.source, self.state = source, state
         super().__init__(source, state)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"wake from {self.source!s} refused: the state is {self.state!s}; the next poll sees what changed"
 
 
@@ -394,7 +416,7 @@ class MissingWake(WakeRefused):
         self.target, self.registered = target, registered
         super().__init__(target, registered)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         names = ", ".join(sorted(self.registered))
         return f"pending cannot become {self.target!s}: no wake from {names} was seen; call wake() before the poll"
 
@@ -414,7 +436,7 @@ class StepFailed(HoldfastError):
         self.step, self.kind, self.reason, self.node = step, kind, reason, node
         super().__init__(step, kind, reason)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"{self.step} failed: {self.kind}: {self.reason}"
 
 
@@ -437,7 +459,7 @@ class WaitTimeout(HoldfastError, TimeoutError):
         self.key = key
         super().__init__(key)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"no signal {self.key!r} came in time"
 
 
@@ -448,7 +470,7 @@ class NotInJobCode(HoldfastError, RuntimeError):
         self.what, self.cure = what, cure
         super().__init__(what, cure)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"the code of a job cannot use {self.what}: {self.cure}"
 
 
@@ -459,7 +481,7 @@ class NotRecorded(HoldfastError, RuntimeError):
         self.name, self.where = name, where
         super().__init__(name, where)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return (
             f"the tool {self.name} was called {self.where}, where the call cannot be recorded: "
             f"call it in the code of the job, use asyncio.to_thread for a thread, or {self.name}.function(…) "
@@ -474,7 +496,7 @@ class NotAwaited(HoldfastError, RuntimeError):
         self.calls = calls
         super().__init__(calls)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         what = ", ".join(f"{name}(…)" for name in self.calls)
         return f"{what} was called and not awaited, so it did not run: write `await` before the call"
 
@@ -486,7 +508,7 @@ class JobStuck(HoldfastError, RuntimeError):
         self.tasks = tasks
         super().__init__(tasks)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return (
             f"the job can never go on: {'; '.join(self.tasks)}. Each of its tasks waits for another task, a lock or a "
             "queue, and none for a step, a signal or a time"
@@ -500,7 +522,7 @@ class NonDeterminism(HoldfastError, RuntimeError):
         self.asked, self.recorded = asked, recorded
         super().__init__(asked, recorded)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return (
             f"the code now asks for {self.asked}, but recorded and not asked for again: {', '.join(self.recorded)}. "
             "A job's code must ask for the same calls each time it runs: put what changes (time, random numbers, "
@@ -527,5 +549,55 @@ class UnknownEntry(HoldfastError, LookupError):
         self.name, self.known = name, known
         super().__init__(name, known)
 
-    def __str__(self) -> str:
+    def _own_text(self) -> str:
         return f"there is no job {self.name!r}; there are: {', '.join(sorted(self.known)) or 'none'}"
+
+
+# Functions and not methods: a user's subclass of `Permanent` may have a `code` or `params` of its own.
+
+
+def code_of(kind: type[HoldfastError]) -> str:
+    """Return the name of an error's class for programs: ``unknown_job`` for `UnknownJob`."""
+    name = kind.__name__
+    return name[0].lower() + "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name[1:])
+
+
+def params_of(error: HoldfastError) -> dict[str, Any]:
+    """Return the constructor's arguments by name, as JSON values. An error that is text alone has none."""
+    params = {name: getattr(error, name) for name in _fields(type(error))}
+    plain: dict[str, Any] = msgspec.to_builtins(params, enc_hook=str)
+    return plain
+
+
+def from_params(code: str, params: Mapping[str, Any], message: str | None = None) -> HoldfastError | None:
+    """Build an error again from its code and params.
+
+    Args:
+        code: as `code_of` gives it.
+        params: as `params_of` gives them; names that the class does not know are left out.
+        message: its text as the sender has it; None is the text that the class makes of its fields.
+
+    Returns:
+        The error, or None if no class has this code, or the params are not those of its constructor.
+    """
+    kind = _CLASSES.get(code)
+    if kind is None:
+        return None
+    fields = _fields(kind)
+    try:
+        error = kind(**{name: msgspec.convert(params[name], fields[name]) for name in fields if name in params})
+    except (TypeError, msgspec.ValidationError):  # a field is missing, or is of another type
+        return None
+    if message is None or str(error) == message:
+        return error
+    return error.with_server_text(message) if fields else kind(message)
+
+
+def _fields(kind: type[HoldfastError]) -> dict[str, Any]:
+    """Return the names and types of the constructor's arguments."""
+    hints = get_type_hints(kind.__init__)
+    hints.pop("return", None)
+    return hints
+
+
+_CLASSES: dict[str, type[HoldfastError]] = {code_of(globals()[name]): globals()[name] for name in __all__}
