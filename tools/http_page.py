@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+import msgspec
+
+from holdfast import errors
 from holdfast.http.openapi import document
+from holdfast.http.problems import STATUSES, problem_of
 from holdfast.http.routes import routes
 
 HEAD = """\
@@ -25,8 +30,8 @@ curl localhost:4653/api/v1/runs -H 'Content-Type: application/json' \\
 curl -N localhost:4653/api/v1/runs/$RUN/stream
 ```
 
-A refusal is `application/problem+json`: `code` for programs, `message` for people, `hint` what to do; a refused
-transition is 409 with `machine`, `current` and `target`. A stream is server-sent events: `run` carries the record,
+A refusal is `application/problem+json`: `code` and `params` for programs, `message` for people, `hint` what to do;
+see [Refusals](#refusals). A stream is server-sent events: `run` carries the record,
 `event` an event of the job (a payload over 4 KiB is `{"truncated": true}`); a comment comes every 15 seconds; come
 back with `Last-Event-ID` and nothing is missed. The stream of all runs tells where each run has got to, looked at
 four times a second.
@@ -43,16 +48,40 @@ CODES = """\
 | 404 | `not_found`, `unknown_job`, `unknown_entry` |
 | 405 | `method_not_allowed` |
 | 408 | `request_timeout` |
-| 409 | `invalid_transition`, `invalid_run_transition`, `idempotency_conflict`, `not_in_doubt` |
+| 409 | `invalid_transition`, `invalid_run_transition`, `idempotency_conflict`, `not_in_doubt`, `stale_attempt` |
 | 413 | `body_too_large`, `payload_too_large`, `json_too_large` |
 | 414, 431 | `path_too_long`, `query_too_long`; `headers_too_large` |
 | 415 | `unsupported_media_type` |
 | 421 | `unknown_host` |
-| 422 | `invalid_arguments`, `json_too_deep`, `number_too_long` |
+| 422 | `invalid_arguments`, `invalid_plan`, `json_too_deep`, `number_too_long` |
 | 429 | `queue_full`, `too_many_requests`, with Retry-After |
 | 500 | `internal_error`, with an id that is in the server's log |
 | 503 | `store_unavailable`, with Retry-After |
+
+A refusal that is an error of `holdfast.errors` has the class name in snake_case as its `code`, and the fields of the
+error by name in `params`. Read these two; the wording of `message` may change. `holdfast.connect` builds the same
+error from them.
+
+```json
+{example}
+```
+
+{params}
+
+A refused transition also has `machine`, `current` and `target` outside `params`, and a refused plan has `plan` and
+`problems`. Codes that are not in this table have no `params`.
 """
+
+
+# The types of fields, as this page names them.
+TYPES = {
+    "str": "string",
+    "str | None": "string or null",
+    "int": "integer",
+    "int | None": "integer or null",
+    "float": "number",
+    "list[str]": "list of string",
+}
 
 
 def http_page() -> str:
@@ -66,9 +95,23 @@ def http_page() -> str:
                 f"| `{method.upper()} {path}` | {one['x-scope']} | {one['x-bound']} | {_takes(one)} | {_gives(one)}"
                 f" | {one['summary']} |"
             )
-    parts = [HEAD, "\n".join(lines) + "\n", _queries(described), CODES, "## Records\n"]
+    parts = [HEAD, "\n".join(lines) + "\n", _queries(described), _refusals(), "## Records\n"]
     parts += [_schema(name, schema) for name, schema in sorted(schemas.items())]
     return "\n".join(parts)
+
+
+def _refusals() -> str:
+    """Write the codes, an example as the server sends it, and the params of each error."""
+    problem = problem_of(errors.QueueFull("mail", 500, 1.0))
+    assert problem is not None
+    example = msgspec.json.format(problem.answer().body, indent=2).decode()
+    lines = ["| code | params |", "|---|---|"]
+    for kind, _, _ in STATUSES:
+        for one in kind.__subclasses__() or [kind]:
+            fields = inspect.signature(one).parameters.values()
+            shown = ", ".join(f"`{field.name}`: {TYPES[str(field.annotation)]}" for field in fields)
+            lines.append(f"| `{errors.code_of(one)}` | {shown} |")
+    return CODES.replace("{example}", example).replace("{params}", "\n".join(lines))
 
 
 def _takes(one: dict[str, Any]) -> str:

@@ -17,8 +17,9 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import App, HoldfastError, errors
+from holdfast import App, HoldfastError, Limits, Plan, errors
 from holdfast.client.remote.client import RemoteClient
+from holdfast.client.views import Creation
 from holdfast.machines import RunRecord
 from support.cutting import Cutting
 from support.postgres import fresh_url
@@ -50,7 +51,11 @@ async def count(n: int = 0) -> int:
     if n == 2:
         return n + await wait_for("more")
     return continue_as(n + 1)
+
+app.plan("open", open=True)
 """
+ODD = 'it\'s a "key": \\ of job a, b'  # characters at which a message could be misread
+UNKNOWN_STEP = {"nodes": [{"id": "a", "kind": "call", "call": "nothing"}, {"id": "b", "kind": "call", "call": "x"}]}
 
 
 @pytest.fixture
@@ -140,9 +145,11 @@ def test_every_call_gives_what_it_gives_on_the_app(target: Path, url: str) -> No
     app.close()
 
 
-def refusals(client: Any, run: str) -> list[Callable[[], Any]]:
+def refusals(client: Any, run: str, ended: str) -> list[Callable[[], Any]]:
     return [
         lambda: client.get("nobody"),
+        lambda: client.get("it's"),
+        lambda: client.get("../entries"),
         lambda: client.get(f"{run}.7"),
         lambda: client.retry(run, actor="ana", reason="why"),
         lambda: client.resolve(run, "charge:1", fail=True),
@@ -154,6 +161,16 @@ def refusals(client: Any, run: str) -> list[Callable[[], Any]]:
         lambda: client.start("greet", name="x" * 2_000_000),
         lambda: client.start("greet", name="b", times="many"),
         lambda: client.signal(run, "key", float("nan")),
+        lambda: client.signal(run, "key", "x" * 2_000_000),
+        lambda: client.create(Creation(plugin_id="shop", entry_id="gr'et")),
+        lambda: client.create(Creation(plugin_id="shop", entry_id="greet", args={"name": 5})),
+        lambda: client.entry("greet").options(key=ODD).start(name="b"),
+        lambda: client.resolve(run, ODD, not_done=True),
+        lambda: client.retry(ended, actor="ana", reason="why"),
+        lambda: client.fork(run, from_step=ODD),
+        lambda: client.fork("nobody", from_step="charge"),
+        lambda: client.entry("open").given(Plan.from_dict(UNKNOWN_STEP)).start(),
+        lambda: client.entry("greet").options(queue="full").start(name="b"),
     ]
 
 
@@ -178,24 +195,36 @@ def test_a_refusal_is_the_same_error_with_the_same_words_and_parts_as_on_the_app
     app: App, remote: RemoteClient
 ) -> None:
     run = remote.entry("greet").options(key="k").start(name="a").id
-    for there, here in zip(refusals(remote, run), refusals(app, run), strict=True):
+    ended = remote.entry("greet").options(key=ODD).start(name="a").id
+    remote.cancel(ended)
+    app.set_limits(Limits(queue="full", depth=1))
+    remote.entry("greet").options(queue="full").start(name="a")
+    met: set[type] = set()
+    for there, here in zip(refusals(remote, run, ended), refusals(app, run, ended), strict=True):
         with pytest.raises(HoldfastError) as far:
             there()
         with pytest.raises(HoldfastError) as near:
             here()
+        met.add(type(near.value))
         assert type(far.value) is type(near.value)
         assert str(far.value) == str(near.value)
         assert vars(far.value) == vars(near.value)
         assert str(pickle.loads(pickle.dumps(far.value))) == str(far.value)  # noqa: S301 - our own bytes
+    assert met == {
+        errors.IdempotencyConflict, errors.InvalidArguments, errors.InvalidPlan, errors.InvalidTransition,
+        errors.NotInDoubt, errors.PayloadTooLarge, errors.QueueFull, errors.UnknownEntry, errors.UnknownJob,
+    }  # fmt: skip
 
 
 def test_an_unknown_name_says_what_there_is(remote: RemoteClient) -> None:
-    names = r"shop\.ask, shop\.count, shop\.fail, shop\.greet"
+    names = r"shop\.ask, shop\.count, shop\.fail, shop\.greet, shop\.open"
     with pytest.raises(errors.UnknownEntry, match=rf"no job 'gret'; there are: {names}"):
         remote.start("gret")
     with pytest.raises(errors.UnknownEntry, match=r"no job 'shop\.gret'; there are: shop\.ask") as told:
         remote.start("shop.gret")
-    assert told.value.known == ["shop.ask", "shop.count", "shop.fail", "shop.greet"]
+    assert told.value.known == ["shop.greet", "shop.ask", "shop.fail", "shop.count", "shop.open"], (
+        "as the app lists them"
+    )
     with pytest.raises(
         TypeError, match="unknown options prio; there are attributes, budget, deadline, delay, group, key"
     ):
@@ -257,8 +286,6 @@ def test_a_lost_answer_creates_no_second_run_and_no_key_is_seen(app: App, wire: 
         assert remote.list()[0].idempotency_key is None
         assert (app.get(run.id).idempotency_key or "").startswith("auto:")
         wire.lose = [b"POST /api/v1/runs"]
-        from holdfast.client.views import Creation
-
         first = Creation(plugin_id="shop", entry_id="greet", args={"name": "x"}, idempotency_key="mine")
         assert remote.create(first).existing, "a key of one's own: whether it is new cannot be told after a loss"
         again = remote.create(first)

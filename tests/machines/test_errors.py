@@ -11,30 +11,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.errors import HoldfastError, code_of, from_params, params_of
-
-TREE: list[type[HoldfastError]] = [getattr(errors, name) for name in errors.__all__]
-WITH_FIELDS = [kind for kind in TREE if inspect.isfunction(kind.__init__)]
-
-# A value for each type that a field may have. None is tried where it is allowed, and defaults where there are any.
-VALUES: dict[str, Any] = {
-    "str": "shop.checkout",
-    "str | None": "H1",
-    "int": 1234567,
-    "int | None": 3,
-    "float": 1.5,
-    "list[str]": ["b", "a"],
-    "frozenset[str]": frozenset({"timer", "io_ready"}),
-    "object": {"depth": [1, None]},
-}
-
-
-def example(kind: type[HoldfastError], *, whole: bool = True) -> HoldfastError:
-    """Make an error with a value for each argument of its constructor; if not whole, only for the required ones."""
-    if kind not in WITH_FIELDS:
-        return kind("the disk is full") if whole else kind()
-    arguments = list(inspect.signature(kind).parameters.values())
-    given = {one.name: VALUES[one.annotation] for one in arguments if whole or one.default is one.empty}
-    return kind(**given)
+from support.error_examples import TREE, WITH_FIELDS, example
 
 
 def over_the_wire(error: HoldfastError) -> HoldfastError | None:

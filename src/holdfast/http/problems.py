@@ -1,13 +1,15 @@
 """What a client is told when something is refused: `application/problem+json`, with a code, a sentence and a cure.
 
-A client is never told more than it could have known: no traceback, no SQL, no path, no address of a database. What we
-did not foresee is answered with an id, and logged with it.
+The fields of an error of ours are in `params`, by name, so that a client builds the same error and never reads the
+text.
+
+A client is never told more than it could have known: no traceback, no SQL, no path, no address of a database. So an
+error of the store has no params. What we did not foresee is answered with an id, and logged with it.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +19,12 @@ from holdfast import errors
 from holdfast.errors import HoldfastError, TransitionRefused
 from holdfast.http.response import Answer
 
-__all__ = ["Problem", "ProblemBody", "problem_of"]
+__all__ = ["STATUSES", "Problem", "ProblemBody", "problem_of"]
 
 RETRY_SECONDS = 2  # when to come back if the store is away
 
 # What each of our errors is over HTTP: its status, and what to do about it.
-_STATUS: list[tuple[type[HoldfastError], int, str]] = [
+STATUSES: list[tuple[type[HoldfastError], int, str]] = [
     (errors.UnknownJob, 404, "check the id, and which server you ask"),
     (errors.UnknownEntry, 404, "GET /api/v1/entries lists the jobs that this server knows"),
     (errors.InvalidPlan, 422, "mend all of `problems`; `holdfast plan check` finds the same before it is sent"),
@@ -32,6 +34,7 @@ _STATUS: list[tuple[type[HoldfastError], int, str]] = [
     (errors.NotInDoubt, 409, "GET the run's explanation for what it waits for"),
     (errors.TransitionRefused, 409, "GET the run: its status says what it can still become"),
     (errors.StaleAttempt, 409, "the job has another owner now"),
+    (errors.QueueFull, 429, "try again when Retry-After says so"),
 ]
 
 
@@ -42,9 +45,10 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
         type: always about:blank; `code` tells problems apart.
         title: what the status means.
         status: the HTTP status again.
-        code: the name of the condition, for programs.
+        code: the name of the condition, for programs: of an error of ours, its class in snake_case.
         message: what is wrong, for people.
         hint: what to do about it.
+        params: the fields of the error that `code` names, by name.
         id: for an internal error, the name under which it was logged.
         machine: for a refused transition, which state machine refused.
         current: the state it is in.
@@ -59,6 +63,7 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
     message: str
     type: str = msgspec.field(default_factory=lambda: "about:blank")
     hint: str = ""
+    params: dict[str, Any] = {}
     id: str | None = None
     machine: str | None = None
     current: str | None = None
@@ -118,24 +123,24 @@ def problem_of(error: HoldfastError) -> Problem | None:
             503, "store_unavailable", "the store cannot be used now; nothing was written", "try again in a moment",
             headers=[(b"retry-after", str(RETRY_SECONDS).encode())],
         )  # fmt: skip
-    if isinstance(error, errors.QueueFull):
-        wait = str(max(1, math.ceil(error.retry_after_seconds))).encode()
-        hint = "try again when Retry-After says so"
-        return Problem(429, "queue_full", str(error), hint, headers=[(b"retry-after", wait)])
-    for kind, status, hint in _STATUS:
+    for kind, status, hint in STATUSES:
         if isinstance(error, kind):
-            return Problem(status, _snake(type(error).__name__), str(error), hint, **_parts(error))
+            code, params = errors.code_of(type(error)), errors.params_of(error)
+            return Problem(status, code, str(error), hint, headers=_headers(error), params=params, **_parts(error))
     return None
 
 
+def _headers(error: HoldfastError) -> list[tuple[bytes, bytes]]:
+    if not isinstance(error, errors.QueueFull):
+        return []
+    return [(b"retry-after", str(max(1, math.ceil(error.retry_after_seconds))).encode())]
+
+
 def _parts(error: HoldfastError) -> dict[str, Any]:
+    """Return the fields that stand outside `params` as well, where older clients read them."""
     if isinstance(error, errors.InvalidPlan):
         return {"plan": error.plan, "problems": error.problems}
     if not isinstance(error, TransitionRefused):
         return {}
     current = str(error.current) if error.current is not None else None
     return {"machine": error.machine, "current": current, "target": str(error.target or error.event)}
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

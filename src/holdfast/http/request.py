@@ -149,7 +149,10 @@ class Call:
         try:
             return decoder.decode(data)
         except msgspec.ValidationError as error:
-            raise Problem(422, "invalid_arguments", str(error), "GET /openapi.json has the schema of bodies") from error
+            raise Problem(
+                422, "invalid_arguments", str(error), "GET /openapi.json has the schema of bodies",
+                params={"name": "the request", "reason": str(error)},
+            ) from error  # fmt: skip
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(400, "invalid_json", f"the body is no JSON: {error}", "send UTF-8 JSON") from error
 

@@ -117,5 +117,5 @@ class Operation(Route):
                 raise
             raise Problem(
                 409, "idempotency_conflict", f"the key {error.key!r} was used before, for another run",
-                "use another key",
+                "use another key", params={"key": error.key, "job": ""},  # whose run it is, is not told
             ) from None  # fmt: skip

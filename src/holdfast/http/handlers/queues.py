@@ -53,7 +53,8 @@ async def put_limits(call: Call) -> Answer:
     try:
         limits = Limits(queue=_queue(call), **said)
     except InvalidSetting as error:
-        raise Problem(422, "invalid_arguments", str(error), "see /openapi.json") from error
+        params = {"name": error.name, "reason": error.reason}
+        raise Problem(422, "invalid_arguments", str(error), "see /openapi.json", params=params) from error
     return json(await call.client.aset_limits(limits, actor=actor))
 
 
