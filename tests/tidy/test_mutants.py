@@ -40,6 +40,7 @@ SUITE = [
     "ready/test_gate_properties.py",
     "ready/test_gate_interleavings.py",
     "ready/test_interleavings.py",
+    "machines/test_errors.py",
 ]
 
 PLANS = ["plans/test_plan_rules.py"]
