@@ -72,6 +72,26 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@BY_PAGE
+def test_every_anchor_that_a_page_links_to_exists(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*\.md|)#([^)]+)\)", page.read_text()):
+        assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
+
+
+@BY_PAGE
+def test_every_make_target_that_a_page_names_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z]+)\b[^`]*`", page.read_text()))
+    assert named <= targets, named - targets
+
+
 @BY_PAGE
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     tests = {
