@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 CHECKERS := $(VENV)/.checkers
+SITE := $(VENV)/.site
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans scenarios programs exact neighbours silence bench fix docs lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans scenarios programs exact neighbours silence bench fix docs site lock clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(READY)  ## a job, a kill -9 in the middle of it, the recovery, the verified history
 	@$(BIN)/python examples/demo.py
@@ -98,16 +99,20 @@ fix: $(CHECKERS)  ## format, and mend what the linter can mend
 docs: $(READY)  ## write the generated pages
 	$(BIN)/python tools/write_docs.py
 
+site: $(SITE)  ## build the documentation as a site with search, in site/; a broken link fails
+	$(BIN)/zensical build --strict
+
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
     --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock'
 
-lock: $(READY)  ## resolve the dependencies anew
+lock: $(READY)  ## resolve the dependencies again
 	$(PIP) 'uv>=0.13,<0.14'
 	$(COMPILE) --all-extras --group test --group bench --group build -o requirements.lock
 	$(COMPILE) --group check --constraint requirements.lock -o requirements-check.lock
+	$(COMPILE) --group site --constraint requirements.lock -o requirements-site.lock
 
 clean:  ## remove everything that was made
-	rm -rf $(VENV) .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache .cache build dist site
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer; name one with PYTHON=…")'
@@ -120,4 +125,9 @@ $(READY): requirements.lock pyproject.toml
 $(CHECKERS): requirements-check.lock $(READY)
 	@echo 'Adding the checkers …' >&2
 	@$(PIP) --require-hashes --requirement requirements-check.lock
+	@touch $@
+
+$(SITE): requirements-site.lock $(READY)
+	@echo 'Adding the site builder …' >&2
+	@$(PIP) --require-hashes --requirement requirements-site.lock
 	@touch $@

@@ -72,6 +72,12 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def test_every_page_is_on_the_map_and_in_the_site() -> None:
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
+    assert set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "index.md").read_text())) == pages - {"index.md"}
+    assert set(re.findall(r'"([\w-]+\.md)"', (ROOT / "zensical.toml").read_text())) == pages
+
+
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
