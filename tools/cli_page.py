@@ -13,28 +13,30 @@ CLI_HEAD = """\
 
 <!-- Made by `make docs` from the commands in src/holdfast/cli. Do not edit. -->
 
-`holdfast`, or `python -m holdfast`. Results go to standard output and nothing else does; errors are one line that says
-what to do. `--help` works everywhere. TARGET is a file or a module with an `App` in it. RUN is a run's id, or any
-beginning or end of one that is only one run's.
+Run it as `holdfast` or as `python -m holdfast`. Results go to standard output. An error is one line on standard error
+that says what to do. Every command has `--help`.
 
-On a terminal there are tables, colours (unless `NO_COLOR` is set) and live bars; anywhere else plain aligned text.
-`--json` prints one JSON document, which is the form to read by program.
+TARGET is a file or a module that contains an `App`. RUN is the id of a run, or any beginning or end of an id that
+matches only one run.
+
+On a terminal, commands print tables, colours and live progress bars. `NO_COLOR` turns the colours off. Elsewhere they
+print plain aligned text. `--json` prints one JSON document for programs.
 
 ## Here or on a server
 
-Commands that look at runs or steer them work on a store that they open themselves, or through a [server](remote.md):
+Commands that read or control runs open the store themselves, or use a [server](remote.md):
 
-| option | environment | says |
+| option | environment | meaning |
 |---|---|---|
-| `--url` | `HOLDFAST_URL` | where jobs are kept: `sqlite:///path`, `postgresql://…`; ./holdfast.db unless said |
-| `--server` | `HOLDFAST_SERVER` | ask this server instead, `http://…` or `https://…` |
-| | `HOLDFAST_TOKEN` | the token for the server; no option, since everybody can list the options of processes |
+| `--url` | `HOLDFAST_URL` | the store: `sqlite:///path` or `postgresql://…`; by default ./holdfast.db |
+| `--server` | `HOLDFAST_SERVER` | the server to use instead, `http://…` or `https://…` |
+| | `HOLDFAST_TOKEN` | the token for the server; not an option, because other users can list process options |
 
-An option comes before the environment; of the two in the environment, the server.
+An option overrides the environment. If the environment names both, the server is used.
 
 ## Exit codes
 
-| exit code | means |
+| exit code | meaning |
 |---|---|
 """
 
@@ -62,24 +64,24 @@ $ holdfast machines job --format json
 ...
 ```
 
-Other programs read the JSON: `machine`, `states`, `events`, `final`, `qualifiers`, and `rows` of `from`, `event`, `to`.
-For a picture, pipe `holdfast machines job --format dot` into Graphviz.
+The JSON has the fields `machine`, `states`, `events`, `final`, `qualifiers`, and `rows` of `from`, `event`, `to`. For a
+picture, pipe `holdfast machines job --format dot` into Graphviz.
 """,
     "migrate": """\
-With PostgreSQL it works under an advisory lock, and gives up after five seconds where others use a table. Workers do
-the same when they open a store.
+On PostgreSQL the migration holds an advisory lock. It gives up after five seconds if other sessions use a table.
+Workers migrate in the same way when they open a store.
 """,
-    "purge": "What is removed, and what is kept back, is in [retention](retention.md).\n",
-    "migrate-store": "[Moving up from SQLite](postgres.md#moving-up-from-sqlite) tells how it goes.\n",
+    "purge": "[Retention](retention.md) explains what is removed and what stays.\n",
+    "migrate-store": "[Moving up from SQLite](postgres.md#moving-up-from-sqlite) explains the steps.\n",
     "workers": """\
-What a worker runs is read from the leases and the streams, so it is true also of one that hangs.
+The list is read from leases and events, so it is also correct for a worker that hangs.
 """,
-    "follow": "Ctrl-C leaves the run alone and exits with 130.\n",
+    "follow": "Ctrl-C does not affect the run. The command exits with 130.\n",
 }
 
 
 def cli_page() -> str:
-    """Write docs/cli.md: what stands above, and every command as it describes itself."""
+    """Return docs/cli.md: the introduction, then every command with its own help."""
     parts = [CLI_HEAD + "".join(f"| {code} | {means} |\n" for code, means in EXIT_CODES.items())]
     for title, commands in SECTIONS.items():
         listed = " · ".join(f"[{one.name}](#holdfast-{one.name})" for one in commands)
@@ -101,7 +103,7 @@ def _command(command: click.Command, within: str = "") -> str:
     options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
     if options:
         rows = [f"| {' '.join(f'`{opt}`' for opt in one.opts)}{_takes(one)} | {_option(one)} |" for one in options]
-        said.append("\n".join(["| option | is |", "|---|---|", *rows]) + "\n")
+        said.append("\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n")
     if command.epilog:
         said.append(f"```sh\n{command.epilog.removeprefix('Example: ')}\n```\n")
     if name in CLI_EXTRA:
@@ -126,5 +128,5 @@ def _option(option: click.Option) -> str:
     if option.show_default and option.default is not None:
         text += f" Default: {option.default}."
     if option.required:
-        text += " Needed."
+        text += " Required."
     return text.replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Writes docs/http.md from the OpenAPI document, which is made from the route table."""
+"""Writes docs/http.md from the OpenAPI document of the route table."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ HEAD = """\
 
 <!-- Made by `make docs` from the route table in src/holdfast/http. Do not edit. -->
 
-`holdfast serve shop.py` serves it; [mounting](mounting.md) puts it into an application of yours. `GET /openapi.json`
-is the same as this page, for programs. Bodies are JSON in UTF-8. Times are UTC epoch seconds. A list is `{"items":
-[…], "next": cursor or null}`; give `cursor` and `limit` (1 to 1000) for more. Send `Authorization: Bearer <token>`;
-the [scopes](security.md) are read, submit, operate and admin, and each includes those before it. What stands under
-*bound* is for a token that is [bound to a group](security.md#tenants): to it, a run of anybody else is one that there
-is not.
+`holdfast serve shop.py` serves this API. To serve it inside your own application, see [mounting](mounting.md).
+`GET /openapi.json` describes the same API for programs.
+
+| | |
+|---|---|
+| bodies | JSON in UTF-8; times are UTC epoch seconds |
+| authentication | `Authorization: Bearer <token>` |
+| scopes | read, submit, operate, admin; each includes the ones before it ([security](security.md)) |
+| lists | `{"items": […], "next": cursor or null}`; pass `cursor` and `limit` (1 to 1000) for the next page |
+| errors | `application/problem+json` with `code` for programs, `message` for people and `hint` for what to do |
+| refused transitions | 409 with `machine`, `current` and `target` |
 
 ```sh
 curl localhost:4653/api/v1/runs -H 'Content-Type: application/json' \\
@@ -30,15 +35,15 @@ curl localhost:4653/api/v1/runs -H 'Content-Type: application/json' \\
 curl -N localhost:4653/api/v1/runs/$RUN/stream
 ```
 
-A refusal is `application/problem+json`: `code` and `params` for programs, `message` for people, `hint` what to do;
-see [Refusals](#refusals). A stream is server-sent events: `run` carries the record,
-`event` an event of the job (a payload over 4 KiB is `{"truncated": true}`); a comment comes every 15 seconds; come
-back with `Last-Event-ID` and nothing is missed. The stream of all runs tells where each run has got to, looked at
-four times a second.
+The column *bound* describes tokens that are [bound to a group](security.md#tenants). Runs of other groups return 404.
+
+A stream sends server-sent events. `run` carries the run record. `event` carries an event of the job; a payload over
+4 KiB is replaced by `{"truncated": true}`. The server sends a comment every 15 seconds. Reconnect with `Last-Event-ID`,
+and no event is missed. The stream of all runs is checked for changes four times per second.
 """
 
 CODES = """\
-## Refusals
+## Error codes
 
 | status | codes |
 |---|---|
@@ -50,12 +55,13 @@ CODES = """\
 | 408 | `request_timeout` |
 | 409 | `invalid_transition`, `invalid_run_transition`, `idempotency_conflict`, `not_in_doubt`, `stale_attempt` |
 | 413 | `body_too_large`, `payload_too_large`, `json_too_large` |
-| 414, 431 | `path_too_long`, `query_too_long`; `headers_too_large` |
+| 414 | `path_too_long`, `query_too_long` |
+| 431 | `headers_too_large` |
 | 415 | `unsupported_media_type` |
 | 421 | `unknown_host` |
 | 422 | `invalid_arguments`, `invalid_plan`, `json_too_deep`, `number_too_long` |
 | 429 | `queue_full`, `too_many_requests`, with Retry-After |
-| 500 | `internal_error`, with an id that is in the server's log |
+| 500 | `internal_error`, with an id that the server also logs |
 | 503 | `store_unavailable`, with Retry-After |
 
 A refusal that is an error of `holdfast.errors` has the class name in snake_case as its `code`, and the fields of the
@@ -88,7 +94,7 @@ def http_page() -> str:
     """Write docs/http.md."""
     described = document(routes())
     schemas = described["components"]["schemas"]
-    lines = ["## Routes", "", "| route | scope | bound | takes | gives | |", "|---|---|---|---|---|---|"]
+    lines = ["## Routes", "", "| route | scope | bound | body | responses | summary |", "|---|---|---|---|---|---|"]
     for path, methods in described["paths"].items():
         for method, one in methods.items():
             lines.append(
@@ -118,7 +124,7 @@ def _takes(one: dict[str, Any]) -> str:
     body = one.get("requestBody")
     if body is None:
         return ""
-    return _name(body["content"]["application/json"]["schema"]) + ("" if body["required"] else ", if any")
+    return _name(body["content"]["application/json"]["schema"]) + ("" if body["required"] else ", optional")
 
 
 def _gives(one: dict[str, Any]) -> str:
@@ -131,7 +137,7 @@ def _gives(one: dict[str, Any]) -> str:
 
 
 def _queries(described: dict[str, Any]) -> str:
-    lines = ["## Queries", "", "| route | query | is |", "|---|---|---|"]
+    lines = ["## Query parameters", "", "| route | parameter | value |", "|---|---|---|"]
     for path, methods in described["paths"].items():
         for method, one in methods.items():
             for query in one["parameters"]:
@@ -148,7 +154,7 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
     if "properties" not in schema:
         return f"### {name}\n\n{schema.get('description', '')} One of {', '.join(map(str, schema.get('enum', [])))}.\n"
     first = schema.get("description", "").partition("\n\n")[0]
-    lines = [f"### {name}", "", first, "", "| field | is |", "|---|---|"]
+    lines = [f"### {name}", "", first, "", "| field | type |", "|---|---|"]
     required = set(schema.get("required", []))
     for field, kind in schema["properties"].items():
         lines.append(f"| `{field}` | {_name(kind)}{'' if field in required else ', optional'} |")

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are made from the code. `make docs` runs it; a test compares."""
+"""Writes the generated pages of docs/. `make docs` runs it, and a test compares the pages."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ HEAD = """\
 
 <!-- Made by `make docs` from the tables in src/holdfast/machines. Do not edit. -->
 
-Holdfast decides three things by table: what may happen to a job, what a user sees of it, and whether a part of the
-system may take more work. Each table is enforced on every write. Everything below is made from those tables; nothing is
-drawn by hand. `holdfast machines` prints the same.
+Three tables decide what may happen: one for jobs, one for runs (what a user sees of a job), and one for readiness (may
+a part of the system take more work). Every write is checked against them. The tables and diagrams below are generated
+from the code. `holdfast machines` prints the same.
 """
 
 JOB_TEXT = """\
-A job is one stream of events, and its state is what the table makes of them. A dash is a refusal: an event that comes
-in that state raises `InvalidTransition` and changes nothing. Events that are not in this table never move a job.
+A job is a stream of events. The table derives its state from them. A dash is a refusal: the event raises
+`InvalidTransition` in that state and changes nothing. Events that are not in this table never change the state.
 
-`parked` and `retrying` are names under which a waiting job that waits long, and a queued job that is not due yet, are
-shown. No event enters them, and their rows are those of `waiting` and `queued`.
+`parked` and `retrying` are display names. A waiting job that waits long is shown as `parked`. A queued job that is not
+due yet is shown as `retrying`. No event enters them, and their rows equal those of `waiting` and `queued`.
 """
 
 RUN_TEXT = """\
-A run is what a user sees of a job. It is asked to change by the name of its next status; anything else raises
-`InvalidRunTransition` with `.current` and `.target`. Nothing leaves `succeeded`, `failed`, `canceled` and `timeout`:
-an operator's retry of a failed job opens a new run.
+A run is what a user sees of a job. A transition names the next status. Any transition that is not in the table raises
+`InvalidRunTransition` with `.current` and `.target`. `succeeded`, `failed`, `canceled` and `timeout` are final. If an
+operator retries a failed job, a new run begins.
 """
 
 READY_TEXT = """\
-Readiness says whether more work may be taken now, and if not, why and what will change it. An exhausted budget and a
-back-off are reported once, and `pending` ends by a wake from a source it named before: these are the three dashes. A
-new machine begins in `ready`. [Readiness](readiness.md) tells the whole contract.
+Readiness says whether more work may be taken now. If not, it says why, and what will change that. An exhausted budget
+and a back-off are reported once. `pending` ends with a wake from a source that it named before. These are the three
+dashes. A new machine starts in `ready`. [Readiness](readiness.md) describes the whole contract.
 """
 
 
 def states_page() -> str:
-    """Draw docs/states.md."""
+    """Return docs/states.md."""
     parts = [HEAD, _part("Job", JOB, JOB_TEXT), _part("Run", RUN, RUN_TEXT), _part("ReadyState", READY, READY_TEXT)]
     return "\n".join(parts)
 
@@ -59,12 +59,12 @@ def _part(title: str, table: Table[Any, Any], text: str) -> str:
 
 
 def schema_page() -> str:
-    """Write docs/plan.schema.json."""
+    """Return docs/plan.schema.json."""
     return json.dumps(Plan.schema(), indent=2) + "\n"
 
 
 def cookbook_page() -> str:
-    """Give docs/cookbook.md with the programs as they are, each where a comment names it."""
+    """Return docs/cookbook.md with each program in the place that a comment names."""
     page = (DOCS / "cookbook.md").read_text()
     return re.sub(
         r"^<!-- (examples/\S+) -->\n```py\n.*?^```$",
