@@ -1,5 +1,5 @@
-# Each target does its own set-up: a virtual environment in .venv, from the lock, on any Python 3.11 or newer.
-# Run `make` alone for the list.
+# Each target sets up a virtual environment in .venv from the lock files, on Python 3.11 or newer.
+# Run `make` without a target for the list.
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,72 +15,72 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --dis
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(READY)  ## a job, a kill -9 in the middle of it, the recovery, the verified history
+demo: $(READY)  ## run a job, kill its worker with kill -9, show the recovery and the verified history
 	@$(BIN)/python examples/demo.py
 
-# The exhaustive ones, which need no coverage and would be slowed by it.
+# Exhaustive tests, which run without coverage because it would slow them down.
 WALKS := tests/machines/test_every_stream.py tests/ready/test_interleavings.py tests/ready/test_gate_interleavings.py
 
-# One more than there are cores: many tests wait for processes of their own.
+# One more than the number of cores, because many tests wait for processes that they start.
 SIDE_BY_SIDE = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
-test: $(READY)  ## all tests, with full branch coverage of the machines and gates
+test: $(READY)  ## run all tests, with full branch coverage of the machines and gates
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -q -n auto --dist worksteal tests/machines tests/ready $(WALKS:%=--ignore=%)
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='src/holdfast/machines/*,src/holdfast/ready/*' --fail-under=100
 	$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --dist worksteal $(WALKS) $(filter-out tests/machines/ tests/ready/,$(wildcard tests/*/))
 
-coverage: $(READY)  ## how much of the whole the tests run through: slower than the tests alone
+coverage: $(READY)  ## run all tests with coverage of the whole package; slower than test
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -n auto --dist worksteal
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=95
 
-check: $(CHECKERS)  ## format, lint, strict types, types of the public API
+check: $(CHECKERS)  ## check format, lint, strict types and the types of the public API
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target .mypy .basedpyright
 
-.mypy .basedpyright:  # side by side: each takes one core, and as long as the other
+.mypy .basedpyright:  # in parallel: each uses one core and takes about as long as the other
 	$(BIN)/$(@:.%=%)
 
 DEPTH ?= 11
-prove: $(READY)  ## the exhaustive walk at DEPTH=11 or as asked; prints its tally
+prove: $(READY)  ## walk every legal job stream up to DEPTH=11; print the tally
 	$(BIN)/python tools/prove.py $(DEPTH)
 
 KILLS ?= 1000
 STORE ?= sqlite
-torture: $(READY)  ## kill worker processes, KILLS=1000 or as asked, STORE=sqlite or postgres; prints its tally
+torture: $(READY)  ## kill worker processes, KILLS=1000, STORE=sqlite or postgres; print the tally
 	$(BIN)/python tools/torture.py $(KILLS) $(STORE)
 
 FAULTS ?= 200
-silence: $(READY)  ## break the network between workers and PostgreSQL, FAULTS=200 or as asked; prints its tally
+silence: $(READY)  ## break the network between workers and PostgreSQL, FAULTS=200; print the tally
 	$(BIN)/python tools/silence.py $(FAULTS)
 
 RACES ?= 2000
-races: $(READY)  ## random orders of ends, cancels and deadlines, RACES=2000 or as asked, STORE as above; prints its tally
+races: $(READY)  ## try random orders of ends, cancels and deadlines, RACES=2000, STORE=sqlite or postgres; print the tally
 	$(BIN)/python tools/races.py $(RACES) $(STORE)
 
 SEEDS ?= 200
 PLANS = $(if $(filter command line environment,$(origin STORE)),$(STORE),memory)
-plans: $(READY)  ## every commit of random plans goes wrong, SEEDS=200 or as asked, in memory or STORE; prints its tally
+plans: $(READY)  ## let every commit of random plans fail, SEEDS=200, in memory or STORE; print the tally
 	$(BIN)/python tools/crash_plans.py $(SEEDS) $(PLANS)
 
-scenarios: $(READY)  ## every scenario of job code, killed at every commit, in memory or STORE; prints its tally
+scenarios: $(READY)  ## run every scenario of job code, killed at every commit, in memory or STORE; print the tally
 	$(BIN)/python tools/run_scenarios.py $(PLANS)
 
-programs: $(READY)  ## random job programs, cut and killed everywhere, SEEDS=200 or as asked; prints its tally
+programs: $(READY)  ## run random job programs, cut and killed everywhere, SEEDS=200; print the tally
 	$(BIN)/python tools/programs.py $(SEEDS)
 
 SECONDS ?= 60
-exact: $(READY)  ## limits under workers that are killed, and overload, SECONDS=60 each or as asked; prints its tally
+exact: $(READY)  ## check limits while workers are killed and queues overloaded, SECONDS=60 each; print the tally
 	$(BIN)/python bench/gates.py $(SECONDS)
 
-neighbours: $(READY)  ## four workers on SQLite next to other programs that use the file, SECONDS=60 or as asked; prints its tally
+neighbours: $(READY)  ## run four workers on a SQLite file that other programs use, SECONDS=60; print the tally
 	$(BIN)/python tools/neighbours.py $(SECONDS)
 
-bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
+bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/machines.py
 	$(BIN)/python bench/jobs.py
 	$(BIN)/python bench/plans.py
@@ -92,7 +92,7 @@ bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/postgres_growth.py
 	$(BIN)/python bench/gates.py
 
-fix: $(CHECKERS)  ## format, and mend what the linter can mend
+fix: $(CHECKERS)  ## format the code and apply the fixes of the linter
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -111,7 +111,7 @@ lock: $(READY)  ## resolve the dependencies again
 	$(COMPILE) --group check --constraint requirements.lock -o requirements-check.lock
 	$(COMPILE) --group site --constraint requirements.lock -o requirements-site.lock
 
-clean:  ## remove everything that was made
+clean:  ## remove all generated files
 	rm -rf $(VENV) .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache .cache build dist site
 
 $(READY): requirements.lock pyproject.toml
