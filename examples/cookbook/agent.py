@@ -1,8 +1,8 @@
-"""Agent: a model chooses tools until it is done. Its choices are recorded, its tools act at most once, people approve.
+"""Agent: a model chooses tools until it is done. Choices are recorded, tools act at most once, and people approve.
 
-The model here is a function that follows a script, so that the program runs anywhere; put a call of a real one in its
-place. What it answered is in the history: after a crash it is not asked again, and cannot change its mind. Its tools
-are a closed list: what is not on it is told to the model as an error, and nothing a model says is run as code.
+The model here is a function that follows a script, so that the program runs anywhere. Replace it by a call of a real
+model. Its answers are in the history. After a crash the model is not asked the same question again. The tools are a
+closed list. A tool that is not on the list is an error for the model. No output of the model is run as code.
 
 Run it:  MODEL_KEY=… holdfast worker agent.py
          holdfast start agent.py agent goal='Pay the invoice of Acme' key=env:MODEL_KEY
@@ -22,13 +22,13 @@ import msgspec
 from holdfast import App, Secret, StepFailed, WaitTimeout, export, external_key, progress, wait_for
 
 app = App("agents")
-LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))  # the outside world, in one file
-PACE_SECONDS = float(os.environ.get("PACE", "0"))  # how slow it is
+LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))  # stands for the outside world
+PACE_SECONDS = float(os.environ.get("PACE", "0"))  # makes the program slow, for tests
 TURNS_MAX = 8
 
 
 class Choice(msgspec.Struct):
-    """What the model wants: a tool with arguments, or to say its last word."""
+    """The choice of the model: a tool with arguments, or a final answer."""
 
     say: str = ""
     tool: str = ""
@@ -37,13 +37,13 @@ class Choice(msgspec.Struct):
 
 SCRIPT = [
     Choice(tool="search", arguments={"text": "Acme"}),
-    Choice(tool="rm -rf", arguments={"path": "everything"}),  # models have such ideas
+    Choice(tool="rm -rf", arguments={"path": "everything"}),  # the model may ask for anything
     Choice(tool="pay", arguments={"to": "Acme", "cents": 1900}),
     Choice(say="Acme is paid."),
 ]
 
 
-@app.step(retries=3, timeout=60)  # asking again costs money, but does no harm
+@app.step(retries=3, timeout=60)  # a repeated question costs money, but is harmless
 async def think(goal: str, heard: list[str], key: Secret[str]) -> Choice:
     """Ask the model what to do next."""
     with LEDGER.open("a") as file:  # noqa: ASYNC230 - one line
@@ -55,13 +55,13 @@ async def think(goal: str, heard: list[str], key: Secret[str]) -> Choice:
 
 @app.step(retries=3)
 async def search(text: str) -> str:
-    """Look something up; it only reads."""
+    """Look something up. This tool only reads."""
     return f"1 invoice of {text}: 1900 cents"
 
 
 @app.tool(on_doubt="ask")  # money: at most once
 async def pay(to: str, cents: int) -> str:
-    """Pay somebody."""
+    """Pay a supplier."""
     with LEDGER.open("a") as file:  # noqa: ASYNC230 - one line
         file.write(f"paid {cents} cents to {to}, key {external_key()}\n")
     await asyncio.sleep(PACE_SECONDS)
@@ -73,7 +73,7 @@ NEEDS_APPROVAL = {"pay"}
 
 
 async def use(turn: int, choice: Choice) -> str:
-    """Do what the model wants, if it may; what became of it, in words for the model."""
+    """Run the chosen tool if it is allowed, and return the result as text for the model."""
     tool = TOOLS.get(choice.tool)
     if tool is None:
         return f"error: there is no tool {choice.tool!r}; there are {', '.join(TOOLS)}"
@@ -86,13 +86,13 @@ async def use(turn: int, choice: Choice) -> str:
             return "error: nobody has approved of that"
     try:
         return await tool(**choice.arguments)
-    except (StepFailed, TypeError) as error:  # wrong arguments are the model's to mend
+    except (StepFailed, TypeError) as error:  # the model can correct wrong arguments
         return f"error: {error}"
 
 
 @app.job
 async def agent(goal: str, key: Secret[str]) -> str:
-    """Think, act, and tell, until the model has its last word."""
+    """Ask the model and run its tools until it gives a final answer."""
     heard: list[str] = []
     for turn in range(TURNS_MAX):
         progress(turn / TURNS_MAX, stage=f"turn {turn + 1}", message=heard[-1] if heard else goal)

@@ -1,4 +1,4 @@
-"""Approval: a refund over 20.00 waits for a person, three days at most, and costs a row meanwhile.
+"""Approval: a refund over 20.00 waits up to three days for a person. While it waits, it is a row in the database.
 
 Run it:  holdfast worker approval.py
          holdfast start approval.py refund order=A1 cents=5000
@@ -13,20 +13,20 @@ from pathlib import Path
 from holdfast import App, WaitTimeout, external_key, wait_for
 
 app = App("refunds")
-LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))  # the outside world, in one file
+LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))  # stands for the outside world
 SMALL_CENTS = 2000
 
 
 @app.tool
 def ask_for_approval(order: str, cents: int) -> None:
-    """Tell whoever decides; a mail in real life."""
+    """Notify the approver. In real life this is an e-mail."""
     with LEDGER.open("a") as file:
         file.write(f"asked about {cents} cents for {order}\n")
 
 
-@app.tool(on_doubt="ask")  # money: in doubt a person looks, and nobody pays twice
+@app.tool(on_doubt="ask")  # money: if in doubt, a person decides
 def pay_back(order: str, cents: int) -> str:
-    """Pay; the bank deduplicates by the key."""
+    """Pay the money back. The bank deduplicates by the key."""
     with LEDGER.open("a") as file:
         file.write(f"paid {cents} cents for {order}, key {external_key()}\n")
     return f"paid back {cents} cents"
@@ -34,7 +34,7 @@ def pay_back(order: str, cents: int) -> str:
 
 @app.job
 def refund(order: str, cents: int, patience: str = "3d") -> str:
-    """Pay small sums back at once, larger ones when somebody has said so."""
+    """Pay small sums back at once, and larger ones after an approval."""
     if cents > SMALL_CENTS:
         ask_for_approval(order, cents)
         try:
@@ -53,7 +53,7 @@ if __name__ == "__main__":
         refund.start("C3", 9000),
         refund.start("D4", 7000, patience="100ms"),
     )
-    app.worker().run(until_idle=True)  # usually a process of its own
+    app.worker().run(until_idle=True)  # usually a separate process
     large.signal("approval", {"approved": True, "by": "Ann"})
     refused.signal("approval", {"approved": False, "by": "Bob"})
     app.worker().run(until_idle=True)

@@ -1,7 +1,8 @@
-"""Cron by an outside trigger: a report once a day, whoever triggers it, and however often.
+"""Cron by an outside trigger: one report per day for any number of triggers.
 
-The day is in the idempotency key: the first trigger of a day starts the run, every other one finds it. So cron may fire
-twice, on two hosts, or again after an outage. The trigger only starts; a worker does the work, with its retries.
+The idempotency key contains the day. The first trigger of a day starts the run, and every other trigger finds it. So
+cron may fire twice, on two hosts, or again after an outage. The trigger only starts the run. A worker does the work,
+with retries.
 
 A line for cron:     5 6 * * *  cd /srv/shop && holdfast start daily.py report day=$(date -I) --key report-$(date -I)
 Or, for systemd:     daily.service   [Service]  ExecStart=/usr/bin/python3 /srv/shop/daily.py
@@ -19,18 +20,18 @@ from pathlib import Path
 from holdfast import App, RunHandle
 
 app = App("daily")
-LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))  # the outside world, in one file
+LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))  # stands for the outside world
 
 
 @app.step(retries=5)
 def gather_figures(day: date) -> dict[str, int]:
-    """Read what was sold on that day."""
+    """Read the sales of the day."""
     return {"orders": day.day, "cents": 100 * day.day}
 
 
 @app.tool(on_doubt="ask")
 def send(day: date, figures: dict[str, int]) -> str:
-    """Send the report; a mail in real life."""
+    """Send the report. In real life this is an e-mail."""
     with LEDGER.open("a") as file:
         file.write(f"report of {day}: {figures['orders']} orders\n")
     return f"sent {day}"
@@ -38,12 +39,12 @@ def send(day: date, figures: dict[str, int]) -> str:
 
 @app.job(retries=3, deadline="12h")
 def report(day: date) -> str:
-    """Report one day. It is an argument: `today()` inside would be another day after midnight."""
+    """Report one day. The day is an argument, because `today()` would change at midnight."""
     return send(day, gather_figures(day))
 
 
 def trigger(day: date) -> RunHandle:
-    """Start the report of a day, or find the run that was started."""
+    """Start the report of a day, or return the existing run."""
     handle: RunHandle = report.options(key=f"report-{day}").start(day)
     return handle
 

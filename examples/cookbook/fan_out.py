@@ -1,6 +1,6 @@
-"""Fan-out: one step for each of many items, so many at once, and one result. Killed in the middle, it goes on.
+"""Fan-out: one step per item, a limited number at once, and one result. It continues after a kill.
 
-Each item's result is recorded when it is there. After a crash only those are done again that were not on disk yet.
+The result of each item is recorded at once. After a crash, only items without a recorded result run again.
 
 Run it:  holdfast worker fan_out.py
          holdfast start fan_out.py census 'cities=["Rome", "Oslo", "Bern"]'
@@ -15,13 +15,13 @@ from pathlib import Path
 from holdfast import App, export, gather, map, progress
 
 app = App("census")
-LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))  # the outside world, in one file
-PACE_SECONDS = float(os.environ.get("PACE", "0"))  # how slow it is
+LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))  # stands for the outside world
+PACE_SECONDS = float(os.environ.get("PACE", "0"))  # makes the program slow, for tests
 
 
-@app.step(retries=3, timeout=10)  # it only reads: it may run again
+@app.step(retries=3, timeout=10)  # it only reads, so it may run again
 async def count(city: str) -> int:
-    """Ask a city how many live there."""
+    """Return the population of a city."""
     with LEDGER.open("a") as file:  # noqa: ASYNC230 - one line
         file.write(f"asked {city}\n")
     await asyncio.sleep(PACE_SECONDS)
@@ -30,14 +30,14 @@ async def count(city: str) -> int:
 
 @app.job
 async def region(cities: list[str]) -> int:
-    """Count a few, four at once."""
+    """Count the cities of a region, four at once."""
     counts: list[int] = await map(count, cities, limit=4)
     return sum(counts)
 
 
 @app.job
 async def census(cities: list[str]) -> int:
-    """Count all: a child for each region, all at the same time, each with a history of its own."""
+    """Count all cities, with one child per region. Each child has its own history."""
     progress(0, stage="counting", step_total=len(cities))
     half = len(cities) // 2
     totals = await gather(region(cities[:half]), region(cities[half:]))

@@ -1,7 +1,7 @@
-"""Saga: three bookings that belong together. If one fails, those that were made are cancelled, last first.
+"""Saga: three bookings that belong together. If one fails, the others are cancelled, the last one first.
 
-What is done and undone is in the job's history, so a crash between any two steps changes nothing: the next worker goes
-on from there, forwards or backwards. A booking that was cut off by a crash is looked up, not made again blindly.
+Bookings and cancellations are in the job's history. After a crash the next worker continues from there, forwards or
+backwards. A booking that was interrupted by a crash is looked up first, and not repeated blindly.
 
 Run it:  holdfast worker saga.py
          holdfast start saga.py trip who=Ann city=Oslo
@@ -16,12 +16,12 @@ from pathlib import Path
 from holdfast import App, Done, NotDone, Permanent, StepFailed, external_key
 
 app = App("travel")
-LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))  # the outside world, in one file
-PACE_SECONDS = float(os.environ.get("PACE", "0"))  # how slow it is
+LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))  # stands for the outside world
+PACE_SECONDS = float(os.environ.get("PACE", "0"))  # makes the program slow, for tests
 
 
 def look_up(external_key: str, what: str, who: str, city: str) -> Done | NotDone:
-    """After a crash in the middle of a booking: ask the other side whether it has it."""
+    """Ask the other side, after a crash during a booking, whether the booking exists."""
     lines = LEDGER.read_text().splitlines() if LEDGER.exists() else []
     made = f"booked {what} in {city} for {who}, key {external_key}"
     return Done(f"{what}-{city}") if made in lines else NotDone()
@@ -29,7 +29,7 @@ def look_up(external_key: str, what: str, who: str, city: str) -> Done | NotDone
 
 @app.tool(reconcile=look_up)
 def book(what: str, who: str, city: str) -> str:
-    """Book it, at most once."""
+    """Make a booking, at most once."""
     time.sleep(PACE_SECONDS)
     if what == "car" and city == "Oslo":
         raise Permanent("no car is left in Oslo")
@@ -39,9 +39,9 @@ def book(what: str, who: str, city: str) -> str:
     return f"{what}-{city}"
 
 
-@app.tool(retries=10, on_doubt="retry")  # to cancel twice is to cancel once: the other side knows the booking
+@app.tool(retries=10, on_doubt="retry")  # the other side accepts a repeated cancellation
 def cancel(booking: str) -> str:
-    """Undo a booking, with patience: a saga that cannot be undone needs a person."""
+    """Cancel a booking, with many retries. If that fails, a person has to help."""
     time.sleep(PACE_SECONDS)
     with LEDGER.open("a") as file:
         file.write(f"cancelled {booking}, key {external_key()}\n")
@@ -50,11 +50,11 @@ def cancel(booking: str) -> str:
 
 @app.job
 def trip(who: str, city: str) -> str:
-    """Book all or nothing."""
+    """Book all parts of a trip, or none."""
     booked: list[str] = []
     try:
         for what in ("flight", "hotel", "car"):
-            booked.append(book(what, who, city))  # noqa: PERF401 - what was booked before one failed is undone
+            booked.append(book(what, who, city))  # noqa: PERF401 - if a booking fails, the earlier ones are cancelled
     except StepFailed as error:
         undone = [cancel(booking) for booking in reversed(booked)]
         return f"not booked: {error.reason}; cancelled {', '.join(undone)}"
