@@ -126,6 +126,17 @@ def test_every_name_on_the_page_about_job_code_is_a_test_or_a_scenario() -> None
     assert named <= defined, named - defined
 
 
+OTHERS = {"ARCHITECTURE.md", "cli.md", "http.md"}  # not yet rewritten, or written by the source
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in OTHERS], ids=lambda page: page.name)
+def test_a_page_names_its_actors(page: Path) -> None:
+    """Pages speak of workers, clients, callers and operators."""
+    prose = re.sub(r"^```.*?^```$|`[^`]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    vague = r"\b(?:whoever|nobody|somebody|anybody|everybody|anew|besides|for ever|unless said)\b"
+    assert not re.findall(vague, prose, re.IGNORECASE)
+
+
 @BY_PAGE
 def test_a_page_names_no_machine_and_no_package_host(page: Path) -> None:
     assert not re.search(r"/(?:root|home|work|opt)/|pypi\.|pythonhosted|npmjs", page.read_text())
