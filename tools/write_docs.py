@@ -10,6 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from api_page import api_page
 from cli_page import cli_page
 from holdfast import Plan
 from holdfast.machines import JOB, READY, RUN, Table
@@ -75,6 +76,7 @@ def cookbook_page() -> str:
 
 
 PAGES = {
+    "api.md": api_page,
     "cli.md": cli_page,
     "cookbook.md": cookbook_page,
     "http.md": http_page,
