@@ -26,8 +26,7 @@ HEAD = """\
 | authentication | `Authorization: Bearer <token>` |
 | scopes | read, submit, operate, admin; each includes the ones before it ([security](security.md)) |
 | lists | `{"items": […], "next": cursor or null}`; pass `cursor` and `limit` (1 to 1000) for the next page |
-| errors | `application/problem+json` with `code` for programs, `message` for people and `hint` for what to do |
-| refused transitions | 409 with `machine`, `current` and `target` |
+| errors | `application/problem+json` with `code`, `params`, `message` and `hint` ([error codes](#error-codes)) |
 
 ```sh
 curl localhost:4653/api/v1/runs -H 'Content-Type: application/json' \\
@@ -64,9 +63,8 @@ CODES = """\
 | 500 | `internal_error`, with an id that the server also logs |
 | 503 | `store_unavailable`, with Retry-After |
 
-A refusal that is an error of `holdfast.errors` has the class name in snake_case as its `code`, and the fields of the
-error by name in `params`. Read these two; the wording of `message` may change. `holdfast.connect` builds the same
-error from them.
+For an error of `holdfast.errors`, `code` is the class name in snake_case, and `params` has the fields of the error by
+name. Programs read these two. The text of `message` may change. `holdfast.connect` builds the same error from them.
 
 ```json
 {example}
@@ -74,7 +72,7 @@ error from them.
 
 {params}
 
-A refused transition also has `machine`, `current` and `target` outside `params`, and a refused plan has `plan` and
+A refused transition also has `machine`, `current` and `target` outside `params`. A refused plan has `plan` and
 `problems`. Codes that are not in this table have no `params`.
 """
 
