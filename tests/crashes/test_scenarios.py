@@ -14,7 +14,7 @@ import pytest
 
 import scenarios  # noqa: F401 - its modules register them
 from support.scenario_runs import crashes, once
-from support.scenarios import SECONDS, live, play_scenario, registered, rehearsed, replayed
+from support.scenarios import SECONDS, live, play_scenario, registered, replay_checked, replayed
 
 EVERYTHING = bool(os.environ.get("HOLDFAST_SCENARIOS"))
 ALL = registered()
@@ -49,4 +49,4 @@ def test_a_crash_at_any_commit_changes_nothing(name: str, backend: str, tmp_path
 
 @pytest.mark.parametrize("name", [one.name for one in ALL.values() if one.can_be_rehearsed])
 def test_the_whole_history_fits_the_code_that_made_it(name: str, tmp_path: Path) -> None:
-    play_scenario(lambda: once(ALL[name], "memory", tmp_path, rehearsed))
+    play_scenario(lambda: once(ALL[name], "memory", tmp_path, replay_checked))

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App
 from holdfast.authoring.functions import Backoff, JobFunction
-from holdfast.engine.ending_events import MESSAGE_MAX, TRACEBACK_MAX, completed, failed, kind_of, words
+from holdfast.engine.ending_events import MESSAGE_MAX, TRACEBACK_MAX, completed, error_text, failed, kind_of
 from holdfast.errors import InDoubt, PlanFailed, StepFailed
 from holdfast.machines.event import freeze_plain
 from support.stories import play
@@ -137,7 +137,7 @@ def test_an_error_that_misbehaves_when_it_is_read_still_ends_the_job(make: Calla
     assert freeze_plain(payload).text
     assert len(payload["message"]) <= MESSAGE_MAX
     assert len(payload["details"]["traceback"]) <= TRACEBACK_MAX
-    assert (payload["code"], payload["message"]) == (kind_of(error), words(error))
+    assert (payload["code"], payload["message"]) == (kind_of(error), error_text(error))
 
 
 def test_a_class_that_says_itself_what_its_instances_are_does_not_stop_the_verdict() -> None:

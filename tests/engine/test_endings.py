@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import App, Backoff, NotDone, RunFailed, StepFailed, gather, now, wait_for
 from holdfast import map as map_calls
-from holdfast.engine.thread_pool import Threads
+from holdfast.engine.thread_pool import ThreadPool
 from support.stories import drain, play
 
 
@@ -264,7 +264,7 @@ def test_a_tool_that_no_thread_was_free_for_is_not_in_doubt(app: App, monkeypatc
 
     async def story() -> None:
         handle = await app.astart(work)
-        monkeypatch.setattr(Threads, "submit", lambda *_: Future())  # nobody is ever free
+        monkeypatch.setattr(ThreadPool, "submit", lambda *_: Future())  # nobody is ever free
         await drain(app)
         assert await handle.aresult(timeout=60) == "step timeout", "it has failed, and nobody is asked"
         assert await app.averify() == {}

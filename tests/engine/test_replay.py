@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, StepFailed
-from holdfast.client.verify import rehearse
+from holdfast.client.verify import check_replay
 from holdfast.engine.replay import Replay
 from holdfast.machines import Event, seal
 from support.stories import drain, play
@@ -166,7 +166,7 @@ def test_code_that_stands_still_for_a_while_is_rehearsed_to_its_end(app: App) ->
     async def story() -> None:
         handle = await app.astart(work)
         await drain(app)
-        found = await rehearse(app, await handle.aevents())
+        found = await check_replay(app, await handle.aevents())
         assert (found.fits, found.reasons, found.answered) == (True, [], 1)
 
     play(story())

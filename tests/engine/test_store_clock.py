@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, now
-from holdfast.engine.store_clock import StoreTime
+from holdfast.engine.store_clock import StoreClock
 from holdfast.store import Claim, Command
 from holdfast.store.memory.store import MemoryStore
 from support.stories import drain, play, quick
@@ -23,13 +23,13 @@ class Host:
         self.at, self._wrong_by = 1000.0, wrong_by
         monkeypatch.setattr(time, "time", lambda: self.at + self._wrong_by)
 
-    def hear(self, clock: StoreTime, asking: float, answering: float) -> None:
+    def hear(self, clock: StoreClock, asking: float, answering: float) -> None:
         """Ask; it takes so long until the store looks at its clock, and then until the answer is here."""
-        clock.ask()
+        clock.request_sent()
         self.at += asking
         said = self.at
         self.at += answering
-        clock.told(said)
+        clock.answered(said)
 
 
 @pytest.mark.parametrize(("asking", "answering"), [(0.0, 3.0), (3.0, 0.0), (2.0, 5.0), (0.0, 0.0)])
@@ -37,7 +37,7 @@ def test_clocks_that_agree_are_not_taken_apart_by_a_slow_answer(
     monkeypatch: pytest.MonkeyPatch, asking: float, answering: float
 ) -> None:
     host = Host(monkeypatch, 0.0)
-    clock = StoreTime()
+    clock = StoreClock()
     for _ in range(3):
         host.hear(clock, asking, answering)
         assert clock.now() == pytest.approx(host.at)
@@ -48,7 +48,7 @@ def test_a_wrong_clock_is_set_right_as_well_as_the_quickest_answer_can_tell(
     monkeypatch: pytest.MonkeyPatch, wrong_by: float
 ) -> None:
     host = Host(monkeypatch, wrong_by)
-    clock = StoreTime()
+    clock = StoreClock()
     host.hear(clock, 3.0, 3.0)
     assert clock.now() == pytest.approx(host.at, abs=3.0)
     host.hear(clock, 0.01, 0.01)

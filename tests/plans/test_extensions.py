@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Plan, RunFailed, extend, external_key
-from holdfast.client.verify import rehearse
+from holdfast.client.verify import check_replay
 from holdfast.plans import Draft, Extension
 from holdfast.plans.node_history import Past
 from holdfast.plans.node_states import Course
@@ -71,7 +71,7 @@ def test_of_two_extensions_that_say_what_a_plan_returns_the_later_counts_on_repl
         assert await run.aresult(timeout=60) == {"by": "late"}
         assert racing.called == ["late", "early", "act early", "act late"]
         assert list((await course(app, run.id)).added) == ["early", "late"]
-        assert (await rehearse(app, await run.aevents())).fits
+        assert (await check_replay(app, await run.aevents())).fits
         assert await app.averify() == {}
 
     play(story())
@@ -149,7 +149,7 @@ def test_a_history_without_records_of_extensions_takes_them_in_the_order_of_the_
         shown = Course(Plan.from_dict(past.plan), past)
         assert set(shown.added) == {"early", "late"}
         assert set(shown.states.values()) == {"done"}
-        told = await rehearse(app, events)
+        told = await check_replay(app, events)
         assert told.beyond == [], "nothing is called again"
         assert told.reasons == [], "results come in the order of the stream, and so do extensions"
 
@@ -354,7 +354,7 @@ def test_a_retry_calls_a_node_again_whose_extension_was_refused(app: App, kind: 
         assert list(shown.added) == ["replan"]
         assert set(shown.states.values()) == {"done"}
         assert await app.averify() == {}
-        assert (await rehearse(app, await run.aevents())).fits
+        assert (await check_replay(app, await run.aevents())).fits
         called.clear()
         fork = await app.afork(run.id, from_node="last")
         await drain(app)

@@ -19,7 +19,7 @@ from holdfast import (
     extend,
     spend,
 )
-from holdfast.client.verify import rehearse
+from holdfast.client.verify import check_replay
 from holdfast.plans import Draft, Extension
 from holdfast.plans.node_history import Past
 from holdfast.plans.node_states import Course
@@ -70,7 +70,7 @@ def test_a_plan_written_in_python_runs_and_gives_its_last_nodes(app: App) -> Non
         assert started[0]["args"] == {"rows": {"$ref": "double"}, "note": {"$ref": "approve.by"}}, "nothing is copied"
         assert [one.type for one in await run.aevents()].count("plan_generated") == 1
         assert await app.averify() == {}
-        assert (await rehearse(app, await run.aevents())).fits
+        assert (await check_replay(app, await run.aevents())).fits
         by_name = await app.astart("etl", day="x")
         assert by_name.id != run.id
 
@@ -354,7 +354,7 @@ def test_a_choice_runs_one_branch_and_a_node_that_needs_any_joins_them(app: App)
             {"join": "high/None/None"},
         ]
         assert (await states(app, runs[2].id))["lower"] == "skipped"
-        assert (await rehearse(app, await runs[2].aevents())).fits
+        assert (await check_replay(app, await runs[2].aevents())).fits
 
     play(story())
 
@@ -392,7 +392,7 @@ def test_a_planner_is_asked_once_whatever_it_would_answer_later(app: App) -> Non
         kinds = [one.type for one in await run.aevents()]
         assert kinds.count("plan_generated") == 1
         assert kinds.count("job_running") == 2
-        assert (await rehearse(app, await run.aevents())).fits
+        assert (await check_replay(app, await run.aevents())).fits
         assert await app.averify() == {}
 
     play(story())

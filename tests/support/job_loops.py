@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast import App
 from holdfast.engine.job_loop import JobLoop, JobTask
-from holdfast.engine.thread_pool import Threads
+from holdfast.engine.thread_pool import ThreadPool
 
 __all__ = ["Bench", "on_bench", "served"]
 
@@ -19,7 +19,7 @@ class Bench:
 
     def __init__(self, salt: int = 0) -> None:
         self.host = asyncio.get_running_loop()
-        self.threads = Threads(4)
+        self.threads = ThreadPool(4)
         self.loop = JobLoop(self.host, self.threads, self.turn, salt)
         self.order: list[int] = []  # of native work, as it was handed over
 

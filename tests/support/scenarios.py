@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from holdfast import App, Config, Done, NotDone, NotInsideJob, StoreUnavailable, external_key
-from holdfast.client.verify import rehearse
+from holdfast.client.verify import check_replay
 from holdfast.clock import ManualClock
 from holdfast.ids import new_id
 from holdfast.machines import Event, HistoryEvent, JobState, RunRecord
@@ -54,7 +54,7 @@ __all__ = [
     "live",
     "play_scenario",
     "registered",
-    "rehearsed",
+    "replay_checked",
     "replayed",
     "run_worker",
     "scenario",
@@ -620,11 +620,11 @@ async def commits_of(story: Story) -> int:
     return story.commits
 
 
-async def rehearsed(story: Story) -> None:
+async def replay_checked(story: Story) -> None:
     """The whole history fits the code that made it."""
     await replayed(story)
     events = await story.client.app.aevents(story.run)
-    found = await rehearse(Process(story).app, events)
+    found = await check_replay(Process(story).app, events)
     assert found.fits, found.reasons
 
 

@@ -57,10 +57,10 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:
     if the run has ended and would end otherwise now.
     """
     from holdfast.cli.target import load
-    from holdfast.client.verify import rehearse
+    from holdfast.client.verify import check_replay
 
     asked, app = client(where), load(target)
-    found = app.block(rehearse(app, asked.events(full_id(asked, run))))
+    found = app.block(check_replay(app, asked.events(full_id(asked, run))))
     lines = [f"it does not fit: {reason}" for reason in found.reasons] or ["it fits"]
     lines.append(f"{found.answered} recorded answers were asked for")
     lines += [f"recorded and no longer asked for: {', '.join(found.unasked)}"] if found.unasked else []

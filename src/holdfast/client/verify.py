@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.replay_check import Rehearsal, Rehearsed
+from holdfast.engine.replay_check import ReplayCheck, ReplayReport
 from holdfast.errors import UnknownEntry
 from holdfast.machines import Event, Violation, check, runs
 from holdfast.store import Job, Store, rebuilt
@@ -20,7 +20,7 @@ from holdfast.store.run_queries import as_projected, filed
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
-__all__ = ["Rehearsed", "judged", "rehearse"]
+__all__ = ["ReplayReport", "check_replay", "judged"]
 
 
 async def judged(store: Store, row: Job) -> list[Violation]:
@@ -70,8 +70,8 @@ async def _is_filed(store: Store, row: Job, stream: list[Event]) -> bool:
     return whole and msgspec.structs.replace(found, exports=newest) == must
 
 
-async def rehearse(app: App, events: Sequence[Event]) -> Rehearsed:
-    """Rehearse a job with the code of its app.
+async def check_replay(app: App, events: Sequence[Event]) -> ReplayReport:
+    """Replay a job's history through the code of this app, calling nothing; return the report.
 
     Raises:
         UnknownEntry: this app has no such job.
@@ -81,4 +81,4 @@ async def rehearse(app: App, events: Sequence[Event]) -> Rehearsed:
     if function is None:
         known = [".".join(name) for name in app.entries]
         raise UnknownEntry(f"{said.get('plugin')}.{said.get('entry')}", known)
-    return await Rehearsal(events, function).run()
+    return await ReplayCheck(events, function).run()

@@ -52,9 +52,9 @@ from holdfast.engine.ending_events import Written
 from holdfast.engine.job_code import JobCode
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.replay import Ended, Replay
-from holdfast.engine.report_writer import Products
+from holdfast.engine.report_writer import ReportWriter
 from holdfast.engine.spending import Budget
-from holdfast.engine.thread_pool import escaped
+from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.engine.waits import Waits
 from holdfast.errors import WaitTimeout
 from holdfast.ids import new_id
@@ -66,7 +66,7 @@ from holdfast.store.effects import EffectStore
 __all__ = ["Attempt"]
 
 UNWINDING_SECONDS = 0.01  # code that catches its end and asks again and again gets slow answers, and starves nobody
-_PARTS = {"_calls", "_children", "waits", "outcomes", "products", "budget"}
+_PARTS = {"_calls", "_children", "waits", "outcomes", "reports", "budget"}
 _ENDS = frozenset({JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 
 
@@ -114,7 +114,7 @@ class Attempt(AttemptWriter):
         self._failures = self.replay.failures + 1  # should this attempt fail
         created = claimed.events[0].payload
         self._args: dict[str, Any] = created.get("args") or {}
-        self.budget_given = created.get("budget")
+        self.budget_limits = created.get("budget")
         self.held_by: dict[str, str] = {}  # calls that wait for their gate, and its name
         self._function = function
         self.executor = executor
@@ -124,7 +124,9 @@ class Attempt(AttemptWriter):
         self._intent: Written | None = None
         self._continuing: dict[str, Any] | None = None  # the arguments of the run that goes on for this one
         self._over = False
-        self._why: str | None = None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
+        self._stop_reason: str | None = (
+            None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
+        )
         self.pausing = claimed.job.pause  # whether it is to stop at the next call (J13)
         self._timer: asyncio.TimerHandle | None = None  # for its run's deadline
         self._grace: asyncio.TimerHandle | None = None
@@ -153,14 +155,14 @@ class Attempt(AttemptWriter):
         return Outcomes(self, self._effects)
 
     @cached_property
-    def products(self) -> Products:
+    def reports(self) -> ReportWriter:
         """The progress and exports that its code reports."""
-        return Products(self)
+        return ReportWriter(self)
 
     @cached_property
     def budget(self) -> Budget:
         """What its run may spend, and has spent."""
-        return Budget(self, self.budget_given or {})
+        return Budget(self, self.budget_limits or {})
 
     # The life of an attempt
 
@@ -215,16 +217,16 @@ class Attempt(AttemptWriter):
             if self.goes_on() and not self.under_way and self.code.idle:
                 self._stuck()
             return
-        if self.waits.busy or not self.code.idle or self.waits.has_many_new():
-            self.waits.look_for_new()
+        if self.waits.busy or not self.code.idle or self.waits.has_several_new():
+            self.waits.check_new()
             return
         intent = self.waits.intent()
         if intent is None:
             self._stuck()
             return
-        forgotten = self.code.forgotten(at_the_end=False)
-        if forgotten is not None:
-            self.code_failed(forgotten)
+        unawaited = self.code.unawaited_calls(at_the_end=False)
+        if unawaited is not None:
+            self.code_failed(unawaited)
             return
         self._intent = intent
         self._close()
@@ -242,7 +244,7 @@ class Attempt(AttemptWriter):
 
     def code_failed(self, error: BaseException) -> None:
         """The job cannot go on, whatever its code says."""
-        if not self._over and self._why is None and self._intent is None:
+        if not self._over and self._stop_reason is None and self._intent is None:
             self._intent = self._context.copy().run(self.failure, error)
             self._close()
 
@@ -287,7 +289,7 @@ class Attempt(AttemptWriter):
             return
         self._concluded = True
         running_code.discard(self)
-        ending = self._judged()
+        ending = self._judge_ending()
         self._over = True
         for timer in (self._timer, self._grace):
             if timer is not None:
@@ -299,23 +301,23 @@ class Attempt(AttemptWriter):
             call.cancel()
         if (thread := self._running_thread()) is not None:
             thread.cancel()  # it cannot be stopped: it no longer counts among the worker's threads
-        if ending is not None and (self.row.exported or "products" in vars(self)) and self.products.under_way:
+        if ending is not None and (self.row.exported or "reports" in vars(self)) and self.reports.under_way:
             self._producing = self.loop.create_task(self._produce(ending))
         else:
             self._finish(ending)
 
-    def _judged(self) -> Written | None:
+    def _judge_ending(self) -> Written | None:
         """What to write for the way the code ended; whatever is wrong with it, there is something to write."""
         try:
             return self._context.copy().run(self._ending)  # which knows the secrets that the code has seen
         except BaseException as error:  # a result or an error of a user that cannot even be looked at
-            said = {"code": type(error).__name__, "message": "the end of the job's code could not be judged"}
-            return JobEvent.FAILED.value, {"reason": "error", **said, "error": said}
+            failure = {"code": type(error).__name__, "message": "the end of the job's code could not be judged"}
+            return JobEvent.FAILED.value, {"reason": "error", **failure, "error": failure}
 
     async def _produce(self, ending: Written) -> None:
         """Have what the code has produced on disk before its end is."""
         try:
-            self._finish(await self.products.conclude(ending))
+            self._finish(await self.reports.conclude(ending))
         except Exception:  # whatever it is: the job is taken again from what the store has
             self._finish(None)
 
@@ -325,7 +327,9 @@ class Attempt(AttemptWriter):
                 self.record(ending)
         except Exception:  # it cannot be recorded: the job is taken again from what the store has
             ending = None
-        self.shut = True  # what is left of its calls may not write after the end, which would be refused with it
+        self.write_closed = (
+            True  # what is left of its calls may not write after the end, which would be refused with it
+        )
         self._finished = True
         self._host.freed(self)
         if ending is None:
@@ -344,20 +348,20 @@ class Attempt(AttemptWriter):
                 del vars(self)[part]
         self._host.settled(self)
 
-    def put_off(self, reason: str, seconds: float) -> None:
+    def postpone(self, reason: str, seconds: float) -> None:
         """Have the job tried again after so many seconds, for a reason that is not its own."""
         self._intent = (JobEvent.REQUEUED.value, {"reason": reason, "not_before": self.now() + seconds})
 
     def _ending(self) -> Written | None:
         """What to write for the way the code ended; None if nothing may be written."""
-        if self._why == "lost":
+        if self._stop_reason == "lost":
             return None
         main = self.code.main
         if main is not None and main.done() and not main.cancelled() and self._intent is None:
             error = main.exception()
             continued = Continued.is_all_of(error)
             if error is None or continued:
-                error = self.code.forgotten(at_the_end=True)
+                error = self.code.unawaited_calls(at_the_end=True)
             if error is None and continued:
                 return self._continued()
             if error is None and self._continuing is not None:
@@ -385,13 +389,13 @@ class Attempt(AttemptWriter):
 
     def _interrupted(self) -> Written | None:
         """What to write for code that did not come to an end of its own."""
-        if self._why == "deadline":
+        if self._stop_reason == "deadline":
             return JobEvent.FAILED.value, {"reason": "deadline", "message": "the run's deadline passed"}
-        if self._why == "cancel":
+        if self._stop_reason == "cancel":
             return JobEvent.CANCELLED.value, {}  # the store knows why, and whether the deadline passed meanwhile
         if self._intent is not None:
             return self._intent
-        if self._why == "release":
+        if self._stop_reason == "release":
             return JobEvent.REQUEUED.value, {"reason": "worker_shutdown"}
         if self._host.abandoned():
             return None  # nobody knows how it would have ended
@@ -400,14 +404,14 @@ class Attempt(AttemptWriter):
     def failure(self, error: BaseException) -> Written:
         """What to write for an error: another try, or the end."""
         if not isinstance(error, Exception):
-            error = escaped(error)
-        kind, said = ending_events.failed(self._function, error, self._failures, self.now())
-        traces = [self.replay.traces[node] for node in said.get("nodes") or () if node in self.replay.traces]
+            error = as_runtime_error(error)
+        kind, payload = ending_events.failed(self._function, error, self._failures, self.now())
+        traces = [self.replay.traces[node] for node in payload.get("nodes") or () if node in self.replay.traces]
         if traces:  # what happened inside the steps, which the code sees nothing of (E13)
-            said["details"] = {
-                "traceback": "\n".join([*traces, said["details"]["traceback"]])[-2 * ending_events.TRACEBACK_MAX :]
+            payload["details"] = {
+                "traceback": "\n".join([*traces, payload["details"]["traceback"]])[-2 * ending_events.TRACEBACK_MAX :]
             }
-        return kind, said
+        return kind, payload
 
     def unwound(self) -> bool:
         """Whether nothing of its code can still run: of a plain function that was begun nobody knows."""
@@ -438,13 +442,13 @@ class Attempt(AttemptWriter):
 
     def release(self) -> None:
         """The worker stops: hand the job back (L6). Its code sees no cancellation; steps that run do."""
-        if self._why is None and not self._over:
-            self._why = "release"
+        if self._stop_reason is None and not self._over:
+            self._stop_reason = "release"
             self._close()
 
     def lose(self) -> None:
         """The lease is lost: nothing more is written (L4)."""
-        self._why, self.lost, self.shut = "lost", True, True
+        self._stop_reason, self.lost, self.write_closed = "lost", True, True
         self._over = True
         self.loop.call_soon(self._conclude)
 
@@ -452,15 +456,15 @@ class Attempt(AttemptWriter):
         """Pause at the next step boundary (J13)."""
         self.pausing = True
 
-    def hear(self) -> None:
+    def check_inbox(self) -> None:
         """Something was written for this job: a signal, perhaps."""
         if "waits" in vars(self):
-            self.waits.look()
+            self.waits.check_inbox()
 
     def _stop(self, why: str) -> None:
-        if self._why is not None or self._over:
+        if self._stop_reason is not None or self._over:
             return
-        self._why = why
+        self._stop_reason = why
         if self._function.is_async or why != "cancel":
             assert self.code.main is not None, "it has begun"
             self.code.main.cancel()
@@ -560,7 +564,7 @@ class Attempt(AttemptWriter):
         """Raise if the attempt is over, or its job was asked to cancel."""
         if self._over or self._intent is not None:
             raise Suspended
-        if self._why is not None:
+        if self._stop_reason is not None:
             raise asyncio.CancelledError
 
     async def _refuse(self) -> None:
@@ -615,16 +619,16 @@ class Attempt(AttemptWriter):
 
     def progress(self, report: dict[str, Any]) -> None:
         """Take the progress that the code reports."""
-        self.products.progress(report)
+        self.reports.progress(report)
 
     def export(self, product: Product) -> Awaitable[None]:
         """Take an export of the code."""
-        return self.products.export(product)
+        return self.reports.export(product)
 
     @property
     def budgeted(self) -> bool:
         """Whether its run has a budget."""
-        return self.budget_given is not None
+        return self.budget_limits is not None
 
     @property
     def spends(self) -> bool:
@@ -661,8 +665,8 @@ class Attempt(AttemptWriter):
         handed = self.code.loop.handed
         if handed and events[0][0] not in _ENDS:
             self.code.loop.handed = []
-            kind, said = events[0]
-            events = ((kind, {**said, "natives": handed}), *events[1:])
+            kind, payload = events[0]
+            events = ((kind, {**payload, "natives": handed}), *events[1:])
         super().record(*events)
 
     def written(self, count: int, error: Exception | None) -> None:
@@ -675,8 +679,8 @@ class Attempt(AttemptWriter):
 
     def may_record(self) -> bool:
         """Whether the code's values are still recorded: also while it cleans up after a cancel, or has left tasks."""
-        return not (self._over or self.shut or self._intent is not None)
+        return not (self._over or self.write_closed or self._intent is not None)
 
     def goes_on(self) -> bool:
         """Whether nothing has ended this attempt yet."""
-        return not (self._over or self._why is not None or self._intent is not None or self.code.main_done)
+        return not (self._over or self._stop_reason is not None or self._intent is not None or self.code.main_done)

@@ -34,7 +34,7 @@ class AttemptWriter(ABC):
         self.journal = journal
         self.lease = Lease(float("inf"), 0.0)  # until when it may act; its worker gives it the real one
         self.lost = False  # whether its lease is
-        self.shut = False  # whether it may write no more: it is lost, or its end is written
+        self.write_closed = False  # whether it may write no more: it is lost, or its end is written
         self.gathered: list[tuple[str, Frozen]] = []  # events that the next batch takes along
         self.uses: list[str] = []  # signals that are used up with them
         self.successor: Successor | None = None  # the job that goes on in its place, if it ends so
@@ -53,7 +53,7 @@ class AttemptWriter(ABC):
 
     def record(self, *events: Written) -> None:
         """Write events with the next batch; the code runs on."""
-        if self.shut:
+        if self.write_closed:
             raise Suspended
         self.journal.append(self, [(kind, freeze_plain(payload)) for kind, payload in events])
         self.recorded_events += len(events)

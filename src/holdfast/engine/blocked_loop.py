@@ -30,8 +30,8 @@ def describe(thread: threading.Thread) -> str:
     if frame is None:
         return "its thread has ended"
     frames = list(_outwards(frame))
-    attempt = next((found for one in frames for found in _values(one, Attempt)), None)
-    call: Call[..., Any] | None = next((found for one in frames for found in _values(one, Call)), None)
+    attempt = next((value for each in frames for value in _values(each, Attempt)), None)
+    call: Call[..., Any] | None = next((value for each in frames for value in _values(each, Call)), None)
     parts = []
     if attempt is not None:
         parts.append(f"job {attempt.job} ({attempt.row.plugin}.{attempt.row.entry})")
@@ -54,7 +54,7 @@ def _values(frame: FrameType, kind: type[T]) -> Iterator[T]:
 
 def _line(frames: list[FrameType]) -> str:
     """Return the innermost line of user code; of whatever runs, if there is none."""
-    users = [one for one in frames if _is_users(one.f_code.co_filename)]
+    users = [frame for frame in frames if _is_users(frame.f_code.co_filename)]
     frame = (users or frames)[0]
     path, number = frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(path, number).strip()

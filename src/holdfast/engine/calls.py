@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.authoring.conductor import Suspended, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.authoring.spend import RetryAfter
-from holdfast.engine.ending_events import Written, kind_of, trace_of, words
-from holdfast.engine.gate_admission import admitted, leave_alone
+from holdfast.engine.ending_events import Written, error_text, kind_of, trace_of
+from holdfast.engine.gate_admission import acquire_share, close_gate
 from holdfast.engine.job_code import Pending, cut_off
-from holdfast.engine.outcomes import Reporting
+from holdfast.engine.outcomes import AbandonableTool
 from holdfast.engine.replay import CUT_OFF, CutOff, Failure, Outcome, Success
-from holdfast.engine.thread_pool import escaped
+from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.errors import (
     InDoubt,
     InvalidResult,
@@ -42,7 +42,7 @@ from holdfast.store.decide import DOUBT
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Calls", "handed_out"]
+__all__ = ["Calls", "recorded_outcome"]
 
 
 NODE_STARTED, NODE_FINISHED = HistoryEvent.NODE_STARTED.value, HistoryEvent.NODE_FINISHED.value
@@ -75,25 +75,25 @@ class Calls:
         self._not_begun: set[str] = set()  # tools whose time was over before a thread was free for them
         self._out_of_time: set[str] = set()  # tools in doubt because their time was over
         self._errors: dict[str, Exception] = {}  # what the last try of a call through a gate raised
-        self._left_alone: dict[str, str] = {}  # calls that were asked to come back later, and by which gate
+        self._closed_gates: dict[str, str] = {}  # calls that were asked to come back later, and by which gate
 
-    async def call(self, call: Call[..., Any], plain: dict[str, Any]) -> Any:
+    async def call(self, call: Call[..., Any], arguments: dict[str, Any]) -> Any:
         """Wait for the outcome of a call, in the code of the job."""
         attempt = self._attempt
-        node = attempt.replay.node(call.name, plain, call.key)
-        begin = partial(self._begin, call, plain, contextvars.copy_context())
-        outcome = await attempt.code.outcome(node, call.name, begin, plain, partial(self._cut_off, call, node))
-        return handed_out(call, node, outcome)
+        node = attempt.replay.node(call.name, arguments, call.key)
+        begin = partial(self._begin, call, arguments, contextvars.copy_context())
+        outcome = await attempt.code.outcome(node, call.name, begin, arguments, partial(self._cut_off, call, node))
+        return recorded_outcome(call, node, outcome)
 
     def _begin(
-        self, call: Call[..., Any], plain: dict[str, Any], context: contextvars.Context, pending: Pending
+        self, call: Call[..., Any], arguments: dict[str, Any], context: contextvars.Context, pending: Pending
     ) -> None:
         """Start a call, on the worker's loop, in a copy of the caller's context: inside it there is no conductor."""
         attempt = self._attempt
         attempt.waits.busy += 1
         context.run(conductor.set, None)
         context.run(job_thread.set, None)
-        driver = pending.driver = attempt.loop.create_task(self._drive(call, pending.node, plain), context=context)
+        driver = pending.driver = attempt.loop.create_task(self._drive(call, pending.node, arguments), context=context)
         attempt.under_way.add(driver)
         driver.add_done_callback(partial(self._ended, call, pending), context=context)
 
@@ -126,32 +126,32 @@ class Calls:
         reason = "the job's code stopped waiting for it"
         return self._failure(call, node, CUT_OFF, reason, retry_at=None, hopeless=True)
 
-    async def _drive(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End:
+    async def _drive(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End:
         """Bring an outcome about."""
         attempt = self._attempt
         await attempt.keep_up()
         if attempt.pausing:
             await attempt.waits.pause()
-        end = self._caught_up(call, node, plain)
+        end = self._catch_up(call, node, arguments)
         while end is None:
             if node in attempt.replay.in_doubt:
-                end = await self._settle(call, node, plain)
+                end = await self._settle(call, node, arguments)
             if end is None:
                 if node in attempt.replay.retry_at:
                     await self._due(node)
                 if attempt.budgeted:
-                    await attempt.budget.kept()
-                end = await (self._try if call.gate is None else self._through_gate)(call, node, plain)
+                    await attempt.budget.wait_for_grant()
+                end = await (self._try if call.gate is None else self._through_gate)(call, node, arguments)
         return end
 
-    def _caught_up(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End | None:
+    def _catch_up(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
         """An effect that was kept before its events could be: append them, and do not call again (E3)."""
         attempt = self._attempt
-        effect = attempt.outcomes.left(node)
+        effect = attempt.outcomes.take_effect(node)
         if effect is None:
             return None
         if not attempt.replay.tries[node]:  # a step's declaration does not wait for the disk, and was lost
-            self._declare(call, node, plain)
+            self._declare(call, node, arguments)
         attempt.replay.in_doubt.pop(node, None)
         return self._success(call, node, effect.result, caught_up=True)
 
@@ -165,53 +165,53 @@ class Calls:
         confirm = partial(outcomes.confirm, node, number, value)
         return _End(Success(value), events, confirm, partial(outcomes.late, node, number, value))
 
-    def _declare(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> None:
+    def _declare(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> None:
         attempt = self._attempt
         attempt.replay.tries[node] += 1
         kind = TOOL_STARTED if call.tool else NODE_STARTED
         at = place.get()  # in a plan, what others gave is referred to, and not copied
-        given = plain if at is None else at.arguments
-        said = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": given}
+        recorded = arguments if at is None else at.arguments
+        payload = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": recorded}
         self._declared.add(node)
-        attempt.record((kind, said))
+        attempt.record((kind, payload))
 
     async def _due(self, node: str) -> None:
         """Wait until a failed call may be tried again: here, or, if that is long, in the store."""
         attempt = self._attempt
         delay = attempt.replay.retry_at[node] - attempt.now()
         if delay > attempt.config.inline_retry_seconds:
-            await attempt.waits.retry_later(node, attempt.now() + delay, self._left_alone.get(node))
+            await attempt.waits.retry_later(node, attempt.now() + delay, self._closed_gates.get(node))
         if delay > 0:
             await asyncio.sleep(delay)
             attempt.check_cancelled()
 
-    async def _through_gate(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End | None:
+    async def _through_gate(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
         """One try, when the call's gate lets it through; how it ended is what the gate learns of the other side."""
         assert call.gate is not None, "it has one"
         try:
-            share = await admitted(self._attempt, call.gate, node)
+            share = await acquire_share(self._attempt, call.gate, node)
         except StoreUnavailable as error:  # of a ledger: as in `write`, no failure of the code
             self._attempt.lose()
             raise Suspended from error
         try:
-            end = await self._try(call, node, plain)
+            end = await self._try(call, node, arguments)
         except BaseException as error:
             share.release(self._errors.pop(node, error))
             raise
         share.release(self._errors.pop(node, None))
         return end
 
-    async def _try(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End | None:
+    async def _try(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
         """One try. How the call ended, or None if there is to be another try."""
         attempt = self._attempt
-        self._declare(call, node, plain)
+        self._declare(call, node, arguments)
         if call.tool:
             await attempt.durable()  # declaration before action (E4)
         try:
-            result = await self._produced(call, node, plain)
+            result = await self._run_with_exports(call, node, arguments)
             value = call.signature.encode_outcome(result, attempt.config.payload_bytes_max)
         except _TimedOut:
-            self._note(call, node, TimeoutError("step timeout"))
+            self._note_failure(call, node, TimeoutError("step timeout"))
             if call.tool and node not in self._not_begun:
                 attempt.replay.in_doubt[node] = attempt.attempt
                 self._out_of_time.add(node)
@@ -220,27 +220,27 @@ class Calls:
             return self._failed(call, node, TimeoutError("step timeout"), "step timeout")
         except Exception as error:  # whatever a user's function raises is its failure
             attempt.check_cancelled()
-            self._note(call, node, error)
-            return self._failed(call, node, error, words(error))
+            self._note_failure(call, node, error)
+            return self._failed(call, node, error, error_text(error))
         if attempt.spends:
             attempt.budget.ended(node)
         await attempt.outcomes.keep(call, node, value)
         return self._success(call, node, value)
 
-    async def _produced(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Any:
+    async def _run_with_exports(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
         """Run the function. What it handed out is on disk before its end is: nobody runs it again to hand it out."""
         try:
-            result = await self._invoke(call, node, plain)
+            result = await self._invoke(call, node, arguments)
         except Exception:
-            await self._attempt.products.kept()
+            await self._attempt.reports.exports_written()
             raise
-        await self._attempt.products.kept()
+        await self._attempt.reports.exports_written()
         return result
 
-    async def _invoke(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Any:
+    async def _invoke(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
         """Run the function itself. Whatever it raises is an Exception when it leaves here, unless it was cancelled."""
         attempt = self._attempt
-        kwargs = call.signature.typed(plain)
+        kwargs = call.signature.typed(arguments)
         named = external.set((f"holdfast:{attempt.job}:{node}", attempt.attempt))
         try:
             if call.timeout_seconds is not None:
@@ -250,11 +250,11 @@ class Calls:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise escaped(error) from error  # the function has cancelled itself
+            raise as_runtime_error(error) from error  # the function has cancelled itself
         except Exception:
             raise
         except BaseException as error:
-            raise escaped(error) from error
+            raise as_runtime_error(error) from error
         finally:
             external.reset(named)
 
@@ -269,7 +269,7 @@ class Calls:
             raise
         if limit.expired():  # it was told to stop, went on, and came too late (L8)
             if call.tool:
-                self._late(call, node, self._attempt.replay.tries[node])(value, None)
+                self._late_callback(call, node, self._attempt.replay.tries[node])(value, None)
             raise _TimedOut
         return value
 
@@ -278,7 +278,7 @@ class Calls:
         attempt = self._attempt
         if not call.tool:
             return await attempt.in_thread(call.function, kwargs)
-        reporting = Reporting(call.function, self._late(call, node, attempt.replay.tries[node]))
+        reporting = AbandonableTool(call.function, self._late_callback(call, node, attempt.replay.tries[node]))
         try:
             return await attempt.in_thread(reporting, kwargs)
         except asyncio.CancelledError:
@@ -286,36 +286,36 @@ class Calls:
                 self._not_begun.add(node)
             raise
 
-    def _late(self, call: Call[..., Any], node: str, number: int) -> Callable[[Any, str | None], None]:
+    def _late_callback(self, call: Call[..., Any], node: str, number: int) -> Callable[[Any, str | None], None]:
         """Give what keeps the end of this try as evidence."""
         attempt = self._attempt
 
         def late(value: Any, error: str | None) -> None:
             try:
                 most = attempt.config.payload_bytes_max
-                plain = call.signature.encode_outcome(value, most) if error is None else None
+                encoded = call.signature.encode_outcome(value, most) if error is None else None
             except (InvalidResult, PayloadTooLarge) as unkept:
-                plain, error = None, str(unkept)
-            attempt.outcomes.late(node, number, plain, error)
+                encoded, error = None, str(unkept)
+            attempt.outcomes.late(node, number, encoded, error)
 
         return late
 
-    def _note(self, call: Call[..., Any], node: str, error: Exception) -> None:
+    def _note_failure(self, call: Call[..., Any], node: str, error: Exception) -> None:
         """Write what a failed try has spent, and keep its error for its gate."""
         if self._attempt.spends:
             self._attempt.budget.ended(node)
         if call.gate is not None:
             self._errors[node] = error
 
-    def _postponed(self, call: Call[..., Any], node: str, error: RetryAfter, reason: str) -> bool:
+    def _postpone(self, call: Call[..., Any], node: str, error: RetryAfter, reason: str) -> bool:
         """The other side asks to be left alone: its gate is closed for all, and the call is made again after that."""
         attempt = self._attempt
-        leave_alone(call.gate, error.seconds)
+        close_gate(call.gate, error.seconds)
         if attempt.replay.postponed[node] >= POSTPONED_MAX:
             return False
         attempt.replay.postponed[node] += 1
         if call.gate is not None:
-            self._left_alone[node] = call.gate.name
+            self._closed_gates[node] = call.gate.name
         retry_at = attempt.replay.retry_at[node] = attempt.now() + error.seconds
         attempt.record(*self._failure(call, node, "RetryAfter", reason, retry_at=retry_at, hopeless=False))
         return True
@@ -324,9 +324,9 @@ class Calls:
         """A try failed: record it and when the next is due; or give the end, if there is to be none."""
         attempt = self._attempt
         self._declared.discard(node)
-        if isinstance(error, RetryAfter) and self._postponed(call, node, error, reason):
+        if isinstance(error, RetryAfter) and self._postpone(call, node, error, reason):
             return None
-        self._left_alone.pop(node, None)
+        self._closed_gates.pop(node, None)
         attempt.replay.failed_tries[node] += 1
         failures = attempt.replay.failed_tries[node]
         backoff = call.backoff
@@ -354,29 +354,29 @@ class Calls:
     ) -> list[Written]:
         """Give the events for a failed try."""
         result_type = "permanent_failure" if hopeless else "retryable_failure"
-        said: dict[str, Any] = {"node": node, "name": call.name, "result_type": result_type, "kind": kind}
-        said["reason"] = reason[:REASON_MAX]
+        payload: dict[str, Any] = {"node": node, "name": call.name, "result_type": result_type, "kind": kind}
+        payload["reason"] = reason[:REASON_MAX]
         when: dict[str, Any] = {"final": retry_at is None, **({"retry_at": retry_at} if retry_at is not None else {})}
         if kind == "RetryAfter" and retry_at is not None:
             when["postponed"] = True
         if trace is not None:
             when["traceback"] = trace
-        events = [(NODE_FINISHED, {**said, **when})]
+        events = [(NODE_FINISHED, {**payload, **when})]
         if call.tool:
-            events.insert(0, (TOOL_FINISHED, said))
+            events.insert(0, (TOOL_FINISHED, payload))
         return events
 
-    async def _settle(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> _End | None:
+    async def _settle(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
         """Settle a tool in doubt: its end if it has acted or gives up, None if it may be called (E5)."""
         attempt = self._attempt
         answer = attempt.replay.answers.pop(node, None)
         if answer is None or not self._fits(call, answer):
-            answer = await self._ask_policy(call, node, plain)
+            answer = await self._ask_policy(call, node, arguments)
         del attempt.replay.in_doubt[node]
         if node in attempt.replay.undeclared:
             attempt.replay.undeclared.discard(node)
             if answer.get("answer") != "not_done":
-                self._declare(call, node, plain)  # its end needs a beginning: the last try was cut off
+                self._declare(call, node, arguments)  # its end needs a beginning: the last try was cut off
         match answer.get("answer"):
             case "done":
                 value = call.signature.encode_outcome(answer.get("result"), attempt.config.payload_bytes_max)
@@ -400,24 +400,24 @@ class Calls:
             return answer.get("answer") != "done"
         return True
 
-    async def _reconciled(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> Any:
-        """Ask the tool's reconcile function; a plain one runs in a thread, as plain tools do."""
+    async def _reconcile(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
+        """Ask the tool's reconcile function; a arguments one runs in a thread, as arguments tools do."""
         assert call.reconcile is not None, "it has one"
-        given = {"external_key": f"holdfast:{self._attempt.job}:{node}", **call.signature.decode(plain)}
+        kwargs = {"external_key": f"holdfast:{self._attempt.job}:{node}", **call.signature.decode(arguments)}
         try:
             if inspect.iscoroutinefunction(call.reconcile):
-                return await call.reconcile(**given)
-            answer = await self._attempt.in_thread(call.reconcile, given)
+                return await call.reconcile(**kwargs)
+            answer = await self._attempt.in_thread(call.reconcile, kwargs)
             return await answer if inspect.isawaitable(answer) else answer
         except (asyncio.CancelledError, Exception):
             raise
         except BaseException as error:
-            raise escaped(error) from error
+            raise as_runtime_error(error) from error
 
-    async def _ask_policy(self, call: Call[..., Any], node: str, plain: dict[str, Any]) -> dict[str, Any]:
+    async def _ask_policy(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> dict[str, Any]:
         attempt = self._attempt
         if call.reconcile is not None:
-            outcome = await self._reconciled(call, node, plain)
+            outcome = await self._reconcile(call, node, arguments)
             if isinstance(outcome, Done):
                 return {"answer": "done", "result": outcome.result}
             if isinstance(outcome, NotDone) or outcome is NotDone:
@@ -431,7 +431,7 @@ class Calls:
         raise AssertionError("an operator's answer comes with another attempt")
 
 
-def handed_out(call: Call[..., Any], node: str, outcome: Outcome) -> Any:
+def recorded_outcome(call: Call[..., Any], node: str, outcome: Outcome) -> Any:
     """Give the result of a call, or raise its failure: the same the first time and in every replay (E13)."""
     if isinstance(outcome, Success):
         return call.signature.decode_result(outcome.result)

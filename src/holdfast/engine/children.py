@@ -32,7 +32,7 @@ from holdfast.store import Submit, Submitted
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Children", "Submission", "outcome_of"]
+__all__ = ["Children", "Submission", "child_result"]
 
 UNSHOWN = "(not shown)"  # for a job that may be of another group
 Submission = Callable[[JobFunction[..., Any], str, dict[str, Any], float], Submit]
@@ -45,27 +45,33 @@ class Children:
         self._attempt = attempt
         self._submission = submission
 
-    async def call(self, job: JobFunction[..., Any], plain: dict[str, Any]) -> Any:
+    async def call(self, job: JobFunction[..., Any], arguments: dict[str, Any]) -> Any:
         """Start a child unless it was started before, wait for its end, give its result."""
         attempt = self._attempt
         name = f"job.{job.name}"
-        node = attempt.replay.node(name, plain, job.chosen.key)
+        node = attempt.replay.node(name, arguments, job.chosen.key)
         key = f"{CHILD_KEY}{node}{self._run}"
-        begin = partial(self._begin, partial(self._start_child, job, plain, key), key)
-        return outcome_of(job, node, await attempt.code.outcome(node, name, begin, plain, partial(_cut, node)))
+        begin = partial(self._begin, partial(self._start_child, job, arguments, key), key)
+        return child_result(job, node, await attempt.code.outcome(node, name, begin, arguments, partial(_cut, node)))
 
-    async def start(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
+    async def start(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         """Start a run that is not waited for, once; its id."""
         name = f"start.{job.name}"
-        node = self._attempt.replay.node(name, plain, job.chosen.key)
+        node = self._attempt.replay.node(name, arguments, job.chosen.key)
         begin = partial(self._begin, partial(self._act, submit), None)
-        return str(told(job.name, await self._attempt.code.outcome(node, name, begin, plain, partial(_cut, node))))
+        return str(
+            start_result(job.name, await self._attempt.code.outcome(node, name, begin, arguments, partial(_cut, node)))
+        )
 
-    async def signal(self, said: dict[str, Any], send: Submitter) -> str:
+    async def signal(self, payload: dict[str, Any], send: Submitter) -> str:
         """Send a signal, once; what became of it."""
-        node = self._attempt.replay.node("signal", said, None)
+        node = self._attempt.replay.node("signal", payload, None)
         begin = partial(self._begin, partial(self._act, send), None)
-        return str(told("signal", await self._attempt.code.outcome(node, "signal", begin, said, partial(_cut, node))))
+        return str(
+            start_result(
+                "signal", await self._attempt.code.outcome(node, "signal", begin, payload, partial(_cut, node))
+            )
+        )
 
     @property
     def _run(self) -> str:
@@ -120,21 +126,21 @@ class Children:
         event = HistoryEvent.VALUE_RECORDED.value, {"node": f"{pending.node}:ended", "value": ended}
         self._attempt.code.arrive(pending, outcome or Ended(ended), [event])
 
-    async def _start_child(self, job: JobFunction[..., Any], plain: dict[str, Any], key: str, node: str) -> None:
+    async def _start_child(self, job: JobFunction[..., Any], arguments: dict[str, Any], key: str, node: str) -> None:
         attempt = self._attempt
-        submit = await self._prepared(job, plain, node)
+        submit = await self._prepared(job, arguments, node)
         submit = msgspec.structs.replace(submit, parent=attempt.job, parent_key=key, parent_attempt=attempt.attempt)
-        made = await self._started(submit)
-        if made.job != submit.job:  # its end would be told to another, and never to us
-            other = made.job if attempt.row.group is None else UNSHOWN
+        submitted = await self._started(submit)
+        if submitted.job != submit.job:  # its end would be told to another, and never to us
+            other = submitted.job if attempt.row.group is None else UNSHOWN
             reason = f"the key {job.chosen.key!r} belongs to job {other}, which this call has not started"
             raise StepFailed(job.name, "IdempotencyConflict", reason)
 
-    async def _prepared(self, job: JobFunction[..., Any], plain: dict[str, Any], node: str) -> Submit:
+    async def _prepared(self, job: JobFunction[..., Any], arguments: dict[str, Any], node: str) -> Submit:
         """Put together the command that starts a child, under an id that is recorded and on disk."""
         attempt = self._attempt
         name = attempt.recorded(f"{node}:id{self._run}", new_id)
-        submit = self._submission(job, name, plain, attempt.now())
+        submit = self._submission(job, name, arguments, attempt.now())
         group = submit.group if submit.group is not None else attempt.row.group
         await attempt.durable()
         return msgspec.structs.replace(submit, group=group)
@@ -148,19 +154,19 @@ class Children:
     async def _started(self, submit: Submit) -> Submitted:
         """Submit a job. A refusal is told in this job's history, which its group reads: it names no other job."""
         try:
-            made: Submitted = await self._attempt.write(submit)
+            submitted: Submitted = await self._attempt.write(submit)
         except IdempotencyConflict as error:
             if self._attempt.row.group is None:
                 raise
             raise IdempotencyConflict(error.key, UNSHOWN) from None
-        return made
+        return submitted
 
 
 def _cut(node: str) -> list[Written]:
     return [cut_off(node)]
 
 
-def told(name: str, outcome: Outcome) -> Any:
+def start_result(name: str, outcome: Outcome) -> Any:
     """Give what a start or a signal has given, or raise its refusal."""
     completed = _completed(outcome)
     if completed.get("outcome") == "refused":
@@ -175,7 +181,7 @@ def _completed(outcome: Outcome) -> dict[str, Any]:
     return outcome.completed
 
 
-def outcome_of(job: JobFunction[..., Any], node: str, outcome: Outcome) -> Any:
+def child_result(job: JobFunction[..., Any], node: str, outcome: Outcome) -> Any:
     """Give a child's result, by the wait that its end has completed, or raise how it failed."""
     completed = _completed(outcome)
     if completed.get("outcome") == "refused":

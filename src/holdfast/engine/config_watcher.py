@@ -14,13 +14,13 @@ from holdfast.config import Config
 from holdfast.errors import InvalidSetting
 from holdfast.store.sqlite.commit_watcher import Ear
 
-__all__ = ["reloading"]
+__all__ = ["watch_settings"]
 
 LOOK_SECONDS = 1.0  # between two looks at a file that the system does not tell of
 _log = logging.getLogger("holdfast.settings")
 
 
-def reloading(config: Config, changed: Callable[[Config], object]) -> Callable[[], None]:
+def watch_settings(config: Config, changed: Callable[[Config], object]) -> Callable[[], None]:
     """Call `changed` with the settings that the file makes, now and whenever it changes; returns what ends it."""
     if not config.settings_file:
         return lambda: None

@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.machines import JobEvent
 
-__all__ = ["Written", "completed", "failed", "kind_of", "trace_of", "words"]
+__all__ = ["Written", "completed", "error_text", "failed", "kind_of", "trace_of"]
 
 # Trying the whole job again cannot change these: they say so themselves, or their cause is recorded.
 FINAL = (Permanent, StepFailed, NonDeterminism, InvalidArguments, InvalidResult, PayloadTooLarge)
@@ -47,12 +47,12 @@ def completed(function: JobFunction[..., Any], value: Any, failures: int, now: f
 
 def failed(function: JobFunction[..., Any], error: BaseException, failures: int, now: float) -> Written:
     """The code raised, for the n-th time in this run: a retry while the policy has one left, else the end."""
-    said = {"code": kind_of(error), "message": words(error)}
+    failure = {"code": kind_of(error), "message": error_text(error)}
     backoff = function.backoff
     if failures <= backoff.retries and _retryable(error, backoff.only):
         not_before = now + backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
-        return JobEvent.REQUEUED.value, {"reason": "retry", "not_before": not_before, "error": said}
-    ended = {"reason": "error", **said, "error": said, "details": {"traceback": trace_of(error)}}
+        return JobEvent.REQUEUED.value, {"reason": "retry", "not_before": not_before, "error": failure}
+    ended = {"reason": "error", **failure, "error": failure, "details": {"traceback": trace_of(error)}}
     nodes = _failed_calls(error)
     return JobEvent.FAILED.value, {**ended, "nodes": nodes} if nodes else ended
 
@@ -73,16 +73,16 @@ def _failed_calls(error: BaseException) -> list[str]:
     left: list[BaseException | None] = [error]
     try:
         while left:
-            one = left.pop()
-            if one is None or id(one) in seen:  # causes may be a circle
+            cause = left.pop()
+            if cause is None or id(cause) in seen:  # causes may be a circle
                 continue
-            seen.add(id(one))
-            if isinstance(one, BaseExceptionGroup):
-                left += reversed(one.exceptions)
-            elif not isinstance(one, StepFailed) or isinstance(one, PlanFailed):
-                left.append(one.__cause__)
-            elif one.node and not isinstance(one, InDoubt):
-                nodes.append(_writable(str(one.node)))
+            seen.add(id(cause))
+            if isinstance(cause, BaseExceptionGroup):
+                left += reversed(cause.exceptions)
+            elif not isinstance(cause, StepFailed) or isinstance(cause, PlanFailed):
+                left.append(cause.__cause__)
+            elif cause.node and not isinstance(cause, InDoubt):
+                nodes.append(_writable(str(cause.node)))
     except BaseException:  # a user's subclass may raise when it is asked; what was found counts
         return nodes
     return nodes
@@ -96,7 +96,7 @@ def kind_of(error: BaseException) -> str:
         return "Exception"
 
 
-def words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of a user's error, in a form that can be kept, whatever it does when it is asked."""
     try:
         return _writable(str.__str__(str(error)))[:MESSAGE_MAX]  # as it is: str() may give a subclass with its own ways

@@ -25,7 +25,7 @@ from holdfast.ready import BackoffGate, Gate, Share
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["admitted", "leave_alone"]
+__all__ = ["acquire_share", "close_gate"]
 
 PAUSE_SECONDS_MAX = 300.0  # longest time that a job is given back for without knowing when its gate opens
 
@@ -41,17 +41,17 @@ class _Line:
 _lines: MutableMapping[Gate, _Line] = WeakKeyDictionary()
 
 
-async def admitted(attempt: Attempt, gate: Gate, node: str) -> Share:
+async def acquire_share(attempt: Attempt, gate: Gate, node: str) -> Share:
     """Take a share of a gate for a call; wait for it here, or give the job back."""
     line = _lines.get(gate) or _lines.setdefault(gate, _Line())
     share = gate.try_acquire()
     if share is None:
-        share = await _held(attempt, gate, node, line)
+        share = await _wait_in_line(attempt, gate, node, line)
     line.passed_at = time.monotonic()
     return share
 
 
-async def _held(attempt: Attempt, gate: Gate, node: str, line: _Line) -> Share:
+async def _wait_in_line(attempt: Attempt, gate: Gate, node: str, line: _Line) -> Share:
     acquiring = asyncio.ensure_future(gate.acquire())
     attempt.held_by[node] = gate.name
     line.waiting.append(acquiring)
@@ -64,7 +64,7 @@ async def _held(attempt: Attempt, gate: Gate, node: str, line: _Line) -> Share:
                 longer = min(patience * 2 ** min(attempt.replay.held[node], 10), PAUSE_SECONDS_MAX)
                 pause = patience + longer * random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load
             if pause > patience:
-                await _parked(attempt, gate, node, pause, acquiring)
+                await _park(attempt, gate, node, pause, acquiring)
             else:
                 await asyncio.wait([acquiring], timeout=patience)
         attempt.check_cancelled()
@@ -78,7 +78,7 @@ async def _held(attempt: Attempt, gate: Gate, node: str, line: _Line) -> Share:
         attempt.held_by.pop(node, None)
 
 
-async def _parked(attempt: Attempt, gate: Gate, node: str, seconds: float, acquiring: asyncio.Future[Share]) -> None:
+async def _park(attempt: Attempt, gate: Gate, node: str, seconds: float, acquiring: asyncio.Future[Share]) -> None:
     """Have the job given back for so long; or, if it is not, because other branches work, wait for the share."""
     parked = asyncio.ensure_future(attempt.waits.retry_later(node, attempt.now() + seconds, gate.name))
     try:
@@ -94,7 +94,7 @@ async def _parked(attempt: Attempt, gate: Gate, node: str, seconds: float, acqui
         parked.result()  # the attempt is over
 
 
-def leave_alone(gate: Gate | None, seconds: float) -> None:
+def close_gate(gate: Gate | None, seconds: float) -> None:
     """Close a gate for all who share it, if it can be closed; else only the call that was refused waits."""
     for leaf in getattr(gate, "leaves", (gate,)):
         close: Any = leaf.retry_after if isinstance(leaf, BackoffGate) else getattr(leaf, "retry_after", None)

@@ -26,7 +26,7 @@ from zlib import crc32
 
 from holdfast.authoring.conductor import Suspended, job_thread, place
 from holdfast.engine.job_loop import DurableFuture, JobLoop, JobTask
-from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, in_words
+from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, call_text
 from holdfast.errors import InvalidArguments, JobStuck, NonDeterminism, NotAwaited
 
 __all__ = ["CodeHost", "JobCode", "Pending"]
@@ -138,8 +138,8 @@ class JobCode:
         self._threads_blocked: dict[JobTask, ThreadFuture[Any]] = {}
         self._unrested = 0
         self._rests = 0  # how often the code has rested
-        self._over = False
-        self._leftovers = False  # whether the job's function has ended, and what it left is being cancelled
+        self._closed = False
+        self._cleaning_up = False  # whether the job's function has ended, and what it left is being cancelled
 
     # Its life
 
@@ -154,34 +154,34 @@ class JobCode:
     def turn(self) -> None:
         """Run the code until it rests and there is nothing to hand to it."""
         loop = self.loop
-        if loop.turning or self._over:
+        if loop.turning or self._closed:
             return
         loop.turning = True
         try:
             moved = self._run()
         finally:
             loop.turning = False
-        if self._is_over():
+        if self._is_closed():
             return
         loop.arm()
         if moved is None:
             loop.host.call_soon(self.turn)
-        if self._leftovers:
+        if self._cleaning_up:
             if moved is not None and not (loop.unfinished() and (loop.works or self._calls_under_way())):
                 self._host.code_ended()
         elif moved is not None or self._unrested >= POLLING_MAX:
             self._host.code_rests()
 
-    def _is_over(self) -> bool:
-        return self._over
+    def _is_closed(self) -> bool:
+        return self._closed
 
     def _calls_under_way(self) -> bool:
-        return any(one.driver is not None and not one.driver.done() for one in self.open.values())
+        return any(call.driver is not None and not call.driver.done() for call in self.open.values())
 
     def _run(self) -> bool | None:
         """Run and release; None if others are to have their turn first."""
         loop, count = self.loop, 0
-        while not self._over:
+        while not self._closed:
             ran = loop.run_ready(TURN_MAX) if loop.ready else 0
             count += ran
             if loop.fatal is not None:
@@ -189,22 +189,22 @@ class JobCode:
                     self.main.exception()  # seen: it is told below
                 self._host.code_failed(loop.fatal)
                 return False
-            if self.main is not None and self.main.done() and not self._leftovers:
-                self._cancel_leftovers()
+            if self.main is not None and self.main.done() and not self._cleaning_up:
+                self._cancel_left_tasks()
                 continue
             self._unrested = self._unrested + ran if loop.ready else 0
             if loop.ready and self._unrested < POLLING_MAX:
                 return None
-            released = self._release_last() if self._leftovers else self._release()
+            released = self._release_last() if self._cleaning_up else self._release()
             if not released and not loop.ready:
                 return False
             if count >= TURN_MAX:
                 return None
         return False
 
-    def _cancel_leftovers(self) -> None:
+    def _cancel_left_tasks(self) -> None:
         """The job's function has ended: tasks that it left are cancelled, as `asyncio.run` does."""
-        self._leftovers = True
+        self._cleaning_up = True
         left = self.loop.unfinished()
         for task in left:
             task.cancel()
@@ -213,9 +213,9 @@ class JobCode:
 
     def close(self) -> None:
         """End the code where it is. It sees no cancellation, and nothing of it runs any more."""
-        if self._over:
+        if self._closed:
             return
-        self._over = True
+        self._closed = True
         self.loop.close()
         for waiter in self._threads_blocked.values():
             if not waiter.done():
@@ -233,7 +233,7 @@ class JobCode:
 
     def forget(self) -> None:
         """Drop what refers to the attempt: nothing of it is under way, and all of it is freed at once."""
-        self._host = _NOBODY
+        self._host = _ENDED_HOST
         self.loop.forget()
 
     def check_main(self, name: str) -> None:
@@ -262,7 +262,7 @@ class JobCode:
         """A durable call's coroutine has begun."""
         self._unawaited.pop(token, None)
 
-    def forgotten(self, *, at_the_end: bool) -> NotAwaited | None:
+    def unawaited_calls(self, *, at_the_end: bool) -> NotAwaited | None:
         """Say which calls were never awaited: at the end all that were not, before it those that nothing can await."""
         lost = [
             name
@@ -355,7 +355,7 @@ class JobCode:
         With `now`, in this callback of the worker's loop. That cannot be inside a task: the code has its own.
         """
         arrival = _Arrival(pending, outcome, events, delivered, dropped)
-        if self._over:
+        if self._closed:
             self._record_undelivered(arrival)
             return
         self._arrivals.append(arrival)
@@ -388,9 +388,9 @@ class JobCode:
             handed = self._release_recorded()
             if handed is not None:
                 return handed
-        while self._held and not self._over:
+        while self._held and not self._closed:
             self._start_held()
-        if self._over:
+        if self._closed:
             return False
         if self.loop.hand_over():
             return True
@@ -486,7 +486,7 @@ class JobCode:
         """Find the first call that is open and has a recorded outcome, in the order of the stream."""
         recorded = self._replay.recorded
         known = {
-            node for node, pending in self.open.items() if (one := recorded(node)) and self._may_take(pending, one)
+            node for node, pending in self.open.items() if (item := recorded(node)) and self._may_take(pending, item)
         }
         if not known:
             return None
@@ -507,12 +507,12 @@ class JobCode:
                 self._cut_now(pending)
                 continue
             if pending.checked and self._replay.unused and (unasked := self._unasked(pending.name)):
-                now = in_words(pending.name, pending.arguments, pending.node)
-                self._host.code_failed(NonDeterminism(now, [self._replay.described(node) for node in unasked]))
+                now = call_text(pending.name, pending.arguments, pending.node)
+                self._host.code_failed(NonDeterminism(now, [self._replay.describe(node) for node in unasked]))
                 return
             pending.started = True
             pending.begin(pending)
-            if self._over:
+            if self._closed:
                 return
 
     def _unasked(self, name: str) -> list[str]:
@@ -526,8 +526,8 @@ class JobCode:
             return False
         events = arrival.events
         if events and (self.loop.made or self.loop.works):
-            kind, said = events[0]
-            events = [(kind, {**said, "asked": self.asked}), *events[1:]]
+            kind, payload = events[0]
+            events = [(kind, {**payload, "asked": self.asked}), *events[1:]]
         if not self._record(arrival, events) and not isinstance(arrival.outcome, CutOff):
             return False
         if not pending.future.done():
@@ -550,7 +550,7 @@ class JobCode:
     def _enter(
         self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, thread: Any, waiter: ThreadFuture[Any]
     ) -> None:
-        if self._over:
+        if self._closed:
             coroutine.close()
             waiter.set_exception(Suspended())
             return
@@ -605,7 +605,7 @@ class JobCode:
         return JobStuck([_where(task) for task in self.loop.unfinished()])
 
 
-class _Nobody:
+class _EndedHost:
     """Stands for an attempt that is over."""
 
     def goes_on(self) -> bool:
@@ -624,8 +624,10 @@ class _Nobody:
         """Nothing is to be done."""
 
 
-_NOBODY = _Nobody()
-HELD_BY_US = 3  # references to a coroutine that only `forgotten` knows: the entry, the loop's variable, the argument
+_ENDED_HOST = _EndedHost()
+HELD_BY_US = (
+    3  # references to a coroutine that only `unawaited_calls` knows: the entry, the loop's variable, the argument
+)
 
 
 def cut_off(node: str) -> Written:

@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 from holdfast.authoring.conductor import conductor, job_thread
 from holdfast.authoring.functions import Call
-from holdfast.engine.thread_pool import escaped
+from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.errors import NotInJobCode, NotRecorded
 
 __all__ = ["DurableFuture", "JobLoop", "JobTask", "Native"]
@@ -171,7 +171,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self, host: asyncio.AbstractEventLoop, threads: Executor, wake: Callable[[], None], salt: int = 0
     ) -> None:
         self.host = host
-        self._nothing = contextvars.Context()  # not shared: a context is entered by one thread at a time
+        self._empty_context = contextvars.Context()  # not shared: a context is entered by one thread at a time
         self.ready: deque[_Handle] = deque()
         self.completed: deque[Native] = deque()  # native work that is done, and was not handed over yet
         self.handed: list[int] = []  # numbers of what was handed over since the last event
@@ -193,7 +193,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._timers_dropped = 0  # of them, those that were cancelled
         self._armed: tuple[float, asyncio.TimerHandle] | None = None
         self._jumped = 0.0  # seconds that a replay did not wait for
-        self._stands_at: float | None = None  # the host's time while the code runs
+        self._frozen_at: float | None = None  # the host's time while the code runs
         self._foreign: weakref.WeakSet[asyncio.Future[Any]] | None = None
         self._transports: list[asyncio.BaseTransport] = []
         self._watched: dict[tuple[str, int], _Watch] = {}  # descriptors with a callback, by what it is for
@@ -215,7 +215,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self.ready.append(handle)
         if not self.turning and not self._woken and not self.host.is_closed():
             self._woken = True
-            self.host.call_soon(self._rouse, context=self._nothing)
+            self.host.call_soon(self._wake_now, context=self._empty_context)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]  # - handles of our own
@@ -223,7 +223,7 @@ class JobLoop(asyncio.AbstractEventLoop):
     ) -> _Handle:
         """Put a callback into the ready queue, from any thread."""
         handle = _Handle(callback, args, context if context is not None else contextvars.copy_context())
-        self.host.call_soon_threadsafe(self._enter, handle, context=self._nothing)
+        self.host.call_soon_threadsafe(self._enter, handle, context=self._empty_context)
         return handle
 
     def _enter(self, handle: _Handle) -> None:
@@ -231,7 +231,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             self.ready.append(handle)
             self._wake()
 
-    def _rouse(self) -> None:
+    def _wake_now(self) -> None:
         self._woken = False
         if not self._closed:
             self._wake()
@@ -242,7 +242,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
         _set_running_loop(self)
         sys.set_asyncgen_hooks(firstiter=self._first_iteration, finalizer=self._finalize)
-        self._stands_at = self.host.time()
+        self._frozen_at = self.host.time()
         try:
             while ready and count < most:
                 handle = ready.popleft()
@@ -257,7 +257,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                 except BaseException as error:  # a callback of the code: told, and its loop goes on
                     self.call_exception_handler({"message": "a callback failed", "exception": error})
         finally:
-            self._stands_at = None
+            self._frozen_at = None
             sys.set_asyncgen_hooks(*hooks)
             _set_running_loop(outer)
         return count
@@ -355,7 +355,7 @@ class JobLoop(asyncio.AbstractEventLoop):
 
         So a timer that the code sets is always in the future, and is numbered, however slow the machine is.
         """
-        return (self.host.time() if self._stands_at is None else self._stands_at) + self._jumped
+        return (self.host.time() if self._frozen_at is None else self._frozen_at) + self._jumped
 
     def call_later(  # type: ignore[override]  # - handles of our own
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -368,13 +368,13 @@ class JobLoop(asyncio.AbstractEventLoop):
     ) -> _Timer:
         """Set a timer."""
         self.made += 1
-        given = context if context is not None else contextvars.copy_context()
-        timer = _Timer(self, self.made, when, callback, args, given)
+        run_in = context if context is not None else contextvars.copy_context()
+        timer = _Timer(self, self.made, when, callback, args, run_in)
         self._natives[self.made] = timer
         self._running += 1
         heappush(self._timers, timer)
         if not self.turning:
-            self.host.call_soon(self._rouse, context=self._nothing)
+            self.host.call_soon(self._wake_now, context=self._empty_context)
         return timer
 
     def arm(self) -> None:
@@ -390,7 +390,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             self._armed[1].cancel()
             self._armed = None
         if due is not None:
-            self._armed = due, self.host.call_at(due, self._due, context=self._nothing)
+            self._armed = due, self.host.call_at(due, self._due, context=self._empty_context)
 
     def _due(self) -> None:
         self._armed = None
@@ -433,9 +433,9 @@ class JobLoop(asyncio.AbstractEventLoop):
     def _wrapped(self, names: dict[str, Any]) -> None:
         """See what `wait` and `shield` wait for: a future that was made without asking this loop is work, too."""
         inner = names.get("inner")
-        for one in [inner] if inner is not None else names.get("fs") or ():
-            if asyncio.isfuture(one) and not one.done() and not _is_blocked(one):
-                self._count_as_work(one)
+        for future in [inner] if inner is not None else names.get("fs") or ():
+            if asyncio.isfuture(future) and not future.done() and not _is_blocked(future):
+                self._count_as_work(future)
 
     def create_task(  # type: ignore[override]  # - any further argument is for the task
         self,
@@ -466,7 +466,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         called = str(name) if name is not None else f"task-{self._tasks_made}"
         JobTask.__init__(task, coro, loop=self, name=called, context=context, **options)
         if len(self._tasks) >= self._prune_at:
-            self._tasks = [one for one in self._tasks if not one.done()]
+            self._tasks = [each for each in self._tasks if not each.done()]
             self._prune_at = 2 * len(self._tasks) + 64
         self._tasks.append(task)
         return task
@@ -482,17 +482,17 @@ class JobLoop(asyncio.AbstractEventLoop):
                 break
         else:
             return
-        given = frame.f_locals.get("fs", frame.f_locals.get("aws"))
-        if given is None or self._started_in_order:
+        awaitables = frame.f_locals.get("fs", frame.f_locals.get("aws"))
+        if awaitables is None or self._started_in_order:
             return
-        if not isinstance(given, (list, tuple, dict)) or not all(map(_is_ordered, given)):
+        if not isinstance(awaitables, (list, tuple, dict)) or not all(map(_is_ordered, awaitables)):
             raise NotInJobCode(
                 "as_completed over a set or a generator of coroutines, or over other awaitables, whose order is lost",
                 "pass a list, or tasks: asyncio.as_completed([asyncio.create_task(c) for c in calls])",
             )
-        for one in given:
-            if asyncio.iscoroutine(one) and id(one) not in self._started_in_order:
-                self._started_in_order[id(one)] = self._task(one, None, None, {})
+        for awaitable in awaitables:
+            if asyncio.iscoroutine(awaitable) and id(awaitable) not in self._started_in_order:
+                self._started_in_order[id(awaitable)] = self._task(awaitable, None, None, {})
 
     def unfinished(self) -> list[JobTask]:
         """List the tasks of the code that have not ended."""
@@ -503,7 +503,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         """Say what keeps the job in memory although the code rests; None if it waits for durable calls alone."""
         if self._running:
             return f"{self._running} timers, threads or calls of the loop are under way"
-        self._transports = [one for one in self._transports if not one.is_closing()]
+        self._transports = [each for each in self._transports if not each.is_closing()]
         if self._transports or self._watched:
             return f"{len(self._transports) + len(self._watched)} connections are open"
         if self._foreign is not None and any(not future.done() for future in self._foreign):
@@ -554,27 +554,27 @@ class JobLoop(asyncio.AbstractEventLoop):
             if context is None:
                 thread = executor.submit(func, *args)
             else:
-                for one in (context, _context_of(func)):
-                    if one is not None:
-                        one.run(job_thread.set, native)
+                for entered in (context, _context_of(func)):
+                    if entered is not None:
+                        entered.run(job_thread.set, native)
                 thread = executor.submit(context.run, func, *args)
         except BaseException:  # it takes no work, or none any more
             self.end_native(native)
             raise
         if not native.number:
             self.code_thread = thread
-        native.deliver = lambda: _copy(thread, future)
-        future.add_done_callback(lambda _: self._given_up(native, thread))
-        thread.add_done_callback(lambda _: self._told(native))
+        native.deliver = lambda: _copy_outcome(thread, future)
+        future.add_done_callback(lambda _: self._abandon_thread(native, thread))
+        thread.add_done_callback(lambda _: self._thread_done(native))
         return future
 
-    def _told(self, native: Native) -> None:
+    def _thread_done(self, native: Native) -> None:
         try:
-            self.host.call_soon_threadsafe(self.complete, native, context=self._nothing)
+            self.host.call_soon_threadsafe(self.complete, native, context=self._empty_context)
         except RuntimeError:
             return  # the worker's loop is closed
 
-    def _given_up(self, native: Native, thread: ThreadFuture[Any]) -> None:
+    def _abandon_thread(self, native: Native, thread: ThreadFuture[Any]) -> None:
         """The code has cancelled what it waited for; a thread that is running goes on, and counts no more."""
         if not native.over:
             self.end_native(native)
@@ -591,14 +591,16 @@ class JobLoop(asyncio.AbstractEventLoop):
         context = contextvars.copy_context()
         context.run(conductor.set, None)  # what is done there is not asked for by the code
         task = self.host.create_task(work, context=context)
-        native = self.begin_native(lambda: _copy(task, future))
-        task.add_done_callback(lambda _: self.complete(native), context=self._nothing)
+        native = self.begin_native(lambda: _copy_outcome(task, future))
+        task.add_done_callback(lambda _: self.complete(native), context=self._empty_context)
         try:
             return await future
         except BaseException:
             self.end_native(native)
             task.cancel()
-            task.add_done_callback(_drop, context=self._nothing)  # it may have ended, and the code has not heard of it
+            task.add_done_callback(
+                _discard_result, context=self._empty_context
+            )  # it may have ended, and the code has not heard of it
             raise
 
     async def _connected(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -620,19 +622,19 @@ class JobLoop(asyncio.AbstractEventLoop):
         try:
             protocol.connection_lost = connection_lost
         except AttributeError:  # it has slots
-            self._look_after(transport)
+            self._poll_closed(transport)
 
     def _unwatch(self, transport: asyncio.BaseTransport) -> None:
-        self._transports = [one for one in self._transports if one is not transport]
+        self._transports = [each for each in self._transports if each is not transport]
         if not self._closed:
             self._wake()
 
-    def _look_after(self, transport: asyncio.BaseTransport) -> None:
+    def _poll_closed(self, transport: asyncio.BaseTransport) -> None:
         """Look from time to time whether a connection is closed, whose protocol cannot be made to tell."""
         if transport.is_closing():
             self._unwatch(transport)
         elif not self._closed:
-            self.host.call_later(LOOK_SECONDS, self._look_after, transport, context=self._nothing)
+            self.host.call_later(LOOK_SECONDS, self._poll_closed, transport, context=self._empty_context)
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
         """Do so on the worker's loop."""
@@ -669,7 +671,7 @@ class JobLoop(asyncio.AbstractEventLoop):
     async def start_tls(self, transport: Any, protocol: Any, *args: Any, **kwargs: Any) -> Any:
         """Do so on the worker's loop."""
         upgraded = await self.outside(self.host.start_tls(transport, protocol, *args, **kwargs))
-        self._transports = [one for one in self._transports if one is not transport]
+        self._transports = [each for each in self._transports if each is not transport]
         self._watch(upgraded, protocol)
         return upgraded
 
@@ -728,18 +730,18 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     def _listen(self, watch: _Watch) -> None:
         add = self.host.add_reader if watch.kind == "reader" else self.host.add_writer
-        add(watch.fd, self._able, watch)
+        add(watch.fd, self._fd_ready, watch)
 
-    def _able(self, watch: _Watch) -> None:
+    def _fd_ready(self, watch: _Watch) -> None:
         """A descriptor is ready: listen again when the callback has run, or it would be called once too often."""
         self._unlisten(watch)
-        self.call_soon(self._answer, watch, context=watch.context)
+        self.call_soon(self._run_watch, watch, context=watch.context)
 
     def _unlisten(self, watch: _Watch) -> None:
         remove = self.host.remove_reader if watch.kind == "reader" else self.host.remove_writer
         remove(watch.fd)
 
-    def _answer(self, watch: _Watch) -> None:
+    def _run_watch(self, watch: _Watch) -> None:
         at = watch.kind, watch.number
         if self._watched.get(at) is not watch:
             return  # taken back meanwhile, or replaced
@@ -948,8 +950,8 @@ def _close(coroutine: Any, context: contextvars.Context) -> None:
     chain = [coroutine]
     while (inner := getattr(chain[-1], "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
         chain.append(inner)
-    for one in reversed(chain):
-        _close_one(one, context)
+    for each in reversed(chain):
+        _close_one(each, context)
 
 
 def _close_one(coroutine: Any, context: contextvars.Context) -> None:
@@ -979,27 +981,27 @@ def _is_blocked(waiter: Any) -> bool:
     """Whether a task that waits for this can only go on by code of the job, or a durable call."""
     left = [waiter]
     while left:
-        one = left.pop()
-        if isinstance(one, (DurableFuture, _PrimitiveFuture, JobTask)) or (one is not waiter and one.done()):
+        future = left.pop()
+        if isinstance(future, (DurableFuture, _PrimitiveFuture, JobTask)) or (future is not waiter and future.done()):
             continue
-        children: Iterable[Any] | None = getattr(one, "_children", None)
+        children: Iterable[Any] | None = getattr(future, "_children", None)
         if children is None:
             return False
         left += children
     return True
 
 
-def _is_ordered(one: Any) -> bool:
+def _is_ordered(awaitable: Any) -> bool:
     """Return whether `as_completed` can start this in its turn. It refuses by itself what is not awaitable."""
-    return asyncio.iscoroutine(one) or asyncio.isfuture(one) or not hasattr(one, "__await__")
+    return asyncio.iscoroutine(awaitable) or asyncio.isfuture(awaitable) or not hasattr(awaitable, "__await__")
 
 
-def _drop(task: asyncio.Task[Any]) -> None:
+def _discard_result(task: asyncio.Task[Any]) -> None:
     """End what the code has asked for and does not wait for: an error is not reported, a connection is closed."""
     if task.cancelled() or task.exception() is not None:
         return
-    made = task.result()
-    close = getattr(made[0], "close", None) if isinstance(made, tuple) and made else None
+    result = task.result()
+    close = getattr(result[0], "close", None) if isinstance(result, tuple) and result else None
     if close is not None:  # of a transport, or of the socket that `sock_accept` gives
         close()
 
@@ -1014,7 +1016,7 @@ def _context_of(func: Any) -> contextvars.Context | None:
     return bound if isinstance(bound, contextvars.Context) else None
 
 
-def _copy(source: Any, future: asyncio.Future[Any]) -> None:
+def _copy_outcome(source: Any, future: asyncio.Future[Any]) -> None:
     """Give a future of the job what another has."""
     if future.done():
         return
@@ -1023,7 +1025,7 @@ def _copy(source: Any, future: asyncio.Future[Any]) -> None:
         return
     error = source.exception()
     if isinstance(error, StopIteration):  # no future takes it, and a coroutine would end by it
-        future.set_exception(escaped(error))
+        future.set_exception(as_runtime_error(error))
     elif error is not None:
         future.set_exception(error)
     else:

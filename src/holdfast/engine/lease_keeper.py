@@ -22,7 +22,7 @@ from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import LoopDied, StoreUnavailable
 from holdfast.store import Bury, Leases, Reclaim, Renew, Report, Store, WorkerCard
 
-__all__ = ["Keeping", "LeaseKeeper", "lose"]
+__all__ = ["LeaseHolder", "LeaseKeeper", "lose"]
 
 NAMED_MAX = 10  # jobs that one line of the log names
 GIVE_UP_SECONDS = 5.0  # longest wait for the store when all leases are given up
@@ -37,7 +37,7 @@ def lose(attempts: Iterable[Attempt]) -> None:
             attempt.lose()
 
 
-class Keeping(Protocol):
+class LeaseHolder(Protocol):
     """A worker, as the keeper of its leases sees it."""
 
     name: str
@@ -47,7 +47,7 @@ class Keeping(Protocol):
         """Describe the worker, for the report that follows each renewal; from the heartbeat's thread."""
         ...
 
-    def told(self, leases: Leases, held: Mapping[str, int]) -> None:
+    def renewed(self, leases: Leases, held: Mapping[str, int]) -> None:
         """A renewal of these attempts was answered; on the loop."""
         ...
 
@@ -67,7 +67,11 @@ class LeaseKeeper:
     """
 
     def __init__(
-        self, worker: Keeping, store: Store, config: Config, heartbeat: Callable[[Callable[[], None], float], Heartbeat]
+        self,
+        worker: LeaseHolder,
+        store: Store,
+        config: Config,
+        heartbeat: Callable[[Callable[[], None], float], Heartbeat],
     ) -> None:
         self._worker = worker
         self._store = store
@@ -112,7 +116,7 @@ class LeaseKeeper:
         for job, attempt in attempts:
             if job not in leases.lost:
                 attempt.lease.renewed(sent_at, self._seconds)
-        self._soon(self._worker.told, leases, dict(held))
+        self._soon(self._worker.renewed, leases, dict(held))
         with contextlib.suppress(StoreUnavailable):
             self._store.commit_blocking(
                 [Report(self._worker.card())]

@@ -12,14 +12,14 @@ from holdfast.journal import Journal
 from holdfast.machines import JobEvent
 from holdfast.store import Append
 
-__all__ = ["Leftovers"]
+__all__ = ["LostAttempts"]
 
 LOST_MAX = 1000  # attempts remembered whose code has not ended yet
 
 _log = logging.getLogger("holdfast.worker")
 
 
-class Leftovers:
+class LostAttempts:
     """Sees to it that the jobs of such attempts go on; on the worker's loop.
 
     Args:
@@ -43,7 +43,7 @@ class Leftovers:
         """
         if not self.lost:
             return
-        for attempt in [one for one in self.lost if one.unwound()]:
+        for attempt in [attempt for attempt in self.lost if attempt.unwound()]:
             back = Append(attempt.job, attempt.attempt, ((JobEvent.REQUEUED.value, {"reason": "store_outage"}),))
             with contextlib.suppress(StaleAttempt, UnknownJob):  # another worker has taken it, or it has ended
                 await journal.write(back)
@@ -52,8 +52,8 @@ class Leftovers:
 
     def conclude_stranded(self, unsettled: Collection[Attempt]) -> None:
         """Fail attempts that have ended without being concluded, once two looks in a row have found them so (L11)."""
-        found = {attempt for attempt in unsettled if attempt.is_stranded}
-        for attempt in found & self._stranded:
+        stranded = {attempt for attempt in unsettled if attempt.is_stranded}
+        for attempt in stranded & self._stranded:
             _log.error("attempt %d at job %s has ended and was not concluded: it fails", attempt.attempt, attempt.job)
             try:
                 attempt.conclude_stranded()
@@ -61,4 +61,4 @@ class Leftovers:
                 _log.exception("job %s is left until its lease expires", attempt.job)
                 attempt.lease.give_up()
                 self._drop(attempt)
-        self._stranded = found
+        self._stranded = stranded

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.conductor import Suspended
 from holdfast.authoring.functions import Call
-from holdfast.engine.ending_events import Written, words
+from holdfast.engine.ending_events import Written, error_text
 from holdfast.errors import EffectConflict, StaleAttempt, StoreUnavailable
 from holdfast.machines import HistoryEvent
 from holdfast.store import Evidence, KeepEvidence
@@ -27,7 +27,7 @@ from holdfast.store.effects import Effect, EffectStore
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Outcomes", "Reporting"]
+__all__ = ["AbandonableTool", "Outcomes"]
 
 
 EFFECTS_PAUSE_SECONDS = 1.0  # until a job is tried again whose effect store was away
@@ -41,7 +41,7 @@ class Outcomes:
     def __init__(self, attempt: Attempt, effects: EffectStore | None) -> None:
         self._attempt = attempt
         self._store = effects
-        self._left: dict[str, Effect] = {}  # by earlier attempts, without their events perhaps
+        self._effects_left: dict[str, Effect] = {}  # by earlier attempts, without their events perhaps
         self.unconfirmed: deque[tuple[int, str, int, Any]] = deque()  # tools whose end is under way to the disk
 
     async def begin(self) -> None:
@@ -53,17 +53,17 @@ class Outcomes:
         if self._store is None:
             return
         try:
-            self._left = await self._store.begin(self._attempt.job, self._attempt.attempt)
+            self._effects_left = await self._store.begin(self._attempt.job, self._attempt.attempt)
         except StaleAttempt as error:
             self._attempt.lose()
             raise Suspended from error
         except StoreUnavailable as error:
-            self._attempt.put_off("effects_unavailable", EFFECTS_PAUSE_SECONDS)
+            self._attempt.postpone("effects_unavailable", EFFECTS_PAUSE_SECONDS)
             raise Suspended from error
 
-    def left(self, node: str) -> Effect | None:
+    def take_effect(self, node: str) -> Effect | None:
         """Hand out the effect that an earlier attempt has left of this call, once."""
-        return self._left.pop(node, None)
+        return self._effects_left.pop(node, None)
 
     async def keep(self, call: Call[..., Any], node: str, value: Any) -> None:
         """Phase one: keep the effect, if there is a store for it."""
@@ -105,16 +105,16 @@ class Outcomes:
         """Keep what came too late."""
         attempt = self._attempt
         evidence = Evidence(attempt.job, node, attempt.attempt, number, value, error)
-        told = attempt.journal.enqueue(KeepEvidence(evidence))
-        told.add_done_callback(_heard)
+        keeping = attempt.journal.enqueue(KeepEvidence(evidence))
+        keeping.add_done_callback(_ignore_error)
 
 
-def _heard(told: asyncio.Future[Any]) -> None:
-    if not told.cancelled():
-        told.exception()  # the store is away: what it would have been told is lost, and nothing depends on it
+def _ignore_error(keeping: asyncio.Future[Any]) -> None:
+    if not keeping.cancelled():
+        keeping.exception()  # the store is away: what it would have been told is lost, and nothing depends on it
 
 
-class Reporting:
+class AbandonableTool:
     """A plain tool in its thread, which cannot be stopped: what it gives after nobody waits any more is still heard."""
 
     def __init__(self, function: Callable[..., Any], late: Callable[[Any, str | None], None]) -> None:
@@ -135,7 +135,7 @@ class Reporting:
         try:
             value = self._function(**kwargs)
         except Exception as error:
-            self._end(None, f"{type(error).__name__}: {words(error)}")
+            self._end(None, f"{type(error).__name__}: {error_text(error)}")
             raise
         self._end(value, None)
         return value

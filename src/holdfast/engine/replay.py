@@ -174,10 +174,10 @@ class Replay:
             if not isinstance(item.outcome, CutOff) and node in self._names and name in {None, self._names[node]}
         ]
 
-    def described(self, node: str) -> str:
+    def describe(self, node: str) -> str:
         """Give a recorded call as people read it: its name and arguments."""
         name = self._names.get(node) or node.partition(":")[0]
-        return in_words(name, self._arguments.get(node), node)
+        return call_text(name, self._arguments.get(node), node)
 
     def _read(self, event: Event) -> None:
         natives = event.payload.get("natives")
@@ -316,9 +316,9 @@ class Replay:
             self._end_wait(node, payload, payload)
 
 
-def in_words(name: str, arguments: Any, node: str) -> str:
+def call_text(name: str, arguments: Any, node: str) -> str:
     """Give a call as people read it."""
     if not isinstance(arguments, dict):
         return node
-    given = ", ".join(f"{key}={value!r:.80}" for key, value in arguments.items())
-    return f"{name}({given:.300})"
+    listed = ", ".join(f"{key}={value!r:.80}" for key, value in arguments.items())
+    return f"{name}({listed:.300})"

@@ -29,20 +29,20 @@ import msgspec
 
 from holdfast.authoring.conductor import Continued, Submitter, Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
-from holdfast.engine.calls import handed_out
-from holdfast.engine.children import outcome_of, told
+from holdfast.engine.calls import recorded_outcome
+from holdfast.engine.children import child_result, start_result
 from holdfast.engine.job_code import JobCode, Pending
 from holdfast.engine.replay import Ended, Outcome, Replay
 from holdfast.errors import HoldfastError, InvalidResult, NonDeterminism, WaitTimeout
 from holdfast.machines import Event, JobEvent
 
-__all__ = ["Rehearsal", "Rehearsed"]
+__all__ = ["ReplayCheck", "ReplayReport"]
 
 QUIET_SECONDS = 1.0  # without a new call: code that waits so long for something else is taken to stand still
 _ENDS = {JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value}
 
 
-class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a rehearsal.
 
     Attributes:
@@ -60,8 +60,8 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     beyond: list[str]
 
 
-class Rehearsal:
-    """The `Conductor` of code that is only rehearsed."""
+class ReplayCheck:
+    """The `Conductor` of code that is only replay_checked."""
 
     def __init__(self, events: Sequence[Event], function: JobFunction[..., Any]) -> None:
         self.job = events[0].job
@@ -72,11 +72,11 @@ class Rehearsal:
         self._answered = 0
         self._beyond: list[tuple[str, str]] = []  # name and node
         self._refused: list[str] = []
-        self._threads = ThreadPoolExecutor(4, "holdfast-rehearsal")
+        self._threads = ThreadPoolExecutor(4, "holdfast-replay-check")
         self._over = False
         self._continuing = False
 
-    async def run(self) -> Rehearsed:
+    async def run(self) -> ReplayReport:
         """Run the code until it ends or stands still; judge."""
         loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -93,11 +93,11 @@ class Rehearsal:
                 async with asyncio.timeout(QUIET_SECONDS):
                     await self._still.wait()
         main = self.code.main
-        judged = self._judged(main if main is not None and main.done() else None)
+        report = self._report(main if main is not None and main.done() else None)
         self._over = True
         self.code.close()
         self._threads.shutdown(wait=False)
-        return judged
+        return report
 
     async def _code(self) -> Any:
         kwargs = self._function.signature.decode(self._events[0].payload.get("args") or {})
@@ -136,9 +136,9 @@ class Rehearsal:
             self._refused.append(f"{type(error).__name__}: {error}")
         self._still.set()
 
-    def _judged(self, code: asyncio.Task[Any] | None) -> Rehearsed:
+    def _report(self, code: asyncio.Task[Any] | None) -> ReplayReport:
         reasons = self._refused or self._other_end(code)
-        return Rehearsed(
+        return ReplayReport(
             fits=not reasons,
             reasons=reasons,
             answered=self._answered,
@@ -193,9 +193,9 @@ class Rehearsal:
 
     async def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer for a step or tool."""
-        plain = call.signature.encode(args, kwargs)
-        node = self._replay.node(call.name, plain, call.key)
-        return handed_out(call, node, await self._outcome(node, call.name, plain))
+        arguments = call.signature.encode(args, kwargs)
+        node = self._replay.node(call.name, arguments, call.key)
+        return recorded_outcome(call, node, await self._outcome(node, call.name, arguments))
 
     async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - as the protocol has it
         """Answer for a wait."""
@@ -212,20 +212,20 @@ class Rehearsal:
 
     async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer for a child."""
-        plain = job.signature.encode(args, kwargs)
-        node = self._replay.node(f"job.{job.name}", plain, job.chosen.key)
-        return outcome_of(job, node, await self._outcome(node, f"job.{job.name}", plain))
+        arguments = job.signature.encode(args, kwargs)
+        node = self._replay.node(f"job.{job.name}", arguments, job.chosen.key)
+        return child_result(job, node, await self._outcome(node, f"job.{job.name}", arguments))
 
     async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
         """Answer for a run that is started and not waited for."""
         del submit
         node = self._replay.node(f"start.{job.name}", plain, job.chosen.key)
-        return str(told(job.name, await self._outcome(node, f"start.{job.name}", plain)))
+        return str(start_result(job.name, await self._outcome(node, f"start.{job.name}", plain)))
 
     async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
         """Answer for a signal that is sent."""
         del send
-        return str(told("signal", await self._outcome(self._replay.node("signal", said, None), "signal", said)))
+        return str(start_result("signal", await self._outcome(self._replay.node("signal", said, None), "signal", said)))
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         """End the code."""
@@ -250,13 +250,13 @@ class Rehearsal:
 
     def value(self, kind: str) -> Any:
         """Give a recorded value, or any other: what comes behind it was not recorded either."""
-        made: dict[str, Callable[[], Any]] = {
+        make: dict[str, Callable[[], Any]] = {
             "now": time.time,
             "random": random.random,
             "uuid4": lambda: str(uuid.uuid4()),
         }
         node = self._replay.value_node(kind)
-        return self._replay.values[node] if node in self._replay.values else made[kind]()
+        return self._replay.values[node] if node in self._replay.values else make[kind]()
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
         """Give a recorded value, or make one."""

@@ -27,27 +27,27 @@ from holdfast.store.blobs import DirectoryBlobs
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Products"]
+__all__ = ["ReportWriter"]
 
 INLINE_BYTES = 65_536  # larger things are blobs
 
 
-class Products:
+class ReportWriter:
     """The reports and products of one attempt."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._lock = threading.Lock()
-        self._said: dict[str, Any] = {}
+        self._progress: dict[str, Any] = {}
         self._spent: dict[str, float] = {}
-        self._news = False  # whether there is something that was not written yet
+        self._unwritten = False  # whether there is something that was not written yet
         self._writing: asyncio.Future[Any] | asyncio.TimerHandle | None = None
         self._written_at = float("-inf")
         self._count = 0
-        self._keeping: list[asyncio.Task[int]] = []
-        self._unkept: set[asyncio.Task[int]] = set()  # of these, what is under way
-        self._turn = asyncio.Lock()
-        self._known: dict[str, int] | None = None  # exports of this run from earlier attempts
+        self._exports: list[asyncio.Task[int]] = []
+        self._exports_under_way: set[asyncio.Task[int]] = set()  # of these, what is under way
+        self._order_lock = asyncio.Lock()
+        self._earlier_exports: dict[str, int] | None = None  # exports of this run from earlier attempts
 
     # Progress
 
@@ -56,14 +56,14 @@ class Products:
         self._spent = amounts
         self.progress({})
 
-    def progress(self, said: dict[str, Any]) -> None:
+    def progress(self, report: dict[str, Any]) -> None:
         """Take what is said; from any thread."""
         with self._lock:
-            together = {**self._said, **said}
+            together = {**self._progress, **report}
             if self._spent:
                 together["metrics"] = {**(together.get("metrics") or {}), "spent": self._spent}
             within(together)
-            self._said = together
+            self._progress = together
         if self._attempt.replay.head() is not None:
             return
         if self._attempt.in_loop():
@@ -72,8 +72,8 @@ class Products:
             self._attempt.loop.call_soon_threadsafe(self._take)
 
     def _take(self) -> None:
-        self._news = True
-        if self._writing is None and not self._attempt.shut:
+        self._unwritten = True
+        if self._writing is None and not self._attempt.write_closed:
             loop = self._attempt.loop
             wait = self._written_at + self._attempt.config.progress_seconds - loop.time()
             if wait > 0:
@@ -84,16 +84,16 @@ class Products:
     def _write(self) -> None:
         attempt = self._attempt
         self._writing = None
-        self._news, self._written_at = False, attempt.loop.time()
-        if attempt.shut:
+        self._unwritten, self._written_at = False, attempt.loop.time()
+        if attempt.write_closed:
             return
-        writing = attempt.journal.enqueue(Progress(attempt.job, attempt.attempt, dict(self._said)))
+        writing = attempt.journal.enqueue(Progress(attempt.job, attempt.attempt, dict(self._progress)))
         writing.add_done_callback(self._wrote)
         self._writing = writing
 
     def _wrote(self, writing: asyncio.Future[Any]) -> None:
         self._writing = None
-        if not writing.cancelled() and writing.exception() is None and self._news:
+        if not writing.cancelled() and writing.exception() is None and self._unwritten:
             self._take()
 
     # Exports
@@ -112,38 +112,38 @@ class Products:
         return _until(self._attempt.code.on_host(self._begin, product))  # it waits until the loop has heard of it
 
     def _begin(self, product: Product) -> asyncio.Task[int]:
-        task = self._attempt.loop.create_task(self._keep(product))
-        self._keeping.append(task)
-        self._unkept.add(task)
-        task.add_done_callback(self._seen)
+        task = self._attempt.loop.create_task(self._write_in_order(product))
+        self._exports.append(task)
+        self._exports_under_way.add(task)
+        task.add_done_callback(self._export_done)
         return task
 
-    def _seen(self, task: asyncio.Task[int]) -> None:
-        self._unkept.discard(task)
+    def _export_done(self, task: asyncio.Task[int]) -> None:
+        self._exports_under_way.discard(task)
         if not task.cancelled():
             task.exception()  # the end of the attempt looks at it
 
-    async def kept(self) -> None:
+    async def exports_written(self) -> None:
         """Wait until everything is written that was handed out until now, or the attempt is lost by it."""
-        if self._unkept:
-            await asyncio.wait(self._unkept)
+        if self._exports_under_way:
+            await asyncio.wait(self._exports_under_way)
 
-    async def _keep(self, product: Product) -> int:
-        async with self._turn:  # in the order in which they were handed out
+    async def _write_in_order(self, product: Product) -> int:
+        async with self._order_lock:  # in the order in which they were handed out
             if self._attempt.lost:  # what comes behind one that failed fails with it: another attempt has them all
                 raise StaleAttempt(self._attempt.job, self._attempt.attempt, self._attempt.attempt)
             try:
-                return await self._kept(product)
+                return await self._write_export(product)
             except (StaleAttempt, StoreUnavailable):
                 self._attempt.lose()
                 raise
 
-    async def _kept(self, product: Product) -> int:
+    async def _write_export(self, product: Product) -> int:
         attempt = self._attempt
-        if attempt.row.exported and self._known is None:
-            self._known = await attempt.journal.exports(attempt.job, attempt.row.run)
-        if self._known is not None and product.key in self._known:
-            return self._known[product.key]
+        if attempt.row.exported and self._earlier_exports is None:
+            self._earlier_exports = await attempt.journal.exports(attempt.job, attempt.row.run)
+        if self._earlier_exports is not None and product.key in self._earlier_exports:
+            return self._earlier_exports[product.key]
         inline = product.content is not None and product.value is not None and product.size <= INLINE_BYTES
         blob = None if inline else product.key
         if blob is not None:
@@ -178,7 +178,7 @@ class Products:
     @property
     def under_way(self) -> bool:
         """Whether the end of the attempt has something to wait for."""
-        return self._news or self._writing is not None or bool(self._keeping or self._attempt.row.exported)
+        return self._unwritten or self._writing is not None or bool(self._exports or self._attempt.row.exported)
 
     async def conclude(self, ending: Written) -> Written | None:
         """Have it all on disk before the attempt's end is, and the end say so; None if it may write no more."""
@@ -187,13 +187,13 @@ class Products:
             failed = await self._settle()
         if self._attempt.lost:
             return None
-        kind, said = ending
+        kind, payload = ending
         if kind != JobEvent.COMPLETED:
             return ending
         if failed is not None:
             return self._attempt.failure(failed)
         refs = self._refs()
-        return (kind, {**said, "result_refs": refs}) if refs else ending
+        return (kind, {**payload, "result_refs": refs}) if refs else ending
 
     async def _settle(self) -> HoldfastError | None:
         """Have everything written; the first product that could not be kept, if there is one.
@@ -202,7 +202,7 @@ class Products:
             StaleAttempt: the attempt may no longer write.
             StoreUnavailable: nobody knows what was written.
         """
-        while self._news or self._writing is not None:
+        while self._unwritten or self._writing is not None:
             if isinstance(self._writing, asyncio.Future):
                 await asyncio.wait([self._writing])
                 await asyncio.sleep(0)  # whoever waits for its end has heard of it, too
@@ -210,17 +210,17 @@ class Products:
                 if self._writing is not None:
                     self._writing.cancel()
                 self._write()
-        ended = await asyncio.gather(*self._keeping, return_exceptions=True)
-        failed = [one for one in ended if isinstance(one, BaseException)]
-        for one in failed:
-            if isinstance(one, (StaleAttempt, StoreUnavailable)) or not isinstance(one, HoldfastError):
-                raise one
+        results = await asyncio.gather(*self._exports, return_exceptions=True)
+        failed = [error for error in results if isinstance(error, BaseException)]
+        for error in failed:
+            if isinstance(error, (StaleAttempt, StoreUnavailable)) or not isinstance(error, HoldfastError):
+                raise error
         return failed[0] if failed and isinstance(failed[0], HoldfastError) else None
 
     def _refs(self) -> list[str]:
         """Name what was produced, as the run's result refers to it."""
         row = self._attempt.row
-        last = max((task.result() for task in self._keeping), default=0)
+        last = max((task.result() for task in self._exports), default=0)
         return [f"{run_name(row.id, row.run)}/exports/{n}" for n in range(1, max(last, row.exported) + 1)]
 
 

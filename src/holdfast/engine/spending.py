@@ -34,7 +34,7 @@ class Budget:
         self._limits: Counter[str] = Counter(limits)
         self._capped = frozenset(limits)
         self._spent: Counter[str] = Counter()
-        self._unsaid: dict[str, Counter[str]] = {}  # by call, what it has spent and not written yet
+        self._unwritten: dict[str, Counter[str]] = {}  # by call, what it has spent and not written yet
         self._gathering: dict[str, asyncio.TimerHandle] = {}  # by call, until when more is gathered
         self._parts: Counter[str] = Counter()  # by call and try, how many amounts were written
         self._asking = asyncio.Lock()
@@ -43,16 +43,16 @@ class Budget:
         for node, value in values.items():
             if node.startswith(SPENT) and isinstance(value, dict):
                 self._spent.update(value)
-        ended = {node.removesuffix(":ended"): one for node, one in values.items() if node.endswith(":ended")}
-        for node, one in {**ended, **waits}.items():
+        ended = {node.removesuffix(":ended"): value for node, value in values.items() if node.endswith(":ended")}
+        for node, completed in {**ended, **waits}.items():
             if node.startswith(GRANTED):
-                self._grant(one)
+                self._grant(completed)
                 self._asked = max(self._asked, int(node.removeprefix(GRANTED)))
 
     def spend(self, node: str | None, amounts: dict[str, int]) -> None:
         """Take an amount: of a call, or of the job's own code; on the loop."""
         if node is not None:
-            self._unsaid.setdefault(node, Counter()).update(amounts)
+            self._unwritten.setdefault(node, Counter()).update(amounts)
             if node not in self._gathering:
                 self._write(node)
             return
@@ -66,32 +66,32 @@ class Budget:
         """A try of a call has ended: write what is left of what it has spent, before its end."""
         if node in self._gathering:
             self._gathering.pop(node).cancel()
-        if node in self._unsaid:
+        if node in self._unwritten:
             self._write(node)
 
     def _write(self, node: str) -> None:
         """Write what a call has spent, and gather what it spends next."""
-        attempt, amounts = self._attempt, self._unsaid.pop(node, None)
+        attempt, amounts = self._attempt, self._unwritten.pop(node, None)
         self._gathering.pop(node, None)
-        if not amounts or attempt.shut:
+        if not amounts or attempt.write_closed:
             return
         name = f"{SPENT}{node}:{attempt.replay.tries[node]}"
         self._parts[name] += 1
-        said = {"node": f"{name}:{self._parts[name]}", "value": dict(amounts)}
-        attempt.record((HistoryEvent.VALUE_RECORDED.value, said))
+        payload = {"node": f"{name}:{self._parts[name]}", "value": dict(amounts)}
+        attempt.record((HistoryEvent.VALUE_RECORDED.value, payload))
         self._add(amounts)
         self._gathering[node] = attempt.loop.call_later(GATHER_SECONDS, self._write, node)
 
     def _add(self, amounts: Mapping[str, int]) -> None:
         self._spent.update(amounts)
-        self._attempt.products.spent({unit: amount / 1e6 for unit, amount in sorted(self._spent.items())})
+        self._attempt.reports.spent({unit: amount / 1e6 for unit, amount in sorted(self._spent.items())})
 
     def _grant(self, completed: Mapping[str, Any]) -> None:
         granted = completed.get("payload")
         if isinstance(granted, dict) and completed.get("outcome") == "signal":
             self._limits.update(granted)
 
-    def over(self) -> list[str]:
+    def exceeded(self) -> list[str]:
         """List the units of which more was spent than there is."""
         return sorted(unit for unit in self._capped if self._spent[unit] > self._limits[unit])
 
@@ -99,19 +99,21 @@ class Budget:
         """Give what is left of each unit; below zero where more was spent."""
         return {unit: self._limits[unit] - self._spent[unit] for unit in sorted(self._capped)}
 
-    async def kept(self) -> None:
+    async def wait_for_grant(self) -> None:
         """Before a call: stay here while the run is over its budget."""
         with self._attempt.waits.not_working():
             await self._asking.acquire()  # one call asks for all
         try:
-            while self.over():
+            while self.exceeded():
                 self._attempt.check_cancelled()
                 self._asked += 1
                 node = f"{GRANTED}{self._asked}"
-                self._grant(await self._attempt.waits.blocked_on(node, BUDGET_KEY, "human", said=self._said()))
+                self._grant(
+                    await self._attempt.waits.blocked_on(node, BUDGET_KEY, "human", details=self._wait_payload())
+                )
         finally:
             self._asking.release()
 
-    def _said(self) -> dict[str, Any]:
-        over = {unit: [self._spent[unit] / 1e6, self._limits[unit] / 1e6] for unit in self.over()}
+    def _wait_payload(self) -> dict[str, Any]:
+        over = {unit: [self._spent[unit] / 1e6, self._limits[unit] / 1e6] for unit in self.exceeded()}
         return {"over_budget": over}

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["StoreTime"]
+__all__ = ["StoreClock"]
 
 
-class StoreTime:
+class StoreClock:
     """A clock that follows another by what it hears of it."""
 
     def __init__(self) -> None:
         self._ahead = 0.0  # seconds by which the store's clock is ahead of this host's
-        self._asked_at = time.time()
+        self._sent_at = time.time()
 
-    def ask(self) -> None:
+    def request_sent(self) -> None:
         """The store is about to be asked."""
-        self._asked_at = time.time()
+        self._sent_at = time.time()
 
-    def told(self, at: float) -> None:
+    def answered(self, at: float) -> None:
         """It has answered, and this was its time when it did."""
-        self._ahead = min(max(self._ahead, at - time.time()), at - self._asked_at)
+        self._ahead = min(max(self._ahead, at - time.time()), at - self._sent_at)
 
     def now(self) -> float:
         """Read it."""

@@ -19,18 +19,18 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
-__all__ = ["Threads", "escaped"]
+__all__ = ["ThreadPool", "as_runtime_error"]
 
 _log = logging.getLogger("holdfast")
 
 
-def escaped(error: BaseException) -> RuntimeError:
+def as_runtime_error(error: BaseException) -> RuntimeError:
     """Give the error to raise in place of one that would end more than the code that raised it."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return RuntimeError(f"{text} raised inside a job: it would stop the worker, not the job; raise an error instead")
 
 
-class Threads(Executor):
+class ThreadPool(Executor):
     """Runs functions in at most `at_once` threads, those that were abandoned not counted."""
 
     def __init__(self, at_once: int) -> None:
@@ -49,7 +49,7 @@ class Threads(Executor):
                 raise RuntimeError("these threads take no more work: their worker has stopped")
             self._waiting.append(task)
             self._changed.notify()
-            self._man()
+            self._add_thread()
         return task
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
@@ -66,7 +66,7 @@ class Threads(Executor):
         """Have so many threads from now on; of those that are there none is ended."""
         with self._changed:
             self._at_once = at_once
-            self._man()
+            self._add_thread()
 
     def abandon(self, task: _Task) -> None:
         """Stop counting the thread that runs this, if one does."""
@@ -74,9 +74,9 @@ class Threads(Executor):
             if task.served_by is self:
                 task.served_by = None
                 self._counted -= 1
-                self._man()
+                self._add_thread()
 
-    def _man(self) -> None:
+    def _add_thread(self) -> None:
         if len(self._waiting) > self._free and self._counted < self._at_once:
             self._counted += 1
             threading.Thread(target=self._serve, name="holdfast-job", daemon=True).start()
@@ -110,11 +110,11 @@ class Threads(Executor):
 class _Task(Future[Any]):
     """A call, and the pool whose thread runs it; None while none does, or when it was abandoned."""
 
-    def __init__(self, threads: Threads, call: Callable[[], Any]) -> None:
+    def __init__(self, threads: ThreadPool, call: Callable[[], Any]) -> None:
         super().__init__()
         self._threads = threads
         self._call = call
-        self.served_by: Threads | None = None
+        self.served_by: ThreadPool | None = None
 
     def run(self) -> None:
         if not self.set_running_or_notify_cancel():
@@ -122,7 +122,7 @@ class _Task(Future[Any]):
         try:
             result = self._call()
         except (SystemExit, KeyboardInterrupt, StopIteration) as error:
-            self.set_exception(escaped(error))
+            self.set_exception(as_runtime_error(error))
         except BaseException as error:  # whatever it is, whoever asked must hear of it
             self.set_exception(error)
         else:

@@ -30,13 +30,13 @@ from holdfast.store.decide import PAUSE_KEY
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Waiting", "Waits"]
+__all__ = ["OpenWait", "Waits"]
 
 PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park"})
 PAUSED = float("-inf")  # before all other places: nothing but a resume brings the job back
 
 
-class Waiting:
+class OpenWait:
     """A place that waits: when it ends by itself, what to write if the job waits there, and what is told of its end."""
 
     __slots__ = ("due", "ended", "future", "intent", "pending", "timer", "until")
@@ -63,12 +63,12 @@ class Waits:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._places: dict[Waiting, None] = {}  # in the order in which they began
-        self._by_key: dict[str, dict[Waiting, None]] = {}  # those that a signal may end
-        self._unlooked: dict[Waiting, None] = {}  # those of them for which the inbox was not read yet
+        self._places: dict[OpenWait, None] = {}  # in the order in which they began
+        self._by_key: dict[str, dict[OpenWait, None]] = {}  # those that a signal may end
+        self._unchecked: dict[OpenWait, None] = {}  # those of them for which the inbox was not read yet
         self.busy = 0
         self._taken: set[str] = set()  # signals that were taken and may not be marked so on disk yet
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._again = False
 
     # Places
@@ -82,18 +82,18 @@ class Waits:
     ) -> None:
         """Let the code wait at a place."""
         until, intent = self._place(pending.node, key, wait_type, timeout)
-        self._add(Waiting(until, intent, pending=pending, future=None))
+        self._add(OpenWait(until, intent, pending=pending, future=None))
 
     async def blocked_on(
         self,
         node: str,
         key: str,
         wait_type: str,
-        said: dict[str, Any] | None = None,
+        details: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Wait at a place inside a call; how that ended, if it does so in this attempt."""
         until, (kind, place) = self._place(node, key, wait_type, None)
-        ended: dict[str, Any] = await self._wait(until, (kind, {**place, **(said or {})}))
+        ended: dict[str, Any] = await self._wait(until, (kind, {**place, **(details or {})}))
         return ended
 
     def _place(self, node: str, key: str, wait_type: str, timeout: float | None) -> tuple[float, Written]:
@@ -106,30 +106,30 @@ class Waits:
 
     async def ask(self, node: str, key: str) -> None:
         """Wait for an operator's answer, from inside a call."""
-        self._leave()
+        self._free_plan_slot()
         await self.blocked_on(node, key, "human")
 
     async def pause(self) -> None:
         """Stop here until an operator lets the job go on, from inside a call (J13)."""
-        said = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True}
-        await self._wait(PAUSED, (JobEvent.WAITING.value, said))
+        wait = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True}
+        await self._wait(PAUSED, (JobEvent.WAITING.value, wait))
 
     async def retry_later(self, node: str, not_before: float, gate: str | None = None) -> None:
         """Give the job back until a retry is due or a gate opens, from inside a call (J11)."""
-        said = {"reason": "step_retry", "not_before": not_before, "node": node}
+        requeue: dict[str, Any] = {"reason": "step_retry", "not_before": not_before, "node": node}
         if gate is not None:
-            said["gate"] = gate
-        self._leave()
-        await self._wait(not_before, (JobEvent.REQUEUED.value, said))
+            requeue["gate"] = gate
+        self._free_plan_slot()
+        await self._wait(not_before, (JobEvent.REQUEUED.value, requeue))
 
-    def _leave(self) -> None:
+    def _free_plan_slot(self) -> None:
         """In a plan: a call that waits here for another attempt takes no place among those that are under way."""
         at = place_in_plan.get()
         if at is not None and at.leave is not None:
             self._attempt.code.loop.call_soon(at.leave)
 
     async def _wait(self, until: float, intent: Written) -> Any:
-        place = Waiting(until, intent, pending=None, future=self._attempt.loop.create_future())
+        place = OpenWait(until, intent, pending=None, future=self._attempt.loop.create_future())
         with self.not_working():
             self._add(place)
             self._attempt.loop.call_soon(self._attempt.code.turn)  # it may be all that is left to do
@@ -138,24 +138,24 @@ class Waits:
             finally:
                 self._remove(place)
 
-    def _add(self, place: Waiting) -> None:
+    def _add(self, place: OpenWait) -> None:
         self._places[place] = None
         if not place.signalled:
             return
         self._by_key.setdefault(place.intent[1]["correlation_key"], {})[place] = None
-        self._unlooked[place] = None
+        self._unchecked[place] = None
         if place.until < float("inf"):
             attempt = self._attempt
             place.timer = attempt.loop.call_later(max(0.0, place.until - attempt.now()), self._expire, place)
         if place.pending is not None:
             place.pending.left = lambda: self._remove(place)
 
-    def _remove(self, place: Waiting) -> None:
+    def _remove(self, place: OpenWait) -> None:
         place.ended = True
         if place.timer is not None:
             place.timer.cancel()
         self._places.pop(place, None)
-        self._unlooked.pop(place, None)
+        self._unchecked.pop(place, None)
         if place.signalled:
             same = self._by_key.get(place.intent[1]["correlation_key"], {})
             same.pop(place, None)
@@ -171,27 +171,27 @@ class Waits:
 
     # What ends a wait while the job runs
 
-    def look(self) -> None:
+    def check_inbox(self) -> None:
         """See soon whether a signal has come for one of the places."""
         self._again = True
-        if self._looking is None and any(self._by_key.values()):
-            self._looking = self._attempt.loop.create_task(self._look())
+        if self._checking is None and any(self._by_key.values()):
+            self._checking = self._attempt.loop.create_task(self._check())
 
-    def look_for_new(self) -> None:
+    def check_new(self) -> None:
         """See whether a signal had come before a wait began; the job is not suspended, so the store does not look."""
-        if self._unlooked:
-            self.look()
+        if self._unchecked:
+            self.check_inbox()
 
-    def has_many_new(self) -> bool:
+    def has_several_new(self) -> bool:
         """Whether signals for several places may be in the inbox: the store would end one wait, and wake the job."""
-        return len(self._unlooked) > 1
+        return len(self._unchecked) > 1
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         self.busy += 1  # or the job could be suspended with its signals in the inbox
         try:
             while self._again and self._attempt.goes_on():
                 self._again = False
-                places, self._unlooked = self._unlooked, {}
+                places, self._unchecked = self._unchecked, {}
                 for signal in await self._attempt.journal.inbox(self._attempt.job):
                     self._offer(signal)
                 for place in places:
@@ -200,7 +200,7 @@ class Waits:
         except StoreUnavailable:
             pass  # the journal will notice, too; a signal in the inbox is not lost
         finally:
-            self._looking = None
+            self._checking = None
             self.busy -= 1
             self._attempt.loop.call_soon(self._attempt.code.turn)
 
@@ -212,7 +212,7 @@ class Waits:
             self._taken.add(signal.id)
             self._end(place, {"outcome": "signal", "payload": signal.payload, "signal": signal.id}, signal)
 
-    def _expire(self, place: Waiting) -> None:
+    def _expire(self, place: OpenWait) -> None:
         """The time of a wait is up; but a signal that has come before counts (E12)."""
         if place.ended or not self._attempt.goes_on():
             return
@@ -220,10 +220,10 @@ class Waits:
             self._end(place, {"outcome": "expired"}, None)
             return
         place.due = True
-        self._unlooked[place] = None
-        self.look()
+        self._unchecked[place] = None
+        self.check_inbox()
 
-    def _end(self, place: Waiting, ended: dict[str, Any], signal: Signal | None) -> None:
+    def _end(self, place: OpenWait, ended: dict[str, Any], signal: Signal | None) -> None:
         """End a wait: one of the code when the code rests, one of a call at once."""
         attempt = self._attempt
         node = place.intent[1]["node"]
@@ -238,7 +238,7 @@ class Waits:
         def dropped() -> None:
             if signal is not None:
                 self._taken.discard(signal.id)  # what it was for has left: it stays in the inbox, or is for another
-                self.look()
+                self.check_inbox()
 
         if place.pending is not None:
             attempt.code.arrive(place.pending, Ended(ended), [event], delivered=delivered, dropped=dropped)
@@ -255,7 +255,7 @@ class Waits:
         if not self._places:
             return None
         first, *others = sorted(self._places, key=lambda place: place.until)
-        return first.intent if first.until == PAUSED else _with(first.intent, others)
+        return first.intent if first.until == PAUSED else _with_others(first.intent, others)
 
     def unwind(self) -> None:
         """End every wait of a call: the attempt is over."""
@@ -267,16 +267,16 @@ class Waits:
                 place.future.exception()  # seen: the call may be gone
 
 
-def _with(intent: Written, others: list[Waiting]) -> Written:
+def _with_others(intent: Written, others: list[OpenWait]) -> Written:
     """What to write for a job that waits at several places: the first, and the others that a signal may end."""
     waits = [place.intent[1] for place in others if place.intent[0] == JobEvent.WAITING]
     if not waits:
         return intent
-    kind, said = intent
+    kind, payload = intent
     if kind != JobEvent.WAITING:  # a retry that is due later: as a timer, so that a signal for another place counts
-        node = said["node"]
-        key, timer = f"holdfast:retry:{node}", {"wait_type": "timer", "deadline": said["not_before"], "park": False}
-        said = {"node": f"{node}:retry", "correlation_key": key, **timer}
+        node = payload["node"]
+        key, timer = f"holdfast:retry:{node}", {"wait_type": "timer", "deadline": payload["not_before"], "park": False}
+        payload = {"node": f"{node}:retry", "correlation_key": key, **timer}
     also = [{"node": wait["node"], "correlation_key": wait["correlation_key"]} for wait in waits]
-    told = {name: value for wait in waits for name, value in wait.items() if name not in PLACE}  # why it waits there
-    return JobEvent.WAITING.value, {**told, **said, "also": also}
+    details = {name: value for wait in waits for name, value in wait.items() if name not in PLACE}  # why it waits there
+    return JobEvent.WAITING.value, {**details, **payload, "also": also}

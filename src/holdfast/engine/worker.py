@@ -31,12 +31,12 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.config import Config
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
-from holdfast.engine.config_watcher import reloading
+from holdfast.engine.config_watcher import watch_settings
 from holdfast.engine.heartbeat import Heartbeat
 from holdfast.engine.lease_keeper import LeaseKeeper, lose
-from holdfast.engine.lost_attempts import Leftovers
-from holdfast.engine.store_clock import StoreTime
-from holdfast.engine.thread_pool import Threads
+from holdfast.engine.lost_attempts import LostAttempts
+from holdfast.engine.store_clock import StoreClock
+from holdfast.engine.thread_pool import ThreadPool
 from holdfast.engine.worker_gate import WorkGate, gate_cards
 from holdfast.errors import LoopDied, StoreReplaced, StoreUnavailable
 from holdfast.ids import new_id
@@ -97,7 +97,7 @@ class Worker:
         self._effects = effects
         self._queues = queues
         self._unsettled: set[Attempt] = set()  # those that are running, and those that others have taken the place of
-        self._leftovers = Leftovers(self._drop)
+        self._lost_attempts = LostAttempts(self._drop)
         self._stopping = self._gone = False
         self._on_death = on_death
         self._dead: LoopDied | None = None  # once its loop has died
@@ -109,7 +109,7 @@ class Worker:
         self._claim_awaited = False  # whether the worker's loop waits for its answer
         self._claim_limit = 0
         self._looked_at = 0.0  # when this worker last looked for dead ones
-        self._clock = StoreTime()
+        self._clock = StoreClock()
         self.now = self._clock.now
         self._card = WorkerCard(
             name=self.name,
@@ -128,10 +128,10 @@ class Worker:
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
         self._context = contextvars.copy_context()  # jobs begin in it, and not in that of the job before them
-        self._threads = Threads(2 * self.gate.slots + 4)  # a plain job in every slot, and the plain call it is in
+        self._threads = ThreadPool(2 * self.gate.slots + 4)  # a plain job in every slot, and the plain call it is in
         self._keeper = LeaseKeeper(self, self._store, self._config, Heartbeat)
-        unsubscribe = self._store.subscribe(self._notice)
-        end_reloading = reloading(self._config, lambda new: self._loop.call_soon_threadsafe(self._reload, new))
+        unsubscribe = self._store.subscribe(self._on_change)
+        end_reloading = watch_settings(self._config, lambda new: self._loop.call_soon_threadsafe(self._reload, new))
         self._keeper.start()
         self._store.attend(self.name)
         try:
@@ -153,12 +153,12 @@ class Worker:
     def stop(self) -> None:
         """Claim nothing more, let jobs go on for the shutdown time, hand the rest back. From any thread."""
         self._stopping = True
-        self._notice(WORK)
+        self._on_change(WORK)
 
-    def _notice(self, change: int) -> None:
+    def _on_change(self, change: int) -> None:
         """A commit of this process has changed something; from any thread."""
         if not change & (WORK | ASKED | LIMITS):
-            change &= ROOM if any(one.until is None for one in self.gate.held) else 0
+            change &= ROOM if any(held.until is None for held in self.gate.held) else 0
         with contextlib.suppress(RuntimeError):  # the loop was closed: the watchdog notices
             if change:
                 self._loop.call_soon_threadsafe(self._heard, change)
@@ -185,10 +185,10 @@ class Worker:
             self._wake.clear()
             try:
                 begun = await self._time()
-                told = self._news & WORK  # without it nothing is new that time alone brings about
+                has_news = self._news & WORK  # without it nothing is new that time alone brings about
                 more = await self._turn(begun)
                 now = begun
-                if told or (self._sweep_at is not None and self._sweep_at <= begun):
+                if has_news or (self._sweep_at is not None and self._sweep_at <= begun):
                     self._sweep_at, now = await self._store.next_due(begun), await self._store.now()
                     self.gate.due(self._sweep_at - now if self._sweep_at is not None else None)
                 if not more:
@@ -230,19 +230,19 @@ class Worker:
 
     def _idle(self, now: float) -> bool:
         """Nothing runs, the last claim found all there was, nothing was heard since, and nothing is due soon."""
-        times = [self._sweep_at, *(one.until for one in self.gate.held)]
+        times = [self._sweep_at, *(held.until for held in self.gate.held)]
         soon = any(at is not None and at - now <= self._config.idle_seconds for at in times)
-        works = self.running or self._claim_under_way is not None or self._leftovers.unwinding
+        works = self.running or self._claim_under_way is not None or self._lost_attempts.unwinding
         return not self.gate.fresh and not works and not self._wake.is_set() and not soon
 
     async def _turn(self, now: float) -> bool:
         """Hear requests, sweep what time has ended, claim. Whether there may be more to do at once."""
-        await self._leftovers.give_back(self._journal)
+        await self._lost_attempts.give_back(self._journal)
         news, self._news = self._news, 0
         if news & ASKED and self.running:
-            self._told(await self._store.requests(self.name))
+            self._apply_leases(await self._store.requests(self.name))
             for attempt in list(self.running.values()):
-                attempt.hear()
+                attempt.check_inbox()
         full = False
         floor = self._store.floor_seconds
         if news & DEATHS or (floor is not None and now - self._looked_at >= floor / 2):
@@ -289,7 +289,7 @@ class Worker:
         if self._claim_limit <= 0:
             return None
         self.gate.fresh = False  # news from here on may come too late for this claim
-        self._clock.ask()
+        self._clock.request_sent()
         self._keeper.claim_sent()
         return Claim(
             worker=self.name,
@@ -317,12 +317,12 @@ class Worker:
         claimed = answer.claimed
         if claimed:  # they tell the store's time, too
             self._asked, self._asked_at = claimed[0].job.updated_at, self._loop.time()
-            self._clock.told(self._asked)
-        for one in claimed:
-            self._start(one)
+            self._clock.answered(self._asked)
+        for job in claimed:
+            self._start(job)
         now = self._asked + self._loop.time() - self._asked_at
         all_there_was = len(claimed) < limit and not self.gate.fresh
-        took = {one.job.queue for one in claimed}
+        took = {job.job.queue for job in claimed}
         self.gate.claimed(all_there_was=all_there_was, held=answer.held, now=now, took=took)
 
     async def _write(self, *commands: Command) -> list[Any]:
@@ -364,7 +364,7 @@ class Worker:
         """An attempt does nothing more."""
         self._unsettled.discard(attempt)
         if attempt.lost:
-            self._leftovers.lost.append(attempt)
+            self._lost_attempts.lost.append(attempt)
         if self.running.get(attempt.job) is attempt:  # else a later one has taken its place
             del self.running[attempt.job]
         self._wake.set()
@@ -429,15 +429,17 @@ class Worker:
 
     def card(self) -> WorkerCard:
         """Describe this worker and the gates of its process, its own first; from any thread."""
-        at_gates = [(gate, job) for job, one in list(self.running.items()) for gate in list(one.held_by.values())]
+        at_gates = [
+            (gate, job) for job, attempt in list(self.running.items()) for gate in list(attempt.held_by.values())
+        ]
         cards = gate_cards([self.gate, *self._gates()], self.now(), at_gates)
         blocked = self._keeper.watchdog.blocked if "_keeper" in vars(self) else None  # none before it runs
         return msgspec.structs.replace(self._card, slots=self.gate.slots, gates=cards, blocked=blocked)
 
-    def told(self, leases: Leases, held: Mapping[str, int]) -> None:
+    def renewed(self, leases: Leases, held: Mapping[str, int]) -> None:
         """A renewal was answered."""
-        self._told(leases, held)
-        self._leftovers.conclude_stranded(self._unsettled)
+        self._apply_leases(leases, held)
+        self._lost_attempts.conclude_stranded(self._unsettled)
 
     def stall_seconds(self) -> float:
         """Return how long the loop may stay silent: a worker that was asked to stop does not wait for long."""
@@ -447,10 +449,10 @@ class Worker:
     def died(self, error: LoopDied) -> None:
         """The loop has died or hangs, and all leases were given up; from the watchdog's thread."""
         self._dead = error
-        self._notice(WORK)
+        self._on_change(WORK)
         self._on_death(error)
 
-    def _told(self, leases: Leases, held: Mapping[str, int] = {}) -> None:
+    def _apply_leases(self, leases: Leases, held: Mapping[str, int] = {}) -> None:
         for job in leases.lost:
             if job in self.running and self.running[job].attempt == held.get(job):  # not a later one
                 self.running[job].lose()

@@ -80,7 +80,7 @@ class WorkGate(LeafGate):
         self.change(WakeSource.IO_READY, lambda: True)
 
     def _may_have_room(self) -> bool:
-        return any(one.until is None for one in self.held)
+        return any(held.until is None for held in self.held)
 
     def resized(self, slots: int) -> None:
         """The worker runs so many jobs at once from now on."""
@@ -98,7 +98,7 @@ class WorkGate(LeafGate):
 
         def take() -> bool:
             self.fresh, self._away_ns = not all_there_was, None
-            untils = [one.until + _let(one, took) for one in held if one.until is not None]
+            untils = [limit.until + _token_delay(limit, took) for limit in held if limit.until is not None]
             if held and (held != self.held or untils):
                 self._episode += 1  # another token, another limit: it is told anew
             self.held = held
@@ -165,8 +165,8 @@ class WorkGate(LeafGate):
 
     def _limited(self, until_ns: int | None) -> Hold:
         key = HoldKey(self.number, self._episode)
-        reason = "; ".join(sorted({f"queue {one.queue}: {_SAID.get(one.why, one.why)}" for one in self.held}))
-        rates = [one for one in self.held if one.why == "rate"]
+        reason = "; ".join(sorted({f"queue {held.queue}: {_REASONS.get(held.why, held.why)}" for held in self.held}))
+        rates = [held for held in self.held if held.why == "rate"]
         if rates and self._held_ns is not None:
             news = BudgetExhausted(rates[0].limit, rates[0].remaining)
             return Hold(key, reason, _ALL, self.clock_ns, news, until_ns)
@@ -197,12 +197,12 @@ class WorkGate(LeafGate):
         return False
 
 
-def _let(one: Held, took: Collection[str]) -> float:
+def _token_delay(held: Held, took: Collection[str]) -> float:
     """How long a token may lie there. Who always comes for the first finds it taken by another who does, too."""
-    return min(one.slack / 4, PACE_SECONDS if one.queue in took else FOLLOW_SECONDS)
+    return min(held.slack / 4, PACE_SECONDS if held.queue in took else FOLLOW_SECONDS)
 
 
-_SAID = {
+_REASONS = {
     "concurrency": "as many jobs run as it may",
     "group_concurrency": "as many jobs of a group run as it may",
     "rate": "its rate is used up",
