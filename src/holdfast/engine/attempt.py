@@ -1,18 +1,20 @@
-"""One attempt at one job: its code is run, its past is handed to it, what it does is recorded (SPEC sections 2 and 3).
+"""One attempt at one job (SPEC sections 2 and 3).
 
-The attempt does not stop after each write. It runs on while its writes are under way (output commit); what it may not
-do is let the outside see anything that is not durable yet: before a tool is called, before a child is started, before
-its result counts, everything until then is.
+The attempt runs the job's code, replays the recorded outcomes to it, and records what the code does.
 
-The code runs on a loop of its own (`job_code`, `job_loop`). Steps, tools and everything else run on the worker's loop.
+Output commit: the code runs on while its events are being written. But nothing outside may see what is not durable yet.
+So every recorded event is on disk before a tool is called, a child is started or the job's result counts.
+
+The code runs on its own event loop (`job_code`, `job_loop`). Steps, tools and everything else run on the worker's loop.
 
 An attempt ends in exactly one of these ways, and writes at most one event for it:
 
-- the code returned or raised: job_completed, job_failed, or job_requeued for a retry;
-- it waits, was paused, or retries much later: its code is closed and job_waiting or job_requeued is written;
-- it was cancelled or its deadline passed: the code sees a cancellation, may clean up, and is ended after a grace time;
-- the worker stops: the code is closed, and job_requeued is written, neither a failure nor a cancel;
-- its lease is lost: nothing is written any more, whatever the code still does.
+- The code returned or raised. The attempt writes job_completed, job_failed, or job_requeued for a retry.
+- The job waits, was paused, or retries much later. Its code is closed. The attempt writes job_waiting or job_requeued.
+- The run was cancelled or its deadline passed. The code sees a cancellation, may clean up, and is ended after the grace
+  time.
+- The worker stops. The code is closed, and the attempt writes job_requeued. This is neither a failure nor a cancel.
+- The lease is lost. The attempt writes nothing more, whatever the code still does.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ from holdfast.store.effects import EffectStore
 
 __all__ = ["Attempt"]
 
-UNWINDING_SECONDS = 0.01  # code that catches its end and asks again and again gets slow answers, and starves nobody
+UNWINDING_SECONDS = 0.01  # code that catches Suspended and calls again gets slow answers, so it cannot spin
 _PARTS = {"_calls", "_children", "waits", "outcomes", "reports", "budget"}
 _ENDS = frozenset({JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 
@@ -74,24 +76,24 @@ class Host(Protocol):
     """The worker, as an attempt sees it."""
 
     def freed(self, attempt: Attempt) -> None:
-        """The code of an attempt has ended. Its last events are on their way to the disk."""
+        """Free the attempt's slot: its code has ended, and its last events are being written."""
         ...
 
     def settled(self, attempt: Attempt) -> None:
-        """The last events of an attempt are on disk, or never will be. It does nothing more."""
+        """Forget the attempt: its last events are on disk, or never will be. It does nothing more."""
         ...
 
     def unwound(self, attempt: Attempt) -> None:
-        """The last call of an attempt has ended, after it was settled."""
+        """Note that the attempt's last call has ended, after the attempt was settled."""
         ...
 
     def abandoned(self) -> bool:
-        """Whether the worker itself was cancelled, as everything is when a program ends."""
+        """Return whether the worker itself was cancelled, as everything is when a program ends."""
         ...
 
 
 class Attempt(AttemptWriter):
-    """Runs one claimed job; the `Conductor` that its code talks to."""
+    """Runs one claimed job. It is the `Conductor` of the job's code."""
 
     def __init__(
         self,
@@ -111,30 +113,28 @@ class Attempt(AttemptWriter):
         self.config = config
         self._limit = config.payload_bytes_max
         self.now = now
-        self._failures = self.replay.failures + 1  # should this attempt fail
+        self._failures = self.replay.failures + 1  # the count if this attempt fails
         created = claimed.events[0].payload
         self._args: dict[str, Any] = created.get("args") or {}
         self.budget_limits = created.get("budget")
-        self.held_by: dict[str, str] = {}  # calls that wait for their gate, and its name
+        self.held_by: dict[str, str] = {}  # call → name of the gate it waits for
         self._function = function
         self.executor = executor
         self._effects = effects
         self._submission = children
-        self.under_way: set[asyncio.Task[Any]] = set()  # calls that are driven on the worker's loop
+        self.under_way: set[asyncio.Task[Any]] = set()  # calls that run on the worker's loop
         self._intent: Written | None = None
-        self._continuing: dict[str, Any] | None = None  # the arguments of the run that goes on for this one
+        self._continuing: dict[str, Any] | None = None  # arguments of the run that continues this one
         self._over = False
-        self._stop_reason: str | None = (
-            None  # "cancel", "deadline", "release" or "lost", once somebody ends the attempt
-        )
-        self.pausing = claimed.job.pause  # whether it is to stop at the next call (J13)
-        self._timer: asyncio.TimerHandle | None = None  # for its run's deadline
+        self._stop_reason: str | None = None  # "cancel", "deadline", "release" or "lost", once ended from outside
+        self.pausing = claimed.job.pause  # whether to pause at the next call (J13)
+        self._timer: asyncio.TimerHandle | None = None  # for the run's deadline
         self._grace: asyncio.TimerHandle | None = None
-        self._concluded = False  # whether its end was judged
-        self._finished = False  # and written, if it may be
+        self._concluded = False  # whether the ending was decided
+        self._finished = False  # whether the ending was written, if allowed
         self._settled = False
 
-    # Its parts, each made when it is first needed: many jobs need few of them
+    # Parts. Each is made when first needed: many jobs need few of them.
 
     @cached_property
     def _calls(self) -> Calls:
@@ -146,28 +146,28 @@ class Attempt(AttemptWriter):
 
     @cached_property
     def waits(self) -> Waits:
-        """Where it waits."""
+        """Return the places at which the attempt waits."""
         return Waits(self)
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """Where the outcomes of its calls go."""
+        """Return the part that stores the outcomes of calls."""
         return Outcomes(self, self._effects)
 
     @cached_property
     def reports(self) -> ReportWriter:
-        """The progress and exports that its code reports."""
+        """Return the writer of the progress and exports that the code reports."""
         return ReportWriter(self)
 
     @cached_property
     def budget(self) -> Budget:
-        """What its run may spend, and has spent."""
+        """Return the budget of the run: what it may spend and has spent."""
         return Budget(self, self.budget_limits or {})
 
-    # The life of an attempt
+    # Life
 
     def start(self, host: Host) -> None:
-        """Begin to run the code. What follows comes by callbacks."""
+        """Start the code. Everything after this happens in callbacks."""
         self._host = host
         self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -185,20 +185,20 @@ class Attempt(AttemptWriter):
             self.loop.call_soon(self.cancel)
 
     def _set_up(self) -> None:
-        revealed.set(Revealed())  # what its code will have seen of secrets
+        revealed.set(Revealed())  # the secrets that the code will have seen
         conductor.set(self)
         reporter.set(self)
-        place.set(None)  # the code that started this may have been at one
+        place.set(None)  # the context of the caller may have one
         external.set(None)
         job_thread.set(None)
 
     async def _begin(self) -> None:
-        """See what earlier attempts have left in the effect store; then run the code."""
+        """Read the effects that earlier attempts left in the effect store, then run the code."""
         try:
             await self.outcomes.begin()
         except Suspended:
             self.loop.call_soon(self._close)
-        except Exception as error:  # of an effect store that is not ours
+        except Exception as error:  # an effect store may be the user's own
             self.loop.call_soon(self.code_failed, error)
         else:
             self.loop.call_soon(self.code.turn)
@@ -209,10 +209,10 @@ class Attempt(AttemptWriter):
             return await self.code.loop.run_code(self._function.function, kwargs)
         return await self._function.function(**kwargs)
 
-    # What the code's runner tells
+    # Callbacks of `JobCode`
 
     def code_rests(self) -> None:
-        """The code rests, and there is nothing to hand to it: suspend the job if nothing of it can move (E14)."""
+        """Suspend the job if no part of it can move: the code rests, and there is nothing to deliver to it (E14)."""
         if not self.goes_on() or "waits" not in vars(self):
             if self.goes_on() and not self.under_way and self.code.idle:
                 self._stuck()
@@ -235,28 +235,28 @@ class Attempt(AttemptWriter):
         self.code_failed(self.code.stuck())
 
     def code_returned(self) -> None:
-        """The job's function has ended, and tasks that it left are being cancelled: they have a grace time."""
+        """Start the grace time of the tasks that the job's function left: they are being cancelled."""
         self._grace = self._grace or self.loop.call_later(self.config.grace_seconds, self._force)
 
     def code_ended(self) -> None:
-        """The job's function has returned or raised."""
+        """Conclude: the job's function has returned or raised."""
         self._conclude()
 
     def code_failed(self, error: BaseException) -> None:
-        """The job cannot go on, whatever its code says."""
+        """Fail the job. It cannot continue, whatever its code does."""
         if not self._over and self._stop_reason is None and self._intent is None:
             self._intent = self._context.copy().run(self.failure, error)
             self._close()
 
     def call_left(self) -> None:
-        """A call is no longer under way: if the attempt is over, it may have been the last that is waited for."""
+        """Note that a call is no longer under way. If the attempt is over, conclude after the last one."""
         if self._over and not self._concluded and not self.under_way and self._running_thread() is None:
             self._conclude()
         elif self._settled and not self.under_way:
             self._host.unwound(self)
 
     def _close(self) -> None:
-        """End the code where it is; calls that run are cancelled, and waited for, as are threads, for a grace time."""
+        """End the code where it is. Cancel running calls. Wait for them and for threads for the grace time."""
         if self._concluded:
             return
         self._over = True
@@ -274,17 +274,17 @@ class Attempt(AttemptWriter):
             self._conclude()
 
     def _thread_left(self, _: object) -> None:
-        """The job's own thread has come back; in that thread."""
+        """Report to the worker's loop that the job's own thread has returned. Runs in that thread."""
         with contextlib.suppress(RuntimeError):  # the worker's loop is closed
             self.loop.call_soon_threadsafe(self.call_left)
 
     def _running_thread(self) -> Any:
-        """Give the thread that runs the job's own plain function, if it still does."""
+        """Return the future of the thread that runs the job's own plain function, while it runs."""
         thread = self.code.loop.code_thread
         return thread if thread is not None and not thread.done() else None
 
     def _conclude(self) -> None:
-        """The code has ended, or is not waited for any longer: judge how, record it, give the slot back."""
+        """Decide how the code ended, record that, and free the slot. The code has ended, or its grace time is over."""
         if self._concluded:
             return
         self._concluded = True
@@ -300,36 +300,34 @@ class Attempt(AttemptWriter):
         for call in list(self.under_way):
             call.cancel()
         if (thread := self._running_thread()) is not None:
-            thread.cancel()  # it cannot be stopped: it no longer counts among the worker's threads
+            thread.cancel()  # a thread cannot be stopped, so it no longer counts as one of the worker's threads
         if ending is not None and (self.row.exported or "reports" in vars(self)) and self.reports.under_way:
             self._producing = self.loop.create_task(self._produce(ending))
         else:
             self._finish(ending)
 
     def _judge_ending(self) -> Written | None:
-        """What to write for the way the code ended; whatever is wrong with it, there is something to write."""
+        """Return the event for the way the code ended. A broken result or error gives an event, too."""
         try:
-            return self._context.copy().run(self._ending)  # which knows the secrets that the code has seen
-        except BaseException as error:  # a result or an error of a user that cannot even be looked at
+            return self._context.copy().run(self._ending)  # in the context that knows which secrets the code has seen
+        except BaseException as error:  # the user's result or error may raise when it is read
             failure = {"code": type(error).__name__, "message": "the end of the job's code could not be judged"}
             return JobEvent.FAILED.value, {"reason": "error", **failure, "error": failure}
 
     async def _produce(self, ending: Written) -> None:
-        """Have what the code has produced on disk before its end is."""
+        """Write everything that the code has reported, then write the end of the attempt."""
         try:
             self._finish(await self.reports.conclude(ending))
-        except Exception:  # whatever it is: the job is taken again from what the store has
+        except Exception:  # any error: the next attempt continues from what the store has
             self._finish(None)
 
     def _finish(self, ending: Written | None) -> None:
         try:
             if ending is not None:
                 self.record(ending)
-        except Exception:  # it cannot be recorded: the job is taken again from what the store has
+        except Exception:  # the ending cannot be recorded: the next attempt continues from what the store has
             ending = None
-        self.write_closed = (
-            True  # what is left of its calls may not write after the end, which would be refused with it
-        )
+        self.write_closed = True  # a call that writes after the end would have the end refused with it
         self._finished = True
         self._host.freed(self)
         if ending is None:
@@ -339,7 +337,7 @@ class Attempt(AttemptWriter):
         if self._settled:
             return
         self._settled = True
-        if not self.lost:  # nothing is under way: its parts, which refer to it, are dropped, and all is freed at once
+        if not self.lost:  # drop the parts, which refer to the attempt, so that all is freed without the GC
             self._context.run(conductor.set, None)
             self._context.run(reporter.set, None)
             if not self.under_way:
@@ -349,11 +347,11 @@ class Attempt(AttemptWriter):
         self._host.settled(self)
 
     def postpone(self, reason: str, seconds: float) -> None:
-        """Have the job tried again after so many seconds, for a reason that is not its own."""
+        """End the attempt and retry the job after so many seconds, for a reason that is not the job's own."""
         self._intent = (JobEvent.REQUEUED.value, {"reason": reason, "not_before": self.now() + seconds})
 
     def _ending(self) -> Written | None:
-        """What to write for the way the code ended; None if nothing may be written."""
+        """Return the event for the way the code ended, or None if the attempt may not write."""
         if self._stop_reason == "lost":
             return None
         main = self.code.main
@@ -373,9 +371,9 @@ class Attempt(AttemptWriter):
         return self._interrupted()
 
     def _continued(self) -> Written:
-        """What to write for code that goes on in another run, which is created with it.
+        """Return the event for code that continues as another run. The same transaction creates that run.
 
-        Its id need not be recorded before: an attempt writes its end once, or never.
+        Its id need not be recorded first: an attempt writes its end once, or never.
         """
         row, args = self.row, self._continuing
         self.successor = Successor(
@@ -388,38 +386,38 @@ class Attempt(AttemptWriter):
         return JobEvent.COMPLETED.value, {"result": None, "continued_as": self.successor.job}
 
     def _interrupted(self) -> Written | None:
-        """What to write for code that did not come to an end of its own."""
+        """Return the event for code that was ended from outside."""
         if self._stop_reason == "deadline":
             return JobEvent.FAILED.value, {"reason": "deadline", "message": "the run's deadline passed"}
         if self._stop_reason == "cancel":
-            return JobEvent.CANCELLED.value, {}  # the store knows why, and whether the deadline passed meanwhile
+            return JobEvent.CANCELLED.value, {}  # the store knows the reason, and whether the deadline passed meanwhile
         if self._intent is not None:
             return self._intent
         if self._stop_reason == "release":
             return JobEvent.REQUEUED.value, {"reason": "worker_shutdown"}
         if self._host.abandoned():
-            return None  # nobody knows how it would have ended
+            return None  # how the code would have ended is unknown
         return self.failure(RuntimeError("the job's code cancelled itself"))
 
     def failure(self, error: BaseException) -> Written:
-        """What to write for an error: another try, or the end."""
+        """Return the event for an error: another try, or the end of the job."""
         if not isinstance(error, Exception):
             error = as_runtime_error(error)
         kind, payload = ending_events.failed(self._function, error, self._failures, self.now())
         traces = [self.replay.traces[node] for node in payload.get("nodes") or () if node in self.replay.traces]
-        if traces:  # what happened inside the steps, which the code sees nothing of (E13)
+        if traces:  # tracebacks inside the steps, which the code does not see (E13)
             payload["details"] = {
                 "traceback": "\n".join([*traces, payload["details"]["traceback"]])[-2 * ending_events.TRACEBACK_MAX :]
             }
         return kind, payload
 
     def unwound(self) -> bool:
-        """Whether nothing of its code can still run: of a plain function that was begun nobody knows."""
+        """Return whether no code of the attempt can still run. This is unknown for a plain function that has begun."""
         return self._function.is_async and self._over and not self.under_way
 
     @property
     def is_stranded(self) -> bool:
-        """Whether its code has ended, and nothing is under way that would settle it: an error of the engine (L11)."""
+        """Return whether the code has ended and nothing will settle the attempt: an error of the engine (L11)."""
         producing: asyncio.Task[None] | None = vars(self).get("_producing")
         ended = self._concluded or (self.code.main_done and self._grace is None)
         if self._settled or not ended or (producing is not None and not producing.done()):
@@ -427,37 +425,37 @@ class Attempt(AttemptWriter):
         return not self._finished or self.durable_events == self.recorded_events
 
     def conclude_stranded(self) -> None:
-        """Fail an attempt whose end could not be judged, and give its slot back."""
+        """Fail an attempt whose end could not be decided, and free its slot."""
         self._concluded = self._over = True
         if self._finished:
             self._settle()
         else:
             self._finish(self.failure(RuntimeError("its end could not be judged: see the log of its worker")))
 
-    # Ending it from outside
+    # Ending the attempt from outside
 
     def cancel(self) -> None:
-        """The run was asked to cancel: its code sees it, may clean up, and is ended after the grace time (R6)."""
+        """Cancel the code: its run was cancelled. The code may clean up, and is ended after the grace time (R6)."""
         self._stop("cancel")
 
     def release(self) -> None:
-        """The worker stops: hand the job back (L6). Its code sees no cancellation; steps that run do."""
+        """Requeue the job: the worker stops (L6). The code sees no cancellation, but running steps do."""
         if self._stop_reason is None and not self._over:
             self._stop_reason = "release"
             self._close()
 
     def lose(self) -> None:
-        """The lease is lost: nothing more is written (L4)."""
+        """Stop writing: the lease is lost (L4)."""
         self._stop_reason, self.lost, self.write_closed = "lost", True, True
         self._over = True
         self.loop.call_soon(self._conclude)
 
     def ask_to_pause(self) -> None:
-        """Pause at the next step boundary (J13)."""
+        """Pause the job at the next step boundary (J13)."""
         self.pausing = True
 
     def check_inbox(self) -> None:
-        """Something was written for this job: a signal, perhaps."""
+        """Check the inbox: another process wrote something for this job, perhaps a signal."""
         if "waits" in vars(self):
             self.waits.check_inbox()
 
@@ -468,7 +466,7 @@ class Attempt(AttemptWriter):
         if self._function.is_async or why != "cancel":
             assert self.code.main is not None, "it has begun"
             self.code.main.cancel()
-        self.code.cancel_threads()  # a plain function sees it at its next call, or in the one it waits in
+        self.code.cancel_threads()  # a plain function sees the cancel at its next call, or in the call it waits in
         self.loop.call_soon(self.code.turn)
         self._grace = self.loop.call_later(self.config.grace_seconds, self._force)
 
@@ -481,10 +479,10 @@ class Attempt(AttemptWriter):
             return None
         return self.loop.call_later(max(0.0, self.row.ends_by - self.now()), self._stop, "deadline")
 
-    # What the code asks for
+    # Conductor: what the code calls
 
     def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        """Call a step or tool, or hand out its recorded result."""
+        """Call a step or tool, or return its recorded result."""
         token = object()
         return self.code.tracked(token, call.name, self._call(token, call, args, kwargs))
 
@@ -495,7 +493,7 @@ class Attempt(AttemptWriter):
         return await self._calls.call(call, call.signature.encode(args, kwargs, self._limit))
 
     def wait(self, key: str, timeout: float | None, wait_type: str) -> Coroutine[Any, Any, Any]:
-        """Wait for a signal; the payload, or WaitTimeout."""
+        """Wait for a signal and return its payload, or raise WaitTimeout."""
         token = object()
         return self.code.tracked(token, "wait_for", self._wait(token, key, timeout, wait_type))
 
@@ -511,7 +509,7 @@ class Attempt(AttemptWriter):
         return plain_values.as_recorded(outcome.completed.get("payload"))
 
     def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
-        """Wait for a time."""
+        """Wait for a duration."""
         token = object()
         return self.code.tracked(token, "sleep", self._sleep(token, duration))
 
@@ -526,7 +524,7 @@ class Attempt(AttemptWriter):
     def child(
         self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        """Start a child, once, and wait for its end."""
+        """Start a child once, and wait for its end."""
         token = object()
         return self.code.tracked(token, job.name, self._child(token, job, args, kwargs))
 
@@ -539,36 +537,36 @@ class Attempt(AttemptWriter):
         return await self._children.call(job, job.signature.encode(args, kwargs, self._limit))
 
     async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
-        """Start a run that is not waited for, once; its id (E15)."""
+        """Start a run once without waiting for its end. Return its id (E15)."""
         if not self.goes_on():
             await self._refuse()
         return await self._children.start(job, plain, submit)
 
     async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
-        """Send a signal, once; what became of it (E15)."""
+        """Send a signal once. Return what the store did with it (E15)."""
         if not self.goes_on():
             await self._refuse()
         return await self._children.signal(said, send)
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        """End the code; its run is continued by another with these arguments."""
+        """End the code. Another run continues this one with the given arguments."""
         self.code.check_main("continue_as")
         self._continuing = self._function.signature.encode(args, kwargs, self._limit)
         raise Continued
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await something of the worker's loop."""
+        """Await a coroutine on the worker's loop."""
         return await self.code.loop.outside(work)
 
     def check_cancelled(self) -> None:
-        """Raise if the attempt is over, or its job was asked to cancel."""
+        """Raise if the attempt is over or its job is being cancelled."""
         if self._over or self._intent is not None:
             raise Suspended
         if self._stop_reason is not None:
             raise asyncio.CancelledError
 
     async def _refuse(self) -> None:
-        """The attempt is over: say so, slowly, to code that does not want to hear it."""
+        """Raise because the attempt is over. Sleep first, so that code that catches the error cannot spin."""
         try:
             self.check_cancelled()
         finally:
@@ -590,11 +588,11 @@ class Attempt(AttemptWriter):
         return self.code.on_host(self._value, node, make[kind])
 
     def _value(self, node: str, make: Callable[[], Any]) -> Any:
-        """Code that is being closed gets a value, too, but it is not recorded: the attempt writes no more."""
+        """Record and return a value. Code that is being closed gets an unrecorded one: the attempt writes no more."""
         return self.recorded(node, make) if self.may_record() else make()
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
-        """Return a recorded value. Make and record it if there is none."""
+        """Return a recorded value. Make and record one if it is missing."""
         if node not in self.replay.values:
             self.replay.values[node] = make()
             self.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": self.replay.values[node]}))
@@ -606,11 +604,11 @@ class Attempt(AttemptWriter):
         return plain_values.as_recorded(self.replay.values.get(node))
 
     def known_names(self, beginning: str) -> list[str]:
-        """List the names of recorded values with this prefix, in the order in which they were recorded."""
+        """List the names of recorded values with this prefix, in the order of recording."""
         return [node for node in self.replay.values if node.startswith(beginning)]
 
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the recorded plan. Without one, record the plan that was made, once (E11)."""
+        """Return the recorded plan. If there is none, record the given one (E11)."""
         if self.replay.plan is None and made is not None:
             plan = payload("the plan", made, self.config.payload_bytes_max)
             self.record((HistoryEvent.PLAN_GENERATED.value, {"plan": plan}))
@@ -618,25 +616,25 @@ class Attempt(AttemptWriter):
         return cast("dict[str, Any] | None", plain_values.as_recorded(self.replay.plan))
 
     def progress(self, report: dict[str, Any]) -> None:
-        """Take the progress that the code reports."""
+        """Accept the progress that the code reports."""
         self.reports.progress(report)
 
     def export(self, product: Product) -> Awaitable[None]:
-        """Take an export of the code."""
+        """Accept an export of the code."""
         return self.reports.export(product)
 
     @property
     def budgeted(self) -> bool:
-        """Whether its run has a budget."""
+        """Return whether the run has a budget."""
         return self.budget_limits is not None
 
     @property
     def spends(self) -> bool:
-        """Whether anything was spent, or asked for, in this attempt."""
+        """Return whether this attempt has spent anything or asked for its budget."""
         return "budget" in vars(self)
 
     def spent(self, call: str | None, amounts: dict[str, int]) -> None:
-        """Count what code has spent; from any thread."""
+        """Count what the code has spent. Safe from any thread."""
         node = call.removeprefix(f"holdfast:{self.job}:") if call is not None else None
         if self.in_loop():
             self.budget.spend(node, amounts)
@@ -646,22 +644,22 @@ class Attempt(AttemptWriter):
     # Threads
 
     def in_loop(self) -> bool:
-        """Whether the caller runs on the engine's loop, and not in a thread of a plain function."""
+        """Return whether the caller runs on the engine's loop, not in the thread of a plain function."""
         return threading.get_ident() == self._thread
 
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run something on the code's loop and block this thread for it."""
+        """Run a coroutine on the code's loop, and block this thread until it ends."""
         return self.code.from_thread(coroutine)
 
     async def in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-        """Run a plain function of a call in a thread, with this context."""
+        """Run the plain function of a call in a thread, in the current context."""
         context = contextvars.copy_context()
         return await self.loop.run_in_executor(self.executor, lambda: context.run(function, **kwargs))
 
-    # What is written
+    # Events
 
     def record(self, *events: Written) -> None:
-        """Write events with the next batch, and with them the native work that the code has seen since the last."""
+        """Write events with the next batch, with the numbers of native work handed over since the last event."""
         handed = self.code.loop.handed
         if handed and events[0][0] not in _ENDS:
             self.code.loop.handed = []
@@ -670,7 +668,7 @@ class Attempt(AttemptWriter):
         super().record(*events)
 
     def written(self, count: int, error: Exception | None) -> None:
-        """So many more of its events are on disk, or were refused; when its end is, that was all."""
+        """Count events that are on disk or were refused. After the ending event the attempt is settled."""
         if "outcomes" in vars(self) and self.outcomes.unconfirmed:
             self.outcomes.written(self.durable_events + count, error)
         super().written(count, error)
@@ -678,9 +676,9 @@ class Attempt(AttemptWriter):
             self._settle()
 
     def may_record(self) -> bool:
-        """Whether the code's values are still recorded: also while it cleans up after a cancel, or has left tasks."""
+        """Return whether values are still recorded, as they are during clean-up after a cancel."""
         return not (self._over or self.write_closed or self._intent is not None)
 
     def goes_on(self) -> bool:
-        """Whether nothing has ended this attempt yet."""
+        """Return whether nothing has ended this attempt yet."""
         return not (self._over or self._stop_reason is not None or self._intent is not None or self.code.main_done)

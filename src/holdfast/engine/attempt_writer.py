@@ -1,7 +1,9 @@
-"""What one attempt writes: gathered by the journal while the code runs on, counted when it is on disk.
+"""The events that one attempt writes.
 
-Whoever must not go on before the disk knows waits here. A write that is refused, or of which nobody knows whether it
-was applied, ends the attempt, and nothing is written behind it.
+The journal gathers them while the code runs on, and counts those that are on disk. `durable()` waits until every
+recorded event is committed.
+
+A refused write, or one with an unknown result, ends the attempt. The attempt writes nothing after it.
 """
 
 from __future__ import annotations
@@ -21,55 +23,55 @@ from holdfast.store import Command, Successor
 
 __all__ = ["AttemptWriter"]
 
-UNDER_WAY_MAX = 512  # events that may be under way before the code has to wait for the disk
+UNDER_WAY_MAX = 512  # events under way before the code has to wait for the disk
 
 
 class AttemptWriter(ABC):
-    """The events of one attempt at one job; a `Writer` of the journal."""
+    """Writes the events of one attempt at one job. A `Writer` of the journal."""
 
     def __init__(self, job: str, attempt: int, parent: str | None, journal: Journal) -> None:
         self.job = job
         self.attempt = attempt
         self.parent = parent
         self.journal = journal
-        self.lease = Lease(float("inf"), 0.0)  # until when it may act; its worker gives it the real one
-        self.lost = False  # whether its lease is
-        self.write_closed = False  # whether it may write no more: it is lost, or its end is written
-        self.gathered: list[tuple[str, Frozen]] = []  # events that the next batch takes along
-        self.uses: list[str] = []  # signals that are used up with them
-        self.successor: Successor | None = None  # the job that goes on in its place, if it ends so
-        self.recorded_events = 0  # in all, on disk or not
-        self.durable_events = 0  # of them, on disk
-        self.decided_events = 0  # of them, up to the last that records what was decided, and follows from no other
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # for so many to be on disk
+        self.lease = Lease(float("inf"), 0.0)  # how long the attempt may act; the worker sets the real one
+        self.lost = False  # whether the lease is lost
+        self.write_closed = False  # whether the attempt may write no more: it is lost, or its end is written
+        self.gathered: list[tuple[str, Frozen]] = []  # events for the next batch
+        self.uses: list[str] = []  # ids of signals that these events consume
+        self.successor: Successor | None = None  # the job that continues this one, if it ends so
+        self.recorded_events = 0  # total, on disk or not
+        self.durable_events = 0  # those on disk
+        self.decided_events = 0  # up to the last one that records a decision and follows from no other
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # waits for so many events on disk
 
     @abstractmethod
     def lose(self) -> None:
-        """The lease is lost: nothing more is written (L4)."""
+        """Stop writing: the lease is lost (L4)."""
 
     @abstractmethod
     def check_cancelled(self) -> None:
-        """Raise if the attempt is over, or its job was asked to cancel."""
+        """Raise if the attempt is over or its job is being cancelled."""
 
     def record(self, *events: Written) -> None:
-        """Write events with the next batch; the code runs on."""
+        """Write events with the next batch. The code runs on."""
         if self.write_closed:
             raise Suspended
         self.journal.append(self, [(kind, freeze_plain(payload)) for kind, payload in events])
         self.recorded_events += len(events)
 
     def written(self, count: int, error: Exception | None) -> None:
-        """So many more of its events are on disk, or were refused."""
+        """Count events that are on disk or were refused, and wake the calls that wait for them."""
         self.durable_events += count
         if error is not None and not self.lost:
-            self.lose()  # refused, or nobody knows: another attempt goes on from what the store has
+            self.lose()  # refused or unknown: the next attempt continues from what the store has
         while self._waiters and (self.lost or self._waiters[0][0] <= self.durable_events):
             waiter = self._waiters.popleft()[1]
             if not waiter.done():
                 waiter.set_result(None)
 
     async def write(self, command: Command) -> Any:
-        """Carry out a command for the code.
+        """Run a store command for the code.
 
         If the store is away, or another attempt holds the job, this attempt ends. That is not a failure of the code.
         """
@@ -80,7 +82,7 @@ class AttemptWriter(ABC):
             raise Suspended from error
 
     async def durable(self) -> None:
-        """Wait until everything recorded is on disk, and the attempt still holds its job (L4)."""
+        """Wait until every recorded event is on disk. Check that the attempt still holds its job (L4)."""
         if self.durable_events < self.recorded_events and not self.lost:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append((self.recorded_events, waiter))

@@ -1,6 +1,6 @@
-"""What blocks an event loop: the job, the step and the line of user code that its thread is in.
+"""A description of what blocks an event loop: the job, the step and the line of user code.
 
-Read from another thread, so only a picture of one moment. What cannot be found is left out.
+It is read from another thread, so it shows one moment only. What cannot be determined is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIBRARY = str(Path(threading.__file__).parent)
 
 
 def describe(thread: threading.Thread) -> str:
-    """Say in one line what a thread is doing, for a log."""
+    """Return one line for the log that says what a thread is doing."""
     frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the documented way to see another thread
     if frame is None:
         return "its thread has ended"
@@ -47,13 +47,13 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _values(frame: FrameType, kind: type[T]) -> Iterator[T]:
-    """Yield the engine's own objects of one kind in a frame of the engine."""
+    """Yield objects of one kind from a frame, if it is a frame of the engine."""
     if frame.f_code.co_filename.startswith(_PACKAGE):
         yield from (value for value in list(frame.f_locals.values()) if isinstance(value, kind))
 
 
 def _line(frames: list[FrameType]) -> str:
-    """Return the innermost line of user code; of whatever runs, if there is none."""
+    """Return the innermost line of user code. If there is none, return the innermost line."""
     users = [frame for frame in frames if _is_users(frame.f_code.co_filename)]
     frame = (users or frames)[0]
     path, number = frame.f_code.co_filename, frame.f_lineno
@@ -62,7 +62,7 @@ def _line(frames: list[FrameType]) -> str:
 
 
 def _is_users(path: str) -> bool:
-    """Whether a file is neither of the engine nor of Python itself."""
+    """Return whether a file belongs neither to the engine nor to Python itself."""
     if path.startswith((_PACKAGE, "<frozen")):
         return False
     return "-packages" in path or not path.startswith(_LIBRARY)

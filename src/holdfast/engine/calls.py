@@ -1,9 +1,12 @@
-"""Calling steps and tools: recorded, at most once where it must be, tried again where it may be (SPEC E1 to E7, E10).
+"""Calls of steps and tools: recorded, retried, and made at most once where that is required (SPEC E1 to E7, E10).
 
-Each call that has no recorded outcome is driven by a task of its own, on the worker's loop. In this order (E3): an
-effect without its events is caught up with. A tool that was started and has no end is in doubt and is settled by its
-policy, never called blindly. Otherwise it is called: declared first (a tool's declaration is on disk before it acts).
-Its outcome is recorded when it is delivered to the code.
+Each call without a recorded outcome is driven by its own task on the worker's loop. The order is (E3):
+
+1. If the effect was kept and its events were not, the events are appended.
+2. A tool that was started and has no end is in doubt. Its policy settles it. It is never called blindly.
+3. Otherwise the call is declared, then made. A tool's declaration is on disk before the tool acts.
+
+The outcome is recorded when it is delivered to the code.
 
 Whatever a step raises is its own failure. KeyboardInterrupt, SystemExit and the like end neither the worker nor its
 loop.
@@ -50,15 +53,15 @@ TOOL_STARTED, TOOL_FINISHED = HistoryEvent.TOOL_STARTED.value, HistoryEvent.TOOL
 
 
 REASON_MAX = 2000
-POSTPONED_MAX = 100  # times that a call may be asked to come back later; from then on that is a failure
+POSTPONED_MAX = 100  # postponements of a call; from then on RetryAfter is a failure
 
 
 class _TimedOut(Exception):
-    """The call did not end in its time. For a tool: nobody knows what it did."""
+    """Raised when a call did not end in time. What a tool did until then is unknown."""
 
 
 class _End(NamedTuple):
-    """How a call ended: its outcome, the events for it, and what to do when they are recorded or cannot be."""
+    """The end of a call: its outcome, the events for it, and callbacks for when they are recorded or dropped."""
 
     outcome: Outcome
     events: list[Written]
@@ -72,13 +75,13 @@ class Calls:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._declared: set[str] = set()  # calls with a try under way
-        self._not_begun: set[str] = set()  # tools whose time was over before a thread was free for them
-        self._out_of_time: set[str] = set()  # tools in doubt because their time was over
-        self._errors: dict[str, Exception] = {}  # what the last try of a call through a gate raised
-        self._closed_gates: dict[str, str] = {}  # calls that were asked to come back later, and by which gate
+        self._not_begun: set[str] = set()  # tools that timed out before a thread was free for them
+        self._out_of_time: set[str] = set()  # tools in doubt because they timed out
+        self._errors: dict[str, Exception] = {}  # the error of the last try of a call that has a gate
+        self._closed_gates: dict[str, str] = {}  # call → name of the gate that was closed for it
 
     async def call(self, call: Call[..., Any], arguments: dict[str, Any]) -> Any:
-        """Wait for the outcome of a call, in the code of the job."""
+        """Wait for the outcome of a call. Runs in the job's code."""
         attempt = self._attempt
         node = attempt.replay.node(call.name, arguments, call.key)
         begin = partial(self._begin, call, arguments, contextvars.copy_context())
@@ -88,7 +91,7 @@ class Calls:
     def _begin(
         self, call: Call[..., Any], arguments: dict[str, Any], context: contextvars.Context, pending: Pending
     ) -> None:
-        """Start a call, on the worker's loop, in a copy of the caller's context: inside it there is no conductor."""
+        """Start a call on the worker's loop, in a copy of the caller's context without the conductor."""
         attempt = self._attempt
         attempt.waits.busy += 1
         context.run(conductor.set, None)
@@ -110,7 +113,7 @@ class Calls:
             end = driver.result()
         elif isinstance(error, Suspended):
             attempt.call_left()
-            return  # the attempt is over, or its call waits for another
+            return  # the attempt is over, or the call waits for another attempt
         else:
             attempt.code_failed(error)
             return
@@ -118,7 +121,10 @@ class Calls:
         attempt.call_left()
 
     def _cut_off(self, call: Call[..., Any], node: str) -> list[Written]:
-        """The code has cut a call off (E15): settled, whatever it has done; no operator is asked about it."""
+        """Return the events for a call that the code cut off (E15).
+
+        The call is settled, whatever it has done. No operator is asked about it.
+        """
         if node not in self._declared and node not in self._attempt.replay.in_doubt:
             return [cut_off(node)]
         self._declared.discard(node)
@@ -127,7 +133,7 @@ class Calls:
         return self._failure(call, node, CUT_OFF, reason, retry_at=None, hopeless=True)
 
     async def _drive(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End:
-        """Bring an outcome about."""
+        """Run a call until it has an outcome."""
         attempt = self._attempt
         await attempt.keep_up()
         if attempt.pausing:
@@ -145,7 +151,7 @@ class Calls:
         return end
 
     def _catch_up(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
-        """An effect that was kept before its events could be: append them, and do not call again (E3)."""
+        """Return the end of a call whose effect was kept and whose events were not. It is not called again (E3)."""
         attempt = self._attempt
         effect = attempt.outcomes.take_effect(node)
         if effect is None:
@@ -156,7 +162,7 @@ class Calls:
         return self._success(call, node, effect.result, caught_up=True)
 
     def _success(self, call: Call[..., Any], node: str, value: Any, **more: Any) -> _End:
-        """The end of a call that has given this."""
+        """Return the end of a call that returned this value."""
         outcomes, number = self._attempt.outcomes, self._attempt.replay.tries[node]
         events = outcomes.events(call, node, value, **more)
         self._declared.discard(node)
@@ -169,14 +175,14 @@ class Calls:
         attempt = self._attempt
         attempt.replay.tries[node] += 1
         kind = TOOL_STARTED if call.tool else NODE_STARTED
-        at = place.get()  # in a plan, what others gave is referred to, and not copied
+        at = place.get()  # in a plan, results of other nodes are referenced, not copied
         recorded = arguments if at is None else at.arguments
         payload = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": recorded}
         self._declared.add(node)
         attempt.record((kind, payload))
 
     async def _due(self, node: str) -> None:
-        """Wait until a failed call may be tried again: here, or, if that is long, in the store."""
+        """Wait until a failed call may be tried again: here, or in the store if the delay is long."""
         attempt = self._attempt
         delay = attempt.replay.retry_at[node] - attempt.now()
         if delay > attempt.config.inline_retry_seconds:
@@ -186,11 +192,11 @@ class Calls:
             attempt.check_cancelled()
 
     async def _through_gate(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
-        """One try, when the call's gate lets it through; how it ended is what the gate learns of the other side."""
+        """Make one try when the call's gate allows it. Report to the gate how the try ended."""
         assert call.gate is not None, "it has one"
         try:
             share = await acquire_share(self._attempt, call.gate, node)
-        except StoreUnavailable as error:  # of a ledger: as in `write`, no failure of the code
+        except StoreUnavailable as error:  # raised by a ledger: as in `write`, not a failure of the code
             self._attempt.lose()
             raise Suspended from error
         try:
@@ -202,7 +208,7 @@ class Calls:
         return end
 
     async def _try(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
-        """One try. How the call ended, or None if there is to be another try."""
+        """Make one try. Return the end of the call, or None for another try."""
         attempt = self._attempt
         self._declare(call, node, arguments)
         if call.tool:
@@ -215,7 +221,7 @@ class Calls:
             if call.tool and node not in self._not_begun:
                 attempt.replay.in_doubt[node] = attempt.attempt
                 self._out_of_time.add(node)
-                return None  # it may have acted: settled by its policy, not called again
+                return None  # it may have acted: its policy settles it, and it is not called again
             self._not_begun.discard(node)
             return self._failed(call, node, TimeoutError("step timeout"), "step timeout")
         except Exception as error:  # whatever a user's function raises is its failure
@@ -228,7 +234,7 @@ class Calls:
         return self._success(call, node, value)
 
     async def _run_with_exports(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
-        """Run the function. What it handed out is on disk before its end is: nobody runs it again to hand it out."""
+        """Run the function. Its exports are on disk before its end is, because a recorded call never runs again."""
         try:
             result = await self._invoke(call, node, arguments)
         except Exception:
@@ -238,7 +244,7 @@ class Calls:
         return result
 
     async def _invoke(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
-        """Run the function itself. Whatever it raises is an Exception when it leaves here, unless it was cancelled."""
+        """Run the function itself. It raises only Exceptions, unless the task was cancelled."""
         attempt = self._attempt
         kwargs = call.signature.typed(arguments)
         named = external.set((f"holdfast:{attempt.job}:{node}", attempt.attempt))
@@ -267,14 +273,14 @@ class Calls:
             if limit.expired():
                 raise _TimedOut from None
             raise
-        if limit.expired():  # it was told to stop, went on, and came too late (L8)
+        if limit.expired():  # it was cancelled, continued, and returned too late (L8)
             if call.tool:
                 self._late_callback(call, node, self._attempt.replay.tries[node])(value, None)
             raise _TimedOut
         return value
 
     async def _in_thread(self, call: Call[..., Any], node: str, kwargs: dict[str, Any]) -> Any:
-        """Run a plain function. A thread cannot be stopped: what a tool gives after its time is kept as evidence."""
+        """Run a plain function in a thread. A thread cannot be stopped, so a tool's late result is kept as evidence."""
         attempt = self._attempt
         if not call.tool:
             return await attempt.in_thread(call.function, kwargs)
@@ -287,7 +293,7 @@ class Calls:
             raise
 
     def _late_callback(self, call: Call[..., Any], node: str, number: int) -> Callable[[Any, str | None], None]:
-        """Give what keeps the end of this try as evidence."""
+        """Return a callback that stores this try's late result as evidence."""
         attempt = self._attempt
 
         def late(value: Any, error: str | None) -> None:
@@ -301,14 +307,17 @@ class Calls:
         return late
 
     def _note_failure(self, call: Call[..., Any], node: str, error: Exception) -> None:
-        """Write what a failed try has spent, and keep its error for its gate."""
+        """Write what a failed try has spent. Keep its error for its gate."""
         if self._attempt.spends:
             self._attempt.budget.ended(node)
         if call.gate is not None:
             self._errors[node] = error
 
     def _postpone(self, call: Call[..., Any], node: str, error: RetryAfter, reason: str) -> bool:
-        """The other side asks to be left alone: its gate is closed for all, and the call is made again after that."""
+        """Close the call's gate for all callers, as the other side asked, and retry the call after that.
+
+        Return False if the call was postponed too often. From then on this is a failure.
+        """
         attempt = self._attempt
         close_gate(call.gate, error.seconds)
         if attempt.replay.postponed[node] >= POSTPONED_MAX:
@@ -321,7 +330,7 @@ class Calls:
         return True
 
     def _failed(self, call: Call[..., Any], node: str, error: Exception, reason: str) -> _End | None:
-        """A try failed: record it and when the next is due; or give the end, if there is to be none."""
+        """Record a failed try and when the next one is due. If there is none, return the end of the call."""
         attempt = self._attempt
         self._declared.discard(node)
         if isinstance(error, RetryAfter) and self._postpone(call, node, error, reason):
@@ -352,7 +361,7 @@ class Calls:
         hopeless: bool,
         trace: str | None = None,
     ) -> list[Written]:
-        """Give the events for a failed try."""
+        """Return the events for a failed try."""
         result_type = "permanent_failure" if hopeless else "retryable_failure"
         payload: dict[str, Any] = {"node": node, "name": call.name, "result_type": result_type, "kind": kind}
         payload["reason"] = reason[:REASON_MAX]
@@ -367,7 +376,7 @@ class Calls:
         return events
 
     async def _settle(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
-        """Settle a tool in doubt: its end if it has acted or gives up, None if it may be called (E5)."""
+        """Settle a tool in doubt (E5). Return its end if it has acted or gives up, None if it may be called."""
         attempt = self._attempt
         answer = attempt.replay.answers.pop(node, None)
         if answer is None or not self._fits(call, answer):
@@ -376,14 +385,14 @@ class Calls:
         if node in attempt.replay.undeclared:
             attempt.replay.undeclared.discard(node)
             if answer.get("answer") != "not_done":
-                self._declare(call, node, arguments)  # its end needs a beginning: the last try was cut off
+                self._declare(call, node, arguments)  # its end needs a declaration: the last try was cut off
         match answer.get("answer"):
             case "done":
                 value = call.signature.encode_outcome(answer.get("result"), attempt.config.payload_bytes_max)
                 await attempt.outcomes.keep(call, node, value)
                 return self._success(call, node, value)
             case "not_done":
-                if node in self._out_of_time:  # a try like others: it is not called without end
+                if node in self._out_of_time:  # this counts as a failed try, so calls are limited
                     self._out_of_time.discard(node)
                     return self._failed(call, node, TimeoutError("step timeout"), "step timeout")
                 return None
@@ -393,7 +402,7 @@ class Calls:
                 return _End(Failure("InDoubt", reason), events)
 
     def _fits(self, call: Call[..., Any], answer: dict[str, Any]) -> bool:
-        """Whether an operator's answer can be the tool's result; if not, he is asked again, and nothing is lost."""
+        """Return whether an operator's answer can be the tool's result. If not, the operator is asked again."""
         try:
             call.signature.encode_outcome(answer.get("result"), self._attempt.config.payload_bytes_max)
         except (InvalidResult, PayloadTooLarge):
@@ -401,7 +410,7 @@ class Calls:
         return True
 
     async def _reconcile(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
-        """Ask the tool's reconcile function; a arguments one runs in a thread, as arguments tools do."""
+        """Call the tool's reconcile function. A plain function runs in a thread, as plain tools do."""
         assert call.reconcile is not None, "it has one"
         kwargs = {"external_key": f"holdfast:{self._attempt.job}:{node}", **call.signature.decode(arguments)}
         try:
@@ -432,7 +441,7 @@ class Calls:
 
 
 def recorded_outcome(call: Call[..., Any], node: str, outcome: Outcome) -> Any:
-    """Give the result of a call, or raise its failure: the same the first time and in every replay (E13)."""
+    """Return the result of a call, or raise its failure. Every replay gives the same (E13)."""
     if isinstance(outcome, Success):
         return call.signature.decode_result(outcome.result)
     assert isinstance(outcome, Failure), "a call ends with a result or a failure"

@@ -1,12 +1,13 @@
-"""Jobs that a job starts, and signals that it sends: each once, whatever crashes (SPEC E15).
+"""Jobs that a job starts and signals that it sends. Each happens once, whatever crashes (SPEC E15).
 
-A child is waited for, and cancelled with its parent. Its id is recorded in its parent before the child is submitted, so
-that a parent that runs again finds the child it has. The child's end comes back as a signal to the parent, written in
-the transaction that ends the child. Children of a parent that fails or is cancelled are cancelled in the transaction
-that ends the parent. If that parent is retried by an operator, it starts those that had not ended again. A child is of
-its parent's group, unless it says another: a reader who may see the parent alone may see it, too.
+The parent waits for its child, and the child is cancelled with its parent. The parent records the child's id before it
+submits the child, so a parent that runs again finds its child. The transaction that ends the child also writes a signal
+to the parent. The transaction that fails or cancels a parent cancels its children. If an operator retries that parent,
+it starts the children that had not ended again.
 
-A run that is started and not waited for has no parent. Its id is recorded in the same way, and so is its start.
+A child is in its parent's group, unless it names another. So a reader who may see only the parent may see the child.
+
+A run that is started without being waited for has no parent. Its id and its start are recorded in the same way.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Children", "Submission", "child_result"]
 
-UNSHOWN = "(not shown)"  # for a job that may be of another group
+UNSHOWN = "(not shown)"  # for a job that may be in another group
 Submission = Callable[[JobFunction[..., Any], str, dict[str, Any], float], Submit]
 
 
 class Children:
-    """The children of one attempt's job, and what it starts and signals otherwise."""
+    """The children of one attempt's job, and the runs and signals that it starts and sends."""
 
     def __init__(self, attempt: Attempt, submission: Submission) -> None:
         self._attempt = attempt
         self._submission = submission
 
     async def call(self, job: JobFunction[..., Any], arguments: dict[str, Any]) -> Any:
-        """Start a child unless it was started before, wait for its end, give its result."""
+        """Start a child unless it was started before. Wait for its end and return its result."""
         attempt = self._attempt
         name = f"job.{job.name}"
         node = attempt.replay.node(name, arguments, job.chosen.key)
@@ -55,39 +56,35 @@ class Children:
         return child_result(job, node, await attempt.code.outcome(node, name, begin, arguments, partial(_cut, node)))
 
     async def start(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
-        """Start a run that is not waited for, once; its id."""
+        """Start a run once without waiting for its end. Return its id."""
         name = f"start.{job.name}"
         node = self._attempt.replay.node(name, arguments, job.chosen.key)
         begin = partial(self._begin, partial(self._act, submit), None)
-        return str(
-            start_result(job.name, await self._attempt.code.outcome(node, name, begin, arguments, partial(_cut, node)))
-        )
+        outcome = await self._attempt.code.outcome(node, name, begin, arguments, partial(_cut, node))
+        return str(start_result(job.name, outcome))
 
     async def signal(self, payload: dict[str, Any], send: Submitter) -> str:
-        """Send a signal, once; what became of it."""
+        """Send a signal once. Return what the store did with it."""
         node = self._attempt.replay.node("signal", payload, None)
         begin = partial(self._begin, partial(self._act, send), None)
-        return str(
-            start_result(
-                "signal", await self._attempt.code.outcome(node, "signal", begin, payload, partial(_cut, node))
-            )
-        )
+        outcome = await self._attempt.code.outcome(node, "signal", begin, payload, partial(_cut, node))
+        return str(start_result("signal", outcome))
 
     @property
     def _run(self) -> str:
         run = self._attempt.row.run
-        return f".{run}" if run > 1 else ""  # a new run has children of its own
+        return f".{run}" if run > 1 else ""  # a new run has its own children
 
     # On the worker's loop
 
     def _begin(self, act: Callable[[str], Coroutine[Any, Any, Any]], key: str | None, pending: Pending) -> None:
-        """Do it; then, for a child, wait for its end."""
+        """Act. Then, for a child, wait for its end."""
         attempt = self._attempt
-        if key is not None and key in attempt.replay.waited_for:  # it was started, or the job would not have waited
+        if key is not None and key in attempt.replay.waited_for:  # only a started child was waited for
             attempt.waits.begin(pending, key, "child")
             return
         attempt.waits.busy += 1
-        context = contextvars.copy_context()  # that of the engine
+        context = contextvars.copy_context()  # the engine's context
         context.run(conductor.set, None)
         driver = pending.driver = attempt.loop.create_task(act(pending.node), context=context)
         attempt.under_way.add(driver)
@@ -106,7 +103,7 @@ class Children:
             self._refused(pending, error)
         elif key is None:
             self._end(pending, {"outcome": "done", "payload": driver.result()})
-        elif pending.cutting:  # the code has cut it off meanwhile; the child goes on
+        elif pending.cutting:  # the code has cut it off meanwhile; the child continues
             attempt.code.arrive(pending, CutOff(), [cut_off(pending.node)])
         else:
             attempt.waits.begin(pending, key, "child")
@@ -114,7 +111,7 @@ class Children:
         attempt.call_left()
 
     def _refused(self, pending: Pending, error: BaseException) -> None:
-        if isinstance(error, HoldfastError):  # the store has refused it: a failure of the call, recorded as others are
+        if isinstance(error, HoldfastError):  # refused by the store: a failure of the call, recorded like others
             kind, reason = type(error).__name__, str(error)
             if isinstance(error, StepFailed):
                 kind, reason = error.kind, error.reason
@@ -131,13 +128,13 @@ class Children:
         submit = await self._prepared(job, arguments, node)
         submit = msgspec.structs.replace(submit, parent=attempt.job, parent_key=key, parent_attempt=attempt.attempt)
         submitted = await self._started(submit)
-        if submitted.job != submit.job:  # its end would be told to another, and never to us
+        if submitted.job != submit.job:  # its end would be sent to another job, never to this one
             other = submitted.job if attempt.row.group is None else UNSHOWN
             reason = f"the key {job.chosen.key!r} belongs to job {other}, which this call has not started"
             raise StepFailed(job.name, "IdempotencyConflict", reason)
 
     async def _prepared(self, job: JobFunction[..., Any], arguments: dict[str, Any], node: str) -> Submit:
-        """Put together the command that starts a child, under an id that is recorded and on disk."""
+        """Return the command that starts a child. Its id is recorded and on disk."""
         attempt = self._attempt
         name = attempt.recorded(f"{node}:id{self._run}", new_id)
         submit = self._submission(job, name, arguments, attempt.now())
@@ -146,13 +143,13 @@ class Children:
         return msgspec.structs.replace(submit, group=group)
 
     async def _act(self, act: Submitter, node: str) -> str:
-        """Do something under an id that is recorded and on disk: when it is done again, it is the same."""
+        """Act under an id that is recorded and on disk, so that a repeated act is the same."""
         name = self._attempt.recorded(f"{node}:id{self._run}", new_id)
         await self._attempt.durable()
         return await act(name)
 
     async def _started(self, submit: Submit) -> Submitted:
-        """Submit a job. A refusal is told in this job's history, which its group reads: it names no other job."""
+        """Submit a job. A refusal names no other job, because this job's group reads it in the history."""
         try:
             submitted: Submitted = await self._attempt.write(submit)
         except IdempotencyConflict as error:
@@ -167,7 +164,7 @@ def _cut(node: str) -> list[Written]:
 
 
 def start_result(name: str, outcome: Outcome) -> Any:
-    """Give what a start or a signal has given, or raise its refusal."""
+    """Return the recorded result of a start or a signal, or raise its refusal."""
     completed = _completed(outcome)
     if completed.get("outcome") == "refused":
         raise StepFailed(name, completed.get("kind") or "", completed.get("reason") or "")
@@ -182,7 +179,7 @@ def _completed(outcome: Outcome) -> dict[str, Any]:
 
 
 def child_result(job: JobFunction[..., Any], node: str, outcome: Outcome) -> Any:
-    """Give a child's result, by the wait that its end has completed, or raise how it failed."""
+    """Return a child's result from the wait that its end completed, or raise its failure."""
     completed = _completed(outcome)
     if completed.get("outcome") == "refused":
         raise StepFailed(job.name, completed.get("kind") or "", completed.get("reason") or "")

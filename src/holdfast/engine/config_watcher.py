@@ -1,6 +1,6 @@
-"""Has a worker's settings changed? A thread watches their file, and what it says takes effect without a restart.
+"""A watcher of a worker's settings file. Changes take effect without a restart.
 
-A file that cannot be read, or says what it may not, is told of in the log, and the settings stay as they were. One
+A thread watches the file. If the file cannot be read or is invalid, the error is logged and the settings stay. A file
 that is replaced instead of written to is noticed within half a second.
 """
 
@@ -16,12 +16,15 @@ from holdfast.store.sqlite.commit_watcher import Ear
 
 __all__ = ["watch_settings"]
 
-LOOK_SECONDS = 1.0  # between two looks at a file that the system does not tell of
+LOOK_SECONDS = 1.0  # between two reads of a file whose changes the system does not report
 _log = logging.getLogger("holdfast.settings")
 
 
 def watch_settings(config: Config, changed: Callable[[Config], object]) -> Callable[[], None]:
-    """Call `changed` with the settings that the file makes, now and whenever it changes; returns what ends it."""
+    """Call `changed` with the settings of the file, now and after each change.
+
+    Returns a function that stops the watch.
+    """
     if not config.settings_file:
         return lambda: None
     last = config

@@ -1,9 +1,9 @@
-"""How code ended, as the event to write for it: completed, failed for good, or to be tried again (SPEC E10, J11).
+"""The event for the way a job's code ended: completed, failed, or to be retried (SPEC E10, J11).
 
-What errors say is redacted, and only then cut to its length: half a secret is one, too.
+There is an event for every result and every error. Results and errors are the user's objects, and reading one may raise
+anything. The event then says so instead.
 
-An event comes out for every result and every error. Objects and errors are the user's: reading one may raise anything,
-and that is said in the event instead.
+The text of an error is redacted before it is cut to its maximum length, because half a secret is still a secret.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.machines import JobEvent
 
 __all__ = ["Written", "completed", "error_text", "failed", "kind_of", "trace_of"]
 
-# Trying the whole job again cannot change these: they say so themselves, or their cause is recorded.
+# Retrying the whole job cannot change these: they are declared final, or their cause is recorded.
 FINAL = (Permanent, StepFailed, NonDeterminism, InvalidArguments, InvalidResult, PayloadTooLarge)
 MESSAGE_MAX = 2000
 TRACEBACK_MAX = 4000
@@ -38,7 +38,7 @@ Written = tuple[str, dict[str, Any]]
 
 
 def completed(function: JobFunction[..., Any], value: Any, failures: int, now: float, bytes_max: int) -> Written:
-    """The code returned; if what it returned cannot be kept, that is a failure."""
+    """Return the event for code that returned. A result that cannot be stored is a failure."""
     try:
         return JobEvent.COMPLETED.value, {"result": function.signature.encode_result(value, bytes_max)}
     except Exception as error:  # InvalidResult, PayloadTooLarge, SecretUnavailable: the code's failure
@@ -46,7 +46,7 @@ def completed(function: JobFunction[..., Any], value: Any, failures: int, now: f
 
 
 def failed(function: JobFunction[..., Any], error: BaseException, failures: int, now: float) -> Written:
-    """The code raised, for the n-th time in this run: a retry while the policy has one left, else the end."""
+    """Return the event for code that raised for the n-th time in this run: a retry if allowed, else the end."""
     failure = {"code": kind_of(error), "message": error_text(error)}
     backoff = function.backoff
     if failures <= backoff.retries and _retryable(error, backoff.only):
@@ -62,19 +62,19 @@ def _retryable(error: BaseException, only: tuple[type[BaseException], ...]) -> b
         return False
     try:
         return isinstance(error, only)
-    except BaseException:  # a class may decide itself what its instances are
+    except BaseException:  # a class may override the instance check
         return False
 
 
 def _failed_calls(error: BaseException) -> list[str]:
-    """List the calls whose failure ended the job: an operator's retry makes them again. One in doubt is not listed."""
+    """List the calls whose failure ended the job. An operator's retry repeats them. Calls in doubt are not listed."""
     nodes: list[str] = []
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     try:
         while left:
             cause = left.pop()
-            if cause is None or id(cause) in seen:  # causes may be a circle
+            if cause is None or id(cause) in seen:  # causes may form a cycle
                 continue
             seen.add(id(cause))
             if isinstance(cause, BaseExceptionGroup):
@@ -83,32 +83,32 @@ def _failed_calls(error: BaseException) -> list[str]:
                 left.append(cause.__cause__)
             elif cause.node and not isinstance(cause, InDoubt):
                 nodes.append(_writable(str(cause.node)))
-    except BaseException:  # a user's subclass may raise when it is asked; what was found counts
+    except BaseException:  # a user's subclass may raise when it is read; the calls found so far count
         return nodes
     return nodes
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the name of an error's class, in a form that can be kept."""
+    """Return the name of an error's class in a form that can be stored."""
     try:
         return _writable(str.__str__(type(error).__name__))[:KIND_MAX]
-    except BaseException:  # a class can have a class of its own, and raise
+    except BaseException:  # a metaclass may raise
         return "Exception"
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of a user's error, in a form that can be kept, whatever it does when it is asked."""
+    """Return the text of a user's error in a form that can be stored, even if reading it raises."""
     try:
-        return _writable(str.__str__(str(error)))[:MESSAGE_MAX]  # as it is: str() may give a subclass with its own ways
-    except BaseException as worse:  # an error that cannot say what it is still has a name
+        return _writable(str.__str__(str(error)))[:MESSAGE_MAX]  # str() may return a subclass with its own methods
+    except BaseException as worse:  # an error whose text cannot be read still has a name
         return f"(its text cannot be read: {kind_of(worse)})"
 
 
 def trace_of(error: BaseException) -> str:
-    """Return an error's traceback, in a form that can be kept."""
+    """Return an error's traceback in a form that can be stored."""
     try:
         return _writable("".join(traceback.format_exception(error)))[-TRACEBACK_MAX:]
-    except BaseException as worse:  # it asks the error, its causes and their classes
+    except BaseException as worse:  # formatting reads the error, its causes and their classes
         return f"(its traceback cannot be read: {kind_of(worse)})"
 
 

@@ -1,14 +1,16 @@
-"""Lets a call through its gate, and closes the gate when the other side asks to be left alone.
+"""The passage of calls through their gates.
 
-A call that is held has not been declared: a crash while it waits leaves no doubt (E4). It waits in line as long as that
-is short. The job is given back, and its slot is free for others,
+A call that waits for its gate has not been declared, so a crash while it waits leaves no doubt (E4). It waits in line
+while that is short. In these cases the attempt requeues the job, and its slot is free for other jobs:
 
-- if the gate will not open for longer than `gate_park_seconds`: until it does;
-- if the call has stood in line for that long, and nobody of this process has passed the gate meanwhile: for as long
-  again, and longer each time. The first in line stays, so that the gate is used as soon as it opens; where others pass,
-  however slowly, the line is kept, for whoever leaves it has to join it again at its end.
+- The gate will not open for longer than `gate_park_seconds`. The job is requeued until the gate opens.
+- The call has waited that long, and no call of this process has passed the gate meanwhile. The job is requeued for as
+  long again, and longer each time. The first call in line stays, so that the gate is used as soon as it opens. While
+  other calls pass, however slowly, the line is kept, because a call that leaves has to rejoin at the end.
 
-While other branches of the job work it is not given back; then the call stays in line, and goes on when it may.
+While other branches of the job work, the job is not requeued. The call then stays in line until its gate lets it pass.
+
+`close_gate` closes a gate when the other side asks for a pause.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["acquire_share", "close_gate"]
 
-PAUSE_SECONDS_MAX = 300.0  # longest time that a job is given back for without knowing when its gate opens
+PAUSE_SECONDS_MAX = 300.0  # longest time that a job is requeued for when it is unknown when its gate opens
 
 
 class _Line:
-    """Calls of this process that wait for a gate, and when one last passed it."""
+    """The calls of this process that wait for a gate, and when one last passed it."""
 
     def __init__(self) -> None:
         self.waiting: list[object] = []
@@ -42,7 +44,7 @@ _lines: MutableMapping[Gate, _Line] = WeakKeyDictionary()
 
 
 async def acquire_share(attempt: Attempt, gate: Gate, node: str) -> Share:
-    """Take a share of a gate for a call; wait for it here, or give the job back."""
+    """Take a share of a gate for a call. Wait for it here, or requeue the job."""
     line = _lines.get(gate) or _lines.setdefault(gate, _Line())
     share = gate.try_acquire()
     if share is None:
@@ -71,7 +73,7 @@ async def _wait_in_line(attempt: Attempt, gate: Gate, node: str, line: _Line) ->
         return acquiring.result()
     except BaseException:
         if not acquiring.cancel() and not acquiring.cancelled() and acquiring.exception() is None:
-            acquiring.result().release(asyncio.CancelledError())  # it came too late: somebody else may have it
+            acquiring.result().release(asyncio.CancelledError())  # the share came too late: another call may take it
         raise
     finally:
         line.waiting.remove(acquiring)
@@ -79,7 +81,7 @@ async def _wait_in_line(attempt: Attempt, gate: Gate, node: str, line: _Line) ->
 
 
 async def _park(attempt: Attempt, gate: Gate, node: str, seconds: float, acquiring: asyncio.Future[Share]) -> None:
-    """Have the job given back for so long; or, if it is not, because other branches work, wait for the share."""
+    """Requeue the job for so long. If other branches work, the job is not requeued, so wait for the share."""
     parked = asyncio.ensure_future(attempt.waits.retry_later(node, attempt.now() + seconds, gate.name))
     try:
         both: list[asyncio.Future[Any]] = [acquiring, parked]
@@ -89,13 +91,13 @@ async def _park(attempt: Attempt, gate: Gate, node: str, seconds: float, acquiri
             parked.cancel()
             await asyncio.wait([parked])
         elif not parked.cancelled():
-            parked.exception()  # seen: this call may have been unwound with its attempt, and is not told twice
+            parked.exception()  # mark as retrieved: this call may have been unwound with its attempt
     if not parked.cancelled():
         parked.result()  # the attempt is over
 
 
 def close_gate(gate: Gate | None, seconds: float) -> None:
-    """Close a gate for all who share it, if it can be closed; else only the call that was refused waits."""
+    """Close a gate for all its users, if it can be closed. Otherwise only the refused call waits."""
     for leaf in getattr(gate, "leaves", (gate,)):
         close: Any = leaf.retry_after if isinstance(leaf, BackoffGate) else getattr(leaf, "retry_after", None)
         if close is not None:

@@ -1,4 +1,7 @@
-"""Beats from a thread of its own, whatever the loop does."""
+"""A heartbeat in its own thread. It beats whatever the event loop does.
+
+An error in one beat is logged. The next beat comes in time.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from collections.abc import Callable
 
 __all__ = ["Heartbeat"]
 
-STOP_SECONDS = 5.0  # longest wait for a beat that is under way
+STOP_SECONDS = 5.0  # longest wait for the current beat
 
 _log = logging.getLogger("holdfast.worker")
 
 
 class Heartbeat(threading.Thread):
-    """Does something at once, and then every so many seconds."""
+    """Calls a function at once, and then every so many seconds."""
 
     def __init__(self, beat: Callable[[], None], every_seconds: float) -> None:
         super().__init__(name="holdfast-heartbeat", daemon=True)
@@ -23,7 +26,7 @@ class Heartbeat(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Beat until it is stopped."""
+        """Beat until stopped."""
         self._beat_once()
         while not self._ended.wait(self._every_seconds):
             self._beat_once()
@@ -31,14 +34,14 @@ class Heartbeat(threading.Thread):
     def _beat_once(self) -> None:
         try:
             self._beat()
-        except Exception:  # whatever it is, it must not be the last beat: leases would be lost
+        except Exception:  # after any error the heartbeat must continue, or leases would be lost
             _log.exception("a heartbeat failed, the next comes in %g s", self._every_seconds)
 
     def end(self) -> None:
-        """Stop after the beat that is under way."""
+        """Stop after the current beat."""
         self._ended.set()
 
     def stop(self) -> None:
-        """Stop, and wait for the beat that is under way, but not for a store that is silent."""
+        """Stop, and wait for the current beat. Do not wait longer for a store that is silent."""
         self.end()
         self.join(STOP_SECONDS)

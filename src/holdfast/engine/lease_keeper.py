@@ -1,7 +1,7 @@
-"""The leases of one worker, kept by its own clock (SPEC L2, L4, L11).
+"""The leases of one worker, kept by the worker's own clock (SPEC L2, L4, L11).
 
-Two threads share the work, so that a store that is silent cannot delay the decision: the heartbeat calls `renew`, which
-may block in the store; the watchdog calls `end_overdue`, which never calls the store.
+Two threads share the work, so that a silent store cannot delay a decision. The heartbeat calls `renew`, which may block
+in the store. The watchdog calls `end_overdue`, which never calls the store.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from holdfast.store import Bury, Leases, Reclaim, Renew, Report, Store, WorkerCa
 
 __all__ = ["LeaseHolder", "LeaseKeeper", "lose"]
 
-NAMED_MAX = 10  # jobs that one line of the log names
+NAMED_MAX = 10  # jobs named in one log line
 GIVE_UP_SECONDS = 5.0  # longest wait for the store when all leases are given up
 
 _log = logging.getLogger("holdfast.worker")
 
 
 def lose(attempts: Iterable[Attempt]) -> None:
-    """Stop the code of attempts whose leases are over; on the loop."""
+    """Stop the code of attempts whose leases are over. Runs on the loop."""
     for attempt in list(attempts):
         if not attempt.lost:
             attempt.lose()
@@ -44,26 +44,27 @@ class LeaseHolder(Protocol):
     running: dict[str, Attempt]  # by job; read from other threads
 
     def card(self) -> WorkerCard:
-        """Describe the worker, for the report that follows each renewal; from the heartbeat's thread."""
+        """Describe the worker for the report after each renewal. Called from the heartbeat's thread."""
         ...
 
     def renewed(self, leases: Leases, held: Mapping[str, int]) -> None:
-        """A renewal of these attempts was answered; on the loop."""
+        """Apply the store's answer to a renewal of these attempts. Called on the loop."""
         ...
 
     def stall_seconds(self) -> float:
-        """Return how long the loop may stay silent; from the watchdog's thread."""
+        """Return how long the loop may stay silent. Called from the watchdog's thread."""
         ...
 
     def died(self, error: LoopDied) -> None:
-        """The loop has died or hangs, and all leases were given up; from the watchdog's thread."""
+        """Note that the loop has died or hangs, and all leases were given up. Called from the watchdog's thread."""
         ...
 
 
 class LeaseKeeper:
-    """Renews the leases of a worker's attempts, ends those that could not be renewed in time, gives all up at death.
+    """Renews the leases of a worker's attempts, and ends leases that were not renewed in time.
 
-    Made on the worker's loop. `heartbeat` makes the thread that renews, from what it calls and how often.
+    If the worker's loop dies, it gives up all leases. Create it on the worker's loop. `heartbeat` creates the thread
+    that renews, given the function to call and the interval.
     """
 
     def __init__(
@@ -84,12 +85,12 @@ class LeaseKeeper:
         self.watchdog = Watchdog(worker.name, self.end_overdue, worker.stall_seconds, self._die, every_seconds=every)
 
     def start(self) -> None:
-        """Begin to renew and to watch."""
+        """Start to renew and to watch."""
         self._heartbeat.start()
         self.watchdog.start()
 
     def stop(self) -> None:
-        """Stop both."""
+        """Stop both threads."""
         self.watchdog.stop()
         self._heartbeat.stop()
 
@@ -98,12 +99,12 @@ class LeaseKeeper:
         self._claim_sent_at = elapsed()
 
     def claimed(self) -> Lease:
-        """Return the lease of a job that the last claim has taken."""
+        """Return the lease for a job of the last claim."""
         self.watchdog.wake()
         return Lease(self._claim_sent_at, self._seconds)
 
     def renew(self) -> None:
-        """Renew all leases, tell the worker what came of it, then report. May block for as long as the store does."""
+        """Renew all leases, pass the answer to the worker, then report the worker. May block in the store."""
         if self._given_up:
             return
         attempts = [(job, attempt) for job, attempt in list(self._worker.running.items()) if attempt.lease.lasts()]
@@ -112,18 +113,17 @@ class LeaseKeeper:
         try:
             (leases,) = self._store.commit_blocking([Renew(self._worker.name, held, self._seconds)])
         except StoreUnavailable:
-            return  # the watchdog ends what is not renewed in time
+            return  # the watchdog ends leases that are not renewed in time
         for job, attempt in attempts:
             if job not in leases.lost:
                 attempt.lease.renewed(sent_at, self._seconds)
         self._soon(self._worker.renewed, leases, dict(held))
         with contextlib.suppress(StoreUnavailable):
-            self._store.commit_blocking(
-                [Report(self._worker.card())]
-            )  # after it: a gate may take its time to describe itself
+            # After the renewal, because a gate may need time to describe itself.
+            self._store.commit_blocking([Report(self._worker.card())])
 
     def end_overdue(self) -> float | None:
-        """End the leases that were not renewed in time; seconds until the next would be, None if there is none."""
+        """End the leases that were not renewed in time. Return the seconds until the next one is due, or None."""
         now = elapsed()
         attempts = list(self._worker.running.values())
         overdue = [attempt for attempt in attempts if attempt.lease.stops_at <= now and not attempt.lost]
@@ -143,7 +143,7 @@ class LeaseKeeper:
             attempt.lease.give_up()
         telling = threading.Thread(target=self._tell_store, name="holdfast-give-up", daemon=True)
         telling.start()
-        telling.join(GIVE_UP_SECONDS)  # without an answer the leases expire by themselves
+        telling.join(GIVE_UP_SECONDS)  # without an answer the leases expire
 
     def _tell_store(self) -> None:
         try:
@@ -152,14 +152,14 @@ class LeaseKeeper:
             _log.warning("the leases of worker %s will expire by themselves: %s", self._worker.name, error)
 
     def _die(self, error: LoopDied) -> None:
-        """The loop has died or hangs; from the watchdog's thread."""
+        """Give up all leases: the loop has died or hangs. Called from the watchdog's thread."""
         _log.error("%s. Its jobs are given back.", error)
         self._heartbeat.end()
         self.give_up()
-        self._soon(lose, list(self._worker.running.values()))  # should it answer again after all
+        self._soon(lose, list(self._worker.running.values()))  # in case the loop answers again
         self._worker.died(error)
 
     def _soon(self, callback: Callable[..., object], *args: object) -> None:
-        """Have the loop call something; that it was closed is the watchdog's to notice."""
+        """Call a function on the loop. If the loop is closed, the watchdog notices."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)

@@ -1,4 +1,4 @@
-"""Attempts that did not end as they should: lost to an outage of the store, or ended and never concluded."""
+"""Attempts that did not end normally: lost in an outage of the store, or ended and never concluded."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from holdfast.store import Append
 
 __all__ = ["LostAttempts"]
 
-LOST_MAX = 1000  # attempts remembered whose code has not ended yet
+LOST_MAX = 1000  # attempts kept whose code has not ended yet
 
 _log = logging.getLogger("holdfast.worker")
 
 
 class LostAttempts:
-    """Sees to it that the jobs of such attempts go on; on the worker's loop.
+    """Requeues or fails the jobs of such attempts. Runs on the worker's loop.
 
     Args:
-        drop: is called with an attempt that cannot even be failed; its lease was given up and will expire.
+        drop: called with an attempt that cannot even be failed. Its lease was given up and will expire.
     """
 
     def __init__(self, drop: Callable[[Attempt], None]) -> None:
-        self.lost: list[Attempt] = []  # whose lease was lost, or whose last write was never confirmed
-        self._stranded: set[Attempt] = set()  # that were so at the last look
+        self.lost: list[Attempt] = []  # attempts whose lease was lost or whose last write was never confirmed
+        self._stranded: set[Attempt] = set()  # attempts that were stranded at the last check
         self._drop = drop
 
     @property
     def unwinding(self) -> bool:
-        """Whether calls of lost attempts have still to end, before their jobs can be given back."""
+        """Return whether calls of lost attempts must still end before their jobs can be requeued."""
         return any(attempt.under_way for attempt in self.lost)
 
     async def give_back(self, journal: Journal) -> None:
-        """Return jobs that were lost to an outage of the store, unless another worker has them: an outage is no crash.
+        """Requeue jobs that were lost in an outage of the store, unless another worker has them.
 
-        Whether the last write before the outage counts is not known. The next attempt goes on from what the store has.
+        An outage is not a crash. Whether the last write before the outage counts is unknown. The next attempt continues
+        from what the store has.
         """
         if not self.lost:
             return
@@ -51,13 +52,13 @@ class LostAttempts:
         self.lost = [attempt for attempt in self.lost if not attempt.unwound()][-LOST_MAX:]
 
     def conclude_stranded(self, unsettled: Collection[Attempt]) -> None:
-        """Fail attempts that have ended without being concluded, once two looks in a row have found them so (L11)."""
+        """Fail attempts that ended without being concluded, if two checks in a row found them so (L11)."""
         stranded = {attempt for attempt in unsettled if attempt.is_stranded}
         for attempt in stranded & self._stranded:
             _log.error("attempt %d at job %s has ended and was not concluded: it fails", attempt.attempt, attempt.job)
             try:
                 attempt.conclude_stranded()
-            except Exception:  # whatever it is, the lease must not be kept: it expires
+            except Exception:  # after any error the lease must not be kept: it expires
                 _log.exception("job %s is left until its lease expires", attempt.job)
                 attempt.lease.give_up()
                 self._drop(attempt)
