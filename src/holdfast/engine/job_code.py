@@ -1,12 +1,14 @@
-"""The code of one job under way: runs it until it rests, and hands it one outcome at a time (SPEC E8, E14).
+"""The running code of one job: runs it until it rests, and delivers one outcome at a time (SPEC E8, E14).
 
-A *turn* runs the code until its ready queue is empty, then releases at most one thing, and so on until there is nothing
-to release. While a replay goes on, that is the next outcome in the order of the stream, after the native work that the
-code had seen before it. When nothing recorded is left that the code asks for (the *frontier*), calls that were held are
-started, and outcomes are delivered as they arrive. Each is recorded at the moment it is delivered, so the order of the
-stream is the order in which the code saw it.
+A *turn* runs the code until its ready queue is empty, then releases at most one thing. It repeats this until there is
+nothing to release.
 
-Time decides nothing here. Code that is slow keeps native work under way, and a turn that finds such work waits for it.
+During a replay, the next thing is the next outcome in the order of the stream. The native work that the code had seen
+before it is released first. When no recorded outcome is left that the code asks for (the *frontier*), calls that were
+held are started, and outcomes are delivered as they arrive. Each outcome is recorded when it is delivered. So the order
+of the stream is the order in which the code saw the outcomes.
+
+Time decides nothing here. Slow code keeps native work under way, and a turn that finds such work waits for it.
 
 All of this runs on the worker's loop. Only `run_ready` runs user code.
 """
@@ -31,8 +33,8 @@ from holdfast.errors import InvalidArguments, JobStuck, NonDeterminism, NotAwait
 
 __all__ = ["CodeHost", "JobCode", "Pending"]
 
-TURN_MAX = 1000  # callbacks of one job, until other jobs of the worker have their turn
-POLLING_MAX = 10_000  # callbacks without a rest: the code polls, and is handed things although it does not rest
+TURN_MAX = 1000  # callbacks of one job before other jobs of the worker have their turn
+POLLING_MAX = 10_000  # callbacks without a rest: the code polls, and gets outcomes although it does not rest
 
 Written = tuple[str, dict[str, Any]]
 
@@ -41,7 +43,7 @@ class CodeHost(Protocol):
     """What runs the code: an attempt, or a check of a replay."""
 
     def goes_on(self) -> bool:
-        """Whether nothing has ended this attempt yet."""
+        """Return whether nothing has ended this attempt yet."""
         ...
 
     def record(self, *events: Written) -> None:
@@ -49,19 +51,19 @@ class CodeHost(Protocol):
         ...
 
     def code_rests(self) -> None:
-        """The code rests, and there is nothing to hand to it."""
+        """Handle that the code rests, and there is nothing to deliver to it."""
         ...
 
     def code_returned(self) -> None:
-        """The job's function has returned or raised, and has left tasks, which are cancelled."""
+        """Handle that the job's function has ended and left tasks, which are being cancelled."""
         ...
 
     def code_ended(self) -> None:
-        """The job's function has returned or raised, and what it had started has ended, too."""
+        """Handle that the job's function and everything that it started have ended."""
         ...
 
     def code_failed(self, error: BaseException) -> None:
-        """The job cannot go on, whatever its code says."""
+        """Fail the job. It cannot continue, whatever its code does."""
         ...
 
 
@@ -92,24 +94,22 @@ class Pending:
         arguments: Any = None,
         cut: Callable[[], list[Written]] | None = None,
     ) -> None:
-        self.cut = cut  # the events for its cut-off, which comes in its turn as other outcomes do; None for a wait
-        self.asked_at = 0  # how often the code had rested by then
+        self.cut = cut  # returns the events for its cut-off, delivered in turn as other outcomes; None for a wait
+        self.asked_at = 0  # how often the code had rested when it made the call
         self.node = node
         self.name = name
-        self.begin = begin  # starts it, when nothing recorded is left to hand out
+        self.begin = begin  # starts it, when no recorded outcome is left to deliver
         self.future = future
         self.arguments = arguments
-        self.checked = (
-            arguments is not None and place.get() is None
-        )  # nodes of a plan are known by name: any order will do
-        self.cutting = False  # whether the code has cut it off, and waits for its end
+        self.checked = arguments is not None and place.get() is None  # plan nodes are known by name, in any order
+        self.cutting = False  # whether the code has cut it off and waits for its end
         self.started = False
         self.driver: asyncio.Task[Any] | None = None  # the task that runs it, on the worker's loop
-        self.left: Callable[[], None] | None = None  # is called when the code waits for it no longer
+        self.left: Callable[[], None] | None = None  # called when the code no longer waits for it
 
 
 class _Arrival(NamedTuple):
-    """An outcome that has come while the job runs, and the events that record it."""
+    """An outcome that arrived while the job runs, and the events that record it."""
 
     pending: Pending
     outcome: Outcome
@@ -119,7 +119,7 @@ class _Arrival(NamedTuple):
 
 
 class JobCode:
-    """The code of one attempt; see the module's text."""
+    """The code of one attempt; see the module's docstring."""
 
     def __init__(
         self, host: CodeHost, job: str, replay: Replay, loop: asyncio.AbstractEventLoop, threads: Executor
@@ -132,27 +132,27 @@ class JobCode:
         self.asked = 0
         self.frontier = replay.head() is None
         self._held: list[Pending] = []
-        self._late: deque[Pending] = deque()  # asked for after the frontier, and recorded
+        self._late: deque[Pending] = deque()  # made after the frontier, with a recorded outcome
         self._arrivals: deque[_Arrival] = deque()
         self._unawaited: dict[object, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self._threads_blocked: dict[JobTask, ThreadFuture[Any]] = {}
         self._unrested = 0
         self._rests = 0  # how often the code has rested
         self._closed = False
-        self._cleaning_up = False  # whether the job's function has ended, and what it left is being cancelled
+        self._cleaning_up = False  # whether the job's function has ended, and left tasks are being cancelled
 
-    # Its life
+    # Life
 
     def begin(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> None:
-        """Start the job's function; it runs with the next turn."""
-        self.loop.turning = True  # or the loop would ask for a turn: it may have to wait for the effect store
+        """Start the job's function. It runs with the next turn."""
+        self.loop.turning = True  # or the loop would request a turn: it may have to wait for the effect store
         try:
             self.main = self.loop.create_task(coroutine, name="job", context=context)
         finally:
             self.loop.turning = False
 
     def turn(self) -> None:
-        """Run the code until it rests and there is nothing to hand to it."""
+        """Run the code until it rests and there is nothing to deliver to it."""
         loop = self.loop
         if loop.turning or self._closed:
             return
@@ -179,14 +179,14 @@ class JobCode:
         return any(call.driver is not None and not call.driver.done() for call in self.open.values())
 
     def _run(self) -> bool | None:
-        """Run and release; None if others are to have their turn first."""
+        """Run and release. Return None if other jobs should have their turn first."""
         loop, count = self.loop, 0
         while not self._closed:
             ran = loop.run_ready(TURN_MAX) if loop.ready else 0
             count += ran
             if loop.fatal is not None:
                 if self.main_done and self.main is not None and not self.main.cancelled():
-                    self.main.exception()  # seen: it is told below
+                    self.main.exception()  # mark as retrieved: the host gets the fatal error below
                 self._host.code_failed(loop.fatal)
                 return False
             if self.main is not None and self.main.done() and not self._cleaning_up:
@@ -203,7 +203,7 @@ class JobCode:
         return False
 
     def _cancel_left_tasks(self) -> None:
-        """The job's function has ended: tasks that it left are cancelled, as `asyncio.run` does."""
+        """Cancel the tasks that the job's function left when it ended, as `asyncio.run` does."""
         self._cleaning_up = True
         left = self.loop.unfinished()
         for task in left:
@@ -212,7 +212,7 @@ class JobCode:
             self._host.code_returned()
 
     def close(self) -> None:
-        """End the code where it is. It sees no cancellation, and nothing of it runs any more."""
+        """End the code where it is. It sees no cancellation, and nothing of it runs again."""
         if self._closed:
             return
         self._closed = True
@@ -228,16 +228,16 @@ class JobCode:
 
     @property
     def main_done(self) -> bool:
-        """Whether the job's function has returned or raised."""
+        """Return whether the job's function has returned or raised."""
         return self.main is not None and self.main.done()
 
     def forget(self) -> None:
-        """Drop what refers to the attempt: nothing of it is under way, and all of it is freed at once."""
+        """Drop references to the attempt. Nothing of it is under way, so everything is freed at once."""
         self._host = _ENDED_HOST
         self.loop.forget()
 
     def check_main(self, name: str) -> None:
-        """See that the caller is the job's own function.
+        """Check that the caller is the job's own function.
 
         Raises:
             InvalidArguments: it is a task or a thread that the function has started.
@@ -251,7 +251,7 @@ class JobCode:
             reason = "call it in the job's own function, not in a task or a thread that the function has started"
             raise InvalidArguments(name, reason)
 
-    # What the code asks for
+    # What the code calls
 
     def tracked(self, token: object, name: str, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
         """Remember a durable call's coroutine until it is awaited."""
@@ -259,11 +259,14 @@ class JobCode:
         return coroutine
 
     def awaited(self, token: object) -> None:
-        """A durable call's coroutine has begun."""
+        """Forget a durable call's coroutine: it has begun."""
         self._unawaited.pop(token, None)
 
     def unawaited_calls(self, *, at_the_end: bool) -> NotAwaited | None:
-        """Say which calls were never awaited: at the end all that were not, before it those that nothing can await."""
+        """Return an error that names the calls that were never awaited.
+
+        At the end these are all calls that were not awaited. Before it, they are those that nothing can await.
+        """
         lost = [
             name
             for name, coroutine in self._unawaited.values()
@@ -279,14 +282,14 @@ class JobCode:
         arguments: Any = None,
         cut: Callable[[], list[Written]] | None = None,
     ) -> Outcome:
-        """Wait for the outcome of a durable call: the recorded one in its turn, or one that it is started for."""
+        """Wait for the outcome of a durable call: the recorded one in its turn, or that of a call started now."""
         self.asked += 1
         pending = Pending(node, name, begin, DurableFuture(loop=self.loop), arguments, cut)
         pending.asked_at = self._rests
         self.open[node] = pending
         recorded = self._replay.recorded(node)
         if recorded is not None and self.frontier and isinstance(recorded.outcome, CutOff):
-            self._replay.drop(node)  # asked for late, and not cut off any more
+            self._replay.drop(node)  # the code makes this call later than before, and no longer cuts it off
             recorded = None
         if recorded is None:
             self._held.append(pending)
@@ -301,7 +304,7 @@ class JobCode:
                         raise
                     continue
                 if pending.cutting or isinstance(outcome, CutOff):
-                    raise asyncio.CancelledError  # also after a result, which is recorded: a cancel is never lost
+                    raise asyncio.CancelledError  # even after a recorded result: a cancel is never lost
                 return outcome
         finally:
             self.open.pop(node, None)
@@ -309,23 +312,23 @@ class JobCode:
                 pending.left()
 
     def _cut_off(self, pending: Pending) -> bool:
-        """The code does not wait for a call any longer (E15). Whether its end must be waited for first."""
+        """Cut off a call that the code no longer waits for (E15). Return whether its end must come first."""
         if not pending.future.cancelled():
-            return False  # it was delivered, and the code has dropped it
+            return False  # the outcome was delivered, and the code has dropped it
         pending.future = DurableFuture(loop=self.loop)
         if pending.cutting:
-            return True  # it was told before, and its end is on its way
-        if pending.cut is not None and pending.asked_at != self._rests:  # else it has not begun
+            return True  # it was cut off before, and its end is on its way
+        if pending.cut is not None and pending.asked_at != self._rests:  # otherwise it has not begun
             pending.cutting = True
             if pending.driver is not None:
                 pending.driver.cancel()  # if it has ended by now, its outcome is on its way
             elif pending.started:
                 self._cut_now(pending)
-            return True  # its end comes in its turn: as recorded, or when the replay is over
+            return True  # its end comes in its turn: as recorded, or after the replay
         recorded = self._replay.recorded(pending.node)
         if recorded is not None and not isinstance(recorded.outcome, CutOff) and not self.frontier:
             pending.cutting = True
-            return True  # it ended all the same, and that is still to come
+            return True  # it ended all the same, and its outcome is still to come
         if self._host.goes_on():
             if recorded is not None:
                 self._replay.take(pending.node)
@@ -334,11 +337,11 @@ class JobCode:
         return False
 
     def _cut_now(self, pending: Pending) -> None:
-        """Have the code told that a call is cut off, after what has come before that."""
+        """Queue the cut-off of a call after the outcomes that arrived before it."""
         events = pending.cut() if pending.cut is not None else [cut_off(pending.node)]
         self._arrivals.append(_Arrival(pending, CutOff(), events, None, None))
 
-    # What comes
+    # Outcomes
 
     def arrive(
         self,
@@ -350,9 +353,9 @@ class JobCode:
         dropped: Callable[[], None] | None = None,
         now: bool = False,
     ) -> None:
-        """Deliver an outcome when the code rests; its events are recorded then.
+        """Deliver an outcome when the code rests. Its events are recorded at that moment.
 
-        With `now`, in this callback of the worker's loop. That cannot be inside a task: the code has its own.
+        With `now`, deliver in this callback of the worker's loop. It is never inside a task: the code has its own loop.
         """
         arrival = _Arrival(pending, outcome, events, delivered, dropped)
         if self._closed:
@@ -365,12 +368,12 @@ class JobCode:
             self.loop.host.call_soon(self.turn)
 
     def _record_undelivered(self, arrival: _Arrival) -> None:
-        """The code is closed, and the attempt still writes: what was done counts, and the next attempt hears of it."""
+        """Record an outcome for the next attempt: the code is closed, and this attempt still writes."""
         if not isinstance(arrival.outcome, CutOff):
             self._record(arrival, arrival.events)
 
     def _record(self, arrival: _Arrival, events: Sequence[Written]) -> bool:
-        """Record an outcome; whether it could be."""
+        """Record an outcome. Return whether that was possible."""
         try:
             self._host.record(*events)
         except Suspended:
@@ -382,7 +385,7 @@ class JobCode:
         return True
 
     def _release(self) -> bool:
-        """Hand the code the next thing, when it rests. Whether there was one."""
+        """Deliver the next thing to the resting code. Return whether there was one."""
         self._rests += 1
         if not self.frontier:
             handed = self._release_recorded()
@@ -406,7 +409,7 @@ class JobCode:
         return False
 
     def _release_last(self) -> bool:
-        """Hand over what ends tasks that were left, and are cancelled; nothing is started for them any more."""
+        """Deliver what ends tasks that were left and cancelled. Nothing is started for them."""
         if not self.frontier:
             handed = self._release_recorded()
             if handed is not None:
@@ -420,7 +423,7 @@ class JobCode:
         return bool(self._arrivals) and (self._deliver(self._arrivals.popleft()) or bool(self._arrivals))
 
     def _release_recorded(self) -> bool | None:
-        """Hand over what comes next in the stream; False is to wait, None is that the replay is over."""
+        """Deliver the next outcome of the stream. Return False to wait, None if the replay is over."""
         replay, loop = self._replay, self.loop
         while (item := replay.head()) is not None:
             waits = self._release_natives(item)
@@ -435,18 +438,18 @@ class JobCode:
             if loop.hand_over():
                 return True
             if loop.may_move:
-                return False  # slow code is not different code
+                return False  # slow code is not changed code
             other = self._another_open()  # the code has changed
             if other is not None:
                 return self._hand_out(other)
             if not isinstance(item.outcome, CutOff):
                 break
-            replay.drop(item.node)  # the code no longer cuts it off: that is never forced
+            replay.drop(item.node)  # the code no longer cuts it off, and a cut-off is never forced
         self._reach_frontier()
         return None
 
     def _reach_frontier(self) -> None:
-        """The replay is over. Calls whose recorded cut-off did not come are started after all."""
+        """End the replay. Start calls whose recorded cut-off did not happen this time."""
         self.frontier = True
         held = set(map(id, self._held))
         for pending in self.open.values():
@@ -458,7 +461,7 @@ class JobCode:
                 self._held.append(pending)
 
     def _release_natives(self, item: Recorded) -> bool | None:
-        """Hand over the native work that the code saw before an outcome; None when there is none left."""
+        """Hand over the native work that the code saw before an outcome. Return None when all of it was."""
         loop = self.loop
         while item.natives:
             number = item.natives[0]
@@ -483,7 +486,7 @@ class JobCode:
         return pending.cutting or not isinstance(item.outcome, CutOff)
 
     def _another_open(self) -> Pending | None:
-        """Find the first call that is open and has a recorded outcome, in the order of the stream."""
+        """Return the first open call with a recorded outcome, in the order of the stream."""
         recorded = self._replay.recorded
         known = {
             node for node, pending in self.open.items() if (item := recorded(node)) and self._may_take(pending, item)
@@ -537,7 +540,7 @@ class JobCode:
     # Threads
 
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a durable call of a thread, and block the thread for it."""
+        """Run a durable call of a thread, and block the thread until it ends."""
         waiter: ThreadFuture[Any] = ThreadFuture()
         context = contextvars.copy_context()
         try:
@@ -561,13 +564,13 @@ class JobCode:
         self.turn()
 
     def on_host(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function on the worker's loop, and block this thread for it."""
+        """Call a function on the worker's loop, and block this thread until it returns."""
         waiter: ThreadFuture[Any] = ThreadFuture()
 
         def call() -> None:
             try:
                 waiter.set_result(function(*args))
-            except BaseException as error:  # the thread that asked must hear of it, whatever it is
+            except BaseException as error:  # the calling thread gets every error
                 waiter.set_exception(error)
 
         try:
@@ -589,24 +592,24 @@ class JobCode:
             waiter.set_result(task.result())
 
     def cancel_threads(self) -> None:
-        """Have the durable calls that threads wait in raise CancelledError."""
+        """Raise CancelledError in the durable calls that threads wait in."""
         for task in list(self._threads_blocked):
             task.cancel()
 
-    # What keeps it
+    # What keeps the job in memory
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of the code can move without an outcome."""
+        """Return whether no part of the code can move without an outcome."""
         return not (self._arrivals or self.loop.ready or self.loop.completed) and self.loop.busy_with() is None
 
     def stuck(self) -> JobStuck:
-        """Say where each task waits."""
+        """Return an error that says where each task waits."""
         return JobStuck([_where(task) for task in self.loop.unfinished()])
 
 
 class _EndedHost:
-    """Stands for an attempt that is over."""
+    """A host that replaces an attempt that is over."""
 
     def goes_on(self) -> bool:
         return False
@@ -616,12 +619,12 @@ class _EndedHost:
         raise Suspended
 
     def code_rests(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     code_returned = code_ended = code_rests
 
     def code_failed(self, error: BaseException) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
 
 _ENDED_HOST = _EndedHost()
@@ -631,7 +634,7 @@ HELD_BY_US = (
 
 
 def cut_off(node: str) -> Written:
-    """Give the event for a wait, or a call that had not begun, which the code has cut off."""
+    """Return the event for a wait, or a call that had not begun, which the code has cut off."""
     return "value_recorded", {"node": f"{node}:ended", "value": {"outcome": "cut_off"}}
 
 

@@ -1,17 +1,21 @@
-"""The event loop of one job's code: owns its ready queue, and hands everything else to the worker's loop (SPEC E14).
+"""The event loop of one job's code (SPEC E14).
 
-The worker's loop steps this one from plain callbacks. So "the code rests" is exact: the ready queue is empty.
-Timers, threads and sockets are *native work*. They run on the worker's loop, are numbered when the code makes them, and
-are handed to the code one at a time, when it rests. The engine writes the numbers down, and a replay hands them over in
-the same places.
+It owns the code's ready queue and passes everything else to the worker's loop. The worker's loop steps this one from
+plain callbacks. So "the code rests" has an exact meaning: the ready queue is empty.
 
-What the loop cannot support is refused at the call with `NotInJobCode`: subprocesses, servers and signal handlers.
-Awaiting an object of another loop is refused by asyncio itself.
+Timers, threads and sockets are *native work*. They run on the worker's loop and are numbered when the code creates
+them. They are handed to the code one at a time, when it rests. The engine records the numbers, and a replay hands the
+work over in the same places.
 
-The names of asyncio used here that start with an underscore are `_set_running_loop` and `_get_running_loop`, which are
-meant for authors of loops, `Task._fut_waiter` and the `_children` of a gather. The last two are only read. Where one is
+The loop refuses what it cannot support with `NotInJobCode`: subprocesses, servers and signal handlers. asyncio itself
+refuses to await an object of another loop.
+
+This module uses four names of asyncio that start with an underscore. `_set_running_loop` and `_get_running_loop` are
+meant for authors of loops. `Task._fut_waiter` and the `_children` of a gather are only read. Where one of these is
 missing, the task counts as work, and the job stays in memory.
 """
+
+# ruff: noqa: D102 - asyncio documents the methods of a loop; a docstring here says only what differs
 
 from __future__ import annotations
 
@@ -37,11 +41,11 @@ from holdfast.errors import NotInJobCode, NotRecorded
 
 __all__ = ["DurableFuture", "JobLoop", "JobTask", "Native"]
 
-# Futures that these modules make are ended by code of the job: locks, queues, `wait`, `shield`, task groups.
+# Code of the job completes the futures of these modules: locks, queues, `wait`, `shield`, task groups.
 _PRIMITIVES = frozenset(
     {"asyncio.locks", "asyncio.queues", "asyncio.tasks", "asyncio.taskgroups", "holdfast.plans.executor"}
 )
-LOOK_SECONDS = 0.2  # between two looks at a connection that cannot tell when it is closed
+LOOK_SECONDS = 0.2  # between two checks of a connection that cannot report when it is closed
 DROPPED_MIN = 100  # cancelled timers that are kept in any case
 _log = logging.getLogger("holdfast.job")
 
@@ -51,11 +55,11 @@ class DurableFuture(asyncio.Future[Any]):
 
 
 class _PrimitiveFuture(asyncio.Future[Any]):
-    """A future of asyncio's own primitives, which only code of the same job ends."""
+    """A future of asyncio's own primitives, which only code of the same job completes."""
 
 
 class JobTask(asyncio.Task[Any]):
-    """A task of a job's code. Its hash is its number, so that sets of tasks have the same order in every attempt."""
+    """A task of a job's code. Its hash is its number, so sets of tasks have the same order in every attempt."""
 
     __slots__ = ("number", "own_context")
 
@@ -70,7 +74,7 @@ class JobTask(asyncio.Task[Any]):
 
 
 class _Handle:
-    """A callback that waits in the ready queue."""
+    """A callback in the ready queue."""
 
     __slots__ = ("args", "callback", "context")
 
@@ -88,7 +92,7 @@ class _Handle:
 
 
 class Native:
-    """Work that the code has given out of hand: a thread, a call of the worker's loop."""
+    """Work that the code started outside its loop: a thread, or a call on the worker's loop."""
 
     __slots__ = ("blocked", "deliver", "loop", "number", "over", "under_way")
 
@@ -100,11 +104,11 @@ class Native:
         self.deliver = deliver
         self.under_way = True
         self.over = False  # handed over, or cancelled
-        self.blocked = 0  # durable calls that this thread is waiting in
+        self.blocked = 0  # durable calls that this thread waits in
 
 
 class _Timer(Native):
-    """A timer that the code has set: handed over when its time has come."""
+    """A timer that the code has set. It is handed over when it is due."""
 
     __slots__ = ("args", "callback", "context", "handle", "when_at")
 
@@ -118,7 +122,7 @@ class _Timer(Native):
         self.callback = callback
         self.args = args
         self.context = context
-        self.handle: _Handle | None = None  # in the ready queue, once its time has come
+        self.handle: _Handle | None = None  # in the ready queue, once it is due
 
     def _fire(self) -> None:
         self.handle = self.loop.call_soon(self.callback, *self.args, context=self.context)
@@ -158,28 +162,26 @@ class _Watch:
 
 
 class JobLoop(asyncio.AbstractEventLoop):
-    """The loop of one attempt's code; see the module's text.
+    """The loop of one attempt's code; see the module's docstring.
 
     Args:
         host: the worker's loop.
-        threads: where functions run that the code hands to its default executor.
-        wake: is called, on the host's loop, when there is something to do and nothing of the code runs.
-        salt: makes the hashes of this job's tasks differ from those of others.
+        threads: runs the functions that the code passes to its default executor.
+        wake: called on the host's loop when there is work and no code of the job runs.
+        salt: makes the hashes of this job's tasks differ from those of other jobs.
     """
 
     def __init__(
         self, host: asyncio.AbstractEventLoop, threads: Executor, wake: Callable[[], None], salt: int = 0
     ) -> None:
         self.host = host
-        self._empty_context = contextvars.Context()  # not shared: a context is entered by one thread at a time
+        self._empty_context = contextvars.Context()  # not shared: only one thread at a time can enter a context
         self.ready: deque[_Handle] = deque()
-        self.completed: deque[Native] = deque()  # native work that is done, and was not handed over yet
-        self.handed: list[int] = []  # numbers of what was handed over since the last event
-        self.made = 0  # native work, in all
-        self.fatal: BaseException | None = (
-            None  # what would have ended a loop of its own: SystemExit, KeyboardInterrupt
-        )
-        self.turning = False  # whether a wake would be of no use: the engine looks at the ready queue by itself
+        self.completed: deque[Native] = deque()  # native work that is done and was not handed over yet
+        self.handed: list[int] = []  # numbers of the work handed over since the last event
+        self.made = 0  # total number of native work created
+        self.fatal: BaseException | None = None  # SystemExit or KeyboardInterrupt: it would have ended a normal loop
+        self.turning = False  # whether the engine will read the ready queue without a wake
         self._threads = threads
         self._wake = wake
         self._woken = False
@@ -188,19 +190,19 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._tasks_made = 0
         self._prune_at = 64
         self._natives: dict[int, Native] = {}  # by number, until they are handed over
-        self._running = 0  # of them, those that keep the job from resting: not completed, not blocked in a durable call
+        self._running = 0  # those that keep the job from resting: not completed, not blocked in a durable call
         self._timers: list[_Timer] = []
-        self._timers_dropped = 0  # of them, those that were cancelled
+        self._timers_dropped = 0  # number of those that were cancelled
         self._armed: tuple[float, asyncio.TimerHandle] | None = None
         self._jumped = 0.0  # seconds that a replay did not wait for
-        self._frozen_at: float | None = None  # the host's time while the code runs
+        self._frozen_at: float | None = None  # the host's time, fixed while the code runs
         self._foreign: weakref.WeakSet[asyncio.Future[Any]] | None = None
         self._transports: list[asyncio.BaseTransport] = []
-        self._watched: dict[tuple[str, int], _Watch] = {}  # descriptors with a callback, by what it is for
+        self._watched: dict[tuple[str, int], _Watch] = {}  # descriptors with a callback, by kind
         self._started_in_order: dict[int, JobTask] = {}
         self._generators: weakref.WeakSet[Any] | None = None
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
-        self.code_thread: ThreadFuture[Any] | None = None  # that of the job's own plain function
+        self.code_thread: ThreadFuture[Any] | None = None  # the thread of the job's own plain function
         self._closed = False
 
     # The ready queue
@@ -208,7 +210,6 @@ class JobLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]  # - handles of our own, as uvloop has
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Handle:
-        """Put a callback into the ready queue."""
         handle = _Handle(callback, args, context if context is not None else contextvars.copy_context())
         if self._closed:
             return handle
@@ -221,7 +222,6 @@ class JobLoop(asyncio.AbstractEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]  # - handles of our own
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Handle:
-        """Put a callback into the ready queue, from any thread."""
         handle = _Handle(callback, args, context if context is not None else contextvars.copy_context())
         self.host.call_soon_threadsafe(self._enter, handle, context=self._empty_context)
         return handle
@@ -237,7 +237,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             self._wake()
 
     def run_ready(self, most: int) -> int:
-        """Run callbacks until the code rests, or so many; how many."""
+        """Run callbacks until the code rests, or at most so many. Return their number."""
         count, ready = 0, self.ready
         outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
         _set_running_loop(self)
@@ -254,7 +254,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                 except (SystemExit, KeyboardInterrupt) as error:
                     self.fatal = error
                     break
-                except BaseException as error:  # a callback of the code: told, and its loop goes on
+                except BaseException as error:  # a callback of the code: the error is reported, and the loop continues
                     self.call_exception_handler({"message": "a callback failed", "exception": error})
         finally:
             self._frozen_at = None
@@ -266,11 +266,11 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     @property
     def works(self) -> bool:
-        """Whether native work is under way that the code may hear of."""
+        """Return whether native work is under way that the code may be handed."""
         return self._running > 0 or bool(self._transports or self._watched)
 
     def state(self, number: int) -> str:
-        """Say where native work is: `unmade`, `running`, `timer`, `completed` or `over`."""
+        """Return the state of native work: `unmade`, `running`, `timer`, `completed` or `over`."""
         if number > self.made:
             return "unmade"
         native = self._natives.get(number)
@@ -281,7 +281,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         return "timer" if native.timer else "running"
 
     def hand_over(self, number: int | None = None) -> bool:
-        """Hand completed native work to the code: this, or the oldest. Whether there was any."""
+        """Hand completed native work to the code: this one, or the oldest. Return whether there was any."""
         while self.completed:
             native = self.completed.popleft() if number is None else self._natives[number]
             if number is not None:
@@ -290,7 +290,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                 continue
             native.over = True
             self._natives.pop(native.number, None)
-            if number is None and native.number:  # in a replay its number is on an event
+            if number is None and native.number:  # in a replay an event has the number
                 self.handed.append(native.number)
             if native.deliver is not None:
                 native.deliver()
@@ -298,7 +298,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         return False
 
     def fire(self, number: int) -> None:
-        """Hand over a timer whose time has not come: a replay does not wait for what has happened."""
+        """Hand over a timer that is not due. A replay does not wait for what has happened."""
         timer = self._natives[number]
         assert isinstance(timer, _Timer), "only a timer can be fired"
         self._jumped += max(0.0, timer.when_at - self.time())
@@ -306,7 +306,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self.hand_over(number)
 
     def begin_native(self, deliver: Callable[[], object] | None = None) -> Native:
-        """Number native work that the code has made."""
+        """Number native work that the code has created."""
         self.made += 1
         native = self._natives[self.made] = Native(self, self.made, deliver)
         self._running += 1
@@ -328,21 +328,21 @@ class JobLoop(asyncio.AbstractEventLoop):
         self.completed.append(native)
 
     def complete(self, native: Native) -> None:
-        """Native work is done: have it handed over. On the host's loop."""
+        """Queue completed native work to be handed over. Runs on the host's loop."""
         if self._closed or native.over:
             return
         self._complete(native)
         self._wake()
 
     def block(self, native: Native | None) -> None:
-        """A thread of the code waits in a durable call."""
+        """Note that a thread of the code waits in a durable call."""
         if native is not None and native.loop is self:
             if not native.blocked and native.under_way:
                 self._running -= 1
             native.blocked += 1
 
     def unblock(self, native: Native | None) -> None:
-        """It goes on."""
+        """Note that the thread continues."""
         if native is not None and native.loop is self:
             native.blocked -= 1
             if not native.blocked and native.under_way:
@@ -351,7 +351,7 @@ class JobLoop(asyncio.AbstractEventLoop):
     # Timers
 
     def time(self) -> float:
-        """Give the time of this loop. It stands still while the code runs, and jumps where a replay did not wait.
+        """Return the time of this loop. It stands still while the code runs, and jumps where a replay did not wait.
 
         So a timer that the code sets is always in the future, and is numbered, however slow the machine is.
         """
@@ -360,13 +360,11 @@ class JobLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]  # - handles of our own
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Timer:
-        """Set a timer."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]  # - handles of our own
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Timer:
-        """Set a timer."""
         self.made += 1
         run_in = context if context is not None else contextvars.copy_context()
         timer = _Timer(self, self.made, when, callback, args, run_in)
@@ -378,7 +376,10 @@ class JobLoop(asyncio.AbstractEventLoop):
         return timer
 
     def arm(self) -> None:
-        """Have the host wake us when the next timer is due. Called when the code rests: most timers end before that."""
+        """Set the host's timer for the next timer of the code.
+
+        Called when the code rests, because most timers are cancelled before that.
+        """
         timers = self._timers
         while timers and timers[0].over:
             heappop(timers)
@@ -405,7 +406,10 @@ class JobLoop(asyncio.AbstractEventLoop):
             self._wake()
 
     def timer_dropped(self) -> None:
-        """Count a cancelled timer; when they are the most, forget them: code with many timeouts would keep them all."""
+        """Count a cancelled timer, and free cancelled ones when they are the most.
+
+        Code with many timeouts would keep them all.
+        """
         self._timers_dropped += 1
         if self._timers_dropped > DROPPED_MIN and 2 * self._timers_dropped > len(self._timers):
             self._timers = [timer for timer in self._timers if not timer.over]
@@ -415,7 +419,7 @@ class JobLoop(asyncio.AbstractEventLoop):
     # Futures and tasks
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Make a future; one that is not of asyncio's own primitives counts as work until it is done."""
+        """Return a future. It counts as work until it is done, unless asyncio's own primitives created it."""
         caller = sys._getframe(1)  # noqa: SLF001 - the caller says what it is for
         if caller.f_globals.get("__name__") in _PRIMITIVES:
             if caller.f_code.co_name in _WRAPPERS:
@@ -431,7 +435,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._foreign.add(future)
 
     def _wrapped(self, names: dict[str, Any]) -> None:
-        """See what `wait` and `shield` wait for: a future that was made without asking this loop is work, too."""
+        """Count the futures that `wait` and `shield` wait for as work, if they were created without this loop."""
         inner = names.get("inner")
         for future in [inner] if inner is not None else names.get("fs") or ():
             if asyncio.isfuture(future) and not future.done() and not _is_blocked(future):
@@ -445,7 +449,6 @@ class JobLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
         **options: Any,
     ) -> JobTask:
-        """Start a task."""
         if self._started_in_order or sys._getframe(1).f_code.co_name in _ENSURES:  # noqa: SLF001 - for as_completed
             try:
                 self._start_in_order()
@@ -461,7 +464,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         context = context if context is not None else contextvars.copy_context()
         self._tasks_made += 1
         task = JobTask.__new__(JobTask)
-        task.number = self._salt + self._tasks_made  # before it is initialised: that registers it, by its hash
+        task.number = self._salt + self._tasks_made  # before initialisation, which registers the task by its hash
         task.own_context = context
         called = str(name) if name is not None else f"task-{self._tasks_made}"
         JobTask.__init__(task, coro, loop=self, name=called, context=context, **options)
@@ -472,7 +475,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         return task
 
     def _start_in_order(self) -> None:
-        """Start what `as_completed` was given in the order of its list, and not in that of a set of addresses."""
+        """Start the coroutines passed to `as_completed` in the order of its list, not of a set of addresses."""
         frame: Any = sys._getframe(2)  # noqa: SLF001 - see above
         for _ in range(4):
             frame = frame.f_back
@@ -500,7 +503,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         return list(self._tasks)
 
     def busy_with(self) -> str | None:
-        """Say what keeps the job in memory although the code rests; None if it waits for durable calls alone."""
+        """Return what keeps the job in memory although the code rests. None if only durable calls are open."""
         if self._running:
             return f"{self._running} timers, threads or calls of the loop are under way"
         self._transports = [each for each in self._transports if not each.is_closing()]
@@ -515,7 +518,7 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     @property
     def may_move(self) -> bool:
-        """Whether the code may still ask for something without being handed anything: it is slow, and not different."""
+        """Return whether the code may make another call without being handed anything: slow, not changed, code."""
         if self.works or (self._foreign is not None and any(not future.done() for future in self._foreign)):
             return True
         waiters = (getattr(task, "_fut_waiter", None) for task in self.unfinished())
@@ -526,7 +529,7 @@ class JobLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]  # - what it returns is a future
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run a function in a thread; durable calls in it are the job's."""
+        """Run a function in a thread. Durable calls in it belong to the job."""
         if isinstance(executor, ProcessPoolExecutor):
             if isinstance(func, Call) and func.tool:
                 raise NotRecorded(func.name, "in another process")
@@ -558,7 +561,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                     if entered is not None:
                         entered.run(job_thread.set, native)
                 thread = executor.submit(context.run, func, *args)
-        except BaseException:  # it takes no work, or none any more
+        except BaseException:  # the executor accepts no work, or no more
             self.end_native(native)
             raise
         if not native.number:
@@ -575,12 +578,12 @@ class JobLoop(asyncio.AbstractEventLoop):
             return  # the worker's loop is closed
 
     def _abandon_thread(self, native: Native, thread: ThreadFuture[Any]) -> None:
-        """The code has cancelled what it waited for; a thread that is running goes on, and counts no more."""
+        """Stop counting a thread whose future the code has cancelled. A running thread continues."""
         if not native.over:
             self.end_native(native)
             thread.cancel()
 
-    # What the worker's loop does for us
+    # What the worker's loop does for the code
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the worker's loop, as native work."""
@@ -589,7 +592,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             raise asyncio.CancelledError
         future = _PrimitiveFuture(loop=self)
         context = contextvars.copy_context()
-        context.run(conductor.set, None)  # what is done there is not asked for by the code
+        context.run(conductor.set, None)  # this work is not a call of the code
         task = self.host.create_task(work, context=context)
         native = self.begin_native(lambda: _copy_outcome(task, future))
         task.add_done_callback(lambda _: self.complete(native), context=self._empty_context)
@@ -609,7 +612,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         return transport, protocol
 
     def _watch(self, transport: asyncio.BaseTransport, protocol: Any) -> None:
-        """A connection is work until it is closed."""
+        """Count a connection as work until it is closed."""
         self._transports.append(transport)
         lost = getattr(protocol, "connection_lost", None)
         if lost is None:
@@ -621,7 +624,7 @@ class JobLoop(asyncio.AbstractEventLoop):
 
         try:
             protocol.connection_lost = connection_lost
-        except AttributeError:  # it has slots
+        except AttributeError:  # the protocol has slots
             self._poll_closed(transport)
 
     def _unwatch(self, transport: asyncio.BaseTransport) -> None:
@@ -630,97 +633,76 @@ class JobLoop(asyncio.AbstractEventLoop):
             self._wake()
 
     def _poll_closed(self, transport: asyncio.BaseTransport) -> None:
-        """Look from time to time whether a connection is closed, whose protocol cannot be made to tell."""
+        """Check repeatedly whether a connection is closed, because its protocol cannot report it."""
         if transport.is_closing():
             self._unwatch(transport)
         elif not self._closed:
             self.host.call_later(LOOK_SECONDS, self._poll_closed, transport, context=self._empty_context)
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.getaddrinfo(*args, **kwargs))
 
     async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.getnameinfo(*args, **kwargs))
 
     async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self._connected(self.host.create_connection(*args, **kwargs))
 
     async def create_unix_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self._connected(self.host.create_unix_connection(*args, **kwargs))
 
     async def create_datagram_endpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self._connected(self.host.create_datagram_endpoint(*args, **kwargs))
 
     async def connect_accepted_socket(self, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self._connected(self.host.connect_accepted_socket(*args, **kwargs))
 
     async def connect_read_pipe(self, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self._connected(self.host.connect_read_pipe(*args, **kwargs))
 
     async def connect_write_pipe(self, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self._connected(self.host.connect_write_pipe(*args, **kwargs))
 
     async def start_tls(self, transport: Any, protocol: Any, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         upgraded = await self.outside(self.host.start_tls(transport, protocol, *args, **kwargs))
         self._transports = [each for each in self._transports if each is not transport]
         self._watch(upgraded, protocol)
         return upgraded
 
     async def sendfile(self, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.sendfile(*args, **kwargs))
 
     async def sock_recv(self, sock: Any, nbytes: int) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_recv(sock, nbytes))
 
     async def sock_recv_into(self, sock: Any, buf: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_recv_into(sock, buf))
 
     async def sock_recvfrom(self, sock: Any, bufsize: int) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_recvfrom(sock, bufsize))
 
     async def sock_recvfrom_into(self, sock: Any, buf: Any, nbytes: int = 0) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_recvfrom_into(sock, buf, nbytes))
 
     async def sock_sendall(self, sock: Any, data: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_sendall(sock, data))
 
     async def sock_sendto(self, sock: Any, data: Any, address: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_sendto(sock, data, address))
 
     async def sock_connect(self, sock: Any, address: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_connect(sock, address))
 
     async def sock_accept(self, sock: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_accept(sock))
 
     async def sock_sendfile(self, *args: Any, **kwargs: Any) -> Any:
-        """Do so on the worker's loop."""
         return await self.outside(self.host.sock_sendfile(*args, **kwargs))
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]  # - any
-        """Have a callback called when a descriptor can be read."""
         self._add("reader", fd, callback, args)
 
     def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]  # - any
-        """Have a callback called when a descriptor can be written."""
         self._add("writer", fd, callback, args)
 
     def _add(self, kind: str, fd: Any, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -733,7 +715,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         add(watch.fd, self._fd_ready, watch)
 
     def _fd_ready(self, watch: _Watch) -> None:
-        """A descriptor is ready: listen again when the callback has run, or it would be called once too often."""
+        """Queue the callback of a ready descriptor. Listen again after it has run, or it would run once too often."""
         self._unlisten(watch)
         self.call_soon(self._run_watch, watch, context=watch.context)
 
@@ -744,7 +726,7 @@ class JobLoop(asyncio.AbstractEventLoop):
     def _run_watch(self, watch: _Watch) -> None:
         at = watch.kind, watch.number
         if self._watched.get(at) is not watch:
-            return  # taken back meanwhile, or replaced
+            return  # removed or replaced meanwhile
         try:
             watch.callback(*watch.args)
         finally:
@@ -752,11 +734,9 @@ class JobLoop(asyncio.AbstractEventLoop):
                 self._listen(watch)
 
     def remove_reader(self, fd: Any) -> bool:
-        """Take a callback back."""
         return self._remove("reader", fd)
 
     def remove_writer(self, fd: Any) -> bool:
-        """Take a callback back."""
         return self._remove("writer", fd)
 
     def _remove(self, kind: str, fd: Any) -> bool:
@@ -768,103 +748,90 @@ class JobLoop(asyncio.AbstractEventLoop):
     # What is refused
 
     async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse it."""
         del args, kwargs
         refuse("a subprocess")
 
     async def subprocess_shell(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse it."""
         del args, kwargs
         refuse("a subprocess")
 
     async def create_server(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse it."""
         del args, kwargs
         refuse("a server")
 
     async def create_unix_server(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse it."""
         del args, kwargs
         refuse("a server")
 
     def add_signal_handler(self, *args: Any) -> None:  # type: ignore[override]  # - refused
-        """Refuse it."""
         del args
         refuse("a signal handler")
 
     def remove_signal_handler(self, sig: int) -> bool:
-        """There is none."""
         del sig
         return False
 
     def run_forever(self) -> None:
-        """Refuse it: the engine runs this loop."""
         raise RuntimeError("this loop is run by Holdfast's engine")
 
     def run_until_complete(self, future: Any) -> Any:
-        """Refuse it: the engine runs this loop."""
         del future
         self.run_forever()
 
     def stop(self) -> None:
-        """Refuse it: the engine runs this loop."""
         self.run_forever()
 
     def set_default_executor(self, executor: Any) -> None:
-        """Refuse it: the worker's threads are used."""
+        """Refuse: the job uses the worker's threads."""
         del executor
         refuse("a default executor of its own")
 
     def set_task_factory(self, factory: Any) -> None:
-        """Refuse it: the engine must know every task."""
+        """Refuse a factory: the engine must know every task."""
         if factory is not None:
             refuse("a task factory")
 
     # What every loop has
 
     def get_task_factory(self) -> None:
-        """There is none."""
+        """Return None."""
 
     def is_running(self) -> bool:
-        """Whether the code runs at this moment, or may run."""
+        """Return whether the code runs at this moment, or may run."""
         return not self._closed
 
     def is_closed(self) -> bool:
-        """Whether the code runs no more."""
         return self._closed
 
     def get_debug(self) -> bool:
-        """Debug mode is the host's."""
         return False
 
     def set_debug(self, enabled: bool) -> None:  # noqa: FBT001 - as asyncio has it
-        """Debug mode is the host's."""
+        """Ignore: debug mode is the host's."""
 
     async def shutdown_asyncgens(self) -> None:
-        """The engine does so."""
+        """Do nothing: the engine does so."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as asyncio has it
-        """The engine does so."""
+        """Do nothing: the threads are the worker's."""
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
-        """Nothing: our timers tell by themselves."""
+        """Do nothing: this loop's timers report their own cancellation."""
 
     def get_exception_handler(self) -> Any:
-        """Give the handler that the code has set."""
         return self._handler
 
     def set_exception_handler(self, handler: Any) -> None:
-        """Set a handler."""
         self._handler = handler
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Write what nothing waits for into the log."""
+        """Log an error that nothing waits for."""
         error = context.get("exception")
         trace = (type(error), error, error.__traceback__) if isinstance(error, BaseException) else None
         _log.error("%s", context.get("message", "an error in a job's code"), exc_info=trace)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Tell of an error that nothing waits for. Of code that was closed, nothing is told."""
+        """Report an error that nothing waits for. Errors of closed code are not reported."""
         if self._closed or self.host.is_closed():
             return
         try:
@@ -872,7 +839,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                 self._handler(self, context)
             else:
                 self.default_exception_handler(context)
-        except Exception:  # a handler of the code: it must not end the loop
+        except Exception:  # the code's handler must not end the loop
             _log.exception("the exception handler of a job's code failed")
 
     def _first_iteration(self, generator: Any) -> None:
@@ -889,7 +856,7 @@ class JobLoop(asyncio.AbstractEventLoop):
     # The end
 
     def forget(self) -> None:
-        """Drop what refers to the engine."""
+        """Drop references to the engine."""
         self._wake = _nothing
 
     def close(self) -> None:
@@ -904,7 +871,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             abort = getattr(transport, "abort", transport.close)
             abort()
         for watch in self._watched.values():
-            with contextlib.suppress(ValueError):  # its file was closed
+            with contextlib.suppress(ValueError):  # the file was closed
                 self._unlisten(watch)
         self._watched.clear()
         outer = _get_running_loop()
@@ -915,7 +882,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             )  # held: most are known only to the coroutines that are closed next
             for _ in range(CLOSES_MAX):
                 left, self._tasks = self.unfinished(), []
-                for task in left:  # in its `finally` one may make others
+                for task in left:  # a `finally` may create other tasks
                     _close(task.get_coro(), task.own_context)
                 if not left:
                     break
@@ -934,18 +901,18 @@ _unclosed: deque[Any] = deque(maxlen=1000)
 
 
 def _nothing() -> None:
-    """Wake nothing."""
+    """Do nothing."""
 
 
-CLOSES_MAX = 100  # times that a coroutine is closed which goes on awaiting in its `finally`
-_WRAPPERS = frozenset({"_wait", "shield"})  # of asyncio.tasks: they make a future that ends with others
+CLOSES_MAX = 100  # times to close a coroutine that keeps awaiting in its `finally`
+_WRAPPERS = frozenset({"_wait", "shield"})  # functions of asyncio.tasks whose future ends with other futures
 _ENSURES = frozenset({"ensure_future", "_ensure_future"})
 
 
 def _close(coroutine: Any, context: contextvars.Context) -> None:
     """Close a coroutine and what it awaits, from the inside out.
 
-    One that awaits in its `finally` makes `close` raise RuntimeError. The code around it must not see that (E14).
+    If a coroutine awaits in its `finally`, `close` raises RuntimeError. The code around it must not see that (E14).
     """
     chain = [coroutine]
     while (inner := getattr(chain[-1], "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
@@ -958,27 +925,27 @@ def _close_one(coroutine: Any, context: contextvars.Context) -> None:
     for _ in range(CLOSES_MAX):
         try:
             context.run(coroutine.close)
-        except RuntimeError:  # it awaits in its `finally`, or catches GeneratorExit: once more
+        except RuntimeError:  # it awaits in its `finally` or catches GeneratorExit: close it again
             continue
-        except BaseException as error:  # code that is closed has nothing to say any more
+        except BaseException as error:  # errors of closed code are ignored
             _log.debug("code that was suspended raised %s", type(error).__name__)
         return
     _log.warning("code that was suspended does not end: it catches BaseException in a loop; let GeneratorExit pass")
-    _unclosed.append(coroutine)  # else Python would try once more, and tell of it on stderr
+    _unclosed.append(coroutine)  # otherwise Python would try again and report on stderr
 
 
 def _close_generator(generator: Any) -> None:
-    """Close an async generator that its code has left: what it awaits while it is closed is refused."""
+    """Close an async generator that its code has left. What it awaits while it is closed is refused."""
     closing = generator.aclose()
     try:
         closing.send(None)
-    except BaseException as error:  # StopIteration is its end; it has nothing else to say any more
+    except BaseException as error:  # StopIteration is the normal end; other errors are ignored
         _log.debug("an async generator was closed: %s", type(error).__name__)
     _close_one(closing, contextvars.Context())
 
 
 def _is_blocked(waiter: Any) -> bool:
-    """Whether a task that waits for this can only go on by code of the job, or a durable call."""
+    """Return whether a task that waits for this can only continue through code of the job or a durable call."""
     left = [waiter]
     while left:
         future = left.pop()
@@ -992,17 +959,17 @@ def _is_blocked(waiter: Any) -> bool:
 
 
 def _is_ordered(awaitable: Any) -> bool:
-    """Return whether `as_completed` can start this in its turn. It refuses by itself what is not awaitable."""
+    """Return whether `as_completed` can start this in its turn. It refuses what is not awaitable itself."""
     return asyncio.iscoroutine(awaitable) or asyncio.isfuture(awaitable) or not hasattr(awaitable, "__await__")
 
 
 def _discard_result(task: asyncio.Task[Any]) -> None:
-    """End what the code has asked for and does not wait for: an error is not reported, a connection is closed."""
+    """Drop the result of work that the code no longer waits for. Ignore an error, and close a connection."""
     if task.cancelled() or task.exception() is not None:
         return
     result = task.result()
     close = getattr(result[0], "close", None) if isinstance(result, tuple) and result else None
-    if close is not None:  # of a transport, or of the socket that `sock_accept` gives
+    if close is not None:  # a transport, or the socket from `sock_accept`
         close()
 
 
@@ -1011,20 +978,20 @@ def _number(fd: Any) -> int:
 
 
 def _context_of(func: Any) -> contextvars.Context | None:
-    """Give the context that a function enters by itself, as that of `asyncio.to_thread` does."""
+    """Return the context that a function enters itself, as that of `asyncio.to_thread` does."""
     bound = getattr(func.func if isinstance(func, partial) else func, "__self__", None)
     return bound if isinstance(bound, contextvars.Context) else None
 
 
 def _copy_outcome(source: Any, future: asyncio.Future[Any]) -> None:
-    """Give a future of the job what another has."""
+    """Copy the result or error of another future to a future of the job."""
     if future.done():
         return
     if source.cancelled():
         future.cancel()
         return
     error = source.exception()
-    if isinstance(error, StopIteration):  # no future takes it, and a coroutine would end by it
+    if isinstance(error, StopIteration):  # a future does not accept it, and it would end a coroutine
         future.set_exception(as_runtime_error(error))
     elif error is not None:
         future.set_exception(error)
@@ -1033,5 +1000,5 @@ def _copy_outcome(source: Any, future: asyncio.Future[Any]) -> None:
 
 
 def refuse(what: str) -> NoReturn:
-    """Refuse what job code cannot have."""
+    """Raise the error for something that job code cannot use."""
     raise NotInJobCode(what, "call it in a step")

@@ -1,10 +1,11 @@
-"""What a run may spend, what it has spent, and what happens when that is more.
+"""The budget of a run: what it may spend, what it has spent, and what happens when it has spent more.
 
-Amounts are whole millionths. What was spent is kept in the job's stream as recorded values, so that a replay knows it
-and does not spend it again. What a call spends is written at once, with the next batch, and not only with its end: a
-crash in the middle of a call does not make what it used unused. A call that spends again and again is written twenty
-times a second at most. Over budget the job is parked at its next call, and a person is asked: a grant is a signal,
-which waits in the inbox if it comes early.
+Amounts are whole millionths. Spent amounts are kept in the job's stream as recorded values. So a replay knows them and
+does not spend them again. A call's amounts are written with the next batch, not only with the call's end. So a crash
+during a call does not lose them. A call that spends repeatedly is written at most twenty times a second.
+
+A run over its budget is parked at its next call until an operator grants more. A grant is a signal. If it comes early,
+it waits in the inbox.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget"]
 
-SPENT, GRANTED = "spent:", "budget:"  # how the nodes of these values and waits begin
-GATHER_SECONDS = 0.05  # for which more that a call spends is gathered
+SPENT, GRANTED = "spent:", "budget:"  # prefixes of the nodes of these values and waits
+GATHER_SECONDS = 0.05  # during which further amounts of a call are gathered
 
 
 class Budget:
@@ -34,9 +35,9 @@ class Budget:
         self._limits: Counter[str] = Counter(limits)
         self._capped = frozenset(limits)
         self._spent: Counter[str] = Counter()
-        self._unwritten: dict[str, Counter[str]] = {}  # by call, what it has spent and not written yet
-        self._gathering: dict[str, asyncio.TimerHandle] = {}  # by call, until when more is gathered
-        self._parts: Counter[str] = Counter()  # by call and try, how many amounts were written
+        self._unwritten: dict[str, Counter[str]] = {}  # by call, amounts not written yet
+        self._gathering: dict[str, asyncio.TimerHandle] = {}  # by call, the timer that ends the gathering
+        self._parts: Counter[str] = Counter()  # by call and try, the number of amounts written
         self._asking = asyncio.Lock()
         self._asked = 0
         values, waits = attempt.replay.values, attempt.replay.completed_waits
@@ -50,7 +51,7 @@ class Budget:
                 self._asked = max(self._asked, int(node.removeprefix(GRANTED)))
 
     def spend(self, node: str | None, amounts: dict[str, int]) -> None:
-        """Take an amount: of a call, or of the job's own code; on the loop."""
+        """Count an amount spent by a call, or by the job's own code. Runs on the loop."""
         if node is not None:
             self._unwritten.setdefault(node, Counter()).update(amounts)
             if node not in self._gathering:
@@ -63,14 +64,14 @@ class Budget:
             self._add(amounts)
 
     def ended(self, node: str) -> None:
-        """A try of a call has ended: write what is left of what it has spent, before its end."""
+        """Write the rest of what a try of a call has spent, before its end is written."""
         if node in self._gathering:
             self._gathering.pop(node).cancel()
         if node in self._unwritten:
             self._write(node)
 
     def _write(self, node: str) -> None:
-        """Write what a call has spent, and gather what it spends next."""
+        """Write what a call has spent so far, and gather what it spends next."""
         attempt, amounts = self._attempt, self._unwritten.pop(node, None)
         self._gathering.pop(node, None)
         if not amounts or attempt.write_closed:
@@ -92,17 +93,17 @@ class Budget:
             self._limits.update(granted)
 
     def exceeded(self) -> list[str]:
-        """List the units of which more was spent than there is."""
+        """List the units of which the run has spent more than it may."""
         return sorted(unit for unit in self._capped if self._spent[unit] > self._limits[unit])
 
     def left(self) -> dict[str, int]:
-        """Give what is left of each unit; below zero where more was spent."""
+        """Return what is left of each unit. It is negative where more was spent."""
         return {unit: self._limits[unit] - self._spent[unit] for unit in sorted(self._capped)}
 
     async def wait_for_grant(self) -> None:
-        """Before a call: stay here while the run is over its budget."""
+        """Wait before a call while the run is over its budget."""
         with self._attempt.waits.not_working():
-            await self._asking.acquire()  # one call asks for all
+            await self._asking.acquire()  # one call waits for all of them
         try:
             while self.exceeded():
                 self._attempt.check_cancelled()

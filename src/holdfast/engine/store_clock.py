@@ -1,8 +1,8 @@
-"""The store's time, as near as this host can tell: due times and deadlines are compared with the store's.
+"""The store's clock, as exactly as this host can know it. Due times and deadlines use the store's time.
 
-What the store says was true at some moment between the question and the answer. Each may take its time to arrive: a
-disk is slow, a process stands still. So an answer only bounds by how much the clocks differ, and what was taken for
-the difference stays unless an answer shows that it cannot be. Clocks that agree are never taken apart by a slow answer.
+The time in an answer was true at some moment between request and response. Each may be slow: a disk is slow, a process
+is stopped. So an answer only bounds the difference of the clocks. The estimate stays unless an answer shows that it
+cannot be right. So a slow answer never moves clocks apart that agree.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ __all__ = ["StoreClock"]
 
 
 class StoreClock:
-    """A clock that follows another by what it hears of it."""
+    """A clock that follows the store's clock by the answers of the store."""
 
     def __init__(self) -> None:
         self._ahead = 0.0  # seconds by which the store's clock is ahead of this host's
         self._sent_at = time.time()
 
     def request_sent(self) -> None:
-        """The store is about to be asked."""
+        """Note that a request is about to be sent."""
         self._sent_at = time.time()
 
     def answered(self, at: float) -> None:
-        """It has answered, and this was its time when it did."""
+        """Adjust the estimate: the store has answered, and this was its time."""
         self._ahead = min(max(self._ahead, at - time.time()), at - self._sent_at)
 
     def now(self) -> float:
-        """Read it."""
+        """Return the estimated time of the store."""
         return time.time() + self._ahead
