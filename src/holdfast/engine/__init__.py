@@ -1,1 +1,1 @@
-"""What happens: claim, lease, attempt, replay, reclaim, timers, worker. The only room that joins the others."""
+"""The engine: workers, claims, leases, attempts, replay and waits. The only package that joins the others."""

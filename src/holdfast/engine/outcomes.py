@@ -1,11 +1,11 @@
-"""Where the outcome of a call goes: to the effect store, if there is one, then to the stream; too late, to evidence.
+"""The storage of a call's outcome: first in the effect store, if there is one, then in the stream.
 
-Two phases (SPEC E2). With the default, effects are in the stream and both phases are one transaction. With an external
-effect store the effect is put there first. A crash between the two leaves an effect that the next attempt finds: the
-missing events are appended from it, and the call is not made again (E3).
+There are two phases (SPEC E2). By default, effects are in the stream, and both phases are one transaction. With an
+external effect store, the effect is stored there first. A crash between the phases leaves an effect that the next
+attempt finds. That attempt appends the missing events and does not make the call again (E3).
 
-A result that comes when its attempt may no longer write (its lease was lost, or its time was up) is kept as evidence
-for whoever has to answer for the call (E5). It is never applied by itself.
+A result may come when its attempt may no longer write: the lease was lost, or the call timed out. Such a result is kept
+as evidence for the operator who has to answer for the call (E5). It is never applied automatically.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["AbandonableTool", "Outcomes"]
 
 
-EFFECTS_PAUSE_SECONDS = 1.0  # until a job is tried again whose effect store was away
+EFFECTS_PAUSE_SECONDS = 1.0  # until a job is retried whose effect store was away
 TOOL_FINISHED, COMMAND_COMMITTED = HistoryEvent.TOOL_FINISHED.value, HistoryEvent.COMMAND_COMMITTED.value
 NODE_FINISHED = HistoryEvent.NODE_FINISHED.value
 
@@ -41,14 +41,16 @@ class Outcomes:
     def __init__(self, attempt: Attempt, effects: EffectStore | None) -> None:
         self._attempt = attempt
         self._store = effects
-        self._effects_left: dict[str, Effect] = {}  # by earlier attempts, without their events perhaps
-        self.unconfirmed: deque[tuple[int, str, int, Any]] = deque()  # tools whose end is under way to the disk
+        self._effects_left: dict[str, Effect] = {}  # left by earlier attempts, perhaps without their events
+        self.unconfirmed: deque[tuple[int, str, int, Any]] = deque()  # tools whose end is being written
 
     async def begin(self) -> None:
-        """Shut earlier attempts out of the effect store, and see what they have left there; else nothing is called.
+        """Shut earlier attempts out of the effect store, and read the effects that they left.
+
+        No call is made before this.
 
         Raises:
-            Suspended: this attempt is an earlier one itself, or the effect store cannot be used.
+            Suspended: this attempt is itself an earlier one, or the effect store cannot be used.
         """
         if self._store is None:
             return
@@ -62,17 +64,17 @@ class Outcomes:
             raise Suspended from error
 
     def take_effect(self, node: str) -> Effect | None:
-        """Hand out the effect that an earlier attempt has left of this call, once."""
+        """Return the effect of this call that an earlier attempt left, once."""
         return self._effects_left.pop(node, None)
 
     async def keep(self, call: Call[..., Any], node: str, value: Any) -> None:
-        """Phase one: keep the effect, if there is a store for it."""
+        """Store the effect (phase one), if there is an effect store."""
         attempt = self._attempt
         if self._store is None:
             return
         number = attempt.replay.tries[node]
         if not call.tool and attempt.durable_events < attempt.decided_events:
-            await attempt.durable()  # or another attempt decides otherwise, and finds this; a tool has waited
+            await attempt.durable()  # or another attempt decides otherwise and finds this; a tool has waited
         effect = Effect(attempt.job, node, attempt.attempt, number, value)
         try:
             await self._store.put(effect)
@@ -83,7 +85,7 @@ class Outcomes:
             raise Suspended from error
 
     def events(self, call: Call[..., Any], node: str, value: Any, **more: Any) -> list[Written]:
-        """Phase two: give the events, which are recorded when the outcome is delivered."""
+        """Return the events of phase two. They are recorded when the outcome is delivered."""
         kind = TOOL_FINISHED if call.tool else COMMAND_COMMITTED
         return [
             (kind, {"node": node, "name": call.name, "result": value, **more}),
@@ -91,18 +93,18 @@ class Outcomes:
         ]
 
     def confirm(self, node: str, number: int, value: Any) -> None:
-        """A tool's end was recorded: remember it until it is on disk."""
+        """Remember a tool's recorded end until it is on disk."""
         self.unconfirmed.append((self._attempt.recorded_events, node, number, value))
 
     def written(self, durable: int, error: Exception | None) -> None:
-        """So many events are on disk. If they were refused instead, the ends of tools among them are evidence now."""
+        """Count events that are on disk. If they were refused, keep the ends of tools among them as evidence."""
         while self.unconfirmed and self.unconfirmed[0][0] <= durable:
             _, node, number, value = self.unconfirmed.popleft()
             if isinstance(error, StaleAttempt):
                 self.late(node, number, value)
 
     def late(self, node: str, number: int, value: Any = None, error: str | None = None) -> None:
-        """Keep what came too late."""
+        """Store a late result as evidence."""
         attempt = self._attempt
         evidence = Evidence(attempt.job, node, attempt.attempt, number, value, error)
         keeping = attempt.journal.enqueue(KeepEvidence(evidence))
@@ -111,11 +113,11 @@ class Outcomes:
 
 def _ignore_error(keeping: asyncio.Future[Any]) -> None:
     if not keeping.cancelled():
-        keeping.exception()  # the store is away: what it would have been told is lost, and nothing depends on it
+        keeping.exception()  # the store is away: this evidence is lost, and nothing depends on it
 
 
 class AbandonableTool:
-    """A plain tool in its thread, which cannot be stopped: what it gives after nobody waits any more is still heard."""
+    """A plain tool in a thread, which cannot be stopped. A result after the caller stopped waiting is still kept."""
 
     def __init__(self, function: Callable[..., Any], late: Callable[[Any, str | None], None]) -> None:
         self._function = function
@@ -127,7 +129,7 @@ class AbandonableTool:
         self._abandoned = False
 
     def __call__(self, **kwargs: Any) -> Any:
-        """Run it, in its thread; unless nobody waits for it any more."""
+        """Run the tool in its thread, unless its caller no longer waits for it."""
         with self._lock:
             self._begun = not self._abandoned
         if not self._begun:
@@ -141,7 +143,7 @@ class AbandonableTool:
         return value
 
     def abandon(self) -> bool:
-        """Nobody waits for it any more; whether it has begun. If not, it never will."""
+        """Stop waiting for the tool. Return whether it has begun. If not, it never will."""
         with self._lock:
             self._abandoned = True
             ended = self._ended

@@ -1,15 +1,15 @@
-"""What a job has done already, by its stream, ready to be handed to its code again (SPEC E3, E8).
+"""The recorded history of a job, ready to be replayed to its code (SPEC E3, E8).
 
-A call's identity (its *node*) is its name, the hash of its arguments and its number among equals. An explicit key takes
-the place of the hash, and inside a plan the id of its node does.
+A call's identity (its *node*) is its name, the hash of its arguments and its number among equal calls. An explicit key
+replaces the hash. Inside a plan, the id of the plan's node replaces it.
 
-- Outcomes (results, final failures, ends of waits and children, cut-offs) are kept in the order of the stream. Each is
-  handed out once. Next to each are the numbers of the native work that the code had seen before it.
-- A tool that was started and has no recorded end is *in doubt*. An operator's answer to it is here, too.
-- A call whose failure ended a run is made again when an operator has the job tried again. If it had ended well, and its
-  plan refused the result, it is made under the next number among equals.
-- A plan is here as it was recorded. What was recorded before it was for making it, and is not asked for again.
-- A recorded value (the time, a random number) has no arguments: it is known by the calls of its branch before it.
+- Outcomes are kept in the order of the stream: results, final failures, ends of waits and children, and cut-offs. Each
+  is handed out once. With each are the numbers of the native work that the code had seen before it.
+- A tool that was started and has no recorded end is *in doubt*. The operator's answer to it is kept here, too.
+- If an operator retries a job, the call whose failure ended the run is made again. If that call had succeeded, and its
+  plan refused the result, the call is made under the next number among equal calls.
+- The recorded plan is kept here. Outcomes recorded before it were for making it, and the code does not ask for them.
+- A recorded value (the time, a random number) has no arguments. Its identity is the calls of its branch before it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from holdfast.machines.run_fields import DEADLINE
 __all__ = ["CutOff", "Ended", "Failure", "Outcome", "Recorded", "Replay", "Success"]
 
 
-ENDED = ":ended"  # how the name of a value ends that records how a wait ended while its job ran
-CUT_OFF = "cut_off"  # the outcome of a wait, and the kind of a failure, that the code itself has cut off
-_NUMBER = re.compile(r"(?<!#)#\d+\Z")  # of a call among equals
-ENGINE_WAITS = ("budget:",)  # how the nodes of waits begin that the engine makes, and not the code
-ENGINE_KEYS = ("holdfast:doubt:", "holdfast:retry:", "holdfast:budget", "holdfast:pause")  # and their keys
-OF_A_RUN = "run:"  # how the names of values begin that hold for one run and not for the next
+ENDED = ":ended"  # suffix of a value that records how a wait ended while its job ran
+CUT_OFF = "cut_off"  # outcome of a wait, and kind of a failure, that the code itself cut off
+_NUMBER = re.compile(r"(?<!#)#\d+\Z")  # number of a call among equal calls
+ENGINE_WAITS = ("budget:",)  # node prefixes of waits that the engine makes, not the code
+ENGINE_KEYS = ("holdfast:doubt:", "holdfast:retry:", "holdfast:budget", "holdfast:pause")  # key prefixes of those waits
+OF_A_RUN = "run:"  # name prefix of values that hold for one run and not for the next
 _HISTORY = frozenset(kind.value for kind in HistoryEvent)
-_trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # what a branch has asked for so far, in one number
+_trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # checksum of the calls that a branch has made so far
 
 
 class Success(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +49,7 @@ class Success(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A recorded failure that was final."""
+    """A recorded final failure."""
 
     kind: str
     reason: str
@@ -62,14 +62,17 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class CutOff(msgspec.Struct, frozen=True, gc=False):
-    """The code itself stopped waiting for this call: by a timeout of its own, or because a sibling failed (E15)."""
+    """The code itself stopped waiting for this call: its own timeout expired, or a sibling failed (E15)."""
 
 
 Outcome = Success | Failure | Ended | CutOff
 
 
 class Recorded:
-    """One place in the order of the stream: native work that the code saw, then an outcome; the last may have none."""
+    """One position in the order of the stream: native work that the code saw, then an outcome.
+
+    The last position may have no outcome.
+    """
 
     __slots__ = ("asked", "natives", "node", "outcome", "taken")
 
@@ -77,21 +80,21 @@ class Recorded:
         self.node = node
         self.outcome = outcome
         self.natives = natives
-        self.asked = asked  # how many calls the code had made by then, where that is not plain from the order
+        self.asked = asked  # number of calls the code had made by then, where the order does not show it
         self.taken = False
 
 
 class Replay:
-    """A job's past, handed to its code piece by piece."""
+    """A job's history, replayed to its code piece by piece."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self.order: deque[Recorded] = deque()  # of the stream; what was taken is passed over
-        self._recorded: dict[str, Recorded] = {}  # by node, what was not taken yet
+        self.order: deque[Recorded] = deque()  # the stream's order; taken items are skipped
+        self._recorded: dict[str, Recorded] = {}  # by node, items not taken yet
         self._names: dict[str, str] = {}
-        self._arguments: dict[str, Any] = {}  # of calls, as they were declared
-        self._natives: list[int] = []  # that the code saw after the last outcome
+        self._arguments: dict[str, Any] = {}  # arguments of calls, as declared
+        self._natives: list[int] = []  # native work that the code saw after the last outcome
         self._seen: defaultdict[str, int] = defaultdict(int)
-        self._cut_tools: dict[str, int] = {}  # tools that the code has cut off → attempt that started them
+        self._cut_tools: dict[str, int] = {}  # tool that the code has cut off → attempt that started it
         self.undeclared: set[str] = set()  # tools in doubt whose last try has an end: they are declared again
         self.in_doubt: dict[str, int] = {}  # node of a tool → attempt that started it
         self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
@@ -100,14 +103,12 @@ class Replay:
         self.waited_for: set[str] = set()  # keys of all waits: the job was suspended there, so its children are started
         self.tries: defaultdict[str, int] = defaultdict(int)
         self.failed_tries: defaultdict[str, int] = defaultdict(int)
-        self.postponed: defaultdict[str, int] = defaultdict(int)  # node → times it was asked to come back later
-        self.held: defaultdict[str, int] = defaultdict(
-            int
-        )  # node → times the job was given back because a gate held it
-        self.retry_at: dict[str, float] = {}  # node whose next try is not due before this time
-        self.traces: dict[str, str] = {}  # node of a call that failed for good → where, for people
+        self.postponed: defaultdict[str, int] = defaultdict(int)  # node → times its gate's other side postponed it
+        self.held: defaultdict[str, int] = defaultdict(int)  # node → times that its gate had the job requeued
+        self.retry_at: dict[str, float] = {}  # node → earliest time of its next try
+        self.traces: dict[str, str] = {}  # node of a call that failed finally → its traceback
         self.plan: dict[str, Any] | None = None
-        self.failures = 0  # of the job's own code, in this run
+        self.failures = 0  # failures of the job's own code in this run
         self._ended_by: list[str] = []  # nodes whose failure ended the last run
         for event in events:
             self._read(event)
@@ -115,18 +116,18 @@ class Replay:
             self.order.append(Recorded("", None, self._natives, 0))
 
     def node(self, name: str, arguments: dict[str, Any], key: str | None) -> str:
-        """Give the identity of the next call of this name with these arguments."""
+        """Return the identity of the next call with this name and these arguments."""
         at = place.get()
         key = at.node if at is not None else key
-        # A number among equals stands behind a `#`: those of a key are doubled, so that "x#2" is not the second "x".
+        # The number among equal calls follows a `#`. A `#` in a key is doubled, so "x#2" is not the second "x".
         label = f"{name}:{key.replace('#', '##') if key is not None else fingerprint(arguments)[:12]}"
         _trail.set(crc32(label.encode(), _trail.get()))
         return self._numbered(label)
 
     def value_node(self, kind: str) -> str:
-        """Give the identity of the next value of this kind: its number among those that came to it the same way.
+        """Return the identity of the next value of this kind: its number among those with the same preceding calls.
 
-        Branches may come by in another order than before. What a branch has asked for until then is the same.
+        Branches may run in another order than before. The calls that a branch has made until then are the same.
         """
         trail = _trail.get()
         return self._numbered(f"{kind}:{trail:08x}" if trail else f"{kind}:value")
@@ -136,11 +137,11 @@ class Replay:
         return label if self._seen[label] == 1 else f"{label}#{self._seen[label]}"
 
     def recorded(self, node: str) -> Recorded | None:
-        """Give the outcome of a call that was recorded and not taken yet, with its place in the order."""
+        """Return the recorded outcome of a call that was not taken yet, with its position in the order."""
         return self._recorded.get(node)
 
     def take(self, node: str) -> Outcome | None:
-        """Hand out a recorded outcome, once."""
+        """Return a recorded outcome, once."""
         item = self._recorded.pop(node, None)
         if item is None:
             return None
@@ -148,7 +149,7 @@ class Replay:
         return item.outcome
 
     def drop(self, node: str) -> None:
-        """Pass over a cut-off that the code no longer makes. A tool may have acted by then: it is in doubt (E5)."""
+        """Skip a cut-off that the code no longer makes. A tool may have acted by then, so it is in doubt (E5)."""
         self.take(node)
         if node in self._cut_tools:
             self.in_doubt[node] = self._cut_tools.pop(node)
@@ -156,18 +157,18 @@ class Replay:
 
     @property
     def unused(self) -> bool:
-        """Whether there are recorded outcomes that were not taken."""
+        """Return whether recorded outcomes are left that were not taken."""
         return bool(self._recorded)
 
     def head(self) -> Recorded | None:
-        """Give what comes next in the order of the stream."""
+        """Return the next position in the order of the stream."""
         order = self.order
         while order and order[0].taken:
             order.popleft()
         return order[0] if order else None
 
     def unasked(self, name: str | None = None) -> list[str]:
-        """List the calls and children, of this name or all, whose outcome was recorded and not taken."""
+        """List the calls and children whose recorded outcome was not taken: those of this name, or all."""
         return [
             node
             for node, item in self._recorded.items()
@@ -175,7 +176,7 @@ class Replay:
         ]
 
     def describe(self, node: str) -> str:
-        """Give a recorded call as people read it: its name and arguments."""
+        """Return a recorded call as people read it: its name and arguments."""
         name = self._names.get(node) or node.partition(":")[0]
         return call_text(name, self._arguments.get(node), node)
 
@@ -198,11 +199,11 @@ class Replay:
             self._forgive()
         elif event.type == JobEvent.FAILED:
             self._ended_by = event.payload.get("nodes") or self._failed_of_plan()
-            self._natives = []  # another run sees others
+            self._natives = []  # another run sees other native work
             self.values = {name: value for name, value in self.values.items() if not name.startswith(OF_A_RUN)}
 
     def _failed_of_plan(self) -> list[str]:
-        """List what of a plan had failed when something else ended its run, a deadline perhaps: no code caught it."""
+        """List the failed calls of a plan whose run something else ended, such as a deadline. No code caught them."""
         if self.plan is None:
             return []
         outcomes = {node: item.outcome for node, item in self._recorded.items()}
@@ -213,7 +214,7 @@ class Replay:
         return failed + [node for node in calls if node.partition(":")[2] in refused]
 
     def _forgive(self) -> None:
-        """An operator has the job tried again: what it failed of is called again, and has all its retries (R4)."""
+        """Forget the failures that ended the run: an operator retries the job, with all retries of these calls (R4)."""
         for node in self._ended_by:
             if self._refused(node):
                 continue
@@ -226,7 +227,10 @@ class Replay:
         self._ended_by = []
 
     def _refused(self, node: str) -> bool:
-        """A node of a plan gave what its plan did not take: a committed call stands (E1), so another is made (R4)."""
+        """Return whether a plan refused the result of its node.
+
+        A committed call stays (E1), so another call is made under the next number (R4).
+        """
         newest = f"{node}#{self._seen[node] + 1}" if self._seen[node] else node
         item = self._recorded.get(newest)
         if item is None or not isinstance(item.outcome, Success):
@@ -244,7 +248,7 @@ class Replay:
             case HistoryEvent.TOOL_STARTED:
                 self.tries[node] += 1
                 self.in_doubt[node] = event.attempt or 0
-                self.answers.pop(node, None)  # it was about an earlier try; this one has a doubt of its own
+                self.answers.pop(node, None)  # the answer was about an earlier try; this one has its own doubt
                 self._declared(node, payload)
             case HistoryEvent.COMMAND_COMMITTED:
                 self._keep(node, payload, Success(payload.get("result")))
@@ -307,7 +311,7 @@ class Replay:
     def _complete(self, payload: dict[str, Any]) -> None:
         node = payload.get("node")
         if node is None or payload.get("outcome") == DEADLINE:
-            return  # a pause has no place in the code; a wait that its run's deadline cut off has not ended
+            return  # a pause has no node; a wait that its run's deadline cut off has not ended
         if payload.get("outcome") == "resolved":
             self.answers[node] = payload.get("payload") or {}
             return
@@ -317,7 +321,7 @@ class Replay:
 
 
 def call_text(name: str, arguments: Any, node: str) -> str:
-    """Give a call as people read it."""
+    """Return a call as people read it."""
     if not isinstance(arguments, dict):
         return node
     listed = ", ".join(f"{key}={value!r:.80}" for key, value in arguments.items())

@@ -1,15 +1,16 @@
-"""A recorded history, run through code as it is now: whether the two still fit (SPEC E8).
+"""A check whether a recorded history still fits the code as it is now (SPEC E8).
 
-The job's own code runs; nothing that it calls does. A step, tool, wait or child is answered from the history or not at
-all: a branch that asks for what was not recorded stands still there. When every branch stands still, or the code has
-ended, what happened is judged:
+The job's own code runs, but nothing that it calls. Steps, tools, waits and children are answered from the history or
+not at all. A branch that makes an unrecorded call stops there. When every branch has stopped, or the code has ended,
+the check reports a misfit in these cases:
 
-- the code asks for a new call of a name of which recorded ones were not asked for: the engine would refuse it;
-- the history has ended, and the code ends otherwise, or asks for more.
+- The code makes a new call of a name, and it has not made all recorded calls of that name. The engine would refuse it.
+- The history has ended, and the code ends otherwise or makes further calls.
 
-Recorded calls that are no longer asked for are told, and no misfit: a job may be changed that way. What can go wrong:
-code that does something outside steps does it here, too; code that waits for something else for long is taken to stand
-still.
+Recorded calls that the code no longer makes are listed. They are not a misfit, because a job may be changed that way.
+
+What can go wrong: code that acts outside steps acts here, too. Code that waits long for something else is taken to have
+stopped.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ from holdfast.machines import Event, JobEvent
 
 __all__ = ["ReplayCheck", "ReplayReport"]
 
-QUIET_SECONDS = 1.0  # without a new call: code that waits so long for something else is taken to stand still
+QUIET_SECONDS = 1.0  # without a new call: code that waits longer for something else is taken to have stopped
 _ENDS = {JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value}
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a rehearsal.
+    """The result of a replay check.
 
     Attributes:
-        fits: the engine would go on with this code, and what has ended would end the same.
+        fits: the engine would continue with this code, and an ended history would end the same.
         reasons: why it does not fit; empty if it does.
-        answered: how many recorded calls, waits and children the code asked for.
-        unasked: recorded results that it did not ask for.
-        beyond: what it asked for that was not recorded: where it would go on.
+        answered: number of recorded calls, waits and children that the code made.
+        unasked: recorded calls that it did not make.
+        beyond: unrecorded calls that it made: where it would continue.
     """
 
     fits: bool
@@ -61,7 +62,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayCheck:
-    """The `Conductor` of code that is only replay_checked."""
+    """The `Conductor` of code whose replay is checked."""
 
     def __init__(self, events: Sequence[Event], function: JobFunction[..., Any]) -> None:
         self.job = events[0].job
@@ -77,7 +78,7 @@ class ReplayCheck:
         self._continuing = False
 
     async def run(self) -> ReplayReport:
-        """Run the code until it ends or stands still; judge."""
+        """Run the code until it ends or every branch has stopped. Return the report."""
         loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._still = asyncio.Event()
@@ -105,29 +106,29 @@ class ReplayCheck:
             return await self._function.function(**kwargs)
         return await self.code.loop.run_code(self._function.function, kwargs)
 
-    # What the code's runner tells
+    # Callbacks of `JobCode`
 
     def goes_on(self) -> bool:
-        """Whether it was not judged yet."""
+        """Return whether the check is not over yet."""
         return not self._over
 
     def record(self, *events: Any) -> None:
         """Record nothing."""
 
     def code_rests(self) -> None:
-        """Judge, if nothing of the code can move."""
+        """End the check if no part of the code can move."""
         if self.code.idle:
             self._still.set()
 
     def code_returned(self) -> None:
-        """Wait for what it has left."""
+        """Wait for the tasks that the code left."""
 
     def code_ended(self) -> None:
-        """Judge."""
+        """End the check."""
         self._still.set()
 
     def code_failed(self, error: BaseException) -> None:
-        """The engine would stop here."""
+        """End the check: the engine would stop here."""
         if isinstance(error, NonDeterminism):
             self._refused.append(
                 f"it asks for {error.asked}, and recorded but not asked for is {', '.join(error.recorded)}"
@@ -147,7 +148,7 @@ class ReplayCheck:
         )
 
     def _other_end(self, code: asyncio.Task[Any] | None) -> list[str]:
-        """Say how the code's end differs from that of the history, if both have one."""
+        """Return how the code's end differs from that of the history, if both have one."""
         last = next((event for event in reversed(self._events) if event.type in _ENDS), None)
         error = self._error_of(code)
         if isinstance(error, Suspended):
@@ -156,7 +157,7 @@ class ReplayCheck:
         if isinstance(error, HoldfastError) and not self.code.asked and not as_before:
             return [f"its arguments do not fit: {error}"]
         if last is None or last is not self._events[-1] or last.payload.get("reason") not in {None, "error"}:
-            return []  # it has not ended, or not by its code
+            return []  # the history has not ended, or not by its code
         if last.type == JobEvent.CANCELLED:
             return []
         if code is None:
@@ -176,7 +177,7 @@ class ReplayCheck:
         return []
 
     def _error_of(self, code: asyncio.Task[Any] | None) -> BaseException | None:
-        """Give what the code raised; also if it caught what `continue_as` raised, and returned."""
+        """Return the error of the code. Also for code that caught what `continue_as` raised, and returned."""
         if code is None or code.cancelled():
             return None
         error = code.exception()
@@ -189,16 +190,16 @@ class ReplayCheck:
             return [str(error)]
         return [] if now == was else [f"it returned {was!r:.200}, and now returns {now!r:.200}"]
 
-    # What the code asks for
+    # Conductor: what the code calls
 
     async def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Answer for a step or tool."""
+        """Answer a call of a step or tool."""
         arguments = call.signature.encode(args, kwargs)
         node = self._replay.node(call.name, arguments, call.key)
         return recorded_outcome(call, node, await self._outcome(node, call.name, arguments))
 
     async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - as the protocol has it
-        """Answer for a wait."""
+        """Answer a wait."""
         del timeout, wait_type
         outcome = await self._outcome(self._replay.node("wait", {}, key), "wait")
         assert isinstance(outcome, Ended), "a wait ends"
@@ -207,23 +208,23 @@ class ReplayCheck:
         return outcome.completed.get("payload")
 
     async def sleep(self, duration: float) -> None:
-        """Answer for a sleep."""
+        """Answer a sleep."""
         await self._outcome(self._replay.node("sleep", {}, f"{duration:g}"), "sleep")
 
     async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Answer for a child."""
+        """Answer a call of a child."""
         arguments = job.signature.encode(args, kwargs)
         node = self._replay.node(f"job.{job.name}", arguments, job.chosen.key)
         return child_result(job, node, await self._outcome(node, f"job.{job.name}", arguments))
 
     async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
-        """Answer for a run that is started and not waited for."""
+        """Answer the start of a run that is not waited for."""
         del submit
         node = self._replay.node(f"start.{job.name}", plain, job.chosen.key)
         return str(start_result(job.name, await self._outcome(node, f"start.{job.name}", plain)))
 
     async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
-        """Answer for a signal that is sent."""
+        """Answer the sending of a signal."""
         del send
         return str(start_result("signal", await self._outcome(self._replay.node("signal", said, None), "signal", said)))
 
@@ -235,7 +236,7 @@ class ReplayCheck:
         raise Continued
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await something of the outer loop."""
+        """Await a coroutine on the outer loop."""
         return await self.code.loop.outside(work)
 
     async def _outcome(self, node: str, name: str, arguments: Any = None) -> Outcome:
@@ -245,11 +246,11 @@ class ReplayCheck:
         return outcome
 
     def _stand_still(self, pending: Pending) -> None:
-        """Nothing was recorded of this call: its branch goes no further."""
+        """Stop the branch here: this call was not recorded."""
         self._beyond.append((pending.name, pending.node))
 
     def value(self, kind: str) -> Any:
-        """Give a recorded value, or any other: what comes behind it was not recorded either."""
+        """Return a recorded value, or any other. What follows an unrecorded value was not recorded either."""
         make: dict[str, Callable[[], Any]] = {
             "now": time.time,
             "random": random.random,
@@ -259,28 +260,28 @@ class ReplayCheck:
         return self._replay.values[node] if node in self._replay.values else make[kind]()
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
-        """Give a recorded value, or make one."""
+        """Return a recorded value, or make one."""
         return self._replay.values[node] if node in self._replay.values else make()
 
     def known(self, node: str) -> Any:
-        """Give a recorded value, if there is one."""
+        """Return a recorded value, or None."""
         return self._replay.values.get(node)
 
     def known_names(self, beginning: str) -> list[str]:
-        """List the names of recorded values that begin so, in order."""
+        """List the names of recorded values with this prefix, in order."""
         return [node for node in self._replay.values if node.startswith(beginning)]
 
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Give the recorded plan, or the one that was made."""
+        """Return the recorded plan, or else the given one."""
         return self._replay.plan if self._replay.plan is not None else made
 
     def check_cancelled(self) -> None:
-        """Nobody cancels a rehearsal."""
+        """Do nothing: a check is never cancelled."""
 
     def in_loop(self) -> bool:
-        """Whether the caller runs on the loop."""
+        """Return whether the caller runs on the loop."""
         return threading.get_ident() == self._thread
 
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run something on the code's loop and block this thread for it."""
+        """Run a coroutine on the code's loop, and block this thread until it ends."""
         return self.code.from_thread(coroutine)

@@ -1,10 +1,12 @@
-"""What an attempt's code reports and produces, on its way to the store (SPEC R9, R10).
+"""The writer of an attempt's progress and exports (SPEC R9, R10).
 
-Progress is coalesced: the latest is written, at most every `progress_seconds`, and nobody waits for it. While recorded
-results are still being handed out the code only says again what it said before, and that is not written. Exports are
-written as they come; the end of a call inside which they were handed out waits for them, and so does the end of the
-attempt: what is recorded as done is not done again, and could not hand them out again. Both are fenced: a stale
-attempt's are refused.
+Progress is coalesced. The latest report is written, at most every `progress_seconds`, and the code does not wait for
+it. During a replay the code only repeats earlier reports, which are not written.
+
+Exports are written as they come. The end of a call waits for the exports made inside it, and so does the end of the
+attempt. A recorded call does not run again, so it could not export again.
+
+Both are fenced: the store refuses those of a stale attempt.
 """
 
 from __future__ import annotations
@@ -29,35 +31,35 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportWriter"]
 
-INLINE_BYTES = 65_536  # larger things are blobs
+INLINE_BYTES = 65_536  # larger exports are blobs
 
 
 class ReportWriter:
-    """The reports and products of one attempt."""
+    """Writes the progress and exports of one attempt."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._lock = threading.Lock()
         self._progress: dict[str, Any] = {}
         self._spent: dict[str, float] = {}
-        self._unwritten = False  # whether there is something that was not written yet
+        self._unwritten = False  # whether there is progress that was not written yet
         self._writing: asyncio.Future[Any] | asyncio.TimerHandle | None = None
         self._written_at = float("-inf")
         self._count = 0
         self._exports: list[asyncio.Task[int]] = []
-        self._exports_under_way: set[asyncio.Task[int]] = set()  # of these, what is under way
+        self._exports_under_way: set[asyncio.Task[int]] = set()  # those that are being written
         self._order_lock = asyncio.Lock()
-        self._earlier_exports: dict[str, int] | None = None  # exports of this run from earlier attempts
+        self._earlier_exports: dict[str, int] | None = None  # key → number, from earlier attempts at this run
 
     # Progress
 
     def spent(self, amounts: dict[str, float]) -> None:
-        """Show what the run has spent so far among its figures."""
+        """Add the amounts that the run has spent so far to its progress."""
         self._spent = amounts
         self.progress({})
 
     def progress(self, report: dict[str, Any]) -> None:
-        """Take what is said; from any thread."""
+        """Accept a progress report. Safe from any thread."""
         with self._lock:
             together = {**self._progress, **report}
             if self._spent:
@@ -99,7 +101,7 @@ class ReportWriter:
     # Exports
 
     def export(self, product: Product) -> Awaitable[None]:
-        """Take a product; from any thread."""
+        """Accept an export. Safe from any thread."""
         config = self._attempt.config
         with self._lock:
             self._count += 1
@@ -109,7 +111,7 @@ class ReportWriter:
             raise PayloadTooLarge(f"the export {product.name!r}", product.size, config.export_bytes_max)
         if self._attempt.in_loop():
             return _until(self._begin(product))
-        return _until(self._attempt.code.on_host(self._begin, product))  # it waits until the loop has heard of it
+        return _until(self._attempt.code.on_host(self._begin, product))  # blocks until the loop has accepted it
 
     def _begin(self, product: Product) -> asyncio.Task[int]:
         task = self._attempt.loop.create_task(self._write_in_order(product))
@@ -121,16 +123,16 @@ class ReportWriter:
     def _export_done(self, task: asyncio.Task[int]) -> None:
         self._exports_under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # the end of the attempt looks at it
+            task.exception()  # mark as retrieved: the end of the attempt reads it
 
     async def exports_written(self) -> None:
-        """Wait until everything is written that was handed out until now, or the attempt is lost by it."""
+        """Wait until every export so far is written, or the attempt is lost by it."""
         if self._exports_under_way:
             await asyncio.wait(self._exports_under_way)
 
     async def _write_in_order(self, product: Product) -> int:
-        async with self._order_lock:  # in the order in which they were handed out
-            if self._attempt.lost:  # what comes behind one that failed fails with it: another attempt has them all
+        async with self._order_lock:  # in the order of export
+            if self._attempt.lost:  # exports after a failed one fail with it: another attempt writes them all
                 raise StaleAttempt(self._attempt.job, self._attempt.attempt, self._attempt.attempt)
             try:
                 return await self._write_export(product)
@@ -177,13 +179,13 @@ class ReportWriter:
 
     @property
     def under_way(self) -> bool:
-        """Whether the end of the attempt has something to wait for."""
+        """Return whether the end of the attempt has something to wait for."""
         return self._unwritten or self._writing is not None or bool(self._exports or self._attempt.row.exported)
 
     async def conclude(self, ending: Written) -> Written | None:
-        """Have it all on disk before the attempt's end is, and the end say so; None if it may write no more."""
+        """Write everything, then return the ending with references to it. None if the attempt may not write."""
         failed: HoldfastError | None = None
-        with contextlib.suppress(StaleAttempt, StoreUnavailable):  # it has lost its job by them, and knows
+        with contextlib.suppress(StaleAttempt, StoreUnavailable):  # the attempt is lost by these, and knows it
             failed = await self._settle()
         if self._attempt.lost:
             return None
@@ -196,16 +198,16 @@ class ReportWriter:
         return (kind, {**payload, "result_refs": refs}) if refs else ending
 
     async def _settle(self) -> HoldfastError | None:
-        """Have everything written; the first product that could not be kept, if there is one.
+        """Write everything. Return the error of the first export that could not be stored, if any.
 
         Raises:
             StaleAttempt: the attempt may no longer write.
-            StoreUnavailable: nobody knows what was written.
+            StoreUnavailable: what was written is unknown.
         """
         while self._unwritten or self._writing is not None:
             if isinstance(self._writing, asyncio.Future):
                 await asyncio.wait([self._writing])
-                await asyncio.sleep(0)  # whoever waits for its end has heard of it, too
+                await asyncio.sleep(0)  # let its other callbacks run, too
             else:
                 if self._writing is not None:
                     self._writing.cancel()
@@ -218,14 +220,14 @@ class ReportWriter:
         return failed[0] if failed and isinstance(failed[0], HoldfastError) else None
 
     def _refs(self) -> list[str]:
-        """Name what was produced, as the run's result refers to it."""
+        """Return the names of the exports, as the run's result refers to them."""
         row = self._attempt.row
         last = max((task.result() for task in self._exports), default=0)
         return [f"{run_name(row.id, row.run)}/exports/{n}" for n in range(1, max(last, row.exported) + 1)]
 
 
 class _Durable:
-    """What `export` returns: awaiting it waits for the disk; nobody has to."""
+    """The awaitable that `export` returns. Awaiting it waits for the disk, and is optional."""
 
     def __init__(self, task: asyncio.Task[int]) -> None:
         self._task = task
@@ -246,7 +248,7 @@ def _until(task: asyncio.Task[int]) -> Awaitable[None]:
 
 
 async def _pieces(product: Product) -> AsyncIterator[bytes]:
-    """A product's bytes, a piece at a time; a file is read in a thread."""
+    """Yield a product's bytes piece by piece. A file is read in a thread."""
     if product.content is not None:
         for first in range(0, max(len(product.content), 1), PIECE_BYTES):
             yield product.content[first : first + PIECE_BYTES]

@@ -1,12 +1,12 @@
-"""Threads for plain functions: so many at once, reused, and never waited for.
+"""A pool of threads for plain functions. It has a maximum size, reuses threads, and never waits for them.
 
-A function that runs in a thread cannot be ended from outside. When whoever asked for it has given up (its job was
-cancelled and its grace time is over, its step timed out), its thread is abandoned: it no longer counts, another may be
-started in its place, and it does not keep the process from ending. Python's own pool would run out of threads, and
-would wait for them at exit, for ever.
+A function in a thread cannot be ended from outside. Its caller may give up: the job was cancelled and its grace time is
+over, or the step timed out. The pool then abandons the thread. It no longer counts, another one may replace it, and it
+does not keep the process from ending. Python's own pool would run out of threads, and would wait for them at exit
+permanently.
 
-What a function raises reaches whoever asked, but not what would end the loop he waits on: SystemExit, KeyboardInterrupt
-and StopIteration become a RuntimeError that names them.
+The caller gets every error of the function, except those that would end the caller's loop. SystemExit,
+KeyboardInterrupt and StopIteration become a RuntimeError that names them.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _log = logging.getLogger("holdfast")
 
 
 def as_runtime_error(error: BaseException) -> RuntimeError:
-    """Give the error to raise in place of one that would end more than the code that raised it."""
+    """Return the error to raise in place of one that would end more than the code that raised it."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return RuntimeError(f"{text} raised inside a job: it would stop the worker, not the job; raise an error instead")
 
 
 class ThreadPool(Executor):
-    """Runs functions in at most `at_once` threads, those that were abandoned not counted."""
+    """Runs functions in at most `at_once` threads. Abandoned threads do not count."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
         self._changed = threading.Condition()
         self._waiting: deque[_Task] = deque()
-        self._counted = 0  # threads that are there and not abandoned
-        self._free = 0  # those of them that wait for work
+        self._counted = 0  # threads that exist and are not abandoned
+        self._free = 0  # those that wait for work
         self._closed = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a function called as soon as a thread is free."""
+        """Call a function as soon as a thread is free."""
         task = _Task(self, partial(fn, *args, **kwargs))
         with self._changed:
             if self._closed:
@@ -53,7 +53,7 @@ class ThreadPool(Executor):
         return task
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
-        """Take no more work. Nobody is waited for."""
+        """Accept no more work. Wait for no thread."""
         del wait
         with self._changed:
             self._closed = True
@@ -63,13 +63,13 @@ class ThreadPool(Executor):
             task.cancel()
 
     def resize(self, at_once: int) -> None:
-        """Have so many threads from now on; of those that are there none is ended."""
+        """Change the maximum number of threads. No existing thread is ended."""
         with self._changed:
             self._at_once = at_once
             self._add_thread()
 
     def abandon(self, task: _Task) -> None:
-        """Stop counting the thread that runs this, if one does."""
+        """Stop counting the thread that runs this task, if one does."""
         with self._changed:
             if task.served_by is self:
                 task.served_by = None
@@ -85,13 +85,13 @@ class ThreadPool(Executor):
         while (task := self._next()) is not None:
             try:
                 task.run()
-            except BaseException:  # of a callback of its future: without the thread the pool would shrink
+            except BaseException:  # a callback of its future: without this thread the pool would shrink
                 _log.exception("a callback of a plain function failed")
             with self._changed:
                 if task.served_by is None:
-                    return  # abandoned meanwhile: another has its place
+                    return  # abandoned meanwhile: another thread has its place
                 task.served_by = None
-            del task  # while this thread has nothing to do, it keeps nothing of a job in memory
+            del task  # an idle thread keeps nothing of a job in memory
 
     def _next(self) -> _Task | None:
         with self._changed:
@@ -108,7 +108,7 @@ class ThreadPool(Executor):
 
 
 class _Task(Future[Any]):
-    """A call, and the pool whose thread runs it; None while none does, or when it was abandoned."""
+    """A call, and the pool whose thread runs it. The pool is None while no thread does, or if it was abandoned."""
 
     def __init__(self, threads: ThreadPool, call: Callable[[], Any]) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class _Task(Future[Any]):
             result = self._call()
         except (SystemExit, KeyboardInterrupt, StopIteration) as error:
             self.set_exception(as_runtime_error(error))
-        except BaseException as error:  # whatever it is, whoever asked must hear of it
+        except BaseException as error:  # the caller gets every error
             self.set_exception(error)
         else:
             self.set_result(result)

@@ -1,13 +1,13 @@
-"""Where a job waits: what ends a wait while the job runs, and what is written when the whole job waits.
+"""The places at which a job waits: what ends a wait while the job runs, and what is written when the whole job waits.
 
-Every place that cannot go on registers here what is to be written if the job has to wait there: a signal, a time, a
-child, an operator's answer, a pause, a retry that is due much later. Some are waits of the code, others of a call.
+Every branch that cannot continue registers here what to write if the job has to wait there: a signal, a time, a child,
+an operator's answer, a pause, or a retry that is due much later. Some are waits of the code, others of a call.
 
-The job is suspended only when nothing of it can move. It is suspended at the place that ends first by time. The others
-are listed with it, so that a signal for any of them brings the job back. The store then ends the wait.
+The job is suspended only when no part of it can move. It is suspended at the place that ends first by time. The other
+places are listed with it, so that a signal for any of them resumes the job. The store then ends the wait.
 
-While something of the job can move, its waits are served here: a signal is taken from the inbox and recorded in the
-stream, in one fenced transaction. So is the end of a wait whose time is up, after a look into the inbox (E12).
+While some part of the job can move, its waits are served here. A signal is taken from the inbox and recorded in the
+stream in one fenced transaction. So is the end of a wait whose time is up, after the inbox was checked (E12).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["OpenWait", "Waits"]
 
 PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park"})
-PAUSED = float("-inf")  # before all other places: nothing but a resume brings the job back
+PAUSED = float("-inf")  # sorts before all other places: only a resume brings the job back
 
 
 class OpenWait:
-    """A place that waits: when it ends by itself, what to write if the job waits there, and what is told of its end."""
+    """A place that waits: when it ends by itself, what to write if the job waits there, and who gets its end."""
 
     __slots__ = ("due", "ended", "future", "intent", "pending", "timer", "until")
 
@@ -46,26 +46,26 @@ class OpenWait:
     ) -> None:
         self.until = until
         self.intent = intent
-        self.pending = pending  # a wait of the code
-        self.future = future  # or of a call
+        self.pending = pending  # set for a wait of the code
+        self.future = future  # set for a wait of a call
         self.timer: asyncio.TimerHandle | None = None
-        self.due = False  # whether its time is up, and only a look into the inbox is missing
+        self.due = False  # whether its time is up and only a check of the inbox is missing
         self.ended = False
 
     @property
     def signalled(self) -> bool:
-        """Whether a signal or a time ends it, and not the end of the attempt alone."""
+        """Return whether a signal or a time ends the wait, not only the end of the attempt."""
         return self.intent[0] == JobEvent.WAITING and self.until != PAUSED
 
 
 class Waits:
-    """The places at which one attempt waits, and a count of its calls that do something else."""
+    """The places at which one attempt waits, and the number of its calls that do something else."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._places: dict[OpenWait, None] = {}  # in the order in which they began
+        self._places: dict[OpenWait, None] = {}  # in the order of their beginning
         self._by_key: dict[str, dict[OpenWait, None]] = {}  # those that a signal may end
-        self._unchecked: dict[OpenWait, None] = {}  # those of them for which the inbox was not read yet
+        self._unchecked: dict[OpenWait, None] = {}  # those for which the inbox was not read yet
         self.busy = 0
         self._taken: set[str] = set()  # signals that were taken and may not be marked so on disk yet
         self._checking: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class Waits:
         wait_type: str,
         timeout: float | None = None,  # kept over restarts
     ) -> None:
-        """Let the code wait at a place."""
+        """Register a wait of the code."""
         until, intent = self._place(pending.node, key, wait_type, timeout)
         self._add(OpenWait(until, intent, pending=pending, future=None))
 
@@ -91,7 +91,7 @@ class Waits:
         wait_type: str,
         details: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Wait at a place inside a call; how that ended, if it does so in this attempt."""
+        """Wait at a place inside a call. Return how the wait ended, if it ends in this attempt."""
         until, (kind, place) = self._place(node, key, wait_type, None)
         ended: dict[str, Any] = await self._wait(until, (kind, {**place, **(details or {})}))
         return ended
@@ -105,17 +105,17 @@ class Waits:
         return float("inf") if deadline is None else deadline, (JobEvent.WAITING.value, place)
 
     async def ask(self, node: str, key: str) -> None:
-        """Wait for an operator's answer, from inside a call."""
+        """Wait for an operator's answer, inside a call."""
         self._free_plan_slot()
         await self.blocked_on(node, key, "human")
 
     async def pause(self) -> None:
-        """Stop here until an operator lets the job go on, from inside a call (J13)."""
+        """Wait until an operator resumes the job, inside a call (J13)."""
         wait = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True}
         await self._wait(PAUSED, (JobEvent.WAITING.value, wait))
 
     async def retry_later(self, node: str, not_before: float, gate: str | None = None) -> None:
-        """Give the job back until a retry is due or a gate opens, from inside a call (J11)."""
+        """Requeue the job until a retry is due or a gate opens, inside a call (J11)."""
         requeue: dict[str, Any] = {"reason": "step_retry", "not_before": not_before, "node": node}
         if gate is not None:
             requeue["gate"] = gate
@@ -123,7 +123,7 @@ class Waits:
         await self._wait(not_before, (JobEvent.REQUEUED.value, requeue))
 
     def _free_plan_slot(self) -> None:
-        """In a plan: a call that waits here for another attempt takes no place among those that are under way."""
+        """Free the plan's slot of a call that waits here for another attempt."""
         at = place_in_plan.get()
         if at is not None and at.leave is not None:
             self._attempt.code.loop.call_soon(at.leave)
@@ -132,7 +132,7 @@ class Waits:
         place = OpenWait(until, intent, pending=None, future=self._attempt.loop.create_future())
         with self.not_working():
             self._add(place)
-            self._attempt.loop.call_soon(self._attempt.code.turn)  # it may be all that is left to do
+            self._attempt.loop.call_soon(self._attempt.code.turn)  # this wait may be all that is left to do
             try:
                 return await place.future  # type: ignore[misc]  # - it has one
             finally:
@@ -162,7 +162,7 @@ class Waits:
 
     @contextlib.contextmanager
     def not_working(self) -> Iterator[None]:
-        """Inside a call: it only waits."""
+        """Do not count a call as busy while it only waits."""
         self.busy -= 1
         try:
             yield
@@ -172,18 +172,18 @@ class Waits:
     # What ends a wait while the job runs
 
     def check_inbox(self) -> None:
-        """See soon whether a signal has come for one of the places."""
+        """Check soon whether a signal has come for one of the places."""
         self._again = True
         if self._checking is None and any(self._by_key.values()):
             self._checking = self._attempt.loop.create_task(self._check())
 
     def check_new(self) -> None:
-        """See whether a signal had come before a wait began; the job is not suspended, so the store does not look."""
+        """Check whether a signal came before a wait began. The store does so only for a suspended job."""
         if self._unchecked:
             self.check_inbox()
 
     def has_several_new(self) -> bool:
-        """Whether signals for several places may be in the inbox: the store would end one wait, and wake the job."""
+        """Return whether the inbox may have signals for several places. The store would end only one wait."""
         return len(self._unchecked) > 1
 
     async def _check(self) -> None:
@@ -198,7 +198,7 @@ class Waits:
                     if place.due and not place.ended and self._attempt.goes_on():
                         self._end(place, {"outcome": "expired"}, None)
         except StoreUnavailable:
-            pass  # the journal will notice, too; a signal in the inbox is not lost
+            pass  # the journal notices it, too; a signal in the inbox is not lost
         finally:
             self._checking = None
             self.busy -= 1
@@ -213,7 +213,7 @@ class Waits:
             self._end(place, {"outcome": "signal", "payload": signal.payload, "signal": signal.id}, signal)
 
     def _expire(self, place: OpenWait) -> None:
-        """The time of a wait is up; but a signal that has come before counts (E12)."""
+        """End a wait whose time is up, unless a signal came before (E12)."""
         if place.ended or not self._attempt.goes_on():
             return
         if place.intent[1]["wait_type"] == "timer":
@@ -224,7 +224,7 @@ class Waits:
         self.check_inbox()
 
     def _end(self, place: OpenWait, ended: dict[str, Any], signal: Signal | None) -> None:
-        """End a wait: one of the code when the code rests, one of a call at once."""
+        """End a wait: a wait of the code when the code rests, a wait of a call at once."""
         attempt = self._attempt
         node = place.intent[1]["node"]
         event = HistoryEvent.VALUE_RECORDED.value, {"node": f"{node}:ended", "value": ended}
@@ -237,7 +237,7 @@ class Waits:
 
         def dropped() -> None:
             if signal is not None:
-                self._taken.discard(signal.id)  # what it was for has left: it stays in the inbox, or is for another
+                self._taken.discard(signal.id)  # its place has gone: the signal is for another place, or stays
                 self.check_inbox()
 
         if place.pending is not None:
@@ -251,7 +251,7 @@ class Waits:
     # Suspending the job
 
     def intent(self) -> Written | None:
-        """Give what to write if the job waits as it stands; None if there is no place where it waits."""
+        """Return the event for a job that waits at its current places, or None if it waits nowhere."""
         if not self._places:
             return None
         first, *others = sorted(self._places, key=lambda place: place.until)
@@ -264,16 +264,16 @@ class Waits:
                 place.timer.cancel()
             if place.future is not None and not place.future.done():
                 place.future.set_exception(Suspended())
-                place.future.exception()  # seen: the call may be gone
+                place.future.exception()  # mark as retrieved: the call may be gone
 
 
 def _with_others(intent: Written, others: list[OpenWait]) -> Written:
-    """What to write for a job that waits at several places: the first, and the others that a signal may end."""
+    """Return the event for a job that waits at several places: the first, and the others that a signal may end."""
     waits = [place.intent[1] for place in others if place.intent[0] == JobEvent.WAITING]
     if not waits:
         return intent
     kind, payload = intent
-    if kind != JobEvent.WAITING:  # a retry that is due later: as a timer, so that a signal for another place counts
+    if kind != JobEvent.WAITING:  # a later retry is written as a timer, so that a signal for another place counts
         node = payload["node"]
         key, timer = f"holdfast:retry:{node}", {"wait_type": "timer", "deadline": payload["not_before"], "park": False}
         payload = {"node": f"{node}:retry", "correlation_key": key, **timer}

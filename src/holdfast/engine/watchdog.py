@@ -1,13 +1,13 @@
-"""Watches a worker from a thread that never calls the store: its leases, and whether its loop answers (SPEC L11).
+"""A watchdog for a worker: it watches the leases, and whether the loop answers (SPEC L11).
 
-What it notices, and what happens then:
+It runs in its own thread and never calls the store. It handles these cases:
 
-- A lease was not renewed in time: its attempt is stopped, whatever the store is doing.
-- The loop does not answer: a line in the log names the job, the step and the line of code that blocks it. Leases are
-  renewed meanwhile, because a long step may be legitimate.
-- The loop does not answer for `stall_seconds`, its thread has ended, or it was closed: the worker is dead. It gives its
+- A lease was not renewed in time. Its attempt is stopped, whatever the store is doing.
+- The loop does not answer. The log names the job, the step and the line of code that blocks it. Leases are still
+  renewed, because a long step may be legitimate.
+- The loop does not answer for `stall_seconds`, its thread has ended, or it was closed. The worker is dead. It gives its
   leases up, so that other workers take its jobs at once.
-- The whole process was stopped for a while: leases are looked at first. A loop that had no time to answer is no stall.
+- The whole process was stopped for a while. Leases are checked first. A loop that had no time to answer is not stalled.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from holdfast.errors import LoopDied
 
 __all__ = ["Watchdog"]
 
-LOOK_SECONDS = 1.0  # between two looks while there are leases, at most
-REPORT_SECONDS = 2.0  # of silence before the log says so; then after twice that, and so on
-LATE_SECONDS = 1.0  # by which a look may be late before the process counts as stopped meanwhile
+LOOK_SECONDS = 1.0  # longest pause between two checks while leases are held
+REPORT_SECONDS = 2.0  # of silence before the first log line; the next comes after twice that, and so on
+LATE_SECONDS = 1.0  # by which a check may be late before the process counts as stopped
 
 _log = logging.getLogger("holdfast.worker")
 
 
 class Watchdog(threading.Thread):
-    """Looks after one worker until it is stopped.
+    """Watches one worker until it is stopped.
 
     Args:
         worker: the worker's name, for the log.
-        end_overdue: ends the leases that are overdue; returns seconds until the next is, None if none is held.
+        end_overdue: ends overdue leases; returns seconds until the next is due, None if none is held.
         stall_seconds: returns how long the loop may stay silent.
-        died: is called once, from this thread, when the worker is dead.
-        every_seconds: longest pause between two looks, which it makes while no lease is held.
+        died: called once, from this thread, when the worker is dead.
+        every_seconds: longest pause between two checks, used while no lease is held.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Watchdog(threading.Thread):
         self._loop_thread = threading.current_thread()
         self._bell = threading.Event()
         self._ended = False
-        self._rests = False  # whether it found no lease at its last look
+        self._rests = False  # whether the last check found no lease
         self._asked_at: float | None = None  # when the loop was asked, while it has not answered
         self._reported_seconds = 0.0
 
     def run(self) -> None:
-        """Look until it is stopped, or the worker is dead."""
+        """Check until stopped, or until the worker is dead."""
         pause = 0.0
         while True:
             expected = elapsed() + pause
@@ -80,7 +80,7 @@ class Watchdog(threading.Thread):
                 if now - expected > LATE_SECONDS:
                     self._asked_at = None
                 error = self._ask_loop(now)
-            except Exception:  # it must look again, or leases would be kept for a dead loop
+            except Exception:  # it must check again, or leases would be kept for a dead loop
                 _log.exception("the watchdog of worker %s failed, and goes on", self._worker)
                 due, error = 0.0, None
             if error is not None:
@@ -90,18 +90,18 @@ class Watchdog(threading.Thread):
             pause = self._every_seconds if due is None else min(LOOK_SECONDS, self._every_seconds, max(0.01, due))
 
     def stop(self) -> None:
-        """End; a look that is under way is not waited for, because it may be the one that reports a death."""
+        """Stop. Do not wait for a check that is under way: it may be the one that reports a death."""
         self._ended = True
         self._bell.set()
 
     def wake(self) -> None:
-        """Look again soon: there is a lease now. Cheap, from any thread."""
+        """Check again soon: there is a lease now. Cheap, and safe from any thread."""
         if self._rests:
             self._rests = False
             self._bell.set()
 
     def _ask_loop(self, now: float) -> LoopDied | None:
-        """Ask the loop, or see how long it has been silent; what to report if it is dead."""
+        """Ask the loop to answer, or measure how long it has been silent. Return the error if it is dead."""
         if self._loop.is_closed() or not self._loop_thread.is_alive():
             return LoopDied(f"the event loop of worker {self._worker} has ended while it had work")
         if self._asked_at is None:
@@ -129,7 +129,7 @@ class Watchdog(threading.Thread):
         return None
 
     def _answer(self) -> None:
-        """Note, on the loop, that it answers."""
+        """Note that the loop answers. Runs on the loop."""
         if self._reported_seconds:
             _log.warning("worker %s answers again", self._worker)
         self._asked_at, self._reported_seconds, self.blocked = None, 0.0, None

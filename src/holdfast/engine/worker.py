@@ -1,18 +1,18 @@
-"""A worker: claims jobs, keeps their leases, runs their attempts, sweeps what time has ended (SPEC section 2).
+"""A worker: claims jobs, keeps their leases, runs their attempts, and sweeps what time has ended (SPEC section 2).
 
-It does no polling work of its own: it wakes when this process has written something, when another has and the store
-hears of it, when something becomes due, or when a slot is free.
+It does not poll for work. It wakes when this process has written something, when the store reports a commit of another
+process, when something becomes due, or when a slot is free.
 
 What can go wrong, and what happens then:
 
-- The store is away or silent: claims and sweeps are tried again, with growing pauses. A watchdog stops the code of jobs
-  whose leases could not be renewed in time, before another worker may take them. It never calls the store. If the
+- The store is away or silent. Claims and sweeps are retried with growing pauses. A watchdog, which never calls the
+  store, stops jobs whose leases could not be renewed in time. It does so before another worker may take them. If the
   store's files were replaced, the worker ends.
-- A job's code blocks the loop: its lease lives, and the watchdog logs what blocks it. After `loop_stall_seconds`, or if
-  the loop has died, the worker gives its leases up and is dead.
-- A plain function never returns, although its job was cancelled: its thread is abandoned, and another takes its place.
-- The worker is stopped: it claims nothing more, lets its jobs go on for a while, then hands them back.
-- The worker is killed: others see that its lock is released, or its leases run out, and others take its jobs.
+- A job's code blocks the loop. Its lease is still renewed, and the watchdog logs what blocks the loop. After
+  `loop_stall_seconds`, or if the loop has died, the worker gives up its leases and is dead.
+- A plain function does not return although its job was cancelled. Its thread is abandoned, and another replaces it.
+- The worker is stopped. It claims nothing more, lets its jobs run for a while, then requeues them.
+- The worker is killed. Other workers see that its lock is released or its leases expire, and take its jobs.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from holdfast.store.effects import EffectStore
 
 __all__ = ["Worker"]
 
-CLAIM_MAX = 500  # jobs taken by one claim: a claim costs little more for many than for one
-SWEEP_MAX = 100  # jobs that one sweep touches; a full one is followed by another at once
-FRESH_SECONDS = 0.1  # for which a look at the store's clock is good, while nothing is heard
+CLAIM_MAX = 500  # jobs taken by one claim: a claim for many costs little more than for one
+SWEEP_MAX = 100  # jobs that one sweep touches; a full sweep is followed by another at once
+FRESH_SECONDS = 0.1  # for which the store's time is reused, while nothing is reported
 PAUSE_SECONDS_MAX = 5.0  # longest pause between tries while the store is away
 
 
@@ -96,16 +96,16 @@ class Worker:
         self._children = children
         self._effects = effects
         self._queues = queues
-        self._unsettled: set[Attempt] = set()  # those that are running, and those that others have taken the place of
+        self._unsettled: set[Attempt] = set()  # running attempts, and those that later attempts have replaced
         self._lost_attempts = LostAttempts(self._drop)
         self._stopping = self._gone = False
         self._on_death = on_death
-        self._dead: LoopDied | None = None  # once its loop has died
-        self._news = WORK | ASKED | DEATHS  # what was heard of since the last look
-        self._sweep_at: float | None = 0.0  # when time alone brings something about; None is never
-        self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when it was last asked for, and the loop's
+        self._dead: LoopDied | None = None  # set once its loop has died
+        self._news = WORK | ASKED | DEATHS  # what was reported since the last turn
+        self._sweep_at: float | None = 0.0  # when time alone brings something to do; None is never
+        self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when last asked, and the loop's time then
         self._claim_under_way: asyncio.Future[Any] | None = None
-        self._claim_open = False  # whether that claim is not in its transaction yet
+        self._claim_open = False  # whether that claim's transaction has not begun
         self._claim_awaited = False  # whether the worker's loop waits for its answer
         self._claim_limit = 0
         self._looked_at = 0.0  # when this worker last looked for dead ones
@@ -122,12 +122,12 @@ class Worker:
         )
 
     async def run(self, *, until_idle: bool = False) -> None:
-        """Work until stopped; or, with `until_idle`, until nothing runs, nothing can be claimed and nothing is due."""
+        """Work until stopped. With `until_idle`, stop when nothing runs, can be claimed or is due."""
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
-        self._context = contextvars.copy_context()  # jobs begin in it, and not in that of the job before them
+        self._context = contextvars.copy_context()  # jobs begin in it, not in that of the job before them
         self._threads = ThreadPool(2 * self.gate.slots + 4)  # a plain job in every slot, and the plain call it is in
         self._keeper = LeaseKeeper(self, self._store, self._config, Heartbeat)
         unsubscribe = self._store.subscribe(self._on_change)
@@ -151,12 +151,12 @@ class Worker:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:
-        """Claim nothing more, let jobs go on for the shutdown time, hand the rest back. From any thread."""
+        """Claim nothing more, let jobs run for the shutdown time, requeue the rest. Safe from any thread."""
         self._stopping = True
         self._on_change(WORK)
 
     def _on_change(self, change: int) -> None:
-        """A commit of this process has changed something; from any thread."""
+        """Wake the loop if a commit concerns this worker. Called from any thread."""
         if not change & (WORK | ASKED | LIMITS):
             change &= ROOM if any(held.until is None for held in self.gate.held) else 0
         with contextlib.suppress(RuntimeError):  # the loop was closed: the watchdog notices
@@ -164,13 +164,13 @@ class Worker:
                 self._loop.call_soon_threadsafe(self._heard, change)
 
     def _heard(self, change: int) -> None:
-        self._news |= change & ~ROOM  # which time brings nothing about by
+        self._news |= change & ~ROOM  # ROOM has no due time
         if change & (WORK | LIMITS | ROOM):
             self.gate.heard(WakeSource.CONFIG_RELOAD if change & LIMITS else WakeSource.IO_READY)
         self._wake.set()
 
     def _reload(self, config: Config) -> None:
-        """Go on with other settings; jobs that run keep those they were started with."""
+        """Use new settings. Running jobs keep the settings they were started with."""
         self._config = config
         if not self._fixed_slots and config.concurrency != self.gate.slots:
             self._threads.resize(2 * config.concurrency + 4)
@@ -185,7 +185,7 @@ class Worker:
             self._wake.clear()
             try:
                 begun = await self._time()
-                has_news = self._news & WORK  # without it nothing is new that time alone brings about
+                has_news = self._news & WORK  # without it no new due time was written
                 more = await self._turn(begun)
                 now = begun
                 if has_news or (self._sweep_at is not None and self._sweep_at <= begun):
@@ -196,7 +196,7 @@ class Worker:
                         if is_sure:
                             return
                         is_sure = True
-                        self._heard(WORK)  # notice of what an attempt wrote last may be on its way: claim once more
+                        self._heard(WORK)  # the report of an attempt's last write may be on its way: claim once more
                         continue
                     is_sure = False
                     await self._sleep(now)
@@ -213,7 +213,7 @@ class Worker:
                         await self._wake.wait()
 
     def _leave_alone(self, seconds: float) -> None:
-        """The store is away. That the gate now says so is no reason to wake: else nothing would be left alone."""
+        """Leave the store alone: it is away. The gate's own change must not wake the worker, or it would not pause."""
         woken = self._wake.is_set()
         self.gate.away(seconds)
         self._poll()
@@ -221,7 +221,7 @@ class Worker:
             self._wake.clear()
 
     async def _time(self) -> float:
-        """The store's time. It is not asked again when only slots have become free since it was asked."""
+        """Return the store's time. The store is not asked again if only slots have become free since then."""
         since = self._loop.time() - self._asked_at
         if self._news or since > FRESH_SECONDS:
             self._asked, since = await self._store.now(), 0.0
@@ -229,14 +229,14 @@ class Worker:
         return self._asked + since
 
     def _idle(self, now: float) -> bool:
-        """Nothing runs, the last claim found all there was, nothing was heard since, and nothing is due soon."""
+        """Return whether nothing runs, is left to claim, was reported since the last claim, or is due soon."""
         times = [self._sweep_at, *(held.until for held in self.gate.held)]
         soon = any(at is not None and at - now <= self._config.idle_seconds for at in times)
         works = self.running or self._claim_under_way is not None or self._lost_attempts.unwinding
         return not self.gate.fresh and not works and not self._wake.is_set() and not soon
 
     async def _turn(self, now: float) -> bool:
-        """Hear requests, sweep what time has ended, claim. Whether there may be more to do at once."""
+        """Read requests, sweep what time has ended, claim. Return whether there may be more to do at once."""
         await self._lost_attempts.give_back(self._journal)
         news, self._news = self._news, 0
         if news & ASKED and self.running:
@@ -265,7 +265,7 @@ class Worker:
     # decided when the transaction begins: by then more slots may be free, and one claim fills them all.
 
     def _claim_next(self) -> asyncio.Future[Any]:
-        """Claim with the next transaction. The future ends when the jobs have been taken."""
+        """Claim with the next transaction. Return a future that ends when the jobs have been taken."""
         future = self._journal.trail(self._claim)
         if future is not self._claim_under_way:
             self._claim_under_way, self._claim_open, self._claim_awaited = future, True, False
@@ -273,7 +273,7 @@ class Worker:
         return future
 
     def _claim_if_ready(self) -> None:
-        """Claim with the next transaction if the gate allows it, and no claim is waiting for that transaction."""
+        """Claim with the next transaction if the gate allows it and no claim is waiting for that transaction."""
         if not self._claim_open and self.gate.poll_ready().state is ReadyState.READY:
             self._claim_next()
 
@@ -283,12 +283,12 @@ class Worker:
             await asyncio.wait([self._claim_under_way])
 
     def _claim(self) -> Claim | None:
-        """Make the claim for all free slots, when its transaction begins."""
+        """Return the claim for all free slots. Called when its transaction begins."""
         self._claim_open = False
         self._claim_limit = min(self.gate.slots - self.gate.busy, CLAIM_MAX)
         if self._claim_limit <= 0:
             return None
-        self.gate.fresh = False  # news from here on may come too late for this claim
+        self.gate.fresh = False  # changes from here on may come too late for this claim
         self._clock.request_sent()
         self._keeper.claim_sent()
         return Claim(
@@ -313,9 +313,9 @@ class Worker:
             self._took(answer, self._claim_limit)
 
     def _took(self, answer: Claims, limit: int) -> None:
-        """Start what was claimed."""
+        """Start the claimed jobs."""
         claimed = answer.claimed
-        if claimed:  # they tell the store's time, too
+        if claimed:  # they carry the store's time, too
             self._asked, self._asked_at = claimed[0].job.updated_at, self._loop.time()
             self._clock.answered(self._asked)
         for job in claimed:
@@ -326,7 +326,7 @@ class Worker:
         self.gate.claimed(all_there_was=all_there_was, held=answer.held, now=now, took=took)
 
     async def _write(self, *commands: Command) -> list[Any]:
-        """Carry out commands with the next batch of the journal; their answers."""
+        """Run commands with the next batch of the journal. Return their answers."""
         answers = await asyncio.gather(*map(self._journal.enqueue, commands), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -346,14 +346,14 @@ class Worker:
         )
         attempt.lease = self._keeper.claimed()
         if claimed.job.id in self.running:
-            self.running[claimed.job.id].lose()  # its lease ran out before we noticed, and the job came back to us
+            self.running[claimed.job.id].lose()  # its lease ran out unnoticed, and this worker claimed the job again
         self.running[claimed.job.id] = attempt
         self._unsettled.add(attempt)
         self.gate.busy += 1
         attempt.start(self)
 
     def freed(self, attempt: Attempt) -> None:
-        """An attempt's code runs no more: its slot is free."""
+        """Free the slot of an attempt whose code has ended."""
         del attempt
         self.gate.freed()
         if not (self._stopping or self.abandoned()):
@@ -361,11 +361,11 @@ class Worker:
         self._wake.set()
 
     def settled(self, attempt: Attempt) -> None:
-        """An attempt does nothing more."""
+        """Forget an attempt that does nothing more."""
         self._unsettled.discard(attempt)
         if attempt.lost:
             self._lost_attempts.lost.append(attempt)
-        if self.running.get(attempt.job) is attempt:  # else a later one has taken its place
+        if self.running.get(attempt.job) is attempt:  # otherwise a later attempt has taken its place
             del self.running[attempt.job]
         self._wake.set()
 
@@ -375,12 +375,12 @@ class Worker:
         self.freed(attempt)
 
     def unwound(self, attempt: Attempt) -> None:
-        """The last call of an attempt has ended: if its lease was lost, its job can be given back now."""
+        """Wake the loop: the last call of an attempt has ended. If its lease was lost, its job can be requeued now."""
         if attempt.lost:
             self._wake.set()
 
     def abandoned(self) -> bool:
-        """Whether this worker was cancelled instead of being stopped."""
+        """Return whether this worker was cancelled instead of being stopped."""
         return self._gone or (self._task is not None and self._task.cancelling() > 0)
 
     def _until(self, now: float) -> float:
@@ -388,13 +388,13 @@ class Worker:
         return floor if self._sweep_at is None else max(0.001, min(self._sweep_at - now, floor))
 
     def _poll(self) -> ReadyState:
-        """Have the gate say all it has to say, down to that it is Ready, or Pending and by what it will be woken."""
+        """Poll the gate until it is Ready or Pending. Return that state."""
         while (state := self.gate.poll_ready(self._wake.set).state) not in {ReadyState.READY, ReadyState.PENDING}:
             pass
         return state
 
     async def _sleep(self, now: float) -> None:
-        """Wait for a wake, for what is due next, or until a look finds something that nobody was told of."""
+        """Wait for a wake, for what is due next, or until a check finds a change that was not reported."""
         begun = self._loop.time() - now
         while not self._wake.is_set() and self._poll() is ReadyState.PENDING:
             now = self._loop.time() - begun
@@ -404,7 +404,7 @@ class Worker:
                     await self._wake.wait()
             except TimeoutError:
                 if wait is not None and wait < longest:
-                    continue  # the gate knows
+                    continue  # the gate has a timer
                 due = self._sweep_at is not None and self._sweep_at <= self._loop.time() - begun
                 if not due and (self.running or await self._store.stirs()):
                     self.gate.heard()
@@ -413,7 +413,7 @@ class Worker:
                     return
 
     async def _hand_back(self) -> None:
-        """Let what runs go on for a while, then give it back to the queue (L6)."""
+        """Let running jobs continue for a while, then requeue them (L6)."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.shutdown_seconds):
                 await self._all_settled()
@@ -428,33 +428,33 @@ class Worker:
             await self._wake.wait()
 
     def card(self) -> WorkerCard:
-        """Describe this worker and the gates of its process, its own first; from any thread."""
+        """Describe this worker and the gates of its process, its own first. Safe from any thread."""
         at_gates = [
             (gate, job) for job, attempt in list(self.running.items()) for gate in list(attempt.held_by.values())
         ]
         cards = gate_cards([self.gate, *self._gates()], self.now(), at_gates)
-        blocked = self._keeper.watchdog.blocked if "_keeper" in vars(self) else None  # none before it runs
+        blocked = self._keeper.watchdog.blocked if "_keeper" in vars(self) else None  # None before it runs
         return msgspec.structs.replace(self._card, slots=self.gate.slots, gates=cards, blocked=blocked)
 
     def renewed(self, leases: Leases, held: Mapping[str, int]) -> None:
-        """A renewal was answered."""
+        """Apply the store's answer to a renewal."""
         self._apply_leases(leases, held)
         self._lost_attempts.conclude_stranded(self._unsettled)
 
     def stall_seconds(self) -> float:
-        """Return how long the loop may stay silent: a worker that was asked to stop does not wait for long."""
+        """Return how long the loop may stay silent. It is shorter for a worker that was asked to stop."""
         config, stopping = self._config, self._config.shutdown_seconds + self._config.grace_seconds
         return min(config.loop_stall_seconds, stopping) if self._stopping else config.loop_stall_seconds
 
     def died(self, error: LoopDied) -> None:
-        """The loop has died or hangs, and all leases were given up; from the watchdog's thread."""
+        """Note that the loop has died or hangs, and all leases were given up. Called from the watchdog's thread."""
         self._dead = error
         self._on_change(WORK)
         self._on_death(error)
 
     def _apply_leases(self, leases: Leases, held: Mapping[str, int] = {}) -> None:
         for job in leases.lost:
-            if job in self.running and self.running[job].attempt == held.get(job):  # not a later one
+            if job in self.running and self.running[job].attempt == held.get(job):  # not a later attempt
                 self.running[job].lose()
         for job in leases.cancel & self.running.keys():
             self.running[job].cancel()

@@ -1,16 +1,18 @@
-"""May this worker take more jobs? A gate like any other, which its loop polls before it claims (SPEC S7).
+"""The gate of one worker: whether it may claim more jobs (SPEC S7).
+
+The worker's loop polls it before it claims. It is a gate like any other.
 
 =================================== ================================== =====================================
-what holds it                       it says first                      and is woken by
+what closes it                      first reported as                  woken by
 =================================== ================================== =====================================
-the store is away                   RetryAfter                         time, or a commit that was heard of
+the store is away                   RetryAfter                         time, or a commit of the store
 all slots are taken                 Busy                               a job that ends, more slots
 a queue's rate is used up           BudgetExhausted                    its next token, a changed limit
 a queue is full or paused           Busy                               a lease that ends, a changed limit
 nothing is due                      nothing: Pending                   a commit, a due time, changed settings
 =================================== ================================== =====================================
 
-It is written by its worker alone, on the worker's loop, and may be looked at from any thread.
+Only its worker writes to it, on the worker's loop. Any thread may read it.
 """
 
 from __future__ import annotations
@@ -32,18 +34,16 @@ __all__ = ["WorkGate", "gate_cards"]
 _log = logging.getLogger("holdfast.ready")
 _ALL = frozenset(WakeSource)
 _TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})
-SOON_SECONDS = 0.001  # between two claims that time alone brings about
-PACE_SECONDS = (
-    0.02  # for which tokens of a rate are let gather, as far as none is lost, by the worker that got the last
-)
-FOLLOW_SECONDS = 0.05  # and by others, which so leave them to that one, and take over when it does not come
-_FAR_SECONDS = 1e9  # beyond, a time is looked at again: a float can hold more than a clock can count
-JOBS_SHOWN = 100  # of those that a gate holds
-_IDLE, _FULL = 0, 1  # episodes that are the same however often they come; those of limits and outages are counted
+SOON_SECONDS = 0.001  # between two claims that time alone causes
+PACE_SECONDS = 0.02  # for which the worker that got the last token of a rate lets tokens gather, as far as none is lost
+FOLLOW_SECONDS = 0.05  # and by other workers, which leave them to that one and take over if it does not come
+_FAR_SECONDS = 1e9  # later times are checked again: a float can hold more than a clock can count
+JOBS_SHOWN = 100  # of the jobs that a gate holds
+_IDLE, _FULL = 0, 1  # episodes without a counter; those of limits and outages are counted
 
 
 class WorkGate(LeafGate):
-    """The readiness of one worker; see the module's text."""
+    """The readiness of one worker; see the module's docstring."""
 
     def __init__(
         self,
@@ -55,18 +55,18 @@ class WorkGate(LeafGate):
     ) -> None:
         self.slots = slots
         self.busy = 0  # slots in use: attempts whose code has not ended
-        self.fresh = True  # whether a claim may find something that the last one did not
-        self.held: Sequence[Held] = ()  # what held the last claim back
+        self.fresh = True  # whether a claim may find a job that the last one did not
+        self.held: Sequence[Held] = ()  # limits that held the last claim back
         self._held_ns: int | None = None  # when time alone ends one of those
-        self._due_ns: int | None = None  # when time alone brings something about
+        self._due_ns: int | None = None  # when time alone brings something to do
         self._away_ns: int | None = None  # until when the store is left alone
         self._episode = _FULL
         super().__init__(name, now, on_violation)
 
-    # What the worker learns
+    # What the worker reports
 
     def heard(self, source: WakeSource = WakeSource.IO_READY) -> None:
-        """There may be something to claim that was not there before."""
+        """Note that there may be something new to claim."""
         self.change(source, self._freshen)
 
     def _freshen(self) -> bool:
@@ -74,7 +74,7 @@ class WorkGate(LeafGate):
         return True
 
     def freed(self) -> None:
-        """A slot is free; and if limits held the last claim back, there may be room for another."""
+        """Free a slot. If limits held back the last claim, there may be room for another job."""
         self.busy -= 1
         self.fresh = self.fresh or self._may_have_room()
         self.change(WakeSource.IO_READY, lambda: True)
@@ -83,7 +83,7 @@ class WorkGate(LeafGate):
         return any(held.until is None for held in self.held)
 
     def resized(self, slots: int) -> None:
-        """The worker runs so many jobs at once from now on."""
+        """Change the number of jobs that the worker runs at once."""
 
         def resize() -> bool:
             self.slots = slots
@@ -94,13 +94,20 @@ class WorkGate(LeafGate):
     def claimed(
         self, *, all_there_was: bool, held: Sequence[Held], now: float, took: Collection[str] = frozenset()
     ) -> None:
-        """A claim has ended, at the store's time given; what it was held back by, and the queues that it took from."""
+        """Note the end of a claim.
+
+        Args:
+            all_there_was: whether the claim took every job that it could.
+            held: the limits that held the claim back.
+            now: the store's time.
+            took: the queues that the claim took jobs from.
+        """
 
         def take() -> bool:
             self.fresh, self._away_ns = not all_there_was, None
             untils = [limit.until + _token_delay(limit, took) for limit in held if limit.until is not None]
             if held and (held != self.held or untils):
-                self._episode += 1  # another token, another limit: it is told anew
+                self._episode += 1  # another token or another limit: it is reported again
             self.held = held
             soon_ns = self._at(SOON_SECONDS)
             self._held_ns = max(self._at(min(untils) - now), soon_ns) if untils else None
@@ -111,16 +118,16 @@ class WorkGate(LeafGate):
         self.change(WakeSource.IO_READY, take)
 
     def due(self, seconds: float | None) -> None:
-        """Time alone brings something about after so many seconds; None is never."""
+        """Set the seconds until time alone brings something to do. None is never."""
 
         def take() -> bool:
             before, self._due_ns = self._due_ns, self._at(seconds) if seconds is not None else None
-            return self._due_ns is not None and (before is None or self._due_ns < before)  # sooner than was waited for
+            return self._due_ns is not None and (before is None or self._due_ns < before)  # sooner than before
 
         self.change(WakeSource.TIMER, take)
 
     def away(self, seconds: float) -> None:
-        """The store does not answer: leave it alone for so long."""
+        """Leave the store alone for so long: it does not answer."""
 
         def take() -> bool:
             self._episode += 1
@@ -132,18 +139,18 @@ class WorkGate(LeafGate):
     def _at(self, seconds: float) -> int:
         return self.clock_ns() + round(min(seconds, _FAR_SECONDS) * 1e9)
 
-    # What it says
+    # What it returns
 
     def look(self) -> Hold | None:
-        """Say what keeps the worker from claiming."""
+        """Return what keeps the worker from claiming."""
         if self._away_ns is not None and self._away_ns <= self.clock_ns():
-            # It is tried again now, unless it was known before that it is too early.
+            # The store is tried again now, unless limits are known to still hold the claim back.
             self._away_ns, self.fresh = None, self.fresh or not self.held or self._may_have_room()
-            self._episode += 1  # what holds it then is told anew
+            self._episode += 1  # what holds it then is reported again
         return self._hold(fresh=self.fresh)
 
     def standing(self) -> Hold | None:
-        """Say the same for those who look on: a claim that is about to be made has found nothing new yet."""
+        """Return the same for observers. A claim that is about to be made has not found anything new yet."""
         with self.lock:
             return self._hold(fresh=False)
 
@@ -173,32 +180,35 @@ class WorkGate(LeafGate):
         return Hold(key, reason, _ALL, self.clock_ns, Busy(reason), until_ns)
 
     def opens_in_seconds(self) -> float | None:
-        """How long until time alone lets it claim; a look at leases that may have run out by then is no opening."""
+        """Return the seconds until time alone lets the worker claim. A check for expired leases is no opening."""
         with self.lock:
             if self._away_ns is None and self.busy >= self.slots:
                 return None
             at_ns = self._away_ns or (self._held_ns if self.held else self._due_ns)
             return max(0, at_ns - self.clock_ns()) / 1e9 if at_ns is not None else None
 
-    # A worker takes jobs, not shares; whoever else passes through this gate takes nothing of it
+    # A worker takes jobs, not shares. Other users of this gate take nothing from it.
 
     def take(self) -> object:
         """Take nothing."""
         return True
 
     def undo(self, receipt: object) -> bool:
-        """Give nothing back."""
+        """Return nothing."""
         del receipt
         return False
 
     def release(self, receipt: object, error: BaseException | None) -> bool:
-        """Give nothing back."""
+        """Return nothing."""
         del receipt, error
         return False
 
 
 def _token_delay(held: Held, took: Collection[str]) -> float:
-    """How long a token may lie there. Who always comes for the first finds it taken by another who does, too."""
+    """Return how long a token may wait to be taken.
+
+    A worker that always comes for the first token finds it taken by another worker that does so, too.
+    """
     return min(held.slack / 4, PACE_SECONDS if held.queue in took else FOLLOW_SECONDS)
 
 
@@ -212,13 +222,13 @@ _REASONS = {
 
 
 def gate_cards(gates: Sequence[Gate], now: float, held: Iterable[tuple[str, str]] = ()) -> tuple[GateCard, ...]:
-    """Describe gates as they are, at the store's time given, for others to see; `held` are pairs of gate and job."""
+    """Describe the state of gates for other processes, at the store's time given. `held` are pairs of gate and job."""
     held = list(held)
     cards: list[GateCard] = []
     for gate in gates:
         try:
             counts, why, news = gate.counts(), gate.why(), _held(gate)
-        except Exception as error:  # of a ledger, or a gate of others: leases are renewed all the same
+        except Exception as error:  # raised by a ledger or a user's gate: leases are renewed all the same
             _log.warning("the gate %s cannot be looked at: %r", gate.name, error)
             continue
         wait = gate.opens_in_seconds() if isinstance(gate, WorkGate) else gate.wake_in_seconds()
@@ -242,7 +252,7 @@ def gate_cards(gates: Sequence[Gate], now: float, held: Iterable[tuple[str, str]
 
 
 def _held(gate: Gate) -> str | None:
-    """Say by which state what holds a gate is told; nothing if there is just nothing to do."""
+    """Return the state by which the gate's hold was reported, or None if there is just nothing to do."""
     holds: list[Hold | None] = []
     if isinstance(gate, WatchedGate):
         holds += [gate.standing()] if isinstance(gate, WorkGate) else gate.holds()
