@@ -403,13 +403,13 @@ class Attempt(AttemptWriter):
         """Return the event for an error: another try, or the end of the job."""
         if not isinstance(error, Exception):
             error = as_runtime_error(error)
-        kind, payload = ending_events.failed(self._function, error, self._failures, self.now())
-        traces = [self.replay.traces[node] for node in payload.get("nodes") or () if node in self.replay.traces]
+        kind, fields = ending_events.failed(self._function, error, self._failures, self.now())
+        traces = [self.replay.traces[node] for node in fields.get("nodes") or () if node in self.replay.traces]
         if traces:  # tracebacks inside the steps, which the code does not see (E13)
-            payload["details"] = {
-                "traceback": "\n".join([*traces, payload["details"]["traceback"]])[-2 * ending_events.TRACEBACK_MAX :]
+            fields["details"] = {
+                "traceback": "\n".join([*traces, fields["details"]["traceback"]])[-2 * ending_events.TRACEBACK_MAX :]
             }
-        return kind, payload
+        return kind, fields
 
     def unwound(self) -> bool:
         """Return whether no code of the attempt can still run. This is unknown for a plain function that has begun."""
@@ -663,8 +663,8 @@ class Attempt(AttemptWriter):
         handed = self.code.loop.handed
         if handed and events[0][0] not in _ENDS:
             self.code.loop.handed = []
-            kind, payload = events[0]
-            events = ((kind, {**payload, "natives": handed}), *events[1:])
+            kind, fields = events[0]
+            events = ((kind, {**fields, "natives": handed}), *events[1:])
         super().record(*events)
 
     def written(self, count: int, error: Exception | None) -> None:

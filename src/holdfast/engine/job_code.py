@@ -4,9 +4,9 @@ A *turn* runs the code until its ready queue is empty, then releases at most one
 nothing to release.
 
 During a replay, the next thing is the next outcome in the order of the stream. The native work that the code had seen
-before it is released first. When no recorded outcome is left that the code asks for (the *frontier*), calls that were
-held are started, and outcomes are delivered as they arrive. Each outcome is recorded when it is delivered. So the order
-of the stream is the order in which the code saw the outcomes.
+before it is released first. The *frontier* is reached when no recorded outcome is left that the code asks for. Then the
+held calls are started, and outcomes are delivered as they arrive. Each outcome is recorded when it is delivered. So the
+order of the stream is the order in which the code saw the outcomes.
 
 Time decides nothing here. Slow code keeps native work under way, and a turn that finds such work waits for it.
 

@@ -601,9 +601,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         except BaseException:
             self.end_native(native)
             task.cancel()
-            task.add_done_callback(
-                _discard_result, context=self._empty_context
-            )  # it may have ended, and the code has not heard of it
+            task.add_done_callback(_discard_result, context=self._empty_context)  # it may have ended by now
             raise
 
     async def _connected(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -877,9 +875,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         outer = _get_running_loop()
         _set_running_loop(self)
         try:
-            generators = list(
-                self._generators or ()
-            )  # held: most are known only to the coroutines that are closed next
+            generators = list(self._generators or ())  # held: the coroutines closed next have the only references
             for _ in range(CLOSES_MAX):
                 left, self._tasks = self.unfinished(), []
                 for task in left:  # a `finally` may create other tasks

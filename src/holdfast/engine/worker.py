@@ -1,7 +1,7 @@
 """A worker: claims jobs, keeps their leases, runs their attempts, and sweeps what time has ended (SPEC section 2).
 
-It does not poll for work. It wakes when this process has written something, when the store reports a commit of another
-process, when something becomes due, or when a slot is free.
+It does not poll for work. It wakes when this process or, as the store reports, another process has committed something.
+It also wakes when something becomes due, or when a slot is free.
 
 What can go wrong, and what happens then:
 
@@ -261,8 +261,8 @@ class Worker:
         return full or (ready and self.gate.fresh and self.gate.busy < self.gate.slots)
 
     # Claims. A slot is free when its job's code has ended. The claim that fills it follows that end in one transaction.
-    # So a place in a limited queue is never empty, and no other worker can take it. How many jobs are claimed is
-    # decided when the transaction begins: by then more slots may be free, and one claim fills them all.
+    # So a place in a limited queue is never empty, and no other worker can take it. The number of jobs to claim is
+    # decided when the transaction begins. By then more slots may be free, and one claim fills them all.
 
     def _claim_next(self) -> asyncio.Future[Any]:
         """Claim with the next transaction. Return a future that ends when the jobs have been taken."""

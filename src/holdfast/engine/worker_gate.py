@@ -194,12 +194,12 @@ class WorkGate(LeafGate):
         return True
 
     def undo(self, receipt: object) -> bool:
-        """Return nothing."""
+        """Do nothing: no share was taken."""
         del receipt
         return False
 
     def release(self, receipt: object, error: BaseException | None) -> bool:
-        """Return nothing."""
+        """Do nothing: no share was taken."""
         del receipt, error
         return False
 
