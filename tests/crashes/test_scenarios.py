@@ -47,6 +47,6 @@ def test_a_crash_at_any_commit_changes_nothing(name: str, backend: str, tmp_path
     play_scenario(lambda: crashes(ALL[name], backend, tmp_path, CRASH_POINTS), 10 * SECONDS, quiet=False)
 
 
-@pytest.mark.parametrize("name", [one.name for one in ALL.values() if one.can_be_rehearsed])
+@pytest.mark.parametrize("name", [one.name for one in ALL.values() if one.can_be_replay_checked])
 def test_the_whole_history_fits_the_code_that_made_it(name: str, tmp_path: Path) -> None:
     play_scenario(lambda: once(ALL[name], "memory", tmp_path, replay_checked))

@@ -185,7 +185,7 @@ class Scenario:
         return any(isinstance(move, Advance) for move in self.moves)
 
     @property
-    def can_be_rehearsed(self) -> bool:
+    def can_be_replay_checked(self) -> bool:
         """Whether its history says all that the code of its last process saw."""
         succeeds = isinstance(self.ends, Gives) and not self.refusable
         return succeeds and not any(isinstance(move, (Deploy, Cancel, Retry)) for move in self.moves)

@@ -628,9 +628,8 @@ class _EndedHost:
 
 
 _ENDED_HOST = _EndedHost()
-HELD_BY_US = (
-    3  # references to a coroutine that only `unawaited_calls` knows: the entry, the loop's variable, the argument
-)
+# The references to a coroutine that only `unawaited_calls` knows: the entry, the loop's variable, the argument.
+HELD_BY_US = 3
 
 
 def cut_off(node: str) -> Written:
