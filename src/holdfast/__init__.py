@@ -48,6 +48,7 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Backoff, Done, NotDone
     from holdfast.authoring.job_api import (
+        RetryAfter,
         attempt,
         check_cancelled,
         continue_as,
@@ -57,12 +58,12 @@ if TYPE_CHECKING:
         now,
         random,
         sleep,
+        spend,
         uuid4,
         wait_for,
     )
     from holdfast.authoring.reports import export, progress
     from holdfast.authoring.secrets import Codec, Secret
-    from holdfast.authoring.spend import RetryAfter, spend
     from holdfast.client.app import App
     from holdfast.client.remote.client import connect
     from holdfast.client.run_handle import RunHandle
@@ -151,7 +152,7 @@ _LATER = {
     "Limits": "holdfast.store.limits",
     "NotDone": "holdfast.authoring.functions",
     "Plan": "holdfast.plans.model",
-    "RetryAfter": "holdfast.authoring.spend",
+    "RetryAfter": "holdfast.authoring.job_api",
     "RunHandle": "holdfast.client.run_handle",
     "Secret": "holdfast.authoring.secrets",
     "attempt": "holdfast.authoring.job_api",
@@ -167,7 +168,7 @@ _LATER = {
     "progress": "holdfast.authoring.reports",
     "random": "holdfast.authoring.job_api",
     "sleep": "holdfast.authoring.job_api",
-    "spend": "holdfast.authoring.spend",
+    "spend": "holdfast.authoring.job_api",
     "uuid4": "holdfast.authoring.job_api",
     "wait_for": "holdfast.authoring.job_api",
 }

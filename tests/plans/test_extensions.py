@@ -10,8 +10,7 @@ import pytest
 from holdfast import App, Plan, RunFailed, extend, external_key
 from holdfast.client.verify import check_replay
 from holdfast.plans import Draft, Extension
-from holdfast.plans.node_history import Past
-from holdfast.plans.node_states import Course
+from holdfast.plans.node_history import Course, Past
 from holdfast.store import Bury, Reclaim
 from holdfast.store.effects import DirectoryEffects, Effect
 from support.clocked import opened

@@ -21,8 +21,7 @@ from holdfast import (
 )
 from holdfast.client.verify import check_replay
 from holdfast.plans import Draft, Extension
-from holdfast.plans.node_history import Past
-from holdfast.plans.node_states import Course
+from holdfast.plans.node_history import Course, Past
 from holdfast.ready import ConcurrencyGate
 from holdfast.store import Bury, Reclaim
 from support.codec import HmacCodec

@@ -17,8 +17,8 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from holdfast import App
+from holdfast.authoring.job_api import amounts
 from holdfast.authoring.signature import fingerprint
-from holdfast.authoring.spend import amounts
 from holdfast.errors import IdempotencyConflict
 from holdfast.ids import new_id
 from holdfast.machines import check

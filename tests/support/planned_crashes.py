@@ -13,8 +13,7 @@ from typing import Any
 
 from holdfast import App, Plan, RunFailed, RunHandle, StoreUnavailable
 from holdfast.machines import Event
-from holdfast.plans.node_history import Past
-from holdfast.plans.node_states import Course
+from holdfast.plans.node_history import Course, Past
 from holdfast.store import Bury, Store
 from holdfast.store.memory.store import MemoryStore
 from support.faults import FaultyStore

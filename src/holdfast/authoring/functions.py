@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from holdfast.authoring.conductor import conductor, external, running_code
+from holdfast.authoring.job_api import amounts
 from holdfast.authoring.secrets import Vault
 from holdfast.authoring.signature import Signature, named, payload
-from holdfast.authoring.spend import amounts
 from holdfast.durations import seconds
 from holdfast.errors import InvalidArguments, NotRecorded
 

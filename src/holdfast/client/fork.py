@@ -31,8 +31,7 @@ from holdfast.plans.builder import Draft
 from holdfast.plans.checker import Names, checked, problems
 from holdfast.plans.graph import values_of
 from holdfast.plans.model import MapNode, Plan, references
-from holdfast.plans.node_history import Begun, Ended, Past
-from holdfast.plans.node_states import SETTLED, Course, label
+from holdfast.plans.node_history import SETTLED, Begun, Course, Ended, Past, label
 from holdfast.store import Submit
 
 __all__ = ["Forking", "forked"]

@@ -22,9 +22,8 @@ import msgspec
 
 from holdfast.authoring.conductor import EXTENSION, Conductor, Place, current, place
 from holdfast.durations import seconds
-from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed
+from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed, WaitTimeout
 from holdfast.plans.checker import Names
-from holdfast.plans.execution_units import Map, Unit, told, waits
 from holdfast.plans.extensions import Turns, in_words, refusal, widened
 from holdfast.plans.graph import LISTS, Graph, Missing, dig, filled
 from holdfast.plans.model import (
@@ -39,7 +38,7 @@ from holdfast.plans.model import (
     extension_of,
 )
 from holdfast.plans.node_calls import Calling
-from holdfast.plans.node_states import label
+from holdfast.plans.node_history import label
 
 __all__ = ["run"]
 
@@ -54,6 +53,33 @@ async def run(plan: Plan, given: Mapping[str, Any], names: Names) -> Any:
         PlanFailed: nodes failed; all of them are listed.
     """
     return await _Running(plan, given, names, current()).run()
+
+
+class _Unit:
+    """Something that can be begun: a node, or one item of a map."""
+
+    __slots__ = ("index", "item", "left", "node")
+
+    def __init__(self, node: Node, index: int | None = None, item: Any = None) -> None:
+        self.left = False  # whether it has given its place to others
+        self.node = node
+        self.index = index
+        self.item = item
+
+    @property
+    def name(self) -> str:
+        """What it is known by."""
+        return self.node.id if self.index is None else f"{self.node.id}[{self.index}]"
+
+
+class _Map:
+    """A map under way: items that wait for their turn, results that are there, how many are open."""
+
+    def __init__(self, node: MapNode, items: list[Any]) -> None:
+        self.waiting = deque(_Unit(node, index, item) for index, item in enumerate(items))
+        self.results: list[Any] = [None] * len(items)
+        self.open = len(items)
+        self.failed = False
 
 
 class _Running:
@@ -73,8 +99,8 @@ class _Running:
         defaults = {name: one.default for name, one in plan.input.items() if one.default is not msgspec.UNSET}
         self._results: dict[str, Any] = {"input": {**defaults, **given}}
         self._failures: list[tuple[str, Exception]] = []
-        self._ready: deque[Unit] = deque()
-        self._maps: dict[str, Map] = {}
+        self._ready: deque[_Unit] = deque()
+        self._maps: dict[str, _Map] = {}
         self._turns = Turns(conductor)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiters: set[asyncio.Task[None]] = set()  # those of them that only wait
@@ -119,7 +145,7 @@ class _Running:
                 continue
             node = self._graph.nodes[name]
             if type(node) is CallNode:  # most are
-                self._ready.append(Unit(node))
+                self._ready.append(_Unit(node))
             else:
                 names += self._begin(node)
 
@@ -151,7 +177,7 @@ class _Running:
         if self._stopped and name not in self._stopped:
             return True
         failed = bool(self._failures) and self._plan.policy == "fail_fast"
-        return failed and (not self._stopped or waits(self._graph.nodes[name]))
+        return failed and (not self._stopped or _waits(self._graph.nodes[name]))
 
     def _begin(self, node: Node) -> list[str]:
         """Begin a node; those that it frees at once, because it needs nobody else to end."""
@@ -164,14 +190,14 @@ class _Running:
                 items = _listed(filled(node.over, self._look_up))
                 if not items:
                     return self._end(node.id, [])
-                made = self._maps[node.id] = Map(node, items)
+                made = self._maps[node.id] = _Map(node, items)
                 for _ in range(min(node.limit or len(items), len(items))):
                     self._offer(made.waiting.popleft())
                 return []
         except Missing as error:
             self._failed(node.id, StepFailed(node.id, "Missing", str(error)))
             return self._lost(node.id)
-        self._offer(Unit(node))
+        self._offer(_Unit(node))
         return []
 
     def _end(self, name: str, result: Any) -> list[str]:
@@ -196,9 +222,9 @@ class _Running:
 
     # Who does it
 
-    def _offer(self, unit: Unit) -> None:
+    def _offer(self, unit: _Unit) -> None:
         """Have a unit begun: a wait at once, for it takes no place; a call when there is one."""
-        if waits(unit.node):
+        if _waits(unit.node):
             self._waiters.add(self._spawn(self._wait(unit)))
         else:
             self._ready.append(unit)
@@ -226,7 +252,7 @@ class _Running:
         elif not self._tasks:
             self._over.set_result(None)
 
-    async def _work(self, unit: Unit) -> None:
+    async def _work(self, unit: _Unit) -> None:
         """Make one call after the other, while there are some: a chain of nodes is one task."""
         while True:
             await self._one(unit)
@@ -239,7 +265,7 @@ class _Running:
             self._go_on()
         self._runners -= 1
 
-    def _leave(self, unit: Unit) -> None:
+    def _leave(self, unit: _Unit) -> None:
         """A call waits for another attempt: others take its place among the calls, and among the items of its map."""
         if unit.left:
             return
@@ -249,16 +275,16 @@ class _Running:
             self._next_item(self._maps[unit.node.id])
         self._go_on()
 
-    def _next_item(self, made: Map) -> None:
+    def _next_item(self, made: _Map) -> None:
         if made.waiting and not (self._failures and self._plan.policy == "fail_fast"):
             self._offer(made.waiting.popleft())
 
-    async def _wait(self, unit: Unit) -> None:
+    async def _wait(self, unit: _Unit) -> None:
         """Wait at one place; then have those called that waited for it."""
         await self._one(unit)
         self._go_on()
 
-    async def _one(self, unit: Unit) -> None:
+    async def _one(self, unit: _Unit) -> None:
         """Do what a unit says, and see what that makes possible."""
         result, failed = None, False
         self._begun.add(unit.node.id)
@@ -272,14 +298,14 @@ class _Running:
                 result = await self._act(unit)
         except (HoldfastError, Missing) as error:
             failed = True
-            self._failed(unit.name, told(unit, error))
+            self._failed(unit.name, _node_failure(unit, error))
         if unit.index is not None:
             freed = self._item(unit, result, failed=failed)
         else:
             freed = self._lost(unit.name) if failed else self._extended(unit, result)
         self._settle(freed)
 
-    def _item(self, unit: Unit, result: Any, *, failed: bool) -> list[str]:
+    def _item(self, unit: _Unit, result: Any, *, failed: bool) -> list[str]:
         """An item of a map has ended; what its map frees if that was the last."""
         made = self._maps[unit.node.id]
         made.results[unit.index or 0] = result
@@ -292,7 +318,7 @@ class _Running:
         del self._maps[unit.node.id]
         return self._lost(unit.node.id) if made.failed else self._end(unit.node.id, made.results)
 
-    async def _act(self, unit: Unit) -> Any:
+    async def _act(self, unit: _Unit) -> Any:
         node = unit.node
         look_up = partial(self._look_up_in, unit) if unit.index is not None else self._look_up
         match node:
@@ -328,13 +354,13 @@ class _Running:
         except Missing as error:
             raise Missing(f"{ref:.100}: {error}") from None
 
-    def _look_up_in(self, unit: Unit, ref: str) -> Any:
+    def _look_up_in(self, unit: _Unit, ref: str) -> Any:
         name, _, path = ref.partition(".")
         if name == "index":
             return unit.index
         return dig(unit.item, path) if name == "item" else self._look_up(ref)
 
-    def _extended(self, unit: Unit, result: Any) -> list[str]:
+    def _extended(self, unit: _Unit, result: Any) -> list[str]:
         """Keep what a node gave; if it extends the plan, add the nodes."""
         name = unit.node.id
         more = extension_of(result) if type(unit.node) is CallNode else None  # what a signal says is never a plan
@@ -398,3 +424,16 @@ def _seconds(given: Any) -> float:
         return seconds(given)
     except (TypeError, ValueError) as error:
         raise Missing(str(error)) from error
+
+
+def _waits(node: Node) -> bool:
+    """Whether it takes no place among the calls."""
+    return isinstance(node, (WaitNode, SleepNode, JobNode)) or (isinstance(node, MapNode) and node.job is not None)
+
+
+def _node_failure(unit: _Unit, error: Exception) -> Exception:
+    """Give a node's failure as one that says which node it was: an operator's retry has it done again."""
+    if isinstance(error, StepFailed):
+        return error
+    node = f"wait:{unit.name}" if isinstance(error, WaitTimeout) else ""
+    return StepFailed(unit.name, type(error).__name__, str(error), node)

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.authoring.signature import EXTENDS
 from holdfast.errors import InvalidPlan
-from holdfast.plans import parser, shape_errors
+from holdfast.plans import parser
 
 __all__ = [
     "NODES_MAX",
@@ -194,17 +194,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             InvalidPlan: what is no node, each with its place.
         """
         if not isinstance(data, dict):
-            raise InvalidPlan("plan", [f"a plan is an object with nodes, got {shape_errors.json_kind(data)}"])
+            raise InvalidPlan("plan", [f"a plan is an object with nodes, got {parser.json_kind(data)}"])
         name = str(data.get("name", "plan"))
         listed = data.get("nodes")
         if not isinstance(listed, (list, tuple)):
-            said = shape_errors.json_kind(listed) if "nodes" in data else "none"
+            said = parser.json_kind(listed) if "nodes" in data else "none"
             raise InvalidPlan(name, [f"nodes: they are a list, got {said}"])
         if len(listed) > NODES_MAX:
             raise InvalidPlan(name, [f"nodes: {len(listed):,}, and a plan may have {NODES_MAX:,}"])
         with contextlib.suppress(msgspec.ValidationError, TypeError):
             return msgspec.convert(data, cls)  # at once, and fast; if that does not do, see what is wrong, node by node
-        wrong = list(islice(shape_errors.fields("plan", {**data, "nodes": ()}, cls, "a plan"), PROBLEMS_MAX))
+        wrong = list(islice(parser.field_problems("plan", {**data, "nodes": ()}, cls, "a plan"), PROBLEMS_MAX))
         for place, one in enumerate(listed):
             if len(wrong) >= PROBLEMS_MAX:
                 break
@@ -342,7 +342,7 @@ def _wrong(place: int, data: Any) -> list[str]:
         return []
     named = data.get("id") if isinstance(data, dict) else None
     at = f"nodes[{place}]" + (f" ({named:.100})" if isinstance(named, str) else "")
-    return list(shape_errors.node(at, data, KINDS))
+    return list(parser.node_problems(at, data, KINDS))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -16,10 +16,9 @@ from holdfast.ready.all_of import all_of
 from holdfast.ready.backoff import BackoffGate
 from holdfast.ready.budget import BudgetGate, Ledger, MemoryLedger
 from holdfast.ready.concurrency import ConcurrencyGate
-from holdfast.ready.gate import Gate, GateCounts, OnViolation, log_violation, raise_violation
+from holdfast.ready.gate import Gate, GateCounts, OnViolation, Share, log_violation, raise_violation
 from holdfast.ready.monitor import Interval, Poll, ReadyMonitor, Waker
 from holdfast.ready.rate import RateGate
-from holdfast.ready.share import Share
 
 __all__ = [
     "READY",

@@ -32,12 +32,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, TransitionRefused, WakeRefused
 from holdfast.machines.ready import Reading, ReadyState, WakeSource
 from holdfast.ready import next_reading
-from holdfast.ready.context_managers import Entered
-from holdfast.ready.gate import GateCounts, OnViolation
-from holdfast.ready.line import TaskWaiter, ThreadWaiter, Waiter, running_loop
+from holdfast.ready.gate import GateCounts, OnViolation, Share
+from holdfast.ready.line import Entered, TaskWaiter, ThreadWaiter, Waiter, running_loop
 from holdfast.ready.monitor import ReadyMonitor, Waker, fire
 from holdfast.ready.next_reading import Hold, HoldKey
-from holdfast.ready.share import Share
 
 if TYPE_CHECKING:
     from holdfast.ready.leaf_gate import LeafGate

@@ -7,17 +7,16 @@ wait for a good moment only (`ready`). `WatchedGate` is how all gates of this pa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from holdfast.errors import HoldfastError
 from holdfast.machines.ready import Reading, ReadyState
 from holdfast.ready.monitor import Waker
-from holdfast.ready.share import Share
 
-__all__ = ["Gate", "GateCounts", "OnViolation", "log_violation", "raise_violation"]
+__all__ = ["Gate", "GateCounts", "OnViolation", "Share", "log_violation", "raise_violation"]
 
 OnViolation = Callable[[str, HoldfastError], None]
 """Called with a gate's name and the refusal of its monitor, outside every lock."""
@@ -38,6 +37,39 @@ def raise_violation(gate: str, error: HoldfastError) -> None:
     """Raise it, for tests: whoever polled gets the refusal."""
     error.add_note(f"at the gate {gate}")
     raise error
+
+
+class TakesBack(Protocol):
+    """What a share is given back to."""
+
+    def _give_back(self, share: Share, error: BaseException | None) -> None: ...
+
+
+class Share:
+    """What one caller holds of a gate; ``with share:`` releases it at the end of the block."""
+
+    __slots__ = ("_gate", "receipts")
+
+    def __init__(self, gate: TakesBack, receipts: Sequence[object]) -> None:
+        self._gate = gate
+        self.receipts: Sequence[object] | None = receipts  # one for each part of the gate; None once given back
+
+    @property
+    def released(self) -> bool:
+        """Whether it was given back."""
+        return self.receipts is None
+
+    def release(self, error: BaseException | None = None) -> None:
+        """Give it back; `error` is how what it was taken for ended, which a `BackoffGate` wants to know."""
+        self._gate._give_back(self, error)  # noqa: SLF001 - the two are one object seen from two sides
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release(error)
 
 
 @dataclass(frozen=True, slots=True)
