@@ -51,7 +51,7 @@ class Writer(Protocol):
         ...
 
 
-class _Asked:
+class _Request:
     """A command that waits for the next batch, and a future for its answer."""
 
     __slots__ = ("command", "future")
@@ -75,7 +75,7 @@ class Journal:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()  # code of a job, which writes too, runs on a loop of its own
-        self._waiting: list[_Asked | Writer] = []
+        self._waiting: list[_Request | Writer] = []
         self._last: tuple[Callable[[], Command | None], asyncio.Future[Any]] | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -85,7 +85,7 @@ class Journal:
 
     def enqueue(self, command: Command) -> asyncio.Future[Any]:
         """Carry out a command with the next batch; the future has its answer or its refusal."""
-        asked = _Asked(command, self._loop.create_future())
+        asked = _Request(command, self._loop.create_future())
         self._put(asked)
         return asked.future
 
@@ -118,7 +118,7 @@ class Journal:
         while self._draining is not None:
             await asyncio.shield(self._draining)
 
-    def _put(self, entry: _Asked | Writer) -> None:
+    def _put(self, entry: _Request | Writer) -> None:
         self._waiting.append(entry)
         self._begin()
 
@@ -144,13 +144,13 @@ class Journal:
         """Answer writes that were gathered for a batch that will not be taken, because the drain was interrupted."""
         waiting, self._waiting = self._waiting, []
         for entry in waiting:
-            self._tell(entry, entry.command if isinstance(entry, _Asked) else _taken(entry), _interrupted())
+            self._tell(entry, entry.command if isinstance(entry, _Request) else _taken(entry), _interrupted())
         if self._last is not None:
             (_, future), self._last = self._last, None
             if not future.done():
                 future.set_exception(_interrupted())
 
-    def _made(self) -> list[_Asked | Writer]:
+    def _made(self) -> list[_Request | Writer]:
         assert self._last is not None, "somebody has asked"
         (make, future), self._last = self._last, None
         try:
@@ -160,13 +160,13 @@ class Journal:
                 future.set_exception(error)
             return []
         if command is not None:
-            return [_Asked(command, future)]
+            return [_Request(command, future)]
         if not future.done():
             future.set_result(None)
         return []
 
-    async def _commit(self, batch: list[_Asked | Writer]) -> None:
-        commands: list[Any] = [entry.command if isinstance(entry, _Asked) else _taken(entry) for entry in batch]
+    async def _commit(self, batch: list[_Request | Writer]) -> None:
+        commands: list[Any] = [entry.command if isinstance(entry, _Request) else _taken(entry) for entry in batch]
         try:
             answers = await self._store.commit(commands)
         except Exception as error:  # noqa: BLE001 - whatever it is, everybody of the batch must hear of it
@@ -178,10 +178,10 @@ class Journal:
         for entry, command, answer in zip(batch, commands, answers, strict=True):
             self._tell(entry, command, answer)
 
-    def _tell(self, entry: _Asked | Writer, command: Any, answer: Any) -> None:
+    def _tell(self, entry: _Request | Writer, command: Any, answer: Any) -> None:
         """Hand an answer to whom it is for; an error in taking it is not one of the others in the batch."""
         try:
-            if isinstance(entry, _Asked):
+            if isinstance(entry, _Request):
                 entry.answer(answer)
             elif isinstance(answer, Exception):
                 self._fail(entry, len(command.events), answer)

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from holdfast.authoring.plain_values import as_recorded
-from holdfast.authoring.signature import EXTENDS, Signature, fingerprint, outgoing, payload
+from holdfast.authoring.signature import EXTENDS, Signature, checked_payload, fingerprint, payload_for_server
 from holdfast.errors import InvalidArguments, InvalidResult
 from support.as_replayed import as_replayed
 from support.exactness import exactly
@@ -146,7 +146,11 @@ def test_a_value_without_a_hint_is_live_what_its_json_is(value: Any, expected: A
     assert exactly(plain) == exactly(replayed(plain))
     assert exactly(signature.decode_result(plain)) == exactly(signature.decode_result(replayed(plain)))
     assert exactly(taking(Any).encode((value,), {})) == exactly({"given": expected})
-    assert exactly(payload("a signal", value)) == exactly(outgoing("a signal", value)) == exactly(expected)
+    assert (
+        exactly(checked_payload("a signal", value))
+        == exactly(payload_for_server("a signal", value))
+        == exactly(expected)
+    )
 
 
 HINTED: list[tuple[Any, Any, Any]] = [
@@ -198,7 +202,7 @@ def test_what_json_cannot_hold_exactly_is_refused(value: Any) -> None:
         with pytest.raises(InvalidArguments):
             taking(Any).encode((wrapped,), {})
         with pytest.raises(InvalidArguments):
-            payload("a signal", wrapped)
+            checked_payload("a signal", wrapped)
 
 
 SHARING = [Any, dict[str, Any], dict, Row, dict[str, Any] | None, list[Any] | dict[str, Any]]
@@ -386,7 +390,7 @@ def test_an_object_that_raises_when_it_is_looked_at_is_an_invalid_result(make: C
         with pytest.raises(InvalidArguments, match="given cannot be kept as JSON"):
             taking(Any).encode((value,), {})
         with pytest.raises(InvalidArguments):
-            payload("a signal", value)
+            checked_payload("a signal", value)
 
 
 def test_a_dict_that_raises_is_an_invalid_result_or_what_it_holds() -> None:

@@ -10,7 +10,7 @@ import pytest
 from holdfast import App, Plan, RunFailed, extend, external_key
 from holdfast.client.verify import check_replay
 from holdfast.plans import Draft, Extension
-from holdfast.plans.node_history import Course, Past
+from holdfast.plans.node_history import NodeHistory, NodeStates
 from holdfast.store import Bury, Reclaim
 from holdfast.store.effects import DirectoryEffects, Effect
 from support.clocked import opened
@@ -53,10 +53,10 @@ class Racing:
         return draft
 
 
-async def course(app: App, run_id: str) -> Course:
-    past = Past(await app.aevents(run_id))
+async def course(app: App, run_id: str) -> NodeStates:
+    past = NodeHistory(await app.aevents(run_id))
     assert past.plan is not None
-    return Course(Plan.from_dict(past.plan), past)
+    return NodeStates(Plan.from_dict(past.plan), past)
 
 
 def test_of_two_extensions_that_say_what_a_plan_returns_the_later_counts_on_replay(app: App) -> None:
@@ -143,9 +143,9 @@ def test_a_history_without_records_of_extensions_takes_them_in_the_order_of_the_
         await run.asignal("go")
         await drain(app)
         events = [one for one in await run.aevents() if not str(one.payload.get("node")).startswith("extension:")]
-        past = Past(events)
+        past = NodeHistory(events)
         assert past.plan is not None
-        shown = Course(Plan.from_dict(past.plan), past)
+        shown = NodeStates(Plan.from_dict(past.plan), past)
         assert set(shown.added) == {"early", "late"}
         assert set(shown.states.values()) == {"done"}
         told = await check_replay(app, events)

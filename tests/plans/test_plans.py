@@ -21,7 +21,7 @@ from holdfast import (
 )
 from holdfast.client.verify import check_replay
 from holdfast.plans import Draft, Extension
-from holdfast.plans.node_history import Course, Past
+from holdfast.plans.node_history import NodeHistory, NodeStates
 from holdfast.ready import ConcurrencyGate
 from holdfast.store import Bury, Reclaim
 from support.codec import HmacCodec
@@ -29,9 +29,9 @@ from support.stories import drain, play, until
 
 
 async def states(app: App, run_id: str) -> dict[str, str]:
-    past = Past(await app.aevents(run_id))
+    past = NodeHistory(await app.aevents(run_id))
     assert past.plan is not None
-    return Course(Plan.from_dict(past.plan), past).states
+    return NodeStates(Plan.from_dict(past.plan), past).states
 
 
 def test_a_plan_written_in_python_runs_and_gives_its_last_nodes(app: App) -> None:
@@ -285,7 +285,7 @@ def test_a_call_in_doubt_or_tried_again_much_later_takes_no_place_of_the_limit(a
         made.backoff = type(made.backoff)(retries=1, first_seconds=60)
         run = await plan.astart()
         await drain(app)
-        past = Past(await run.aevents())
+        past = NodeHistory(await run.aevents())
         assert set(past.ended) == {"hang:items[1]", "hang:items[2]", "work:one", "work:two"}
         assert past.doubtful == {"hang:doubt", "hang:items[0]"}
         assert (await app.aget(run.id)).finished_at is None
@@ -294,7 +294,7 @@ def test_a_call_in_doubt_or_tried_again_much_later_takes_no_place_of_the_limit(a
         await drain(app)
         await app.aresolve(run.id, "hang:items[0]", not_done=True)
         await drain(app)
-        past = Past(await run.aevents())
+        past = NodeHistory(await run.aevents())
         assert past.ended["work:behind"].result == 7
         assert past.ended["hang:items[0]"].result == 0
         assert await app.averify() == {}

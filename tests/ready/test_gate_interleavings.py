@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.ready import ConcurrencyGate, Share, Waker, WakeSource
 from holdfast.ready.all_of import AllOf
-from holdfast.ready.base_gate import WatchedGate
+from holdfast.ready.base_gate import BaseGate
 from holdfast.ready.monitor import fire
 from holdfast.testing import Actor, Deadlock, Outcome, explore
 from support.gates import STRICT, Clock, Hand
@@ -23,7 +23,7 @@ from support.gates import STRICT, Clock, Hand
 class Scenario:
     """A holder that releases, tasks in line, one that gives up, somebody who polls, a change of the limit."""
 
-    def __init__(self, make: Callable[[], tuple[ConcurrencyGate, WatchedGate]]) -> None:
+    def __init__(self, make: Callable[[], tuple[ConcurrencyGate, BaseGate]]) -> None:
         self.leaf, self.gate = make()  # what is released, and what is waited for: the same, or a composition of it
         self.hands: dict[str, Hand] = {}
         self.woken: set[str] = set()
@@ -119,7 +119,7 @@ class Scenario:
             tuple((actor, tuple(names)) for actor, names in sorted(self.in_flight.items())),
         )
 
-    def of_gate(self, gate: WatchedGate) -> Hashable:
+    def of_gate(self, gate: BaseGate) -> Hashable:
         interval = gate._monitor.interval
         return (
             gate._state,
@@ -132,13 +132,13 @@ class Scenario:
         )
 
 
-def alone(kind: type[ConcurrencyGate]) -> tuple[ConcurrencyGate, WatchedGate]:
+def alone(kind: type[ConcurrencyGate]) -> tuple[ConcurrencyGate, BaseGate]:
     gate = kind(1, now=Clock(), on_violation=STRICT)
     gate.number = 0  # the same in every walk
     return gate, gate
 
 
-def composed(kind: type[ConcurrencyGate]) -> tuple[ConcurrencyGate, WatchedGate]:
+def composed(kind: type[ConcurrencyGate]) -> tuple[ConcurrencyGate, BaseGate]:
     leaf, _ = alone(kind)
     other, _ = alone(kind)
     other.number = 1
@@ -146,7 +146,7 @@ def composed(kind: type[ConcurrencyGate]) -> tuple[ConcurrencyGate, WatchedGate]
 
 
 def walk(
-    make: Callable[[type[ConcurrencyGate]], tuple[ConcurrencyGate, WatchedGate]],
+    make: Callable[[type[ConcurrencyGate]], tuple[ConcurrencyGate, BaseGate]],
     actors: Callable[[Scenario], dict[str, Actor]],
     kind: type[ConcurrencyGate] = ConcurrencyGate,
     *,

@@ -544,10 +544,10 @@ def test_gates_of_one_composition_may_tell_the_time_by_different_clocks(clock: C
 def test_a_composition_that_nobody_uses_is_forgotten(clock: Clock) -> None:
     slots = ConcurrencyGate(1, now=clock)
     both = all_of(slots, RateGate(1, now=clock))
-    assert len(slots._wholes) == 1
+    assert len(slots._compositions) == 1
     del both
     gc.collect()
-    assert len(slots._wholes) == 0
+    assert len(slots._compositions) == 0
 
 
 # Arguments

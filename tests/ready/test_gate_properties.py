@@ -21,7 +21,7 @@ from holdfast.ready import (
     Share,
     all_of,
 )
-from holdfast.ready.base_gate import WatchedGate, fire_all
+from holdfast.ready.base_gate import BaseGate, fire_all
 from holdfast.ready.leaf_gate import LeafGate
 from support import spec
 from support.gates import STRICT, Clock, Hand
@@ -63,17 +63,17 @@ class World:
     def __init__(self, kinds: list[int], wholes: list[set[int]], tick_ns: int) -> None:
         self.clock = Clock(tick_ns)
         self.leaves = [KINDS[kind](self.clock) for kind in kinds]
-        self.gates: list[WatchedGate] = list(self.leaves)
+        self.gates: list[BaseGate] = list(self.leaves)
         for members in wholes:
             parts = [self.leaves[member % len(self.leaves)] for member in members]
             whole = all_of(*parts, on_violation=STRICT)
-            assert isinstance(whole, WatchedGate)
+            assert isinstance(whole, BaseGate)
             self.gates.append(whole)
         for gate in self.gates:
             gate._monitor = Recorder()
         self.shares: list[Share] = []
-        self.lines: list[tuple[WatchedGate, Hand]] = []  # in the order of joining
-        self.asleep: list[tuple[WatchedGate, int]] = []  # wakers that were kept and not called yet
+        self.lines: list[tuple[BaseGate, Hand]] = []  # in the order of joining
+        self.asleep: list[tuple[BaseGate, int]] = []  # wakers that were kept and not called yet
         self.wakers = 0
         self.events = [
             self.poll, self.wait, self.take, self.take, self.give_back, self.give_back, self.join, self.leave,
@@ -84,7 +84,7 @@ class World:
         self.events[event % len(self.events)](which)
         self.look()
 
-    def gate(self, which: int) -> WatchedGate:
+    def gate(self, which: int) -> BaseGate:
         return self.gates[which % len(self.gates)]
 
     def poll(self, which: int) -> None:

@@ -17,7 +17,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from holdfast import App
-from holdfast.authoring.job_api import amounts
+from holdfast.authoring.job_api import to_millionths
 from holdfast.authoring.signature import fingerprint
 from holdfast.errors import IdempotencyConflict
 from holdfast.ids import new_id
@@ -233,6 +233,6 @@ def test_a_budget_given_in_sql_is_kept_as_python_keeps_it(sql: Connection) -> No
     job = one(sql, "SELECT start_job('shop', 'checkout', budget => '{\"usd\": 0.1, \"tokens\": 1000}')")
     (row,) = map(job_of, sql.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = %s".encode(), (job,)))
     (event,) = map(event_of, sql.execute(f"SELECT {EVENT_READ} FROM events WHERE job = %s".encode(), (job,)))
-    assert event.payload["budget"] == amounts("budget", {"tokens": 1000, "usd": 0.1})
+    assert event.payload["budget"] == to_millionths("budget", {"tokens": 1000, "usd": 0.1})
     assert check([event], head=row.head) == []
     assert rebuilt(row, [event]) == row

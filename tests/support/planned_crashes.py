@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast import App, Plan, RunFailed, RunHandle, StoreUnavailable
 from holdfast.machines import Event
-from holdfast.plans.node_history import Course, Past
+from holdfast.plans.node_history import NodeHistory, NodeStates
 from holdfast.store import Bury, Store
 from holdfast.store.memory.store import MemoryStore
 from support.faults import FaultyStore
@@ -49,7 +49,7 @@ async def whole(run: RunHandle, app: App, data: dict[str, Any], witness: Witness
         if (await run.arecord()).finished_at is not None:
             return
         events = await run.aevents()
-        doubtful, meant = sorted(Past(events).doubtful), evaluated(data, extensions(events))
+        doubtful, meant = sorted(NodeHistory(events).doubtful), evaluated(data, extensions(events))
         assert doubtful, "a run that does not end asks somebody"
         acted = doubtful[0] in witness.acted
         answer: dict[str, Any] = {"done": given_to(doubtful[0], meant)} if acted else {"not_done": True}
@@ -129,7 +129,7 @@ async def as_evaluated(run: RunHandle, data: dict[str, Any]) -> Evaluated:
     except RunFailed as error:
         assert meant.fails, f"it was not to fail: {error}"
         assert f"{len(meant.fails)} of {len(meant.nodes)} nodes" in str(error)
-    course = Course(Plan.from_dict(data), Past(events))
+    course = NodeStates(Plan.from_dict(data), NodeHistory(events))
     assert course.states == meant.states
     grown = {node["id"] for node in data["nodes"] if node.get("call") == "grow"}
     results = {name: course.results[name] for name in meant.results if name not in grown}

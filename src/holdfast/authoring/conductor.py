@@ -20,7 +20,7 @@ __all__ = [
     "EXTENSION",
     "Conductor",
     "Continued",
-    "Place",
+    "PlanPlace",
     "Submitter",
     "Suspended",
     "conductor",
@@ -69,7 +69,7 @@ class Continued(BaseException):
         return isinstance(error, cls)
 
 
-class Place(NamedTuple):
+class PlanPlace(NamedTuple):
     """Where in a plan a call is made: the node by which it is known, and its arguments as the plan has them.
 
     A call that has to wait, and will not come back in this attempt, says so with `leave`: others go on in its place.
@@ -157,7 +157,7 @@ class Conductor(Protocol):
 
 
 conductor: ContextVar[Conductor | None] = ContextVar("holdfast_conductor", default=None)
-place: ContextVar[Place | None] = ContextVar("holdfast_place", default=None)  # inside a node of a plan
+place: ContextVar[PlanPlace | None] = ContextVar("holdfast_place", default=None)  # inside a node of a plan
 external: ContextVar[tuple[str, int] | None] = ContextVar("holdfast_external", default=None)  # (key, attempt)
 job_thread: ContextVar[Any] = ContextVar("holdfast_job_thread", default=None)  # the thread of a job's code that this is
 

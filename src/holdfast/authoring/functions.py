@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from holdfast.authoring.conductor import conductor, external, running_code
-from holdfast.authoring.job_api import amounts
+from holdfast.authoring.job_api import to_millionths
 from holdfast.authoring.secrets import Vault
-from holdfast.authoring.signature import Signature, named, payload
+from holdfast.authoring.signature import Signature, checked_name, checked_payload
 from holdfast.durations import seconds
 from holdfast.errors import InvalidArguments, NotRecorded
 
@@ -111,7 +111,7 @@ class Call(Generic[P, R]):
         """Give this one call an identity of its own, in place of the hash of its arguments (E8)."""
         other: Call[P, R] = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.key = named("key", key)
+        other.key = checked_name("key", key)
         return other
 
     def __repr__(self) -> str:
@@ -242,7 +242,7 @@ def _options(chosen: dict[str, Any]) -> Options:
     deadline = chosen.get("deadline")
     for name in ("key", "queue", "group"):
         if chosen.get(name) is not None:
-            named(name, chosen[name])
+            checked_name(name, chosen[name])
     priority = chosen.get("priority", 0)
     if type(priority) is not int or not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
         raise InvalidArguments("priority", f"it is a whole number, higher first, got {priority!r}")
@@ -263,11 +263,11 @@ def _attributes(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict) or len(given) > ATTRIBUTES_MAX:
         raise InvalidArguments("attributes", f"they are a dict of at most {ATTRIBUTES_MAX} names, got {given!r:.80}")
     for name, value in given.items():
-        named("attributes", name)
+        checked_name("attributes", name)
         if not isinstance(value, (str, int, float)) or len(str(value)) > ATTRIBUTE_MAX:
             said = f"{name} is text of at most {ATTRIBUTE_MAX} characters, a number or a flag, got {value!r:.80}"
             raise InvalidArguments("attributes", said)
-    kept: dict[str, Any] = payload("attributes", given)
+    kept: dict[str, Any] = checked_payload("attributes", given)
     return kept
 
 
@@ -276,4 +276,4 @@ def _budget(given: Any) -> dict[str, int] | None:
         return None
     if not isinstance(given, dict):
         raise InvalidArguments("budget", f'it is a dict such as {{"tokens": 100_000, "usd": 2}}, got {given!r:.80}')
-    return amounts("budget", given)
+    return to_millionths("budget", given)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from holdfast.authoring.conductor import conductor, current, external
 from holdfast.authoring.reports import reporter
-from holdfast.authoring.signature import own
+from holdfast.authoring.signature import user_key
 from holdfast.durations import LONGEST_SECONDS, Duration, seconds
 from holdfast.errors import HoldfastError, InvalidArguments, NotInsideJob
 
@@ -26,7 +26,6 @@ MILLIONTHS = 1_000_000
 
 __all__ = [
     "RetryAfter",
-    "amounts",
     "attempt",
     "check_cancelled",
     "continue_as",
@@ -37,6 +36,7 @@ __all__ = [
     "random",
     "sleep",
     "spend",
+    "to_millionths",
     "uuid4",
     "wait_for",
 ]
@@ -56,7 +56,7 @@ def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") ->
     running = current()
     if type not in WAIT_TYPES:
         raise InvalidArguments("wait_for", f"type is one of {', '.join(WAIT_TYPES)}, got {type!r}")
-    wait = running.wait(own("wait_for", key), seconds(timeout) if timeout is not None else None, type)
+    wait = running.wait(user_key("wait_for", key), seconds(timeout) if timeout is not None else None, type)
     return wait if running.in_loop() else running.from_thread(wait)
 
 
@@ -177,7 +177,7 @@ class RetryAfter(HoldfastError):
         super().__init__(reason or f"asked to come back after {seconds:g} s")
 
 
-def amounts(what: str, given: Mapping[Any, Any]) -> dict[str, int]:
+def to_millionths(what: str, given: Mapping[Any, Any]) -> dict[str, int]:
     """Count amounts in millionths, or refuse them: ten times 0.1 is 1."""
     if not given or len(given) > UNITS_MAX:
         raise InvalidArguments(what, f"name from 1 to {UNITS_MAX} units, as in tokens=1200, usd=0.02")
@@ -204,4 +204,4 @@ def spend(**given: float) -> None:
     running, call = reporter.get(), external.get()
     if running is None:
         raise NotInsideJob
-    running.spent(call[0] if call is not None else None, amounts("spend", given))
+    running.spent(call[0] if call is not None else None, to_millionths("spend", given))

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.redaction import holds
+from holdfast.authoring.redaction import holds_secret
 from holdfast.errors import PayloadTooLarge
 
 __all__ = ["Recorder", "as_recorded", "canonical", "limit"]
@@ -80,7 +80,7 @@ class Recorder:
             builtin = self._builtin(value)
             if plain is value or builtin != plain:  # most are equal, and that is found fast; with tuples they are not
                 _refuse_not_finite(builtin)
-        if holds(written):
+        if holds_secret(written):
             raise ValueError("it holds the text of a secret that was revealed: pass or return the Secret itself")
         return plain, written
 

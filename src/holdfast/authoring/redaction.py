@@ -25,7 +25,17 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["MARK", "Revealed", "holds", "redacted", "redacted_bytes", "remember", "revealed", "scrubbed", "unseen"]
+__all__ = [
+    "MARK",
+    "Revealed",
+    "holds_secret",
+    "redact_log_line",
+    "redacted",
+    "redacted_bytes",
+    "redacted_value",
+    "remember_secret",
+    "revealed",
+]
 
 MARK = "[secret]"
 TEXTS_MAX = 200  # secrets that are known at once, of a job or of the process
@@ -66,7 +76,7 @@ _seen: dict[str, None] = {}  # by anybody here: what log lines must not show
 _seeing = threading.Lock()
 
 
-def remember(value: Any, *, outside: bool = True) -> None:
+def remember_secret(value: Any, *, outside: bool = True) -> None:
     """Know everything in a secret's value, texts and numbers, however deep; `outside` also where no job runs."""
     known = revealed.get() or (_outside if outside else None)
     for text in _texts(value):
@@ -90,7 +100,7 @@ def redacted(text: str) -> str:
     return text
 
 
-def unseen(text: str) -> str:
+def redact_log_line(text: str) -> str:
     """Give a log line without the secrets that this process has seen, wherever it was written."""
     with _seeing:
         known = list(_seen)
@@ -109,18 +119,18 @@ def redacted_bytes(data: bytes) -> bytes:
     return data
 
 
-def scrubbed(value: Any) -> Any:
+def redacted_value(value: Any) -> Any:
     """Give plain values, which nobody computes with, without the secrets in their texts."""
     if not _known():
         return value
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):
-        return {scrubbed(name): scrubbed(one) for name, one in value.items()}
-    return [scrubbed(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {redacted_value(name): redacted_value(one) for name, one in value.items()}
+    return [redacted_value(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def holds(written: bytes) -> bool:
+def holds_secret(written: bytes) -> bool:
     """Whether a value, as JSON writes it, holds the text of a secret that the job which runs here has revealed."""
     known = revealed.get()
     if known is None or not known.forms:

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.authoring.redaction import redacted, redacted_bytes, scrubbed
-from holdfast.authoring.signature import payload
+from holdfast.authoring.redaction import redacted, redacted_bytes, redacted_value
+from holdfast.authoring.signature import checked_payload
 from holdfast.errors import InvalidArguments
 
 __all__ = ["Product", "Reporter", "export", "progress", "reporter"]
@@ -102,13 +102,13 @@ def progress(
         "metrics": _metrics(metrics),
     }
     given = {name: one for name, one in said.items() if one is not None}
-    within(given)
+    check_step_bounds(given)
     taker = reporter.get()
     if taker is not None and given:
         taker.progress(given)
 
 
-def within(said: dict[str, Any]) -> None:
+def check_step_bounds(said: dict[str, Any]) -> None:
     """See that a step is not beyond the last.
 
     Raises:
@@ -182,7 +182,7 @@ def _value(kind: str, value: Any) -> Any:
         raise InvalidArguments("export", f"{kind} is text, got {type(value).__name__}")
     if kind == "url" and not value.startswith(("http://", "https://")):
         raise InvalidArguments("export", f"a url begins with http:// or https://, got {value[:50]!r}")
-    return payload("export", scrubbed(value))
+    return checked_payload("export", redacted_value(value))
 
 
 def _file(path: str) -> tuple[int, str]:
@@ -214,7 +214,7 @@ def _text(what: str, text: Any, most: int) -> str | None:
         return None
     if not isinstance(text, str) or len(text) > most:
         raise InvalidArguments(what, f"it is text of at most {most} characters, got {str(text)[:50]!r}")
-    return str(payload(what, redacted(text)[:most]))
+    return str(checked_payload(what, redacted(text)[:most]))
 
 
 def _count(what: str, count: int | None) -> int | None:
@@ -238,5 +238,5 @@ def _metrics(metrics: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(metrics, dict):
         raise InvalidArguments("progress", f"metrics are a dict, got {type(metrics).__name__}")
-    plain: dict[str, Any] = payload("metrics", scrubbed(metrics), METRICS_BYTES_MAX)
+    plain: dict[str, Any] = checked_payload("metrics", redacted_value(metrics), METRICS_BYTES_MAX)
     return plain

@@ -30,10 +30,10 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.authoring.redaction import remember
+from holdfast.authoring.redaction import remember_secret
 from holdfast.errors import SecretUnavailable
 
-__all__ = ["FIELD", "Codec", "Secret", "Vault", "identity", "is_kept", "secret_hint", "sent"]
+__all__ = ["FIELD", "Codec", "Secret", "Vault", "identity", "is_kept", "secret_for_server", "secret_hint"]
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Secret(Generic[T]):
 
     def __init__(self, value: T) -> None:
         plain = _plain(value)
-        remember([value, plain], outside=False)
+        remember_secret([value, plain], outside=False)
         self._inside: _Value | _Variable | _Box = _Value(value, plain)
 
     @classmethod
@@ -88,7 +88,7 @@ class Secret(Generic[T]):
             SecretUnavailable: this process has not the variable, not the codec, or not the right key.
         """
         value: T = self._inside.opened()
-        remember([value, _plain(value)])
+        remember_secret([value, _plain(value)])
         return value
 
     def fits(self, hint: Any) -> bool:
@@ -256,7 +256,7 @@ def is_kept(plain: Any) -> bool:
     return inside.keys() == {"env"} or inside.keys() == {"box", "id"}
 
 
-def sent(secret: Secret[Any]) -> Any:
+def secret_for_server(secret: Secret[Any]) -> Any:
     """Give a secret as it goes to a server, over a connection that is trusted with it: by name, or as it is."""
     inside = secret._inside  # noqa: SLF001 - as for the vault
     return {FIELD: {"env": inside.name}} if isinstance(inside, _Variable) else _plain(inside.opened())

@@ -28,10 +28,19 @@ import msgspec
 
 from holdfast.authoring import plain_values
 from holdfast.authoring.plain_values import Recorder, canonical, limit
-from holdfast.authoring.secrets import FIELD, CodecFailed, Secret, Vault, identity, is_kept, secret_hint, sent
+from holdfast.authoring.secrets import (
+    FIELD,
+    CodecFailed,
+    Secret,
+    Vault,
+    identity,
+    is_kept,
+    secret_for_server,
+    secret_hint,
+)
 from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 
-__all__ = ["EXTENDS", "Signature", "fingerprint", "named", "outgoing", "own", "payload"]
+__all__ = ["EXTENDS", "Signature", "checked_name", "checked_payload", "fingerprint", "payload_for_server", "user_key"]
 
 RESERVED = "holdfast:"
 NAME_MAX = 1000  # characters of a key
@@ -262,10 +271,10 @@ class Signature:
             raise error  # of this process, not of the value: another may have the key
         if isinstance(error, CodecFailed) and error.__cause__ is not None:
             raise error.__cause__
-        raise refusal(self._name, f"{beside}{_said(error)}") from error
+        raise refusal(self._name, f"{beside}{_error_text(error)}") from error
 
 
-def payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
+def checked_payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
     """Give a value that belongs to no function, such as a signal's, as a JSON value.
 
     Raises:
@@ -275,12 +284,12 @@ def payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
     try:
         plain, written = _bare.recordable(value)
     except BaseException as error:
-        raise InvalidArguments(what, f"it cannot be kept as JSON: {_said(error)}") from error
+        raise InvalidArguments(what, f"it cannot be kept as JSON: {_error_text(error)}") from error
     limit(what, len(written), bytes_max)
     return plain
 
 
-def outgoing(what: str, value: Any) -> Any:
+def payload_for_server(what: str, value: Any) -> Any:
     """Give a value for a server as JSON; secrets in it are sent, for the server encrypts them on arrival.
 
     Raises:
@@ -289,10 +298,10 @@ def outgoing(what: str, value: Any) -> Any:
     try:
         return _sent.recordable(value)[0]
     except BaseException as error:
-        raise InvalidArguments(what, f"it cannot be sent as JSON: {_said(error)}") from error
+        raise InvalidArguments(what, f"it cannot be sent as JSON: {_error_text(error)}") from error
 
 
-def named(what: str, key: Any) -> str:
+def checked_name(what: str, key: Any) -> str:
     """Give a key or name that can be kept.
 
     Raises:
@@ -300,17 +309,17 @@ def named(what: str, key: Any) -> str:
     """
     if not isinstance(key, str) or not 0 < len(key) <= NAME_MAX:
         raise InvalidArguments(what, f"a key is text of 1 to {NAME_MAX} characters, got {str(key)[:50]!r}")
-    payload(what, key)  # it may still be no Unicode
+    checked_payload(what, key)  # it may still be no Unicode
     return key
 
 
-def own(what: str, key: Any) -> str:
+def user_key(what: str, key: Any) -> str:
     """Give a key that a user's signal may have.
 
     Raises:
         InvalidArguments: it is none, or one of those by which Holdfast itself is told of timers, children and answers.
     """
-    if named(what, key).startswith(RESERVED):
+    if checked_name(what, key).startswith(RESERVED):
         raise InvalidArguments(what, f"keys that begin with {RESERVED} are not for signals, got {key[:50]!r}")
     return str(key)
 
@@ -368,7 +377,7 @@ def _made_of(hint: Any, leaves: frozenset[Any]) -> bool:
     )
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Give what an error says; of one that a user's object raised, its name too."""
     try:
         text = str.__str__(str(error))
@@ -395,4 +404,4 @@ def _decode_foreign(vault: Vault, hint: Any, plain: Any) -> Any:
 
 _encode_bare = partial(_encode_foreign, Vault())  # of no app: references are kept, and nothing is encrypted
 _bare = Recorder(_encode_bare)
-_sent = Recorder(lambda value: sent(value) if isinstance(value, Secret) else _encode_bare(value))
+_sent = Recorder(lambda value: secret_for_server(value) if isinstance(value, Secret) else _encode_bare(value))

@@ -32,8 +32,8 @@ class Nodes:
         from holdfast.plans.node_history import Past
         from holdfast.plans.node_states import Course
 
-        past = Past(self._events)
-        states = Course(Plan.from_dict(past.plan), past).states
+        past = NodeHistory(self._events)
+        states = NodeStates(Plan.from_dict(past.plan), past).states
         counts = Counter(states.values())
         parts = [f"{counts['done']} of {len(states)} nodes done"]
         for state in _NAMED:

@@ -99,10 +99,10 @@ def _found(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
     if (suffix and not suffix.isdecimal()) or Path(subject).name != subject:  # no run is called so
         raise click.UsageError(f"there is no file {subject}")
     asked = client(where)
-    past = Past(asked.events(full_id(asked, subject)))
+    past = NodeHistory(asked.events(full_id(asked, subject)))
     if past.plan is None:
         raise click.UsageError(f"{subject} has no plan: it is code, or its planner has not answered yet")
-    course = Course(Plan.from_dict(past.plan), past)
+    course = NodeStates(Plan.from_dict(past.plan), past)
     return course.plan, course.states
 
 

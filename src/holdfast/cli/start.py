@@ -24,7 +24,7 @@ from holdfast.cli.options import (
     where_options,
 )
 from holdfast.cli.show import pairs
-from holdfast.gc_tuning import stay
+from holdfast.gc_tuning import tune_gc
 from holdfast.parent_death import stop_with_supervisor, supervised_option
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def worker(
         signal.signal(number, lambda *_: running.stop())
     stop_with_supervisor(running.stop)
     running.on_death = _end_process
-    stay()
+    tune_gc()
     running.run(until_idle=until_idle)
 
 

@@ -317,7 +317,7 @@ class App(OpenedStore, Planning, Forking):
     ) -> str:
         """Send a signal; what became of it: delivered, kept, repeat or too_late."""
         plain = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
-        job, key = job_of_run(run_id)[0], own("signal", key)
+        job, key = job_of_run(run_id)[0], user_key("signal", key)
 
         async def send(name: str) -> str:
             return str((await self._journal().write(SendSignal(job, key, plain, id or name))).outcome)

@@ -18,8 +18,8 @@ import msgspec
 
 from holdfast.authoring.conductor import EXTENSION
 from holdfast.authoring.functions import JobFunction
-from holdfast.authoring.signature import fingerprint, named
-from holdfast.authoring.signature import payload as kept
+from holdfast.authoring.signature import checked_name, fingerprint
+from holdfast.authoring.signature import checked_payload as kept
 from holdfast.client.interface import Client
 from holdfast.client.run_handle import RunHandle
 from holdfast.config import Config
@@ -28,10 +28,10 @@ from holdfast.ids import new_id
 from holdfast.journal import Journal
 from holdfast.machines import Event, HistoryEvent
 from holdfast.plans.builder import Draft
-from holdfast.plans.checker import Names, checked, problems
+from holdfast.plans.checker import Names, check_plan, problems
 from holdfast.plans.graph import values_of
 from holdfast.plans.model import MapNode, Plan, references
-from holdfast.plans.node_history import SETTLED, Begun, Course, Ended, Past, label
+from holdfast.plans.node_history import SETTLED, CallStart, NodeEnd, NodeHistory, NodeStates, label
 from holdfast.store import Submit
 
 __all__ = ["Forking", "forked"]
@@ -74,7 +74,7 @@ class Forking(Client):
         submit = await asyncio.to_thread(forked, events, self.names(), from_node, from_step, given)
         kept("the plan of the fork", submit.plan, self.config.payload_bytes_max)
         if key is not None:
-            submit = msgspec.structs.replace(submit, idempotency_key=named("key", key))
+            submit = msgspec.structs.replace(submit, idempotency_key=checked_name("key", key))
         submitted = await self._journal().write(submit)
         return RunHandle(self, submitted.job, self.entries.get((submit.plugin, submit.entry)))
 
@@ -83,7 +83,7 @@ def forked(
     events: Sequence[Event], names: Names, from_node: str | None, from_step: str | None, plan: Plan | None
 ) -> Submit:
     """Put together the command that creates the new job."""
-    past = Past(events)
+    past = NodeHistory(events)
     said = past.created
     if past.plan is None:
         if from_step is None or from_node is not None or plan is not None:
@@ -95,7 +95,7 @@ def forked(
             raise InvalidArguments("fork", "the run has a plan: say from_node=, one of its nodes, or another plan=")
         whole = plan.to_dict() if plan is not None else past.plan
         if plan is not None:
-            checked(plan, names)
+            check_plan(plan, names)
             if missing := plan.not_given(said.get("args") or {}):
                 raise InvalidPlan(plan.name, [f"input.{name}: the run was not given it" for name in missing])
         written = list(_of_plan(past, Plan.from_dict(whole), from_node))
@@ -117,7 +117,7 @@ def forked(
     )
 
 
-def _of_code(past: Past, step: str) -> Iterator[tuple[int, Written]]:
+def _of_code(past: NodeHistory, step: str) -> Iterator[tuple[int, Written]]:
     """Give everything that was recorded before a step was first called, each with its place."""
     calls = {node: begun.seq for node, begun in past.begun.items()}
     calls |= {node: ended.seq for node, ended in past.ended.items() if ended.wait is not None}
@@ -136,20 +136,20 @@ def _of_code(past: Past, step: str) -> Iterator[tuple[int, Written]]:
             yield seq, (HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": value})
 
 
-def _named(past: Past, node: str) -> str:
+def _named(past: NodeHistory, node: str) -> str:
     return past.begun[node].name if node in past.begun else node
 
 
-def _of_plan(past: Past, plan: Plan, from_node: str | None) -> Iterator[Written]:
+def _of_plan(past: NodeHistory, plan: Plan, from_node: str | None) -> Iterator[Written]:
     """Give the outcomes of all nodes that are the same, have ended well, and depend on nothing that is done again."""
     assert past.plan is not None, "only of a run with a plan"
-    was, now = Course(Plan.from_dict(past.plan), past), Course(plan, past)
+    was, now = NodeStates(Plan.from_dict(past.plan), past), NodeStates(plan, past)
     if from_node is not None and from_node not in now.states:
         raise InvalidArguments("fork", f"the plan has no node {from_node!r}; it has {', '.join(now.states)}")
-    again = now.graph.behind([*([from_node] if from_node is not None else []), *_with_other_inputs(was, now)])
+    again = now.graph.descendants([*([from_node] if from_node is not None else []), *_with_other_inputs(was, now)])
     reused, settled = _reused(was, now, again)
     while orphaned := [by for by in now.added if by in settled and _refers_to_others(now, by, settled)]:
-        again |= now.graph.behind(orphaned)
+        again |= now.graph.descendants(orphaned)
         reused, settled = _reused(was, now, again)
     for name in reused:
         node = now.graph.nodes[name]
@@ -163,7 +163,7 @@ def _of_plan(past: Past, plan: Plan, from_node: str | None) -> Iterator[Written]
             yield from _value(past, f"{EXTENSION}{by}") if by in settled else ()
 
 
-def _reused(was: Course, now: Course, again: set[str]) -> tuple[list[str], set[str]]:
+def _reused(was: NodeStates, now: NodeStates, again: set[str]) -> tuple[list[str], set[str]]:
     """List the nodes whose outcomes are reused, as far as they have any; and give those that have ended."""
     reused: list[str] = []
     settled: set[str] = set()
@@ -177,7 +177,7 @@ def _reused(was: Course, now: Course, again: set[str]) -> tuple[list[str], set[s
     return reused, settled
 
 
-def _refers_to_others(now: Course, by: str, settled: set[str]) -> bool:
+def _refers_to_others(now: NodeStates, by: str, settled: set[str]) -> bool:
     """Whether what a node has added refers to what another adds that is done again: it comes behind that, then."""
     added = now.added[by]
     needs = {ref.partition(".")[0] for ref in references(added.output)}
@@ -185,7 +185,7 @@ def _refers_to_others(now: Course, by: str, settled: set[str]) -> bool:
     return any(node.id in needs for other, plan in now.added.items() if other not in settled for node in plan.nodes)
 
 
-def _with_other_inputs(was: Course, now: Course) -> list[str]:
+def _with_other_inputs(was: NodeStates, now: NodeStates) -> list[str]:
     """List the nodes that take an input whose default is another in the new plan."""
     before, behind = was.results["input"], now.results["input"]
     other = {f"input.{name}" for name in behind if name not in before or before[name] != behind[name]}
@@ -196,7 +196,7 @@ def _with_other_inputs(was: Course, now: Course) -> list[str]:
     ]
 
 
-def _outcome(past: Past, node: str) -> Iterator[Written]:
+def _outcome(past: NodeHistory, node: str) -> Iterator[Written]:
     newest = past.newest(node)
     ended = past.ended.get(newest)
     if ended is not None and ended.failure is None:
@@ -205,12 +205,12 @@ def _outcome(past: Past, node: str) -> Iterator[Written]:
         yield from _value(past, node)
 
 
-def _value(past: Past, node: str) -> Iterator[Written]:
+def _value(past: NodeHistory, node: str) -> Iterator[Written]:
     if node in past.values:
         yield HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": past.values[node][1]}
 
 
-def _again(node: str, begun: Begun | None, ended: Ended) -> Iterator[Written]:
+def _again(node: str, begun: CallStart | None, ended: NodeEnd) -> Iterator[Written]:
     """Give the events that make an outcome one of another job."""
     if ended.wait is not None or begun is None:
         yield HistoryEvent.VALUE_RECORDED.value, {"node": f"{node}:ended", "value": ended.wait}

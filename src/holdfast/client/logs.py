@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import TextIO
 
-from holdfast.authoring.redaction import unseen
+from holdfast.authoring.redaction import redact_log_line
 
 __all__ = ["SecretFilter", "guard", "guard_process"]
 
@@ -38,14 +38,14 @@ class SecretFilter(logging.Filter):
     @staticmethod
     def _redact(record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if (clean := unseen(message)) != message:
+        if (clean := redact_log_line(message)) != message:
             record.msg, record.args = clean, ()
         if record.exc_info and record.exc_info[0] is not None:
             trace = record.exc_text or _formatter.formatException(record.exc_info)
-            if (clean := unseen(trace)) != trace:
+            if (clean := redact_log_line(trace)) != trace:
                 record.exc_info, record.exc_text = None, clean
         if record.stack_info:
-            record.stack_info = unseen(record.stack_info)
+            record.stack_info = redact_log_line(record.stack_info)
 
 
 _filter = SecretFilter()

@@ -17,7 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Generator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.authoring.reports import PIECE_BYTES, Product, within
+from holdfast.authoring.reports import PIECE_BYTES, Product, check_step_bounds
 from holdfast.engine.ending_events import Written
 from holdfast.engine.job_loop import JobLoop
 from holdfast.errors import HoldfastError, InvalidArguments, PayloadTooLarge, StaleAttempt, StoreUnavailable

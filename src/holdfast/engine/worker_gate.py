@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from holdfast.machines.ready import BudgetExhausted, Busy, RetryAfter, WakeSource
 from holdfast.ready import Gate, OnViolation, log_violation
-from holdfast.ready.base_gate import WatchedGate
+from holdfast.ready.base_gate import BaseGate
 from holdfast.ready.leaf_gate import LeafGate
 from holdfast.ready.next_reading import Hold, HoldKey
 from holdfast.store.limits import Held
@@ -254,6 +254,6 @@ def gate_cards(gates: Sequence[Gate], now: float, held: Iterable[tuple[str, str]
 def _held(gate: Gate) -> str | None:
     """Return the state by which the gate's hold was reported, or None if there is just nothing to do."""
     holds: list[Hold | None] = []
-    if isinstance(gate, WatchedGate):
+    if isinstance(gate, BaseGate):
         holds += [gate.standing()] if isinstance(gate, WorkGate) else gate.holds()
     return next((hold.news.state.value for hold in holds if hold is not None and hold.news is not None), None)

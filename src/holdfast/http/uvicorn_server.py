@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from holdfast.gc_tuning import stay
+from holdfast.gc_tuning import tune_gc
 from holdfast.http.application import Service
 from holdfast.http.uvicorn_protocol import HEAD_BYTES, bounded
 
@@ -84,5 +84,5 @@ def server(service: Service, parser: str = "auto") -> uvicorn.Server:
 
 def serve(service: Service, listening: socket.socket) -> None:
     """Serve until a signal says to stop."""
-    stay()
+    tune_gc()
     server(service).run(sockets=[listening])

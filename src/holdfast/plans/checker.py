@@ -22,7 +22,7 @@ from holdfast.authoring.signature import Signature
 from holdfast.durations import seconds
 from holdfast.errors import InvalidPlan
 from holdfast.plans import type_compat
-from holdfast.plans.graph import RESERVED, Graph, Missing, dig
+from holdfast.plans.graph import RESERVED, Graph, Missing, get_path
 from holdfast.plans.model import (
     LITERAL,
     MORE,
@@ -41,7 +41,7 @@ from holdfast.plans.model import (
     references,
 )
 
-__all__ = ["Names", "checked", "problems"]
+__all__ = ["Names", "check_plan", "problems"]
 
 ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 ON_DOUBT = ("ask", "fail", "retry")
@@ -58,7 +58,7 @@ class Names(NamedTuple):
     gates: Mapping[str, Any]
 
 
-def checked(plan: Plan, names: Names | None) -> Plan:
+def check_plan(plan: Plan, names: Names | None) -> Plan:
     """Give the plan back, if it can run.
 
     Raises:
@@ -96,7 +96,7 @@ class _Check:
                 yield f"{node.id}{'.' if place else ''}{place}: {said}"
         if not isinstance(self._plan.output, msgspec.UnsetType):
             yield from (f"output: {said}" for said in self._references(self._plan.output))
-        circle = Graph(self._plan.nodes).circle()
+        circle = Graph(self._plan.nodes).find_cycle()
         if circle:
             named = circle if len(circle) <= CIRCLE_MAX else [*circle[: CIRCLE_MAX - 2], "…", circle[-1]]
             more = f" ({len(circle) - 1:,} nodes)" if len(circle) > CIRCLE_MAX else ""
@@ -153,7 +153,7 @@ class _Check:
         elif self._item(node) is None:
             yield (
                 "over",
-                f"it is a list, and {self._said(node.over)} gives {type_compat.described(self._given(node.over))}",
+                f"it is a list, and {self._said(node.over)} gives {type_compat.type_name(self._given(node.over))}",
             )
         yield from (("over", said) for said in self._default(node.over, list))
         if node.limit is not None and node.limit < 1:
@@ -222,19 +222,19 @@ class _Check:
             return  # told of already
         if not list(references(value)):
             literal = value[LITERAL] if isinstance(value, dict) and value.keys() == {LITERAL} else value
-            wrong = type_compat.value_fits(literal, hint)
+            wrong = type_compat.value_problem(literal, hint)
             if wrong is not None:
                 yield f"args.{argument}", wrong
             return
         yield from ((f"args.{argument}", said) for said in self._default(value, hint))
         if isinstance(node, MapNode) and value == {REF: "item"} and isinstance(node.over, list):
             plain = (one for one in node.over if not list(references(one)) and not list(malformed(one)))
-            misfits = (said for one in plain if (said := type_compat.value_fits(one, hint)) is not None)
+            misfits = (said for one in plain if (said := type_compat.value_problem(one, hint)) is not None)
             yield from ((f"args.{argument}", f"an item does not fit: {said}") for said in islice(misfits, 1))
         gives = self._given(value, node if isinstance(node, MapNode) else None)
         takes = type_compat.type_of(hint)
         if not type_compat.fits(gives, takes):
-            given, wanted = type_compat.described(gives), type_compat.described(takes)
+            given, wanted = type_compat.type_name(gives), type_compat.type_name(takes)
             said = f"{self._said(value)} gives {given}, and {wanted} is wanted"
             yield f"args.{argument}", said
 
@@ -248,7 +248,7 @@ class _Check:
         if given is None or isinstance(given.default, msgspec.UnsetType):
             return
         try:
-            wrong = type_compat.value_fits(dig(given.default, path), hint)
+            wrong = type_compat.value_problem(get_path(given.default, path), hint)
         except Missing as error:
             wrong = str(error)
         if wrong is not None:
@@ -266,12 +266,12 @@ class _Check:
                 one = inspect.IntType() if name == "index" else self._item(within) if within is not None else None
                 if within is None:
                     yield f"{ref} means something in the arguments of a map only"
-                elif type_compat.inside(one or type_compat.ANY, path) is None:
-                    yield f"{ref} refers to a part that {type_compat.described(one or type_compat.ANY)} has not"
+                elif type_compat.part_type(one or type_compat.ANY, path) is None:
+                    yield f"{ref} refers to a part that {type_compat.type_name(one or type_compat.ANY)} has not"
             elif name not in self._nodes:
                 yield f"{ref} refers to a node that there is not{_near(name, self._nodes)}"
-            elif type_compat.inside(self._output(name), path) is None:
-                yield f"{ref} refers to a part that {type_compat.described(self._output(name))} has not"
+            elif type_compat.part_type(self._output(name), path) is None:
+                yield f"{ref} refers to a part that {type_compat.type_name(self._output(name))} has not"
 
     def _given(self, value: Any, node: MapNode | None = None) -> inspect.Type:
         """Give the type of what a reference stands for; of anything else that holds references, nobody can say."""
@@ -281,12 +281,12 @@ class _Check:
         if name == "index":
             return inspect.IntType()
         if name == "item" and node is not None:
-            return type_compat.inside(self._item(node) or type_compat.ANY, path) or type_compat.ANY
+            return type_compat.part_type(self._item(node) or type_compat.ANY, path) or type_compat.ANY
         skipped = name in self._nodes and isinstance(self._nodes[name], ChoiceNode)
-        return type_compat.ANY if skipped else type_compat.inside(self._output(name), path) or type_compat.ANY
+        return type_compat.ANY if skipped else type_compat.part_type(self._output(name), path) or type_compat.ANY
 
     def _item(self, node: MapNode) -> inspect.Type | None:
-        return type_compat.item_of(self._given(node.over))
+        return type_compat.item_type(self._given(node.over))
 
     def _output(self, name: str) -> inspect.Type:
         """Give the type of what a node gives, as far as it is known."""

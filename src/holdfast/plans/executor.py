@@ -20,12 +20,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.conductor import EXTENSION, Conductor, Place, current, place
+from holdfast.authoring.conductor import EXTENSION, Conductor, PlanPlace, current, place
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed, WaitTimeout
 from holdfast.plans.checker import Names
-from holdfast.plans.extensions import Turns, in_words, refusal, widened
-from holdfast.plans.graph import LISTS, Graph, Missing, dig, filled
+from holdfast.plans.extensions import ExtensionQueue, refusal, refusal_text, with_extension
+from holdfast.plans.graph import LISTS, Graph, Missing, fill_references, get_path
 from holdfast.plans.model import (
     CallNode,
     ChoiceNode,
@@ -37,7 +37,7 @@ from holdfast.plans.model import (
     WaitNode,
     extension_of,
 )
-from holdfast.plans.node_calls import Calling
+from holdfast.plans.node_calls import NodeFunctions
 from holdfast.plans.node_history import label
 
 __all__ = ["run"]
@@ -52,7 +52,7 @@ async def run(plan: Plan, given: Mapping[str, Any], names: Names) -> Any:
     Raises:
         PlanFailed: nodes failed; all of them are listed.
     """
-    return await _Running(plan, given, names, current()).run()
+    return await _PlanRun(plan, given, names, current()).run()
 
 
 class _Unit:
@@ -82,12 +82,12 @@ class _Map:
         self.failed = False
 
 
-class _Running:
+class _PlanRun:
     def __init__(self, plan: Plan, given: Mapping[str, Any], names: Names, conductor: Conductor) -> None:
         self._plan = plan
         self._names = names
         self._conductor = conductor
-        self._calling = Calling(names)
+        self._functions = NodeFunctions(names)
         self._graph = Graph(plan.nodes)
         self._left = {name: len(needs) for name, needs in self._graph.needs.items()}
         self._ended: dict[str, str] = {}
@@ -101,7 +101,7 @@ class _Running:
         self._failures: list[tuple[str, Exception]] = []
         self._ready: deque[_Unit] = deque()
         self._maps: dict[str, _Map] = {}
-        self._turns = Turns(conductor)
+        self._extensions = ExtensionQueue(conductor)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiters: set[asyncio.Task[None]] = set()  # those of them that only wait
         self._runners = 0
@@ -116,7 +116,7 @@ class _Running:
                 if self._tasks:
                     self._over = asyncio.get_running_loop().create_future()
                     await self._over
-                self._turns.pass_over()  # those that a failure keeps from coming
+                self._extensions.drop_missing()  # those that a failure keeps from coming
                 free = self._taken()
         finally:
             for task in self._tasks:
@@ -132,7 +132,7 @@ class _Running:
     def _settle(self, names: list[str]) -> None:
         """These wait for nothing more: begin them, or let them end without; and so on with what depends on them."""
         self._begin_all(names)
-        while self._turns.held_back and (more := self._taken()):  # they were held back for what has failed just now
+        while self._extensions.waiting and (more := self._taken()):  # they were held back for what has failed just now
             self._begin_all(more)
 
     def _begin_all(self, names: list[str]) -> None:
@@ -184,10 +184,10 @@ class _Running:
         self._begun.add(node.id)
         try:
             if isinstance(node, ChoiceNode):
-                chosen = node.chosen(filled(node.value, self._look_up))
+                chosen = node.chosen(fill_references(node.value, self._look_up))
                 return self._end(node.id, self._conductor.recorded(f"choice:{node.id}", lambda: list(chosen)))
             if isinstance(node, MapNode):
-                items = _listed(filled(node.over, self._look_up))
+                items = _listed(fill_references(node.over, self._look_up))
                 if not items:
                     return self._end(node.id, [])
                 made = self._maps[node.id] = _Map(node, items)
@@ -291,9 +291,9 @@ class _Running:
         try:
             node = unit.node
             if type(node) is CallNode:  # most are
-                place.set(Place(node.id, node.args, partial(self._leave, unit)))
-                given = filled(node.args, self._look_up)
-                result = await self._conductor.call(self._calling.call(node), (), given)
+                place.set(PlanPlace(node.id, node.args, partial(self._leave, unit)))
+                given = fill_references(node.args, self._look_up)
+                result = await self._conductor.call(self._functions.call(node), (), given)
             else:
                 result = await self._act(unit)
         except (HoldfastError, Missing) as error:
@@ -323,22 +323,22 @@ class _Running:
         look_up = partial(self._look_up_in, unit) if unit.index is not None else self._look_up
         match node:
             case MapNode(call=str()):
-                place.set(Place(unit.name, node.args, partial(self._leave, unit)))
-                given = await self._conductor.call(self._calling.call(node), (), filled(node.args, look_up))
+                place.set(PlanPlace(unit.name, node.args, partial(self._leave, unit)))
+                given = await self._conductor.call(self._functions.call(node), (), fill_references(node.args, look_up))
                 if extension_of(given) is not None:
                     said = "an item of a map adds no nodes to a plan: extend it in a node of its own"
                     raise StepFailed(unit.name, "InvalidPlan", said, label(node, unit.index))
                 return given
             case JobNode() | MapNode():
-                place.set(Place(unit.name, node.args))
-                return await self._conductor.child(self._calling.job(node), (), filled(node.args, look_up))
+                place.set(PlanPlace(unit.name, node.args))
+                return await self._conductor.child(self._functions.job(node), (), fill_references(node.args, look_up))
             case WaitNode():
-                place.set(Place(unit.name, {}))
+                place.set(PlanPlace(unit.name, {}))
                 timeout = seconds(node.timeout) if node.timeout is not None else None
                 return await self._conductor.wait(node.key or node.id, timeout, node.type)
             case SleepNode():
-                place.set(Place(unit.name, {}))
-                await self._conductor.sleep(_seconds(filled(node.duration, look_up)))
+                place.set(PlanPlace(unit.name, {}))
+                await self._conductor.sleep(_seconds(fill_references(node.duration, look_up)))
                 return None
             case _:
                 raise AssertionError("a choice is made where it stands")
@@ -350,7 +350,7 @@ class _Running:
         if self._ended.get(name) == SKIPPED:
             return None
         try:
-            return dig(self._results[name], path)
+            return get_path(self._results[name], path)
         except Missing as error:
             raise Missing(f"{ref:.100}: {error}") from None
 
@@ -358,7 +358,7 @@ class _Running:
         name, _, path = ref.partition(".")
         if name == "index":
             return unit.index
-        return dig(unit.item, path) if name == "item" else self._look_up(ref)
+        return get_path(unit.item, path) if name == "item" else self._look_up(ref)
 
     def _extended(self, unit: _Unit, result: Any) -> list[str]:
         """Keep what a node gave; if it extends the plan, add the nodes."""
@@ -366,7 +366,7 @@ class _Running:
         more = extension_of(result) if type(unit.node) is CallNode else None  # what a signal says is never a plan
         if more is None:
             return self._end(name, result)
-        self._turns.come(name, more)
+        self._extensions.add(name, more)
         return self._taken()
 
     def _comes(self, name: str) -> bool:
@@ -376,15 +376,15 @@ class _Running:
     def _taken(self) -> list[str]:
         """Add the nodes of extensions, each in its turn, or have fail what gave them; list what waits for no more."""
         freed = []
-        while (given := self._turns.take(self._comes)) is not None:
+        while (given := self._extensions.take(self._comes)) is not None:
             name, more = given
             make = partial(refusal, self._plan, more, name, self._names)
             refused: str | None = self._conductor.recorded(f"{EXTENSION}{name}", make)
             wider = self._plan
             try:
-                wider = widened(self._plan, Plan.from_dict(more), name, self._left) if refused is None else wider
+                wider = with_extension(self._plan, Plan.from_dict(more), name, self._left) if refused is None else wider
             except InvalidPlan as error:
-                refused = in_words(error)
+                refused = refusal_text(error)
             if refused is not None:
                 self._failed(name, StepFailed(name, "InvalidPlan", refused, label(self._graph.nodes[name])))
                 freed += self._lost(name)
@@ -400,7 +400,7 @@ class _Running:
     def _given(self) -> Any:
         """What the run gives."""
         if not isinstance(self._plan.output, msgspec.UnsetType):
-            return filled(self._plan.output, self._look_up)
+            return fill_references(self._plan.output, self._look_up)
         last = [name for name in self._graph.nodes if not self._graph.feeds.get(name)]
         return {name: self._results[name] for name in last if self._ended[name] == DONE}
 

@@ -20,7 +20,7 @@ from holdfast.plans.model import (
     references,
 )
 
-__all__ = ["INDEX", "LISTS", "RESERVED", "Graph", "Missing", "dig", "filled", "values_of"]
+__all__ = ["INDEX", "LISTS", "RESERVED", "Graph", "Missing", "fill_references", "get_path", "values_of"]
 
 INDEX = re.compile(r"-?[0-9]{1,9}")  # of a part of a list
 RESERVED = ("input", "item", "index")  # what a reference may begin with besides an id
@@ -64,7 +64,7 @@ class Graph:
                 needs[before] = None
                 self.feeds[before].append(behind)
 
-    def behind(self, names: Iterable[str]) -> set[str]:
+    def descendants(self, names: Iterable[str]) -> set[str]:
         """Give these nodes and all that depends on them."""
         found: set[str] = set()
         look = [name for name in names if name in self.nodes]
@@ -86,7 +86,7 @@ class Graph:
                     ordered.append(other)
         return ordered
 
-    def circle(self) -> list[str]:
+    def find_cycle(self) -> list[str]:
         """Give a circle, its first node again at its end; an empty list if there is none."""
         inside = set(self.nodes) - set(self.order())
         if not inside:
@@ -122,7 +122,7 @@ def _without_item(value: Any) -> Any:
     return [{REF: ref} for ref in kept]
 
 
-def filled(value: Any, look_up: Callable[[str], Any]) -> Any:
+def fill_references(value: Any, look_up: Callable[[str], Any]) -> Any:
     """Give a value with every reference in it replaced by what it stands for."""
     if isinstance(value, dict):
         if len(value) == 1:
@@ -131,13 +131,13 @@ def filled(value: Any, look_up: Callable[[str], Any]) -> Any:
                 return look_up(inner)
             if name == LITERAL:
                 return inner
-        return {name: one if type(one) in SCALARS else filled(one, look_up) for name, one in value.items()}
+        return {name: one if type(one) in SCALARS else fill_references(one, look_up) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [one if type(one) in SCALARS else filled(one, look_up) for one in value]
+        return [one if type(one) in SCALARS else fill_references(one, look_up) for one in value]
     return value
 
 
-def dig(value: Any, path: str) -> Any:
+def get_path(value: Any, path: str) -> Any:
     """Give the part of a value that a path of names and numbers leads to.
 
     Raises:

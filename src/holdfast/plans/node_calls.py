@@ -17,12 +17,12 @@ from holdfast.errors import UnknownEntry
 from holdfast.plans.checker import Names
 from holdfast.plans.model import CallNode, JobNode, MapNode
 
-__all__ = ["Calling"]
+__all__ = ["NodeFunctions"]
 
 F = TypeVar("F", Call[..., Any], JobFunction[..., Any])
 
 
-class _Plain(Signature):
+class _JsonResults(Signature):
     """A signature whose results stay JSON values."""
 
     def __init__(self, of: Signature) -> None:
@@ -33,7 +33,7 @@ class _Plain(Signature):
         return plain
 
 
-class Calling:
+class NodeFunctions:
     """What the nodes of one plan call."""
 
     def __init__(self, names: Names) -> None:
@@ -46,10 +46,10 @@ class Calling:
         name = node.call or ""
         made = self._usual.get(name)
         if made is None:
-            made = self._usual[name] = _copied(_known(name, self._names.calls))
+            made = self._usual[name] = _copy(_known(name, self._names.calls))
         if node.retries is node.timeout is node.on_doubt is node.gate is None:
             return made
-        made = _copied(made)
+        made = _copy(made)
         if node.retries is not None:
             made.backoff = msgspec.structs.replace(made.backoff, retries=node.retries)
         if node.timeout is not None:
@@ -64,7 +64,7 @@ class Calling:
         """Give the job of a node."""
         name = node.job or ""
         if name not in self._jobs:
-            self._jobs[name] = _copied(_known(name, self._names.jobs))
+            self._jobs[name] = _copy(_known(name, self._names.jobs))
         return self._jobs[name]
 
 
@@ -74,8 +74,8 @@ def _known(name: str, known: Any) -> Any:
     return known[name]
 
 
-def _copied(function: F) -> F:
+def _copy(function: F) -> F:
     other: F = object.__new__(type(function))
     other.__dict__.update(function.__dict__)
-    other.__dict__["signature"] = _Plain(function.signature)
+    other.__dict__["signature"] = _JsonResults(function.signature)
     return other

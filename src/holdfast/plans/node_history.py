@@ -12,12 +12,12 @@ from holdfast.authoring.conductor import EXTENSION
 from holdfast.errors import InvalidPlan
 from holdfast.machines import Event, HistoryEvent, JobEvent
 from holdfast.machines.rules import is_failure
-from holdfast.plans.checker import checked
-from holdfast.plans.extensions import widened
-from holdfast.plans.graph import Graph, Missing, dig, filled
+from holdfast.plans.checker import check_plan
+from holdfast.plans.extensions import with_extension
+from holdfast.plans.graph import Graph, Missing, fill_references, get_path
 from holdfast.plans.model import CallNode, ChoiceNode, JobNode, MapNode, Node, Plan, SleepNode, extension_of
 
-__all__ = ["SETTLED", "STATES", "Begun", "Course", "Ended", "Past", "label"]
+__all__ = ["SETTLED", "STATES", "CallStart", "NodeEnd", "NodeHistory", "NodeStates", "label"]
 
 STATES = ("pending", "ready", "running", "waiting", "in doubt", "done", "failed", "stopped", "skipped")
 SETTLED = frozenset({"done", "skipped"})
@@ -27,7 +27,7 @@ _AGAIN = re.compile(r"(.*:([^:#]+))#\d+")  # a node of a plan that is called aga
 _OF_ENGINE = re.compile(r":(until|ended|id(\.\d+)?)$")  # values that belong to a wait or a child
 
 
-class Begun(NamedTuple):
+class CallStart(NamedTuple):
     """A call that was begun: where in the stream first, whether it is a tool, its name and arguments."""
 
     seq: int
@@ -36,7 +36,7 @@ class Begun(NamedTuple):
     args: Any
 
 
-class Ended(NamedTuple):
+class NodeEnd(NamedTuple):
     """How a call or a wait ended last, and where in the stream: what it gave, or the failure that was final."""
 
     seq: int
@@ -45,14 +45,14 @@ class Ended(NamedTuple):
     wait: dict[str, Any] | None = None  # how it was completed, of a wait
 
 
-class Past:
+class NodeHistory:
     """A stream, read for its calls and waits; each is known by its node."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.created: dict[str, Any] = {}
         self.plan: dict[str, Any] | None = None
-        self.begun: dict[str, Begun] = {}
-        self.ended: dict[str, Ended] = {}
+        self.begun: dict[str, CallStart] = {}
+        self.ended: dict[str, NodeEnd] = {}
         self.open: set[str] = set()  # calls under way
         self.doubtful: set[str] = set()  # tools about which somebody is asked
         self.values: dict[str, tuple[int, Any]] = {}
@@ -72,18 +72,18 @@ class Past:
                 self.plan = said.get("plan")
             case HistoryEvent.NODE_STARTED | HistoryEvent.TOOL_STARTED:
                 tool = event.type == HistoryEvent.TOOL_STARTED
-                self.begun.setdefault(node, Begun(event.seq, tool, said.get("name") or "", said.get("args")))
+                self.begun.setdefault(node, CallStart(event.seq, tool, said.get("name") or "", said.get("args")))
                 self.open.add(node)
                 self.ended.pop(node, None)
                 if self.plan is not None and (again := _AGAIN.fullmatch(node)):
                     self._newest[again[1]] = node
                     self.values.pop(f"extension:{again[2]}", None)  # of what it gave before
             case HistoryEvent.COMMAND_COMMITTED | HistoryEvent.TOOL_FINISHED:
-                self.ended |= {} if is_failure(said) else {node: Ended(event.seq, said.get("result"))}
+                self.ended |= {} if is_failure(said) else {node: NodeEnd(event.seq, said.get("result"))}
             case HistoryEvent.NODE_FINISHED:
                 self.open.discard(node)
                 final = is_failure(said) and said.get("final")
-                self.ended |= {node: Ended(event.seq, None, said)} if final else {}
+                self.ended |= {node: NodeEnd(event.seq, None, said)} if final else {}
             case HistoryEvent.VALUE_RECORDED:
                 self._value(event.seq, node, said.get("value"))
             case JobEvent.WAITING | JobEvent.WAIT_COMPLETED:
@@ -117,7 +117,7 @@ class Past:
             told = told.get("result")
         elif how["outcome"] == "expired" and node.startswith("wait:"):
             failure = {"kind": "WaitTimeout", "reason": "no signal came in time"}
-        self.ended[node] = Ended(seq, told, failure, how)
+        self.ended[node] = NodeEnd(seq, told, failure, how)
 
 
 def label(node: Node, index: int | None = None) -> str:
@@ -134,7 +134,7 @@ def label(node: Node, index: int | None = None) -> str:
             return f"{'sleep' if isinstance(node, SleepNode) else 'wait'}:{at}"
 
 
-class Course:
+class NodeStates:
     """A run of a plan, as far as it has come.
 
     Attributes:
@@ -145,7 +145,7 @@ class Course:
         added: the nodes that have extended the plan, in the order that counts, and what each has added.
     """
 
-    def __init__(self, plan: Plan, past: Past) -> None:
+    def __init__(self, plan: Plan, past: NodeHistory) -> None:
         self.plan = plan
         self._past = past
         self.added: dict[str, Plan] = {}
@@ -177,8 +177,8 @@ class Course:
         seq, refused = self._decided(name)
         try:
             added = Plan.from_dict(found[name]) if refused is None else None
-            wider = widened(self.plan, added, name, self.graph.nodes) if added is not None else self.plan
-            self.plan = wider if seq < UNDECIDED else checked(wider, None)
+            wider = with_extension(self.plan, added, name, self.graph.nodes) if added is not None else self.plan
+            self.plan = wider if seq < UNDECIDED else check_plan(wider, None)
         except InvalidPlan:
             added = None
         if added is not None:
@@ -206,7 +206,7 @@ class Course:
             return self._map(node)
         if isinstance(node, ChoiceNode):
             seq_value = self._past.values.get(label(node))
-            return self._keep(node, Ended(*seq_value)) if seq_value is not None else "ready"
+            return self._keep(node, NodeEnd(*seq_value)) if seq_value is not None else "ready"
         return self._one(node, self._past.newest(label(node)))
 
     def _skipped(self, node: Node, before: list[str]) -> bool:
@@ -225,7 +225,7 @@ class Course:
             return "running" if name in self._past.open else "ready"
         return "waiting"
 
-    def _keep(self, node: Node, ended: Ended) -> str:
+    def _keep(self, node: Node, ended: NodeEnd) -> str:
         if ended.failure is not None or node.id in self._refused:
             return "failed"
         self.results[node.id] = ended.result
@@ -233,7 +233,7 @@ class Course:
 
     def _map(self, node: MapNode) -> str:
         try:
-            over = filled(node.over, self._look_up)
+            over = fill_references(node.over, self._look_up)
         except Missing:
             return "failed"
         if not isinstance(over, list):
@@ -256,4 +256,4 @@ class Course:
 
     def _look_up(self, ref: str) -> Any:
         name, _, path = ref.partition(".")
-        return None if self.states.get(name) == "skipped" else dig(self.results.get(name), path)
+        return None if self.states.get(name) == "skipped" else get_path(self.results.get(name), path)

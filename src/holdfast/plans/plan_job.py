@@ -16,10 +16,10 @@ import msgspec
 from holdfast.authoring.conductor import current
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.secrets import Secret, is_kept
-from holdfast.authoring.signature import Signature, payload
+from holdfast.authoring.signature import Signature, checked_payload
 from holdfast.errors import InvalidArguments, InvalidPlan
 from holdfast.plans.builder import Draft, Ref
-from holdfast.plans.checker import Names, checked
+from holdfast.plans.checker import Names, check_plan
 from holdfast.plans.executor import run
 from holdfast.plans.model import REF, CallNode, Input, JobNode, MapNode, Plan, plan_of
 
@@ -102,7 +102,7 @@ class PlanJob(Draft, JobFunction[..., Any]):
                 _Inputs(_anything, self.name, self._starter.vault),
             )  # should it start itself as a child
             try:
-                checked(plan, names)
+                check_plan(plan, names)
                 self._checked = self._changes, plan, _Inputs(_function(plan, names), self.name, self._starter.vault)
             except InvalidPlan:
                 self._checked = None
@@ -128,9 +128,11 @@ def planner(function: Callable[..., Any], name: str, names: Callable[[], Names])
         plan = made.plan() if isinstance(made, Draft) else made
         if not isinstance(plan, Plan):
             raise InvalidPlan(name, [f"a planner gives a Plan, got {type(plan).__name__}"])
-        defaults = payload(name, {key: one for key, one in usual.items() if key in plan.input and key not in given})
+        defaults = checked_payload(
+            name, {key: one for key, one in usual.items() if key in plan.input and key not in given}
+        )
         inputs = {**plan.input, **{key: Input(default=one) for key, one in defaults.items()}}
-        plan = msgspec.structs.replace(checked(plan, names()), input=inputs)
+        plan = msgspec.structs.replace(check_plan(plan, names()), input=inputs)
         if missing := plan.not_given(given):
             raise InvalidPlan(plan.name, [f"input.{key}: {name} takes no such argument" for key in missing])
         current().plan(plan.to_dict())
@@ -141,7 +143,7 @@ def planner(function: Callable[..., Any], name: str, names: Callable[[], Names])
         plan = Plan.from_dict(recorded)
         inputs = {key: one for key, one in given.items() if key in plan.input}
         secrets = {key: one for key, one in inputs.items() if isinstance(one, Secret)}
-        plain = payload(name, {key: one for key, one in inputs.items() if key not in secrets})
+        plain = checked_payload(name, {key: one for key, one in inputs.items() if key not in secrets})
         return await run(plan, {**plain, **secrets}, names())
 
     async def awaited(**given: Any) -> Any:

@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from holdfast.plans.graph import INDEX
 
-__all__ = ["ANY", "described", "fits", "inside", "item_of", "type_of", "value_fits"]
+__all__ = ["ANY", "fits", "item_type", "part_type", "type_name", "type_of", "value_problem"]
 
 ANY = inspect.AnyType()
 
@@ -42,7 +42,7 @@ def type_of(hint: Any) -> inspect.Type:
     return found.type if isinstance(found, inspect.Metadata) else found
 
 
-def inside(kind: inspect.Type, path: str) -> inspect.Type | None:
+def part_type(kind: inspect.Type, path: str) -> inspect.Type | None:
     """Give the type of the part that a path leads to; None if there can be no such part."""
     for part in path.split(".") if path else ():
         found = _part(kind, part)
@@ -52,12 +52,12 @@ def inside(kind: inspect.Type, path: str) -> inspect.Type | None:
     return kind
 
 
-def item_of(kind: inspect.Type) -> inspect.Type | None:
+def item_type(kind: inspect.Type) -> inspect.Type | None:
     """Give the type of a list's items; None if it can be no list."""
     if isinstance(kind, _LISTS):
         return _bare(kind.item_type)
     if isinstance(kind, inspect.UnionType):
-        found = [item for item in map(item_of, map(_bare, kind.types)) if item is not None]
+        found = [item for item in map(item_type, map(_bare, kind.types)) if item is not None]
         return (found[0] if len(found) == 1 else ANY) if found else None
     return None if _is_certain(kind) and not isinstance(kind, inspect.TupleType) else ANY
 
@@ -103,7 +103,7 @@ def _fields_fit(gives: inspect.Type, takes: inspect.Type, inside: frozenset[Pair
     return True
 
 
-def value_fits(value: Any, hint: Any) -> str | None:
+def value_problem(value: Any, hint: Any) -> str | None:
     """Say why a literal cannot be of a type; None if it can, or nobody can say."""
     if not _is_certain(type_of(hint)):
         return None
@@ -116,21 +116,21 @@ def value_fits(value: Any, hint: Any) -> str | None:
     return None
 
 
-def described(kind: inspect.Type) -> str:
+def type_name(kind: inspect.Type) -> str:
     """Name a type for people."""
     match kind:
         case inspect.UnionType():
-            return " | ".join(dict.fromkeys(map(described, kind.types)))
+            return " | ".join(dict.fromkeys(map(type_name, kind.types)))
         case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType() | inspect.VarTupleType():
-            return f"list[{described(kind.item_type)}]"
+            return f"list[{type_name(kind.item_type)}]"
         case inspect.TupleType():
-            return f"tuple[{', '.join(map(described, kind.item_types))}]"
+            return f"tuple[{', '.join(map(type_name, kind.item_types))}]"
         case inspect.DictType():
-            return f"dict[{described(kind.key_type)}, {described(kind.value_type)}]"
+            return f"dict[{type_name(kind.key_type)}, {type_name(kind.value_type)}]"
         case inspect.LiteralType():
             return " | ".join(map(repr, kind.values))
         case inspect.Metadata():
-            return described(kind.type)
+            return type_name(kind.type)
         case _:
             cls = getattr(kind, "cls", None)
             return cls.__name__ if cls is not None else type(kind).__name__.removesuffix("Type").lower()

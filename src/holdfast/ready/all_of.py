@@ -20,7 +20,7 @@ from threading import Lock
 from types import TracebackType
 
 from holdfast.errors import InvalidArguments
-from holdfast.ready.base_gate import WatchedGate
+from holdfast.ready.base_gate import BaseGate
 from holdfast.ready.gate import Gate, OnViolation, log_violation
 from holdfast.ready.leaf_gate import LeafGate
 from holdfast.ready.monitor import Waker
@@ -53,13 +53,13 @@ class _Locks:
             lock.release()
 
 
-class AllOf(WatchedGate):
+class AllOf(BaseGate):
     """A composition; made by `all_of`."""
 
     def __init__(self, name: str, leaves: tuple[LeafGate, ...], on_violation: OnViolation) -> None:
         super().__init__(name, leaves, _Locks([leaf.lock for leaf in leaves]), on_violation)
         for leaf in leaves:
-            leaf.joined(self)
+            leaf.add_composition(self)
 
     def _look(self, after: list[Waker], *, waits: bool) -> Sequence[Hold]:
         holds: list[Hold] = []
@@ -76,7 +76,7 @@ def all_of(*gates: Gate, name: str | None = None, on_violation: OnViolation = lo
     """
     leaves: dict[int, LeafGate] = {}
     for gate in gates:
-        if not isinstance(gate, WatchedGate):
+        if not isinstance(gate, BaseGate):
             raise InvalidArguments("all_of", f"takes the gates of holdfast.ready, not {gate!r}")
         leaves |= {leaf.number: leaf for leaf in gate.leaves}
     if not leaves:

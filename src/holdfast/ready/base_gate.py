@@ -33,14 +33,14 @@ from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, Tra
 from holdfast.machines.ready import Reading, ReadyState, WakeSource
 from holdfast.ready import next_reading
 from holdfast.ready.gate import GateCounts, OnViolation, Share
-from holdfast.ready.line import Entered, TaskWaiter, ThreadWaiter, Waiter, running_loop
+from holdfast.ready.line import EnterableGate, TaskWaiter, ThreadWaiter, Waiter, running_loop
 from holdfast.ready.monitor import ReadyMonitor, Waker, fire
 from holdfast.ready.next_reading import Hold, HoldKey
 
 if TYPE_CHECKING:
     from holdfast.ready.leaf_gate import LeafGate
 
-__all__ = ["WatchedGate", "fire_all"]
+__all__ = ["BaseGate", "fire_all"]
 
 _READY, _PENDING = ReadyState.READY, ReadyState.PENDING
 
@@ -66,7 +66,7 @@ def _sooner(first: float | None, second: float | None) -> float | None:
     return min((wait for wait in (first, second) if wait is not None), default=None)
 
 
-class WatchedGate(Entered):
+class BaseGate(EnterableGate):
     """What `Gate` asks for; see the module's text."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """The protocol of a gate, what can be counted at one, and what happens when one breaks its own contract.
 
 A gate answers "may I?" (`poll_ready`), lets callers in (`acquire`, `try_acquire`, ``async with``, ``with``) or has them
-wait for a good moment only (`ready`). `WatchedGate` is how all gates of this package do it.
+wait for a good moment only (`ready`). `BaseGate` is how all gates of this package do it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def raise_violation(gate: str, error: HoldfastError) -> None:
     raise error
 
 
-class TakesBack(Protocol):
+class ShareOwner(Protocol):
     """What a share is given back to."""
 
     def _give_back(self, share: Share, error: BaseException | None) -> None: ...
@@ -50,7 +50,7 @@ class Share:
 
     __slots__ = ("_gate", "receipts")
 
-    def __init__(self, gate: TakesBack, receipts: Sequence[object]) -> None:
+    def __init__(self, gate: ShareOwner, receipts: Sequence[object]) -> None:
         self._gate = gate
         self.receipts: Sequence[object] | None = receipts  # one for each part of the gate; None once given back
 

@@ -1,7 +1,7 @@
 """What a single gate decides for itself: whether it is open, what a share takes of it, and what comes back.
 
 A leaf writes four methods, all called with its lock held: `look`, `take`, `undo`, `release`. Everything else, lines and
-wakes and reports, is `WatchedGate`. A leaf that changes in any other way, by a new limit or an answer of an upstream,
+wakes and reports, is `BaseGate`. A leaf that changes in any other way, by a new limit or an answer of an upstream,
 does so inside `change`, which announces it under the same lock.
 
 Compositions that a leaf is part of wait for it too. They are told of its wakes while its lock is held, and kept weakly:
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.errors import InvalidSetting
 from holdfast.machines.ready import WakeSource
-from holdfast.ready.base_gate import WatchedGate, fire_all
+from holdfast.ready.base_gate import BaseGate, fire_all
 from holdfast.ready.gate import OnViolation
 from holdfast.ready.monitor import Waker
 from holdfast.ready.next_reading import Hold
@@ -45,7 +45,7 @@ def whole(name: str, value: object) -> int:
     return value
 
 
-class LeafGate(WatchedGate):
+class LeafGate(BaseGate):
     """A gate that is not made of others."""
 
     def __init__(self, name: str, now: Callable[[], float], on_violation: OnViolation) -> None:
@@ -54,23 +54,23 @@ class LeafGate(WatchedGate):
         self.number = next(_numbers)
         self.lock = threading.Lock()
         self._now = now
-        self._wholes: weakref.WeakValueDictionary[int, WatchedGate] = weakref.WeakValueDictionary()
+        self._compositions: weakref.WeakValueDictionary[int, BaseGate] = weakref.WeakValueDictionary()
         super().__init__(name, (self,), self.lock, on_violation)
 
     def clock_ns(self) -> int:
         """Read the gate's clock, in whole nanoseconds: sums and comparisons of times are exact from here on."""
         return round(self._now() * 1e9)
 
-    def joined(self, composition: WatchedGate) -> None:
+    def add_composition(self, composition: BaseGate) -> None:
         """Tell `composition` of wakes from now on."""
         with self.lock:
-            self._wholes[next(_numbers)] = composition
+            self._compositions[next(_numbers)] = composition
 
     def announce(self, source: WakeSource, after: list[Waker]) -> None:
         """Mark a wake here and in every composition that waits for this gate; the lock is held."""
         after += self.mark(self.number, source)
-        if self._wholes:
-            for composition in self._wholes.values():
+        if self._compositions:
+            for composition in self._compositions.values():
                 after += composition.mark(self.number, source)
 
     def change(self, source: WakeSource, make: Callable[[], bool]) -> None:

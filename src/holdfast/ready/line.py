@@ -15,7 +15,7 @@ from typing import Protocol
 
 from holdfast.ready.gate import Share
 
-__all__ = ["Entered", "TaskWaiter", "ThreadWaiter", "Waiter", "running_loop"]
+__all__ = ["EnterableGate", "TaskWaiter", "ThreadWaiter", "Waiter", "running_loop"]
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -99,7 +99,7 @@ class ThreadWaiter:
         return True
 
 
-class Entered(ABC):
+class EnterableGate(ABC):
     """What can be entered by any number of tasks and threads at a time."""
 
     def __init__(self) -> None:

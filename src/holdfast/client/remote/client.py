@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.authoring.signature import outgoing
-from holdfast.authoring.signature import payload as kept
+from holdfast.authoring.signature import checked_payload as kept
+from holdfast.authoring.signature import payload_for_server
 from holdfast.client.interface import Client
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, as_plain
 from holdfast.client.remote.transport import Wire, at_run
@@ -137,7 +137,7 @@ class RemoteClient(Client):
         name = f"{creation.plugin_id}.{creation.entry_id}"
         ours = creation.idempotency_key is None
         key = f"{AUTO}{new_id()}" if creation.idempotency_key is None else creation.idempotency_key
-        plain = outgoing(creation.entry_id, msgspec.structs.replace(creation, idempotency_key=key))
+        plain = payload_for_server(creation.entry_id, msgspec.structs.replace(creation, idempotency_key=key))
         about = name if ours else key
         status, record = await self._wire.ask("POST", "/runs", RunRecord, body=plain, again=True, about=about)
         return Created(_shown(record), existing=status != CREATED_STATUS and not ours)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.authoring.signature import outgoing
+from holdfast.authoring.signature import payload_for_server
 from holdfast.client.run_handle import RunHandle
 from holdfast.client.views import Creation
 from holdfast.durations import seconds
@@ -67,7 +67,7 @@ class RemoteJob:
         return Creation(
             plugin_id=plugin,
             entry_id=name,
-            args=outgoing(name, arguments),
+            args=payload_for_server(name, arguments),
             idempotency_key=chosen.get("key"),
             deadline=seconds(deadline) if deadline is not None else None,
             priority=chosen.get("priority", 0),
