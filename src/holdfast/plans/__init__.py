@@ -1,4 +1,4 @@
-"""Jobs as graphs, written by people, read from files or made by planners; run as a job's code is (SPEC E11)."""
+"""Jobs as graphs: written in Python, read from files, or made by planners. A plan runs as job code does (SPEC E11)."""
 
 from holdfast.plans.builder import Draft
 from holdfast.plans.model import Extension, Plan, extend

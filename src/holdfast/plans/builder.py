@@ -1,7 +1,7 @@
-"""Plans written in Python: each method adds a node and gives a reference to what the node will give.
+"""Plans written in Python. Each method of a `Draft` adds a node and returns a reference to its result.
 
-``a = draft.call(extract, day=draft.input.day)`` and then ``draft.call(clean, rows=a.rows)``: parts of what a node gives
-are named by attributes and indexes. Nothing is run, and nothing checked, before the plan is made of it.
+``a = draft.call(extract, day=draft.input.day)``, then ``draft.call(clean, rows=a.rows)``: attributes and indexes of a
+reference name parts of the result. Nothing runs while a plan is written, and nothing is checked before `Draft.plan`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CURE = "have a step give what is there"
 
 
 class Ref:
-    """What a node will give, or a part of it."""
+    """A reference to the result of a node, or to a part of it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -47,7 +47,7 @@ class Ref:
         return Ref(f"{self._path}.{name}")
 
     def __getitem__(self, key: str | int) -> Ref:
-        part: object = key  # whatever it is: nobody has checked it
+        part: object = key  # users may pass any type
         if isinstance(part, str) and "." in part:
             raise InvalidArguments(self._path, f"a dot parts the names of a reference, got {part!r:.60}: {_CURE}")
         if not isinstance(part, (str, int)) or isinstance(part, bool) or part == "":
@@ -62,7 +62,14 @@ class Ref:
 
 
 class Draft:
-    """A plan that is being written."""
+    """A plan under construction.
+
+    Args:
+        name: the name of the plan in messages.
+        input: default values for inputs of the plan. Inputs without a default need no entry here.
+        limit: the number of calls that may run at the same time.
+        policy: after a failure, ``finish`` the nodes that do not depend on it, or ``fail_fast``.
+    """
 
     def __init__(
         self,
@@ -79,7 +86,7 @@ class Draft:
         self._nodes: list[Node] = []
         self._ids: set[str] = set()
         self._returns: Any = msgspec.UNSET
-        self._changes = 0  # how often anything was added or said
+        self._changes = 0  # number of changes so far
 
     input = Ref("input")
     item = Ref("item")
@@ -97,13 +104,19 @@ class Draft:
     ) -> Ref:
         """Add a call of a step or tool.
 
-        Among the arguments, ``retries``, ``timeout``, ``on_doubt`` and ``gate`` are options of this node; what the
-        function itself calls so, or as another option here, goes into `args`.
+        Args:
+            call: the step or tool, or its name.
+            id: the id of the node; made from the name of the call if not given.
+            after: nodes that must end first, in addition to those that the arguments refer to.
+            needs: ``all`` skips the node if any dependency is skipped; ``any`` only if all are.
+            args: arguments whose names are also options of this method.
+            arguments: the arguments of the call. ``retries``, ``timeout``, ``on_doubt`` and ``gate`` are options of
+                this node. If the function has parameters with these names, pass them in `args`.
         """
         name = call if isinstance(call, str) else call.name
-        chosen = _options(arguments)
+        options = _options(arguments)
         return self._add(
-            CallNode, id or name, after, needs, call=name, args=_plain({**(args or {}), **arguments}), **chosen
+            CallNode, id or name, after, needs, call=name, args=_plain({**(args or {}), **arguments}), **options
         )
 
     def wait(
@@ -116,7 +129,7 @@ class Draft:
         timeout: Any = None,
         type: str = "signal",
     ) -> Ref:
-        """Add a wait for a signal; what was sent is what it gives."""
+        """Add a wait for a signal with this key. The result is the payload of the signal."""
         return self._add(WaitNode, id or key, after, needs, key=key, timeout=timeout, type=type)
 
     def sleep(self, duration: Any, *, id: str = "sleep", after: Any = (), needs: str = "all") -> Ref:
@@ -133,7 +146,7 @@ class Draft:
         args: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> Ref:
-        """Add another job, as a child."""
+        """Add another job, which runs as a child. The result is that of the child."""
         name = job if isinstance(job, str) else job.name
         return self._add(JobNode, id or name, after, needs, job=name, args=_plain({**(args or {}), **arguments}))
 
@@ -149,13 +162,13 @@ class Draft:
         limit: int | None = None,
         **arguments: Any,
     ) -> Ref:
-        """Add a call, or a job, for each item of `over`; `item` and `index` of the draft stand for the one at hand."""
+        """Add a call, or a job, for each item of `over`. In the arguments, use the draft's `item` and `index`."""
         name = function if isinstance(function, str) else function.name
         kind = {"job" if isinstance(function, JobFunction) else "call": name}
         options = _options(arguments)
-        given = _plain({**(args or {}), **arguments})
+        plain = _plain({**(args or {}), **arguments})
         return self._add(
-            MapNode, id or name, after, needs, over=_plain(over), args=given, limit=limit, **kind, **options
+            MapNode, id or name, after, needs, over=_plain(over), args=plain, limit=limit, **kind, **options
         )
 
     def choice(
@@ -168,18 +181,31 @@ class Draft:
         after: Any = (),
         needs: str = "all",
     ) -> Ref:
-        """Add a choice: for each value the nodes that run then; or cases with a test each, and `then`."""
-        listed = [{"equals": one, "then": then} for one, then in cases.items()] if isinstance(cases, Mapping) else cases
-        made = tuple(Case(**{**case, "then": _ids(case["then"])}) for case in listed)
-        return self._add(ChoiceNode, id, after, needs, value=_plain(value), cases=made, otherwise=_ids(otherwise))
+        """Add a choice between nodes.
+
+        Args:
+            value: the value to compare, usually a reference.
+            cases: for each value the nodes that run then; or objects with one test each, and `then`.
+            otherwise: the nodes that run if no case matches.
+            id: the id of the node.
+            after: nodes that must end first.
+            needs: as for `call`.
+        """
+        listed = (
+            [{"equals": equals, "then": then} for equals, then in cases.items()]
+            if isinstance(cases, Mapping)
+            else cases
+        )
+        built = tuple(Case(**{**case, "then": _ids(case["then"])}) for case in listed)
+        return self._add(ChoiceNode, id, after, needs, value=_plain(value), cases=built, otherwise=_ids(otherwise))
 
     def returns(self, value: Any) -> None:
-        """Say what a run gives; unless said, what the nodes give that nothing depends on, by id."""
+        """Set the output of the plan. By default it is the results of all nodes without dependents, by id."""
         self._returns = _plain(value)
         self._changes += 1
 
     def plan(self) -> Plan:
-        """Make the plan of what was written so far."""
+        """Return the plan as written so far."""
         values: list[Any] = [msgspec.to_builtins(node) for node in self._nodes]
         used = [ref.split(".")[1] for ref in references([*values, self._returns]) if ref.startswith("input.")]
         return Plan(
@@ -188,7 +214,7 @@ class Draft:
             nodes=tuple(self._nodes),
             output=self._returns,
             limit=self._limit,
-            policy=self._policy,  # type: ignore[arg-type]  # - the check of the plan looks at it
+            policy=self._policy,  # type: ignore[arg-type]  # - the checker reports other values
         )
 
     def _add(self, kind: Any, name: str, after: Any, needs: str, **fields: Any) -> Ref:
@@ -202,26 +228,30 @@ class Draft:
         return Ref(free)
 
 
+def _path(ref: Ref) -> str:
+    return str(vars(ref)["_path"])  # every public attribute of a Ref is itself a Ref
+
+
 def _options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take a node's options out of its arguments."""
+    """Remove a node's options from its arguments, and return them."""
     return {key: arguments.pop(key) for key in ("retries", "timeout", "on_doubt", "gate") if key in arguments}
 
 
-def _ids(given: Any) -> tuple[str, ...]:
-    """Give the ids of one node or several."""
-    if isinstance(given, (Ref, str)):
-        return (_id(given),)
-    return tuple(map(_id, given))
+def _ids(nodes: Any) -> tuple[str, ...]:
+    """Return the ids of one node or several."""
+    if isinstance(nodes, (Ref, str)):
+        return (_id(nodes),)
+    return tuple(map(_id, nodes))
 
 
-def _id(given: Ref | str) -> str:
-    return given if isinstance(given, str) else given._path.partition(".")[0]  # noqa: SLF001 - the two are written together
+def _id(node: Ref | str) -> str:
+    return node if isinstance(node, str) else _path(node).partition(".")[0]
 
 
 def _plain(value: Any) -> Any:
-    """Give a value as a plan has it: references as JSON."""
+    """Return a value as a plan holds it, with references as JSON."""
     if isinstance(value, Ref):
-        return {REF: value._path}  # noqa: SLF001 - as above
+        return {REF: _path(value)}
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

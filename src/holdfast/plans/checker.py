@@ -1,8 +1,7 @@
-"""Whether a plan can run: everything that is wrong with it, told at once, each with its place. Nothing is run for it.
+"""The check of a plan before it runs. It finds every problem at once, each with its place, and runs nothing.
 
-What can be wrong: ids that are none or there twice, names that nothing has, arguments that are missing, too many or of
-another type, references that lead nowhere, circles, options that cannot be, and more nodes than are allowed. Without
-the app (`names`), only what the plan itself can say is checked.
+Problems are: invalid or repeated ids, unknown names, arguments that are missing, unknown or of another type, references
+to nothing, cycles, invalid options, and too many nodes. Without an app (`names`), only the plan itself is checked.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ __all__ = ["Names", "check_plan", "problems"]
 
 ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 ON_DOUBT = ("ask", "fail", "retry")
-NEAR_MAX = 200  # names among which the one that was meant is looked for: to compare them all takes long
-CIRCLE_MAX = 12  # nodes of a circle that are named
-PROBLEM_MAX = 2000  # characters of one that is told
+NEAR_MAX = 200  # with more known names, no similar one is suggested: comparing them takes long
+CYCLE_MAX = 12  # nodes of a cycle that a message names
+PROBLEM_MAX = 2000  # characters of one message
 
 
 class Names(NamedTuple):
-    """What a plan may name: the steps and tools, the jobs and the gates of an app."""
+    """The names that a plan may use: the steps, tools, jobs and gates of an app."""
 
     calls: Mapping[str, Call[..., Any]]
     jobs: Mapping[str, JobFunction[..., Any]]
@@ -59,21 +58,21 @@ class Names(NamedTuple):
 
 
 def check_plan(plan: Plan, names: Names | None) -> Plan:
-    """Give the plan back, if it can run.
+    """Return the plan if it can run.
 
     Raises:
-        InvalidPlan: it cannot; every reason is in it.
+        InvalidPlan: the plan cannot run. The error lists every problem.
     """
-    Plan.from_dict(plan.to_dict())  # one that was written in Python may hold what no file could
-    found = problems(plan, names)
-    if found:
-        raise InvalidPlan(plan.name, found)
+    Plan.from_dict(plan.to_dict())  # a plan written in Python may hold values that no file could
+    wrong = problems(plan, names)
+    if wrong:
+        raise InvalidPlan(plan.name, wrong)
     return plan
 
 
 def problems(plan: Plan, names: Names | None) -> list[str]:
-    """List everything that is wrong with a plan; an empty list means that it can run."""
-    found = [_cut(one) for one in islice(_Check(plan, names).all(), PROBLEMS_MAX + 1)]
+    """Return every problem of a plan; an empty list means that it can run."""
+    found = [_cut(problem) for problem in islice(_Check(plan, names).all(), PROBLEMS_MAX + 1)]
     return [*found[:PROBLEMS_MAX], MORE] if len(found) > PROBLEMS_MAX else found
 
 
@@ -82,7 +81,7 @@ class _Check:
         self._plan = plan
         self._names = names
         self._nodes = {node.id: node for node in plan.nodes}
-        self._kinds: dict[str, inspect.Type] = {}  # what each step, tool or job gives
+        self._kinds: dict[str, inspect.Type] = {}  # the result type of each step, tool or job
 
     def all(self) -> Iterator[str]:
         if len(self._plan.nodes) > NODES_MAX:
@@ -96,11 +95,11 @@ class _Check:
                 yield f"{node.id}{'.' if place else ''}{place}: {said}"
         if not isinstance(self._plan.output, msgspec.UnsetType):
             yield from (f"output: {said}" for said in self._references(self._plan.output))
-        circle = Graph(self._plan.nodes).find_cycle()
-        if circle:
-            named = circle if len(circle) <= CIRCLE_MAX else [*circle[: CIRCLE_MAX - 2], "…", circle[-1]]
-            more = f" ({len(circle) - 1:,} nodes)" if len(circle) > CIRCLE_MAX else ""
-            yield f"{circle[0]}: it depends on itself: {' → '.join(named)}{more}"
+        cycle = Graph(self._plan.nodes).find_cycle()
+        if cycle:
+            named = cycle if len(cycle) <= CYCLE_MAX else [*cycle[: CYCLE_MAX - 2], "…", cycle[-1]]
+            more = f" ({len(cycle) - 1:,} nodes)" if len(cycle) > CYCLE_MAX else ""
+            yield f"{cycle[0]}: it depends on itself: {' → '.join(named)}{more}"
 
     def _ids(self) -> Iterator[str]:
         for name, count in Counter(node.id for node in self._plan.nodes).items():
@@ -108,15 +107,15 @@ class _Check:
                 yield f"{name}: {count} nodes have this id; each needs its own"
             if not ID.fullmatch(name):
                 said = "an id is a letter and then letters, digits, - and _, 100 at most"
-                yield f"{name!r:.110}: {said}{self._made(name)}"
+                yield f"{name!r:.110}: {said}{self._id_hint(name)}"
             elif name in RESERVED:
                 yield f"{name}: references to {name} mean something else; give the node another id"
         for name in self._plan.input:
             if not ID.fullmatch(name):
                 yield f"input.{name!r:.110}: a name is a letter and then letters, digits, - and _"
 
-    def _made(self, name: str) -> str:
-        """Say how to give an id to a node that has none of its own: a draft makes them of what the node calls."""
+    def _id_hint(self, name: str) -> str:
+        """Return a hint for an invalid id that a draft made from the name of the node's function."""
         node = self._nodes[name]
         called = [getattr(node, field, None) for field in ("call", "job", "key")]
         return "; it was made of a name: say id=" if any(one and name.startswith(one) for one in called) else ""
@@ -153,7 +152,7 @@ class _Check:
         elif self._item(node) is None:
             yield (
                 "over",
-                f"it is a list, and {self._said(node.over)} gives {type_compat.type_name(self._given(node.over))}",
+                f"it is a list, and {self._sources(node.over)} gives {type_compat.type_name(self._given(node.over))}",
             )
         yield from (("over", said) for said in self._default(node.over, list))
         if node.limit is not None and node.limit < 1:
@@ -219,7 +218,7 @@ class _Check:
     ) -> Iterator[tuple[str, str]]:
         hint = signature.hint(argument)
         if list(malformed(value)):
-            return  # told of already
+            return  # already reported
         if not list(references(value)):
             literal = value[LITERAL] if isinstance(value, dict) and value.keys() == {LITERAL} else value
             wrong = type_compat.value_problem(literal, hint)
@@ -235,11 +234,11 @@ class _Check:
         takes = type_compat.type_of(hint)
         if not type_compat.fits(gives, takes):
             given, wanted = type_compat.type_name(gives), type_compat.type_name(takes)
-            said = f"{self._said(value)} gives {given}, and {wanted} is wanted"
+            said = f"{self._sources(value)} gives {given}, and {wanted} is wanted"
             yield f"args.{argument}", said
 
     def _default(self, value: Any, hint: Any) -> Iterator[str]:
-        """Tell if an argument is an input whose default cannot be what is wanted."""
+        """Yield a problem if an argument is an input whose default has the wrong type."""
         if not (isinstance(value, dict) and value.keys() == {REF}):
             return
         source, _, path = value[REF].partition(".")
@@ -274,7 +273,7 @@ class _Check:
                 yield f"{ref} refers to a part that {type_compat.type_name(self._output(name))} has not"
 
     def _given(self, value: Any, node: MapNode | None = None) -> inspect.Type:
-        """Give the type of what a reference stands for; of anything else that holds references, nobody can say."""
+        """Return the type of the value that a reference stands for; ANY for any other value with references."""
         if not (isinstance(value, dict) and value.keys() == {REF} and isinstance(value[REF], str)):
             return type_compat.ANY
         name, _, path = value[REF].partition(".")
@@ -289,7 +288,7 @@ class _Check:
         return type_compat.item_type(self._given(node.over))
 
     def _output(self, name: str) -> inspect.Type:
-        """Give the type of what a node gives, as far as it is known."""
+        """Return the type of a node's result, as far as it is known."""
         node = self._nodes.get(name)
         if isinstance(node, SleepNode):
             return inspect.NoneType()
@@ -310,7 +309,7 @@ class _Check:
         return inspect.ListType(item_type=given) if isinstance(node, MapNode) else given
 
     @staticmethod
-    def _said(value: Any) -> str:
+    def _sources(value: Any) -> str:
         return ", ".join(references(value))
 
     @staticmethod
@@ -319,12 +318,12 @@ class _Check:
 
 
 def _cut(problem: str) -> str:
-    """Give a problem that is not longer than one reads: names may be, and each stands in many problems."""
+    """Return a problem shortened to `PROBLEM_MAX`: names may be long, and each occurs in many problems."""
     return problem if len(problem) <= PROBLEM_MAX else f"{problem[:PROBLEM_MAX]}…"
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """Say which name was meant, perhaps."""
+    """Return a hint with the known name that is closest to this one."""
     among = list(islice(known, NEAR_MAX + 1))
     found = difflib.get_close_matches(name[:100], among, 1) if len(among) <= NEAR_MAX else []
     return f"; {found[0]!r}, perhaps?" if found else ""

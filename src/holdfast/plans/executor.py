@@ -1,13 +1,16 @@
-"""Runs a plan: code of a job like any other, that asks its conductor for calls, waits, children and nothing else.
+"""The run of one plan. It is job code like any other: its conductor makes the calls, waits and child jobs.
 
-Every node that can go on does, up to the plan's limit of calls at once; waits, sleeps and children take none of it, nor
-does a call in doubt or tried again much later, and the engine lets go of the job only when they are all that is left.
-A node that fails stops what depends on it and nothing else; at the end the job fails with every failure listed. With
-`fail_fast` no more is begun after the first, waits are given up, and what is under way is ended in order.
+The executor starts every node whose dependencies have ended, up to the plan's limit of concurrent calls. Waits, sleeps
+and child jobs do not count against the limit. Nor does a call in doubt, or one whose retry is far off. The engine
+suspends the job when only such nodes are left.
 
-Nothing here is recorded that the engine would not record of code: a call is known by the id of its node, its arguments
-are written as the plan has them, and a replay finds what was recorded, in any order. What extends the plan is taken in
-the order in which it was the first time.
+A node that fails stops the nodes that depend on it, and no others. At the end the job fails, and the error lists every
+failed node. With `fail_fast`, the executor starts nothing after the first failure. It cancels waits, and lets running
+calls end.
+
+The executor records nothing that the engine would not record for ordinary job code. A call is identified by the id of
+its node. Its arguments are recorded as the plan has them. A replay finds recorded results in any order, but applies
+extensions of the plan in their recorded order.
 """
 
 from __future__ import annotations
@@ -43,37 +46,37 @@ from holdfast.plans.node_history import label
 __all__ = ["run"]
 
 DONE, FAILED, SKIPPED = "done", "failed", "skipped"
-STOPPED = "run:stopped"  # the name of what is recorded at a failure that ends a plan
+STOPPED = "run:stopped"  # the value recorded when a failure ends a plan early
 
 
 async def run(plan: Plan, given: Mapping[str, Any], names: Names) -> Any:
-    """Run a plan that was checked; what it gives.
+    """Run a checked plan and return its output.
 
     Raises:
-        PlanFailed: nodes failed; all of them are listed.
+        PlanFailed: nodes failed. The error lists all of them.
     """
     return await _PlanRun(plan, given, names, current()).run()
 
 
 class _Unit:
-    """Something that can be begun: a node, or one item of a map."""
+    """A unit of work that can be started: a node, or one item of a map."""
 
     __slots__ = ("index", "item", "left", "node")
 
     def __init__(self, node: Node, index: int | None = None, item: Any = None) -> None:
-        self.left = False  # whether it has given its place to others
+        self.left = False  # whether it has freed its slot
         self.node = node
         self.index = index
         self.item = item
 
     @property
     def name(self) -> str:
-        """What it is known by."""
+        """The node's id, with the index of a map's item."""
         return self.node.id if self.index is None else f"{self.node.id}[{self.index}]"
 
 
 class _Map:
-    """A map under way: items that wait for their turn, results that are there, how many are open."""
+    """A map in progress: items not yet started, results so far, and the number of unfinished items."""
 
     def __init__(self, node: MapNode, items: list[Any]) -> None:
         self.waiting = deque(_Unit(node, index, item) for index, item in enumerate(items))
@@ -91,19 +94,20 @@ class _PlanRun:
         self._graph = Graph(plan.nodes)
         self._left = {name: len(needs) for name, needs in self._graph.needs.items()}
         self._ended: dict[str, str] = {}
-        self._stopped: list[str] | None = conductor.known(STOPPED)  # what had begun when a failure ended the rest
+        self._stopped: list[str] | None = conductor.known(
+            STOPPED
+        )  # nodes that had started when a failure ended the plan
         self._begun: set[str] = set()
-        self._rough = (
-            self._stopped is not None
-        )  # whether anything has failed or was skipped: until then, what waits for nothing begins
-        defaults = {name: one.default for name, one in plan.input.items() if one.default is not msgspec.UNSET}
+        # Whether any node failed or was skipped. Until then, every node that waits for no other starts.
+        self._rough = self._stopped is not None
+        defaults = {name: field.default for name, field in plan.input.items() if field.default is not msgspec.UNSET}
         self._results: dict[str, Any] = {"input": {**defaults, **given}}
         self._failures: list[tuple[str, Exception]] = []
         self._ready: deque[_Unit] = deque()
         self._maps: dict[str, _Map] = {}
         self._extensions = ExtensionQueue(conductor)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiters: set[asyncio.Task[None]] = set()  # those of them that only wait
+        self._waiters: set[asyncio.Task[None]] = set()  # the tasks among them that only wait
         self._runners = 0
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -116,7 +120,7 @@ class _PlanRun:
                 if self._tasks:
                     self._over = asyncio.get_running_loop().create_future()
                     await self._over
-                self._extensions.drop_missing()  # those that a failure keeps from coming
+                self._extensions.drop_missing()  # extensions of nodes that a failure stopped
                 free = self._taken()
         finally:
             for task in self._tasks:
@@ -127,16 +131,16 @@ class _PlanRun:
             raise self._failure()
         return self._given()
 
-    # Which node comes next
+    # Which nodes start next
 
     def _settle(self, names: list[str]) -> None:
-        """These wait for nothing more: begin them, or let them end without; and so on with what depends on them."""
+        """Start these nodes, which wait for no other, or end them unstarted. Repeat for each node that this frees."""
         self._begin_all(names)
-        while self._extensions.waiting and (more := self._taken()):  # they were held back for what has failed just now
+        while self._extensions.waiting and (more := self._taken()):  # a node just failed for which they were held back
             self._begin_all(more)
 
     def _begin_all(self, names: list[str]) -> None:
-        for name in names:  # which grows meanwhile
+        for name in names:  # the loop appends to it
             fate = self._fate(name) if self._rough or name in self._graph.guards else None
             if fate is not None:
                 self._ended[name] = fate
@@ -150,7 +154,7 @@ class _PlanRun:
                 names += self._begin(node)
 
     def _freed(self, name: str) -> list[str]:
-        """A node has ended: list what waited for it and for nothing else."""
+        """Return the nodes that waited only for this node, which has ended."""
         freed = []
         for other in self._graph.feeds[name]:
             self._left[other] -= 1
@@ -159,7 +163,7 @@ class _PlanRun:
         return freed
 
     def _fate(self, name: str) -> str | None:
-        """How a node ends that is not begun; None if it is to begin."""
+        """Return the state in which a node ends unstarted; None if it must start."""
         if self._is_over(name):
             return FAILED
         ends = {self._ended[other] for other in self._graph.needs[name]}
@@ -173,14 +177,14 @@ class _PlanRun:
         return None
 
     def _is_over(self, name: str) -> bool:
-        """Whether a failure keeps a node from beginning; what had begun is ended in order, after a crash, too."""
+        """Return whether a failure keeps a node from starting. Nodes that had started may end, also after a crash."""
         if self._stopped and name not in self._stopped:
             return True
         failed = bool(self._failures) and self._plan.policy == "fail_fast"
         return failed and (not self._stopped or _waits(self._graph.nodes[name]))
 
     def _begin(self, node: Node) -> list[str]:
-        """Begin a node; those that it frees at once, because it needs nobody else to end."""
+        """Start a node. Return the nodes that it frees at once, because it ended immediately."""
         self._begun.add(node.id)
         try:
             if isinstance(node, ChoiceNode):
@@ -206,12 +210,12 @@ class _PlanRun:
         return self._freed(name)
 
     def _failed(self, name: str, error: Exception) -> None:
-        """Keep a failure; if it is to be the last, begin nothing more and wait for nobody."""
+        """Keep a failure. With `fail_fast`, start nothing more and cancel every wait."""
         self._failures.append((name, error))
         self._rough = True
         if self._plan.policy == "fail_fast":
             self._ready = deque(unit for unit in self._ready if not self._is_over(unit.node.id))
-            self._conductor.recorded(STOPPED, lambda: sorted(self._begun))  # a replay hears of it at once
+            self._conductor.recorded(STOPPED, lambda: sorted(self._begun))  # a replay knows of it from its start
             for waiter in self._waiters:
                 waiter.cancel()
 
@@ -220,17 +224,17 @@ class _PlanRun:
         self._rough = True
         return self._freed(name)
 
-    # Who does it
+    # Tasks
 
     def _offer(self, unit: _Unit) -> None:
-        """Have a unit begun: a wait at once, for it takes no place; a call when there is one."""
+        """Start a wait at once, because it takes no slot. Queue a call until a slot is free."""
         if _waits(unit.node):
             self._waiters.add(self._spawn(self._wait(unit)))
         else:
             self._ready.append(unit)
 
     def _go_on(self) -> None:
-        """Have as many at work as the limit lets."""
+        """Start calls until the limit is reached."""
         while self._ready and self._runners < self._plan.limit:
             self._runners += 1
             self._spawn(self._work(self._ready.popleft()))
@@ -253,7 +257,7 @@ class _PlanRun:
             self._over.set_result(None)
 
     async def _work(self, unit: _Unit) -> None:
-        """Make one call after the other, while there are some: a chain of nodes is one task."""
+        """Make queued calls one after the other until none is left. A chain of nodes is one task."""
         while True:
             await self._one(unit)
             if unit.left:
@@ -266,7 +270,7 @@ class _PlanRun:
         self._runners -= 1
 
     def _leave(self, unit: _Unit) -> None:
-        """A call waits for another attempt: others take its place among the calls, and among the items of its map."""
+        """Free the slot of a call that waits for another attempt, and its slot among the items of its map."""
         if unit.left:
             return
         unit.left = True
@@ -280,12 +284,12 @@ class _PlanRun:
             self._offer(made.waiting.popleft())
 
     async def _wait(self, unit: _Unit) -> None:
-        """Wait at one place; then have those called that waited for it."""
+        """Run one wait, then start the calls that depended on it."""
         await self._one(unit)
         self._go_on()
 
     async def _one(self, unit: _Unit) -> None:
-        """Do what a unit says, and see what that makes possible."""
+        """Run one unit, then start the nodes that it frees."""
         result, failed = None, False
         self._begun.add(unit.node.id)
         try:
@@ -306,7 +310,7 @@ class _PlanRun:
         self._settle(freed)
 
     def _item(self, unit: _Unit, result: Any, *, failed: bool) -> list[str]:
-        """An item of a map has ended; what its map frees if that was the last."""
+        """Record the end of a map's item. Return the nodes that the map frees, if this item was the last."""
         made = self._maps[unit.node.id]
         made.results[unit.index or 0] = result
         made.open -= 1
@@ -361,20 +365,20 @@ class _PlanRun:
         return get_path(unit.item, path) if name == "item" else self._look_up(ref)
 
     def _extended(self, unit: _Unit, result: Any) -> list[str]:
-        """Keep what a node gave; if it extends the plan, add the nodes."""
+        """Keep a node's result. If it extends the plan, add the nodes."""
         name = unit.node.id
-        more = extension_of(result) if type(unit.node) is CallNode else None  # what a signal says is never a plan
+        more = extension_of(result) if type(unit.node) is CallNode else None  # a signal's payload is never a plan
         if more is None:
             return self._end(name, result)
         self._extensions.add(name, more)
         return self._taken()
 
     def _comes(self, name: str) -> bool:
-        """Whether a node whose extension was taken before may still give it: there is it, and it has not ended."""
+        """Return whether a node with a recorded extension may still return it: it exists and has not ended."""
         return name in self._graph.nodes and name not in self._ended
 
     def _taken(self) -> list[str]:
-        """Add the nodes of extensions, each in its turn, or have fail what gave them; list what waits for no more."""
+        """Apply the extensions that are due, in order, or fail their nodes. Return the nodes that can start now."""
         freed = []
         while (given := self._extensions.take(self._comes)) is not None:
             name, more = given
@@ -398,7 +402,7 @@ class _PlanRun:
         return freed
 
     def _given(self) -> Any:
-        """What the run gives."""
+        """Return the plan's output."""
         if not isinstance(self._plan.output, msgspec.UnsetType):
             return fill_references(self._plan.output, self._look_up)
         last = [name for name in self._graph.nodes if not self._graph.feeds.get(name)]
@@ -406,7 +410,9 @@ class _PlanRun:
 
     def _failure(self) -> PlanFailed:
         listed = "; ".join(f"{name}: {error}" for name, error in self._failures)
-        failed_nodes = {name.partition("[")[0] for name, _ in self._failures}  # several items of a map are one of them
+        failed_nodes = {
+            name.partition("[")[0] for name, _ in self._failures
+        }  # several items of a map count as one node
         count = f"{len(failed_nodes)} of {len(self._graph.nodes)} nodes"
         failed = PlanFailed(self._plan.name, count, listed)
         failed.__cause__ = ExceptionGroup("nodes of the plan", [error for _, error in self._failures])
@@ -427,12 +433,12 @@ def _seconds(given: Any) -> float:
 
 
 def _waits(node: Node) -> bool:
-    """Whether it takes no place among the calls."""
+    """Return whether a node takes no slot among the calls."""
     return isinstance(node, (WaitNode, SleepNode, JobNode)) or (isinstance(node, MapNode) and node.job is not None)
 
 
 def _node_failure(unit: _Unit, error: Exception) -> Exception:
-    """Give a node's failure as one that says which node it was: an operator's retry has it done again."""
+    """Return the failure as an error that names the node, so that an operator's retry runs that node again."""
     if isinstance(error, StepFailed):
         return error
     node = f"wait:{unit.name}" if isinstance(error, WaitTimeout) else ""

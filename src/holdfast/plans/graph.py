@@ -1,4 +1,4 @@
-"""What depends on what in a plan, and how a value with references is filled in. Pure."""
+"""The dependencies of a plan's nodes, and the values that references in a plan stand for. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from holdfast.plans.model import (
 
 __all__ = ["INDEX", "LISTS", "RESERVED", "Graph", "Missing", "fill_references", "get_path", "values_of"]
 
-INDEX = re.compile(r"-?[0-9]{1,9}")  # of a part of a list
-RESERVED = ("input", "item", "index")  # what a reference may begin with besides an id
-LISTS = (list, tuple)  # what is a list in JSON: what a function gave is a tuple still, until it is read from a store
+INDEX = re.compile(r"-?[0-9]{1,9}")  # an index into a list
+RESERVED = ("input", "item", "index")  # first parts of references that are not node ids
+LISTS = (list, tuple)  # lists in JSON: a result is a tuple until it was read from a store
 
 
 class Missing(LookupError):
-    """A reference leads nowhere in what a node gave."""
+    """A reference names a part that a node's result does not have."""
 
 
 class Graph:
-    """A plan's arrows, both ways. References to what is not there are left out: the check tells of them."""
+    """The dependencies of a plan, in both directions. Unknown references are left out; the checker reports them."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes: dict[str, Node] = {}
@@ -42,7 +42,7 @@ class Graph:
         self.add(nodes)
 
     def add(self, nodes: Iterable[Node]) -> None:
-        """Add nodes, which may depend on those that are there."""
+        """Add nodes, which may depend on existing ones."""
         new = {node.id: node for node in nodes}
         self.nodes.update(new)
         for name, node in new.items():
@@ -57,15 +57,15 @@ class Graph:
                     if name not in self.guards[other]:
                         self.guards[other].append(name)
 
-    def _arrow(self, before: str, behind: str) -> None:
-        if before in self.nodes and behind in self.nodes:
-            needs = self.needs.setdefault(behind, {})
+    def _arrow(self, before: str, after: str) -> None:
+        if before in self.nodes and after in self.nodes:
+            needs = self.needs.setdefault(after, {})
             if before not in needs:
                 needs[before] = None
-                self.feeds[before].append(behind)
+                self.feeds[before].append(after)
 
     def descendants(self, names: Iterable[str]) -> set[str]:
-        """Give these nodes and all that depends on them."""
+        """Return these nodes and every node that depends on them, directly or not."""
         found: set[str] = set()
         look = [name for name in names if name in self.nodes]
         while look:
@@ -76,7 +76,7 @@ class Graph:
         return found
 
     def order(self) -> list[str]:
-        """List the nodes so that each comes behind what it depends on; those of a circle are left out."""
+        """Return the nodes in an order where each comes after its dependencies. Nodes of a cycle are left out."""
         left = {name: len(needs) for name, needs in self.needs.items()}
         ordered = [name for name in self.nodes if not left[name]]
         for name in ordered:
@@ -87,13 +87,13 @@ class Graph:
         return ordered
 
     def find_cycle(self) -> list[str]:
-        """Give a circle, its first node again at its end; an empty list if there is none."""
+        """Return a cycle, with its first node repeated at the end; an empty list if there is none."""
         inside = set(self.nodes) - set(self.order())
         if not inside:
             return []
         last = next(name for name in self.nodes if name in inside)
         places = {last: 0}
-        while True:  # every node left depends on another that is left: going back, one is met twice
+        while True:  # each remaining node depends on another one, so walking back meets a node twice
             last = next(name for name in self.needs[last] if name in inside)
             if last in places:
                 return [last, *reversed(list(places)[places[last] :])]
@@ -101,7 +101,7 @@ class Graph:
 
 
 def values_of(node: Node) -> Any:
-    """Give everything of a node that may hold references."""
+    """Return every value of a node that may contain references."""
     if type(node) is CallNode:  # most are
         return node.args
     match node:
@@ -123,7 +123,7 @@ def _without_item(value: Any) -> Any:
 
 
 def fill_references(value: Any, look_up: Callable[[str], Any]) -> Any:
-    """Give a value with every reference in it replaced by what it stands for."""
+    """Return a value with each reference replaced by the value it stands for."""
     if isinstance(value, dict):
         if len(value) == 1:
             ((name, inner),) = value.items()
@@ -131,17 +131,17 @@ def fill_references(value: Any, look_up: Callable[[str], Any]) -> Any:
                 return look_up(inner)
             if name == LITERAL:
                 return inner
-        return {name: one if type(one) in SCALARS else fill_references(one, look_up) for name, one in value.items()}
+        return {name: item if type(item) in SCALARS else fill_references(item, look_up) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [one if type(one) in SCALARS else fill_references(one, look_up) for one in value]
+        return [item if type(item) in SCALARS else fill_references(item, look_up) for item in value]
     return value
 
 
 def get_path(value: Any, path: str) -> Any:
-    """Give the part of a value that a path of names and numbers leads to.
+    """Return the part of a value at a path of names and indexes.
 
     Raises:
-        Missing: it leads nowhere.
+        Missing: the value has no such part.
     """
     for part in path.split(".") if path else ():
         if isinstance(value, dict) and part in value:

@@ -1,11 +1,11 @@
-"""A plan as data: nodes with ids, what each takes from others, and in what order. Pure; what may be in it is a schema.
+"""A plan as data: nodes with ids, their arguments, and their dependencies. Pure; the format has a JSON Schema.
 
-A value in a plan is JSON. ``{"$ref": "extract.rows"}`` stands for a part of what the node `extract` gave,
-``{"$ref": "input.day"}`` for an argument of the run, and inside a map ``{"$ref": "item"}`` and ``{"$ref": "index"}``
-for the item at hand. ``{"$literal": …}`` stands for what is in it, references and all.
+Every value in a plan is JSON. ``{"$ref": "extract.rows"}`` stands for a part of the result of the node `extract`, and
+``{"$ref": "input.day"}`` for an argument of the run. In a map, ``{"$ref": "item"}`` and ``{"$ref": "index"}`` stand for
+the current item. ``{"$literal": …}`` stands for its content unchanged, even if that looks like a reference.
 
-Reading a plan looks at its shape only: every node that is none is told at once, each with its place. Whether the plan
-can run is for `holdfast.plans.checker` to say.
+Reading a plan checks its shape only, and reports every invalid node with its place. `holdfast.plans.checker` decides
+whether the plan can run.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ __all__ = [
     "references",
 ]
 
-NODES_MAX = 10_000  # of one plan, with everything that it was extended by
-LIMIT = 100  # nodes at once, unless the plan says otherwise
-PROBLEMS_MAX = 100  # that are told; whoever has so many has made one mistake many times
+NODES_MAX = 10_000  # in one plan, with all its extensions
+LIMIT = 100  # concurrent calls by default
+PROBLEMS_MAX = 100  # problems listed in one error: more of them repeat one mistake
 MORE = "and more: mend these first"
 REF, LITERAL, EXTEND = "$ref", "$literal", EXTENDS
-SCALARS = frozenset({int, str, float, bool, type(None)})  # which hold no references
+SCALARS = frozenset({int, str, float, bool, type(None)})  # types that contain no references
 
 Time = float | int | str | None
 
@@ -55,7 +55,7 @@ Time = float | int | str | None
 class _Part(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"
 ):
-    """What every node has: an id, what it comes after, and whether it needs all of what it depends on, or any."""
+    """The fields of every node: its id, the nodes it comes after, and whether it needs all dependencies or any."""
 
     id: str
     after: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class _Part(
 
 
 class CallNode(_Part, frozen=True, kw_only=True, tag="call"):
-    """A step or a tool is called. What it says of retries, time, doubt and gate holds for this node only."""
+    """A call of a step or tool. The options for retries, timeout, doubt and gate apply to this node only."""
 
     call: str
     args: dict[str, Any] = {}
@@ -74,7 +74,7 @@ class CallNode(_Part, frozen=True, kw_only=True, tag="call"):
 
 
 class WaitNode(_Part, frozen=True, kw_only=True, tag="wait"):
-    """A signal is waited for; what was sent is what it gives. The key is the node's id unless it is said."""
+    """A wait for a signal, whose payload is the result. The key is the node's id by default."""
 
     key: str | None = None
     timeout: Time = None
@@ -82,20 +82,20 @@ class WaitNode(_Part, frozen=True, kw_only=True, tag="wait"):
 
 
 class SleepNode(_Part, frozen=True, kw_only=True, tag="sleep"):
-    """A time is waited for: seconds, "3d", or a reference to one of them."""
+    """A wait for a duration: seconds, text such as "3d", or a reference to one of them."""
 
     duration: Any
 
 
 class JobNode(_Part, frozen=True, kw_only=True, tag="job"):
-    """Another job is started as a child; its result is what it gives."""
+    """Another job, started as a child. Its result is the node's result."""
 
     job: str
     args: dict[str, Any] = {}
 
 
 class MapNode(_Part, frozen=True, kw_only=True, tag="map"):
-    """A step, a tool or a job is called for each item of a list, so many at once; the results are a list."""
+    """A step, tool or job called for each item of a list, up to `limit` at a time. The result is a list."""
 
     over: Any
     call: str | None = None
@@ -109,7 +109,7 @@ class MapNode(_Part, frozen=True, kw_only=True, tag="map"):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A case of a choice: which value it is for, by one of four tests, and the nodes that run then."""
+    """One case of a choice: a test of the value, and the nodes that run if it holds."""
 
     then: tuple[str, ...]
     equals: Any = msgspec.UNSET
@@ -118,7 +118,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     below: float | msgspec.UnsetType = msgspec.UNSET
 
     def tests(self) -> list[str]:
-        """List the tests it has; it must have one."""
+        """Return the tests of this case; a valid case has exactly one."""
         return [
             name
             for name in ("equals", "any_of", "above", "below")
@@ -126,9 +126,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         ]
 
     def holds(self, value: Any) -> bool:
-        """Whether this case is for the value."""
+        """Return whether the value passes this case's test."""
         if not isinstance(self.any_of, msgspec.UnsetType):
-            return any(_same(value, one) for one in self.any_of)
+            return any(_same(value, other) for other in self.any_of)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not isinstance(self.above, msgspec.UnsetType):
             return number and value > self.above
@@ -138,44 +138,44 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ChoiceNode(_Part, frozen=True, kw_only=True, tag="choice", rename={"otherwise": "else"}):
-    """The first case that holds says which of the nodes that its cases name run; the others are skipped."""
+    """A choice. Of the nodes that its cases name, those of the first matching case run; the others are skipped."""
 
     value: Any
     cases: tuple[Case, ...]
     otherwise: tuple[str, ...] = ()
 
     def named(self) -> list[str]:
-        """List the nodes that depend on the choice."""
-        return list(dict.fromkeys([*(one for case in self.cases for one in case.then), *self.otherwise]))
+        """Return the nodes that depend on the choice."""
+        return list(dict.fromkeys([*(node for case in self.cases for node in case.then), *self.otherwise]))
 
     def chosen(self, value: Any) -> tuple[str, ...]:
-        """Give the nodes that run for this value."""
+        """Return the nodes that run for this value."""
         return next((case.then for case in self.cases if case.holds(value)), self.otherwise)
 
 
 Node = CallNode | WaitNode | SleepNode | JobNode | MapNode | ChoiceNode
 KINDS: dict[str, type[_Part]] = {
-    str(one.__struct_config__.tag): one for one in (CallNode, WaitNode, SleepNode, JobNode, MapNode, ChoiceNode)
+    str(kind.__struct_config__.tag): kind for kind in (CallNode, WaitNode, SleepNode, JobNode, MapNode, ChoiceNode)
 }
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An argument of the runs; one with a default need not be given."""
+    """An argument of the plan's runs. An input with a default is optional."""
 
     default: Any = msgspec.UNSET
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A job as a graph.
+    """A job as a graph of nodes.
 
     Attributes:
-        nodes: what is to be done.
-        name: what messages call it.
-        version: of this form.
+        nodes: the nodes.
+        name: the name of the plan in messages.
+        version: the version of this format.
         input: the arguments of a run.
-        output: what a run gives; unless said, the results of the nodes that nothing depends on, by id.
-        limit: how many calls may be under way at once.
-        policy: after a failure, finish what does not depend on it, or begin nothing more.
+        output: the result of a run. By default, the results of all nodes without dependents, by id.
+        limit: the number of calls that may run at the same time.
+        policy: after a failure, ``finish`` runs the nodes that do not depend on it; ``fail_fast`` starts no more nodes.
     """
 
     nodes: tuple[Node, ...]
@@ -191,7 +191,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Read a plan from plain values.
 
         Raises:
-            InvalidPlan: what is no node, each with its place.
+            InvalidPlan: the shape is wrong. The error lists each problem with its place.
         """
         if not isinstance(data, dict):
             raise InvalidPlan("plan", [f"a plan is an object with nodes, got {parser.json_kind(data)}"])
@@ -203,66 +203,79 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if len(listed) > NODES_MAX:
             raise InvalidPlan(name, [f"nodes: {len(listed):,}, and a plan may have {NODES_MAX:,}"])
         with contextlib.suppress(msgspec.ValidationError, TypeError):
-            return msgspec.convert(data, cls)  # at once, and fast; if that does not do, see what is wrong, node by node
+            return msgspec.convert(data, cls)  # the fast path; if it fails, find the problems node by node
         wrong = list(islice(parser.field_problems("plan", {**data, "nodes": ()}, cls, "a plan"), PROBLEMS_MAX))
-        for place, one in enumerate(listed):
+        for place, node in enumerate(listed):
             if len(wrong) >= PROBLEMS_MAX:
                 break
-            wrong += _wrong(place, one)
+            wrong += _wrong(place, node)
         if len(wrong) >= PROBLEMS_MAX:
             wrong[PROBLEMS_MAX:] = [MORE]
         raise InvalidPlan(name, wrong)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
-        """Read a plan from JSON."""
+        """Read a plan from JSON text.
+
+        Raises:
+            InvalidPlan: the text is not JSON, or not a plan.
+        """
         return cls.from_dict(parser.from_json(text))
 
     @classmethod
     def from_yaml(cls, text: str | bytes) -> Plan:
-        """Read a plan from YAML; needs the extra ``holdfast[yaml]``."""
+        """Read a plan from YAML text. Needs the extra ``holdfast[yaml]``.
+
+        Raises:
+            InvalidPlan: the text is not YAML, or not a plan; or PyYAML is not installed.
+        """
         return cls.from_dict(parser.from_yaml(text))
 
     @classmethod
     def read(cls, path: str | Path) -> Plan:
-        """Read a plan from a file, YAML if it is called ``.yaml`` or ``.yml``, else JSON."""
+        """Read a plan from a file: YAML if its name ends in ``.yaml`` or ``.yml``, else JSON.
+
+        Raises:
+            InvalidPlan: the file holds no plan.
+            OSError: the file cannot be read.
+        """
         text = Path(path).read_bytes()
         return cls.from_yaml(text) if str(path).endswith((".yaml", ".yml")) else cls.from_json(text)
 
     @staticmethod
     def schema() -> dict[str, Any]:
-        """Give the JSON Schema of plans."""
+        """Return the JSON Schema of plans."""
         made = msgspec.json.schema(Plan)
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Holdfast plan", **made}
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as plain values."""
+        """Return the plan as plain values."""
         made: dict[str, Any] = msgspec.to_builtins(self)
         return made
 
     def node(self, name: str) -> Node | None:
-        """Find a node by its id."""
+        """Return the node with this id; None if there is none."""
         return next((node for node in self.nodes if node.id == name), None)
 
     def not_given(self, given: Container[str]) -> list[str]:
-        """List the inputs that a run needs and that are not among those given."""
-        return [name for name, one in self.input.items() if one.default is msgspec.UNSET and name not in given]
+        """Return the required inputs that are missing from `given`."""
+        return [name for name, field in self.input.items() if field.default is msgspec.UNSET and name not in given]
 
     def extended(self, more: Plan, by: str) -> Plan:
-        """Give this plan with the nodes of another, which come after the node that adds them."""
+        """Return this plan with the nodes of `more`, each of which comes after the node `by`."""
         added = tuple(msgspec.structs.replace(node, after=(*node.after, by)) for node in more.nodes)
         output = self.output if isinstance(more.output, msgspec.UnsetType) else more.output
         return msgspec.structs.replace(self, nodes=(*self.nodes, *added), output=output)
 
 
 class Extension(msgspec.Struct, frozen=True, rename={"plan": EXTEND}):
-    """What a step returns that adds nodes to the plan it is in."""
+    """The result of a step that adds nodes to its plan; see `extend`."""
 
     plan: dict[str, Any]
 
 
 def plan_of(given: Any) -> Plan:
-    """Give a plan that is given as one, as a draft, or as plain values.
+    """Return a `Plan` from a plan, a draft, or plain values.
 
     Raises:
         InvalidPlan: it is none of them.
@@ -279,18 +292,22 @@ def plan_of(given: Any) -> Plan:
 
 
 def extend(plan: Plan | Any) -> Extension:
-    """Inside a step or tool of a plan: return this to add the nodes of `plan` to the plan that runs.
+    """Return a result that adds the nodes of `plan` to the running plan. Use it in a step or tool of a plan.
 
-    It is a `Plan`, a `Draft`, or an object as in JSON.
+    The result is recorded, so a replay adds the same nodes and does not plan again. The new nodes come after the step.
+    They may refer to every existing node, and change none of them.
 
-    The step's result is what is recorded, so a replay adds the same nodes and plans nothing again. The new nodes come
-    after the step, may refer to every node that is there, and change none of them.
+    Args:
+        plan: a `Plan`, a `Draft`, or a dict in the JSON format of plans.
+
+    Raises:
+        InvalidPlan: it is none of them.
     """
     return Extension(plan_of(plan).to_dict())
 
 
 def extension_of(result: Any) -> dict[str, Any] | None:
-    """Give the plan by which a node's result extends its own; None if it is an ordinary result."""
+    """Return the plan with which a node's result extends its own plan; None for an ordinary result."""
     if isinstance(result, dict) and result.keys() == {EXTEND} and isinstance(result[EXTEND], dict):
         found: dict[str, Any] = result[EXTEND]
         return found
@@ -298,7 +315,7 @@ def extension_of(result: Any) -> dict[str, Any] | None:
 
 
 def references(value: Any) -> list[str]:
-    """List every reference in a value, in order."""
+    """Return every reference in a value, in order."""
     if isinstance(value, dict):
         if len(value) == 1:
             ((name, inner),) = value.items()
@@ -317,7 +334,7 @@ def references(value: Any) -> list[str]:
 
 
 def malformed(value: Any) -> Iterator[str]:
-    """Tell of each object that looks like a reference, or like a literal, and is none."""
+    """Yield a problem for each object that looks like a reference or a literal but is not valid."""
     if isinstance(value, dict):
         if LITERAL in value and len(value) == 1:
             return
@@ -336,7 +353,7 @@ def malformed(value: Any) -> Iterator[str]:
 
 
 def _wrong(place: int, data: Any) -> list[str]:
-    """List what keeps this from being a node; nothing, if it is one."""
+    """Return the reasons why this value is not a node; an empty list if it is one."""
     with contextlib.suppress(msgspec.ValidationError, TypeError):
         msgspec.convert(data, Node)
         return []
@@ -346,7 +363,7 @@ def _wrong(place: int, data: Any) -> list[str]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON: true is not 1, however deep."""
+    """Return whether two values are equal as JSON. At every depth, true is not 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

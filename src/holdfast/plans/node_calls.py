@@ -1,7 +1,7 @@
-"""The functions of an app as a plan calls them: with the node's own options, and giving JSON values.
+"""An app's functions as the nodes of a plan call them: with the node's options, and with JSON results.
 
-What a node gives is referred to by others as JSON, so results are handed on as they are recorded; the function itself
-is called with what its type hints say, as ever.
+Other nodes refer to a result as JSON, so results stay in their recorded form. The function itself still receives
+arguments converted to its type hints.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ class _JsonResults(Signature):
         self.__dict__.update(of.__dict__)
 
     def decode_result(self, plain: Any) -> Any:
-        """Give a stored result as it is."""
+        """Return a stored result unchanged."""
         return plain
 
 
 class NodeFunctions:
-    """What the nodes of one plan call."""
+    """The functions that the nodes of one plan call."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._usual: dict[str, Call[..., Any]] = {}  # steps and tools as nodes without options call them
+        self._plain_calls: dict[str, Call[..., Any]] = {}  # steps and tools for nodes without options
         self._jobs: dict[str, JobFunction[..., Any]] = {}
 
     def call(self, node: CallNode | MapNode) -> Call[..., Any]:
-        """Give the step or tool of a node."""
+        """Return the step or tool of a node, with the node's options."""
         name = node.call or ""
-        made = self._usual.get(name)
-        if made is None:
-            made = self._usual[name] = _copy(_known(name, self._names.calls))
+        function = self._plain_calls.get(name)
+        if function is None:
+            function = self._plain_calls[name] = _copy(_known(name, self._names.calls))
         if node.retries is node.timeout is node.on_doubt is node.gate is None:
-            return made
-        made = _copy(made)
+            return function
+        function = _copy(function)
         if node.retries is not None:
-            made.backoff = msgspec.structs.replace(made.backoff, retries=node.retries)
+            function.backoff = msgspec.structs.replace(function.backoff, retries=node.retries)
         if node.timeout is not None:
-            made.timeout_seconds = seconds(node.timeout) or None
+            function.timeout_seconds = seconds(node.timeout) or None
         if node.on_doubt is not None:
-            made.on_doubt, made.reconcile = node.on_doubt, None
+            function.on_doubt, function.reconcile = node.on_doubt, None
         if node.gate is not None:
-            made.gate = self._names.gates[node.gate]
-        return made
+            function.gate = self._names.gates[node.gate]
+        return function
 
     def job(self, node: JobNode | MapNode) -> JobFunction[..., Any]:
-        """Give the job of a node."""
+        """Return the job of a node."""
         name = node.job or ""
         if name not in self._jobs:
             self._jobs[name] = _copy(_known(name, self._names.jobs))

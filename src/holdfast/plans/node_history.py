@@ -1,4 +1,8 @@
-"""What a job has done, by its events, as its plan's nodes ended: read once, for showing it and for reusing it. Pure."""
+"""What a job's events say about its nodes: how calls and waits ended, and the state of each node of its plan. Pure.
+
+`NodeHistory` reads the stream. `NodeStates` combines it with the plan's dependencies. Both serve the display of a run,
+and forks that reuse its results.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,14 @@ __all__ = ["SETTLED", "STATES", "CallStart", "NodeEnd", "NodeHistory", "NodeStat
 
 STATES = ("pending", "ready", "running", "waiting", "in doubt", "done", "failed", "stopped", "skipped")
 SETTLED = frozenset({"done", "skipped"})
-UNDECIDED = float("inf")  # behind every event
+UNDECIDED = float("inf")  # after every event
 
-_AGAIN = re.compile(r"(.*:([^:#]+))#\d+")  # a node of a plan that is called again, for its plan refused what it gave
-_OF_ENGINE = re.compile(r":(until|ended|id(\.\d+)?)$")  # values that belong to a wait or a child
+_AGAIN = re.compile(r"(.*:([^:#]+))#\d+")  # a node called again because the plan refused its result
+_OF_ENGINE = re.compile(r":(until|ended|id(\.\d+)?)$")  # values of waits and child jobs
 
 
 class CallStart(NamedTuple):
-    """A call that was begun: where in the stream first, whether it is a tool, its name and arguments."""
+    """The first start of a call: its position in the stream, whether it is a tool, its name and arguments."""
 
     seq: int
     tool: bool
@@ -37,69 +41,69 @@ class CallStart(NamedTuple):
 
 
 class NodeEnd(NamedTuple):
-    """How a call or a wait ended last, and where in the stream: what it gave, or the failure that was final."""
+    """The latest end of a call or wait: its position in the stream, and its result or final failure."""
 
     seq: int
     result: Any
     failure: dict[str, Any] | None = None
-    wait: dict[str, Any] | None = None  # how it was completed, of a wait
+    wait: dict[str, Any] | None = None  # for a wait: how it was completed
 
 
 class NodeHistory:
-    """A stream, read for its calls and waits; each is known by its node."""
+    """The calls, waits and values of one stream, keyed by node."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.created: dict[str, Any] = {}
         self.plan: dict[str, Any] | None = None
         self.begun: dict[str, CallStart] = {}
         self.ended: dict[str, NodeEnd] = {}
-        self.open: set[str] = set()  # calls under way
-        self.doubtful: set[str] = set()  # tools about which somebody is asked
+        self.open: set[str] = set()  # running calls
+        self.doubtful: set[str] = set()  # tools in doubt, which an operator must resolve
         self.values: dict[str, tuple[int, Any]] = {}
-        self._newest: dict[str, str] = {}  # nodes that were called again, and under which name
+        self._newest: dict[str, str] = {}  # nodes that were called again, with the newest name
         for event in events:
             self._read(event, event.payload, event.payload.get("node") or "")
 
     def newest(self, node: str) -> str:
-        """Give the name under which a node of the plan was called last."""
+        """Return the name under which a node of the plan was called last."""
         return self._newest.get(node, node)
 
-    def _read(self, event: Event, said: dict[str, Any], node: str) -> None:
+    def _read(self, event: Event, payload: dict[str, Any], node: str) -> None:
         match event.type:
             case JobEvent.CREATED:
-                self.created = said
+                self.created = payload
             case HistoryEvent.PLAN_GENERATED:
-                self.plan = said.get("plan")
+                self.plan = payload.get("plan")
             case HistoryEvent.NODE_STARTED | HistoryEvent.TOOL_STARTED:
                 tool = event.type == HistoryEvent.TOOL_STARTED
-                self.begun.setdefault(node, CallStart(event.seq, tool, said.get("name") or "", said.get("args")))
+                self.begun.setdefault(node, CallStart(event.seq, tool, payload.get("name") or "", payload.get("args")))
                 self.open.add(node)
                 self.ended.pop(node, None)
                 if self.plan is not None and (again := _AGAIN.fullmatch(node)):
                     self._newest[again[1]] = node
-                    self.values.pop(f"extension:{again[2]}", None)  # of what it gave before
+                    self.values.pop(f"extension:{again[2]}", None)  # it belongs to the earlier result
             case HistoryEvent.COMMAND_COMMITTED | HistoryEvent.TOOL_FINISHED:
-                self.ended |= {} if is_failure(said) else {node: NodeEnd(event.seq, said.get("result"))}
+                self.ended |= {} if is_failure(payload) else {node: NodeEnd(event.seq, payload.get("result"))}
             case HistoryEvent.NODE_FINISHED:
                 self.open.discard(node)
-                final = is_failure(said) and said.get("final")
-                self.ended |= {node: NodeEnd(event.seq, None, said)} if final else {}
+                final = is_failure(payload) and payload.get("final")
+                self.ended |= {node: NodeEnd(event.seq, None, payload)} if final else {}
             case HistoryEvent.VALUE_RECORDED:
-                self._value(event.seq, node, said.get("value"))
+                self._value(event.seq, node, payload.get("value"))
             case JobEvent.WAITING | JobEvent.WAIT_COMPLETED:
-                self._waited(event, said, node)
+                self._waited(event, payload, node)
             case _:
                 pass
 
-    def _waited(self, event: Event, said: dict[str, Any], node: str) -> None:
+    def _waited(self, event: Event, payload: dict[str, Any], node: str) -> None:
         if event.type == JobEvent.WAITING:
-            places = [said, *(said.get("also") or [])]
-            doubts = [one for one in places if str(one.get("correlation_key", "")).startswith("holdfast:doubt:")]
-            self.doubtful = {str(one.get("node")) for one in doubts}
+            places = [payload, *(payload.get("also") or [])]
+            doubts = [wait for wait in places if str(wait.get("correlation_key", "")).startswith("holdfast:doubt:")]
+            self.doubtful = {str(wait.get("node")) for wait in doubts}
             return
         self.doubtful.discard(node)
-        if said.get("node") is not None and said.get("outcome") != "resolved":
-            self._wait(event.seq, node, said)
+        if payload.get("node") is not None and payload.get("outcome") != "resolved":
+            self._wait(event.seq, node, payload)
 
     def _value(self, seq: int, node: str, value: Any) -> None:
         if node.endswith(":ended") and isinstance(value, dict):
@@ -107,21 +111,21 @@ class NodeHistory:
         elif not _OF_ENGINE.search(node):
             self.values[node] = (seq, value)
 
-    def _wait(self, seq: int, node: str, said: dict[str, Any]) -> None:
-        how = {name: said.get(name) for name in ("outcome", "payload")}
-        told = how["payload"]
+    def _wait(self, seq: int, node: str, payload: dict[str, Any]) -> None:
+        how = {name: payload.get(name) for name in ("outcome", "payload")}
+        result = how["payload"]
         failure = None
         if node.startswith("job."):
-            told = told if isinstance(told, dict) else {}
-            failure = None if told.get("state") == "completed" else {"reason": told.get("reason"), **told}
-            told = told.get("result")
+            ended = result if isinstance(result, dict) else {}
+            failure = None if ended.get("state") == "completed" else {"reason": ended.get("reason"), **ended}
+            result = ended.get("result")
         elif how["outcome"] == "expired" and node.startswith("wait:"):
             failure = {"kind": "WaitTimeout", "reason": "no signal came in time"}
-        self.ended[node] = NodeEnd(seq, told, failure, how)
+        self.ended[node] = NodeEnd(seq, result, failure, how)
 
 
 def label(node: Node, index: int | None = None) -> str:
-    """Give the name by which the events know a node, or an item of a map."""
+    """Return the name of a node, or of a map's item, in events."""
     at = node.id if index is None else f"{node.id}[{index}]"
     match node:
         case CallNode() | MapNode(call=str()):
@@ -135,21 +139,21 @@ def label(node: Node, index: int | None = None) -> str:
 
 
 class NodeStates:
-    """A run of a plan, as far as it has come.
+    """The progress of one run of a plan.
 
     Attributes:
-        plan: the plan, with everything that extended it.
+        plan: the plan with all its extensions.
         states: the state of each node.
-        results: what those gave that are done.
-        items: of each map that was begun, the state of each item.
-        added: the nodes that have extended the plan, in the order that counts, and what each has added.
+        results: the results of nodes that are done.
+        items: the state of each item, for each map that has started.
+        added: the nodes that extended the plan, in the order applied, and the plan that each added.
     """
 
     def __init__(self, plan: Plan, past: NodeHistory) -> None:
         self.plan = plan
         self._past = past
         self.added: dict[str, Plan] = {}
-        self._refused: set[str] = set()  # nodes whose extension cannot be
+        self._refused: set[str] = set()  # nodes whose extension is invalid
         self.results: dict[str, Any] = {}
         self.states: dict[str, str] = {}
         self.items: dict[str, list[str]] = {}
@@ -157,10 +161,12 @@ class NodeStates:
             pass
 
     def _follow(self) -> bool:
-        """Go through the plan once; whether a node extends it, so that it has to be gone through again."""
+        """Compute the states once. Return whether an extension changed the plan, so that they are out of date."""
         self.graph = Graph(self.plan.nodes)
         args = self._past.created.get("args") or {}
-        defaults = {name: one.default for name, one in self.plan.input.items() if one.default is not msgspec.UNSET}
+        defaults = {
+            name: field.default for name, field in self.plan.input.items() if field.default is not msgspec.UNSET
+        }
         self.results = {"input": {**defaults, **args}}
         self.states = dict.fromkeys(self.graph.nodes, "pending")
         for name in self.graph.order():
@@ -168,12 +174,12 @@ class NodeStates:
         return self._extend()
 
     def _extend(self) -> bool:
-        """Extend the plan by what comes next; whether anything did."""
+        """Apply the next extension; return whether there was one."""
         found = {name: extension_of(result) for name, result in self.results.items() if self._is_news(name)}
         new = [name for name, more in found.items() if more is not None]
         if not new:
             return False
-        name = min(new, key=lambda one: self._decided(one)[0])
+        name = min(new, key=lambda node: self._decided(node)[0])
         seq, refused = self._decided(name)
         try:
             added = Plan.from_dict(found[name]) if refused is None else None
@@ -191,7 +197,7 @@ class NodeStates:
         return name not in self.added and name not in self._refused and isinstance(self.graph.nodes.get(name), CallNode)
 
     def _decided(self, name: str) -> tuple[float, str | None]:
-        """Say when it was decided of an extension, and why it was refused, if it was; those of which not come last."""
+        """Return the extension's position in the stream and its refusal, if any. Undecided extensions sort last."""
         return self._past.values.get(f"{EXTENSION}{name}", (UNDECIDED, None))
 
     def _state(self, node: Node) -> str:
@@ -211,7 +217,7 @@ class NodeStates:
 
     def _skipped(self, node: Node, before: list[str]) -> bool:
         chosen = [self.results.get(choice) or [] for choice in self.graph.guards.get(node.id, ())]
-        if any(node.id not in one for one in chosen):
+        if any(node.id not in ids for ids in chosen):
             return True
         return "skipped" in before and (node.needs == "all" or "done" not in before)
 
@@ -238,21 +244,21 @@ class NodeStates:
             return "failed"
         if not isinstance(over, list):
             return "failed"
-        gave: list[Any] = []
+        results: list[Any] = []
         states = self.items[node.id] = []
         for index in range(len(over)):
             name = self._past.newest(label(node, index))
             ended = self._past.ended.get(name)
-            gave.append(ended.result if ended is not None else None)
+            results.append(ended.result if ended is not None else None)
             done = None if ended is None else "done" if ended.failure is None else "failed"
             if ended is not None and node.call is not None and extension_of(ended.result) is not None:
-                done = "failed"  # an item extends nothing
+                done = "failed"  # an item must not extend the plan
             busy = "in doubt" if name in self._past.doubtful else "running" if name in self._past.open else "ready"
             states.append(done or ("waiting" if node.job is not None else busy))
         if all(state == "done" for state in states):
-            self.results[node.id] = gave
+            self.results[node.id] = results
             return "done"
-        return next((one for one in ("in doubt", "running", "waiting", "ready") if one in states), "failed")
+        return next((state for state in ("in doubt", "running", "waiting", "ready") if state in states), "failed")
 
     def _look_up(self, ref: str) -> Any:
         name, _, path = ref.partition(".")

@@ -1,7 +1,9 @@
-"""Plans as text: JSON and YAML become plain values, or are refused with the place where they end to be some.
+"""Plans as text: JSON and YAML become plain values, and errors carry the line and column.
 
-A name that is there twice in an object is refused, for one of the two would be dropped without a word; and so are
-anchors that unfold into more than a computer holds.
+Two hazards are refused. A name that occurs twice in an object would silently drop one of its values. YAML anchors can
+expand into more values than memory holds.
+
+Problems of a plan's shape are also described here, field by field, with their place and the likely intended word.
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ from holdfast.errors import InvalidPlan
 
 __all__ = ["field_problems", "from_json", "from_yaml", "json_kind", "node_problems"]
 
-VALUES_MAX = 1_000_000  # of one YAML file, with its anchors unfolded
+VALUES_MAX = 1_000_000  # in one YAML file, with its anchors expanded
 TEXT = "tag:yaml.org,2002:str"
-MERGE = "tag:yaml.org,2002:merge"  # `<<`, which may be there as often as one likes
+MERGE = "tag:yaml.org,2002:merge"  # `<<`, which a mapping may have several times
 _WORDS: dict[type, str] = {dict: "an object", list: "a list", tuple: "a list", str: "text", type(None): "nothing"}
 
 
 def from_json(text: str | bytes) -> Any:
-    """Read JSON; nothing at all is None.
+    """Parse JSON. Empty text is None.
 
     Raises:
-        InvalidPlan: it is no JSON, or has a name twice.
+        InvalidPlan: the text is not JSON, or an object has a name twice.
     """
     if not text.strip():
         return None
@@ -43,14 +45,14 @@ def from_json(text: str | bytes) -> Any:
 
 
 def from_yaml(text: str | bytes) -> Any:
-    """Read YAML, by its safe loader.
+    """Parse YAML with the safe loader.
 
     Raises:
-        InvalidPlan: PyYAML is not there, or it is no YAML, has a name twice or one that is no text, or unfolds into too
-            much.
+        InvalidPlan: PyYAML is not installed, the text is not YAML, a name occurs twice or is not text, or the anchors
+            expand into too many values.
     """
     try:
-        import yaml  # noqa: PLC0415 - an extra, for those who write YAML
+        import yaml  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise InvalidPlan("plan", ["YAML needs PyYAML: install holdfast[yaml], or write JSON"]) from error
     try:
@@ -63,39 +65,43 @@ def from_yaml(text: str | bytes) -> Any:
             loader.dispose()
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPlan("plan", [f"it is no YAML: {_in_yaml(error)}"]) from error
-    except (ValueError, LookupError, AttributeError) as error:  # PyYAML's own, of scalars that are none of their kind
+    except (ValueError, LookupError, AttributeError) as error:  # PyYAML raises these for invalid scalars
         said = "a value is not what it looks like or is tagged as, such as a day that is in no calendar"
         raise InvalidPlan("plan", [f"it is no YAML: {said}: {error}"]) from error
     if wrong:
         raise InvalidPlan("plan", wrong)
-    if not _is_small(data, VALUES_MAX):  # a few lines of anchors can stand for more than a computer holds
+    if not _is_small(data, VALUES_MAX):  # a few lines of anchors can expand beyond memory
         raise InvalidPlan("plan", [f"its anchors unfold into more than {VALUES_MAX:,} values"])
     return data
 
 
 def _twice_in_json(text: str | bytes) -> Iterator[str]:
-    """Tell of each name that an object has more than once, with the path to the object."""
-    found: dict[int, tuple[Any, list[str]]] = {}  # by the object's identity, which it keeps while it is kept here
+    """Yield a problem for each name that an object has more than once, with the path to the object."""
+    # By identity. The object is kept as well, so that no other object can get its id.
+    repeated: dict[int, tuple[Any, list[str]]] = {}
 
-    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        one = dict(pairs)
-        if len(one) < len(pairs):
-            found[id(one)] = one, [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
-        return one
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            repeated[id(value)] = (
+                value,
+                [name for name, count in Counter(name for name, _ in pairs).items() if count > 1],
+            )
+        return value
 
-    look = [("", json.loads(text, object_pairs_hook=made, parse_int=len, parse_float=len))]
-    while found and look:
+    look = [("", json.loads(text, object_pairs_hook=build, parse_int=len, parse_float=len))]
+    while repeated and look:
         path, value = look.pop()
-        for name in found.get(id(value), (None, []))[1]:
+        for name in repeated.get(id(value), (None, []))[1]:
             yield f"{path or 'plan'}: {name[:60]!r} is there twice"
         if isinstance(value, dict):
-            look += [(f"{path}.{name}" if path else name, one) for name, one in reversed(value.items())]
+            look += [(f"{path}.{name}" if path else name, item) for name, item in reversed(value.items())]
         elif isinstance(value, list):
-            look += [(f"{path}[{place}]", one) for place, one in reversed(list(enumerate(value)))]
+            look += [(f"{path}[{place}]", item) for place, item in reversed(list(enumerate(value)))]
 
 
 def _wrong_in_yaml(root: Any) -> Iterator[str]:
-    """Tell of each name that is no text, or that a mapping has more than once, with its line and column."""
+    """Yield a problem for each name that is not text or that a mapping has twice, with line and column."""
     look, seen = [root], set()
     while look:
         node = look.pop()
@@ -104,8 +110,8 @@ def _wrong_in_yaml(root: Any) -> Iterator[str]:
         seen.add(id(node))
         names: set[str] = set()
         inside: list[Any] = []
-        for one in node.value:
-            key, value = one if isinstance(one, tuple) else (None, one)
+        for item in node.value:
+            key, value = item if isinstance(item, tuple) else (None, item)
             inside += [value] if key is None else [key, value]
             if key is None or key.tag == MERGE or not isinstance(key.value, str):
                 continue
@@ -117,7 +123,7 @@ def _wrong_in_yaml(root: Any) -> Iterator[str]:
 
 
 def _in_yaml(error: Exception) -> str:
-    """Say where YAML ends to be some, and why."""
+    """Return where the YAML is invalid, and why."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or problem is None:
         return " ".join(str(error).split())[:300]
@@ -125,14 +131,14 @@ def _in_yaml(error: Exception) -> str:
 
 
 def json_kind(value: Any) -> str:
-    """Name what a value is, for people: a flag as it is written, for YAML makes flags of words."""
+    """Return the kind of a value for messages. A flag is shown as written, because YAML turns words into flags."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return _WORDS.get(type(value), f"{value!r:.40}")
 
 
 def _is_small(data: Any, most: int) -> bool:
-    """Whether there are so many values in it at most, each counted wherever it is referred to."""
+    """Return whether a value has at most `most` values in it, each counted once per reference."""
     look, seen = [data], 0
     while look:
         value = look.pop()
@@ -145,7 +151,7 @@ def _is_small(data: Any, most: int) -> bool:
 
 
 def node_problems(at: str, data: Any, kinds: Mapping[str, type[msgspec.Struct]]) -> Iterator[str]:
-    """Tell all that keeps a value from being a node of one of these kinds."""
+    """Yield each reason why a value is not a node of one of these kinds."""
     if not isinstance(data, dict):
         yield f"{at}: a node is an object with an id and a kind, got {json_kind(data)}"
         return
@@ -156,16 +162,16 @@ def node_problems(at: str, data: Any, kinds: Mapping[str, type[msgspec.Struct]])
         said = repr(kind)[:60] if isinstance(kind, str) else json_kind(kind)
         yield f"{at}.kind: there is no kind {said}: it is {_listed(kinds)}{_near(str(kind), kinds)}"
     else:
-        given = {name: value for name, value in data.items() if name != "kind"}
-        yield from field_problems(at, given, kinds[kind], f"a {kind}")
+        own_fields = {name: value for name, value in data.items() if name != "kind"}
+        yield from field_problems(at, own_fields, kinds[kind], f"a {kind}")
         return
     if not isinstance(data.get("id"), str):
         yield f"{at}: it has no id, which is text" if "id" not in data else f"{at}.id: {_no_text(data['id'])}"
 
 
 def field_problems(at: str, data: Mapping[Any, Any], kind: type[msgspec.Struct], what: str) -> Iterator[str]:
-    """Tell of each field that is none of this type, is missing, or cannot be what it is."""
-    known = {one.encode_name: one for one in msgspec.structs.fields(kind)}
+    """Yield a problem for each field that is unknown, missing or of the wrong type."""
+    known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     for name, value in data.items():
         if name not in known:
             yield f"{at}: {what} has no field {str(name)[:60]!r}{_near(str(name), known)}"
@@ -178,8 +184,8 @@ def field_problems(at: str, data: Mapping[Any, Any], kind: type[msgspec.Struct],
             else:
                 said, _, where = str(error).partition(" - at `$")
                 yield f"{at}.{name}{where.rstrip('`')}: {said}"
-    for name, one in known.items():
-        if one.required and name not in data:
+    for name, field in known.items():
+        if field.required and name not in data:
             yield f"{at}: {what} needs {'an' if name[0] in 'aeiou' else 'a'} {name}, and it is not there"
 
 
@@ -194,5 +200,5 @@ def _listed(words: Mapping[str, Any]) -> str:
 
 
 def _near(word: str, known: Mapping[str, Any]) -> str:
-    found = difflib.get_close_matches(word[:60], known, 1)
-    return f"; {found[0]!r}, perhaps?" if found else ""
+    matches = difflib.get_close_matches(word[:60], known, 1)
+    return f"; {matches[0]!r}, perhaps?" if matches else ""

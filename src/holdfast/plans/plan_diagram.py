@@ -1,4 +1,4 @@
-"""A plan as text, Mermaid and Graphviz; with the state of each node, if it runs. Pure."""
+"""Diagrams of a plan as text, Mermaid and Graphviz, with the state of each node if the plan runs. Pure."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _FILLS = {
     "stopped": "#fae3e3",
     "skipped": "#e6e6e6",
 }
-INDENT_MAX = 12  # levels that are shown by indentation; a chain of a thousand nodes stays readable
+INDENT_MAX = 12  # indented levels: a chain of a thousand nodes stays readable
 
 
 def what(node: Node) -> str:
-    """Say in a few words what a node does, in one line."""
+    """Return a short description of what a node does, on one line."""
     return _line(_does(node))
 
 
 def _line(text: str) -> str:
-    """Give text as one line: what is no letter, and would end it or move the cursor, is written out."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    """Return text on one line, with each unprintable character escaped."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _does(node: Node) -> str:
@@ -68,7 +68,7 @@ def _does(node: Node) -> str:
 
 
 def tree(plan: Plan, states: Mapping[str, str] | None = None) -> list[tuple[str, str | None]]:
-    """Give a line for each node, behind those that it depends on and indented by how many levels; and its state."""
+    """Return a line and the state for each node, after its dependencies and indented by their depth."""
     graph = Graph(plan.nodes)
     depth: dict[str, int] = {}
     lines: list[tuple[str, str | None]] = []
@@ -78,15 +78,15 @@ def tree(plan: Plan, states: Mapping[str, str] | None = None) -> list[tuple[str,
         state = states.get(name) if states is not None else None
         mark = f"{MARKS.get(state, ' ')} " if state is not None else ""
         after = f"  ← {', '.join(map(_line, needs))}" if needs else ""
-        said = f"  [{state}]" if state is not None else ""
+        suffix = f"  [{state}]" if state is not None else ""
         node = what(graph.nodes[name])
         title = node if node == _line(name) else f"{_line(name)} ({node})"
-        lines.append((f"{'  ' * min(depth[name], INDENT_MAX)}{mark}{title}{after}{said}", state))
+        lines.append((f"{'  ' * min(depth[name], INDENT_MAX)}{mark}{title}{after}{suffix}", state))
     return lines
 
 
 def _reading_order(graph: Graph) -> list[str]:
-    """Order nodes so that each follows what it depends on, as closely as that allows; those of a circle come last."""
+    """Return the nodes so that each closely follows its dependencies. Nodes of a cycle come last."""
     left = {name: len(needs) for name, needs in graph.needs.items()}
     look = [name for name in reversed(graph.nodes) if not left[name]]
     ordered: list[str] = []
@@ -101,7 +101,7 @@ def _reading_order(graph: Graph) -> list[str]:
 
 
 def mermaid(plan: Plan, states: Mapping[str, str] | None = None) -> str:
-    """Draw it for Mermaid."""
+    """Return the plan as a Mermaid flowchart."""
     graph = Graph(plan.nodes)
     numbers = {name: f"n{place}" for place, name in enumerate(graph.nodes)}
     lines = ["flowchart TD"]
@@ -121,12 +121,12 @@ def mermaid(plan: Plan, states: Mapping[str, str] | None = None) -> str:
     return "\n".join(lines)
 
 
-def _arrow(graph: Graph, before: str, behind: str) -> str:
-    return "-.->" if before in graph.guards.get(behind, ()) else "-->"
+def _arrow(graph: Graph, before: str, after: str) -> str:
+    return "-.->" if before in graph.guards.get(after, ()) else "-->"
 
 
 def dot(plan: Plan, states: Mapping[str, str] | None = None) -> str:
-    """Draw it for Graphviz."""
+    """Return the plan as a Graphviz graph."""
     graph = Graph(plan.nodes)
     lines = [f"digraph {_quoted(plan.name)} {{", "    node [shape=box, style=filled, fillcolor=white];"]
     for name, node in graph.nodes.items():
@@ -142,8 +142,8 @@ def dot(plan: Plan, states: Mapping[str, str] | None = None) -> str:
 
 
 def _text(name: str, node: Node, states: Mapping[str, str] | None) -> str:
-    said = what(node)
-    title = said if said == _line(name) else f"{_line(name)}: {said}"
+    action = what(node)
+    title = action if action == _line(name) else f"{_line(name)}: {action}"
     return f"{title} ({states[name]})" if states is not None and name in states else title
 
 

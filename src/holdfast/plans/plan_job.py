@@ -1,7 +1,7 @@
-"""Plans as jobs: what ``app.plan`` and ``@app.planner`` declare. Each is an entry like a job function.
+"""Plans as jobs: the entries that ``app.plan`` and ``@app.planner`` declare.
 
-What a run follows is the plan that was recorded with it, plan_generated: the one it was created with, or what its
-planner gave the first time. It is never planned again, whatever the code says by then.
+A run follows the plan recorded with it in its ``plan_generated`` event. That is the plan it was created with, or the
+one its planner returned first. A run is never planned again, even if the code changes.
 """
 
 from __future__ import annotations
@@ -27,66 +27,66 @@ __all__ = ["PlanJob", "planner"]
 
 
 class _Inputs(Signature):
-    """The arguments of a plan: checked against what its nodes take when a run is started, kept as JSON."""
+    """The arguments of a plan. They are checked against the nodes when a run starts, and stay JSON values."""
 
     def decode(self, plain: dict[str, Any]) -> dict[str, Any]:
-        """Give stored arguments as they are: they fit the plan that was recorded with them, if not that of the app."""
+        """Return stored arguments unchanged: they fit the recorded plan, which may differ from the app's."""
         return plain
 
     def decode_result(self, plain: Any) -> Any:
-        """Give a stored result as it is."""
+        """Return a stored result unchanged."""
         return plain
 
 
 class PlanJob(Draft, JobFunction[..., Any]):
-    """A plan with a name: add nodes to it, and start runs of it."""
+    """A named plan: add nodes to it, and start runs of it."""
 
     def __init__(self, draft: Mapping[str, Any], given: Plan | None, names: Callable[[], Names], **entry: Any) -> None:
         Draft.__init__(self, entry["name"], **draft)
         self._of_app = names
         self._whole = given
         self._checked: tuple[int, Plan, _Inputs] | None = None
-        self.open = False  # whether others may give its runs plans of theirs
-        self.replaced = False  # whether its runs follow another plan than that of the app
+        self.open = False  # whether clients may pass their own plans for its runs
+        self.replaced = False  # whether its runs follow another plan than the app's
         JobFunction.__init__(self, self._run, **entry)
 
     @property
     def signature(self) -> Signature:
-        """How runs are started: by the plan's inputs."""
+        """The signature by which runs start: the plan's inputs."""
         return self._ready()[1]
 
     @signature.setter
     def signature(self, made: Signature) -> None:
-        """There is one for every state of the draft."""
+        """Ignore the assignment: the signature follows from the draft."""
 
     def recorded_plan(self) -> dict[str, Any]:
-        """Give the plan that is recorded with a new run.
+        """Return the plan that is recorded with a new run.
 
         Raises:
-            InvalidPlan: it cannot run.
+            InvalidPlan: the plan cannot run.
         """
         return self._ready()[0].to_dict()
 
     def plan(self) -> Plan:
-        """Give the plan as it stands."""
+        """Return the plan as it is now."""
         return self._whole if self._whole is not None else Draft.plan(self)
 
     def returns(self, value: Any) -> None:
-        """Say what a run gives; unless said, what the nodes give that nothing depends on, by id."""
-        self._be_written()
+        """Set the output of the plan. By default it is the results of all nodes without dependents, by id."""
+        self._refuse_whole_plan()
         super().returns(value)
 
     def _add(self, kind: Any, name: str, after: Any, needs: str, **fields: Any) -> Ref:
-        self._be_written()
+        self._refuse_whole_plan()
         return super()._add(kind, name, after, needs, **fields)
 
-    def _be_written(self) -> None:
+    def _refuse_whole_plan(self) -> None:
         if self._whole is not None:
             cure = "add to that plan before it is given, or write this one here, without it"
             raise InvalidArguments(self.name, f"it follows a plan that was given whole: {cure}")
 
     def given(self, plan: Plan | Draft | dict[str, Any]) -> PlanJob:
-        """Give this entry with another plan for the runs that are started from the result."""
+        """Return this entry with another plan, for the runs started from the returned entry."""
         other: PlanJob = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._whole = plan_of(plan)
@@ -96,11 +96,8 @@ class PlanJob(Draft, JobFunction[..., Any]):
     def _ready(self) -> tuple[Plan, _Inputs]:
         if self._checked is None or self._checked[0] != self._changes:
             names, plan = self._of_app(), self.plan()
-            self._checked = (
-                self._changes,
-                plan,
-                _Inputs(_anything, self.name, self._starter.vault),
-            )  # should it start itself as a child
+            # Set before the check: the plan may start itself as a child job.
+            self._checked = self._changes, plan, _Inputs(_anything, self.name, self._starter.vault)
             try:
                 check_plan(plan, names)
                 self._checked = self._changes, plan, _Inputs(_function(plan, names), self.name, self._starter.vault)
@@ -114,12 +111,12 @@ class PlanJob(Draft, JobFunction[..., Any]):
         if recorded is None:
             recorded = current().plan(self.recorded_plan())
         vault = self._starter.vault
-        trusted = {name: vault.read(Secret, one) if is_kept(one) else one for name, one in given.items()}
+        trusted = {name: vault.read(Secret, value) if is_kept(value) else value for name, value in given.items()}
         return await run(Plan.from_dict(recorded), trusted, self._of_app())
 
 
 def planner(function: Callable[..., Any], name: str, names: Callable[[], Names]) -> Callable[..., Any]:
-    """Make a job of a function that gives a plan: it is asked once, and what it gave is recorded and run."""
+    """Return a job function that calls the planner once, records the plan it returns, and runs that plan."""
     usual = {
         key: one.default for key, one in inspect.signature(function).parameters.items() if one.default is not one.empty
     }
@@ -175,7 +172,7 @@ async def _later(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _function(plan: Plan, names: Names) -> Callable[..., Any]:
-    """Make a function whose parameters are the plan's inputs, typed as the nodes that they go to want them."""
+    """Return a function whose parameters are the plan's inputs, with the types that its nodes take."""
     hints = {name: _hint(plan, names, name) for name in plan.input}
 
     def inputs(**given: Any) -> Any:
@@ -191,13 +188,13 @@ def _function(plan: Plan, names: Names) -> Callable[..., Any]:
         )
         for name, one in plan.input.items()
     ]
-    inputs.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # - what inspect looks for
+    inputs.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # - inspect reads it
     inputs.__annotations__ = hints
     return inputs
 
 
 def _hint(plan: Plan, names: Names, name: str) -> Any:
-    """Give the one type that all nodes want of an input; Any if they differ."""
+    """Return the type that all nodes take for an input; Any if the types differ."""
     found = []
     for node in plan.nodes:
         if isinstance(node, (CallNode, JobNode, MapNode)):

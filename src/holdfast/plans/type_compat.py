@@ -1,7 +1,7 @@
-"""Whether what one function gives can be what another takes, by their type hints, as JSON between them. Pure.
+"""Whether the result of one function can be the argument of another, by their type hints, with JSON in between. Pure.
 
-Where a type is not known, or is of a kind that only its library understands, everything fits: the value itself is still
-checked when the node runs.
+A type that is unknown, or that only its library understands, fits everything. The value itself is still checked when
+the node runs.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _FIELDS = (inspect.StructType, inspect.TypedDictType, inspect.DataclassType, ins
 
 
 def type_of(hint: Any) -> inspect.Type:
-    """Give a hint as msgspec sees it; what it does not know is anything."""
+    """Return a hint as a msgspec type; ANY if msgspec does not know it."""
     try:
-        found = inspect.type_info(hint)
+        info = inspect.type_info(hint)
     except (TypeError, NotImplementedError):
         return ANY
-    return found.type if isinstance(found, inspect.Metadata) else found
+    return info.type if isinstance(info, inspect.Metadata) else info
 
 
 def part_type(kind: inspect.Type, path: str) -> inspect.Type | None:
-    """Give the type of the part that a path leads to; None if there can be no such part."""
+    """Return the type of the part at a path; None if there can be no such part."""
     for part in path.split(".") if path else ():
         found = _part(kind, part)
         if found is None:
@@ -53,7 +53,7 @@ def part_type(kind: inspect.Type, path: str) -> inspect.Type | None:
 
 
 def item_type(kind: inspect.Type) -> inspect.Type | None:
-    """Give the type of a list's items; None if it can be no list."""
+    """Return the type of a list's items; None if the type cannot be a list."""
     if isinstance(kind, _LISTS):
         return _bare(kind.item_type)
     if isinstance(kind, inspect.UnionType):
@@ -66,23 +66,23 @@ Pair = tuple[type, type]
 
 
 def fits(gives: inspect.Type, takes: inspect.Type, inside: frozenset[Pair] = frozenset()) -> bool:
-    """Whether every value of the one type can be a value of the other; True where nobody can say.
+    """Return whether every value of one type can be a value of the other. True if that is unknown.
 
-    `inside` are the pairs of classes that are being compared: those that refer to themselves are compared once.
+    `inside` has the pairs of classes under comparison, so that recursive classes are compared once.
     """
     gives, takes = _bare(gives), _bare(takes)
     if not _is_certain(gives) or not _is_certain(takes):
         return True
     if isinstance(gives, inspect.UnionType):
-        return all(fits(one, takes, inside) for one in gives.types)
+        return all(fits(member, takes, inside) for member in gives.types)
     if isinstance(takes, inspect.UnionType):
-        return any(fits(gives, one, inside) for one in takes.types)
+        return any(fits(gives, member, inside) for member in takes.types)
     if isinstance(gives, _LISTS) and isinstance(takes, _LISTS):
         return fits(gives.item_type, takes.item_type, inside)
     if isinstance(gives, inspect.DictType) and isinstance(takes, inspect.DictType):
         return fits(gives.value_type, takes.value_type, inside)
     if isinstance(takes, inspect.DecimalType) and isinstance(gives, (inspect.IntType, inspect.FloatType)):
-        return True  # it is written as text, and read from numbers, too
+        return True  # it is written as text, and also read from numbers
     return bool(_names(gives) & _names(takes)) and _fields_fit(gives, takes, inside)
 
 
@@ -90,7 +90,7 @@ def _fields_fit(gives: inspect.Type, takes: inspect.Type, inside: frozenset[Pair
     if not isinstance(gives, _FIELDS) or not isinstance(takes, _FIELDS) or gives.cls is takes.cls:
         return True
     if isinstance(gives, inspect.NamedTupleType) or (gives.cls, takes.cls) in inside:
-        return True  # lists, whose places have no names; or to be seen further out
+        return True  # lists have no field names; or an outer call compares the pair
     inside |= {(gives.cls, takes.cls)}
     given = {field.encode_name if hasattr(field, "encode_name") else field.name: field for field in gives.fields}
     for field in takes.fields:
@@ -104,7 +104,7 @@ def _fields_fit(gives: inspect.Type, takes: inspect.Type, inside: frozenset[Pair
 
 
 def value_problem(value: Any, hint: Any) -> str | None:
-    """Say why a literal cannot be of a type; None if it can, or nobody can say."""
+    """Return why a literal cannot have this type; None if it can, or if that is unknown."""
     if not _is_certain(type_of(hint)):
         return None
     try:
@@ -117,7 +117,7 @@ def value_problem(value: Any, hint: Any) -> str | None:
 
 
 def type_name(kind: inspect.Type) -> str:
-    """Name a type for people."""
+    """Return the name of a type for messages."""
     match kind:
         case inspect.UnionType():
             return " | ".join(dict.fromkeys(map(type_name, kind.types)))
@@ -164,7 +164,7 @@ def _is_certain(kind: inspect.Type) -> bool:
 
 
 def _names(kind: inspect.Type) -> set[str]:
-    """Give the kinds of JSON value that a type has."""
+    """Return the kinds of JSON value that a type has."""
     match kind:
         case inspect.NoneType():
             return {"null"}
@@ -175,7 +175,7 @@ def _names(kind: inspect.Type) -> set[str]:
         case inspect.FloatType():
             return {"float", "int"}
         case inspect.LiteralType():
-            return {"null" if one is None else "text" if isinstance(one, str) else "int" for one in kind.values}
+            return {"null" if value is None else "text" if isinstance(value, str) else "int" for value in kind.values}
         case inspect.EnumType():
             return {"text" if isinstance(value.value, str) else "int" for value in kind.cls}
         case inspect.DictType() | inspect.StructType() | inspect.TypedDictType() | inspect.DataclassType():

@@ -1,4 +1,4 @@
-"""How much at once: readiness as a state machine that is watched while it runs (SPEC section 5)."""
+"""Gates: limits on how much runs at once, as a state machine with a checked contract (SPEC section 5)."""
 
 from holdfast.errors import EmptyWakeSet, InvalidTransition, InvalidWake, MissingWake, WakeOutsidePending
 from holdfast.machines.ready import (

@@ -1,16 +1,16 @@
-"""Several gates as one: open when all are, taken together or not at all.
+"""Composition of several gates into one, open when all of them are. A share takes from all gates or from none.
 
-- *Not ready if any is not.* What holds any of its gates closed holds the composition; each hold is told once, and
-  whoever waits is Pending with the sources of all gates that hold it, and of no other. An open gate wakes nobody.
-- *One timer.* It is set for the time when the last of the timed holds ends, because before that it cannot open.
-- *All or none.* A look, and the taking after it, happen with the locks of all gates held. If one refuses all the same,
-  by a ledger that other processes share, what was taken of the others is put back before anybody could see it.
-- *Its gates are polled with it*, and count it: a gate that is only used in compositions shows its state and its times.
+- *Closed if any gate is closed.* Each hold of its gates is reported once. A waiting caller is Pending with the wake
+  sources of the gates that hold it, and of no others. A gate that is open wakes no caller.
+- *One timer.* It is set for the end of the last timed hold, because the composition cannot open before that.
+- *All or none.* The check and the acquisition happen with the locks of all gates held. A gate may still refuse, if its
+  ledger is shared with other processes. The shares of the other gates are then put back before any caller sees them.
+- *Its gates are polled with it.* A gate that is used only in compositions still shows its state and its times.
 
-Each composition has a line of its own, first come first served. Between the lines of a gate and of the compositions it
-is in there is no order, except that those in a gate's own line are served first.
+Each composition has its own line, first come first served. There is no order between the lines of a gate and of its
+compositions, except that a gate serves its own line first.
 
-A composition of compositions is one of all their gates; a gate that is named twice is taken once.
+A composition of compositions consists of all their gates. A gate that is named twice is acquired once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["AllOf", "all_of"]
 
 
 class _Locks:
-    """Several locks, taken in one order everywhere, so that two compositions cannot wait for each other."""
+    """Several locks, acquired in one order everywhere, so that two compositions cannot deadlock."""
 
     def __init__(self, locks: Sequence[Lock]) -> None:
         self._locks = locks
@@ -54,7 +54,7 @@ class _Locks:
 
 
 class AllOf(BaseGate):
-    """A composition; made by `all_of`."""
+    """A composition, created by `all_of`."""
 
     def __init__(self, name: str, leaves: tuple[LeafGate, ...], on_violation: OnViolation) -> None:
         super().__init__(name, leaves, _Locks([leaf.lock for leaf in leaves]), on_violation)
@@ -69,10 +69,15 @@ class AllOf(BaseGate):
 
 
 def all_of(*gates: Gate, name: str | None = None, on_violation: OnViolation = log_violation) -> Gate:
-    """Compose gates of this package into one.
+    """Return a gate that is open when all these gates are.
+
+    Args:
+        gates: gates of this package.
+        name: the name in counts and displays; by default the names of the gates, joined with ``&``.
+        on_violation: called if the gate breaks its own contract.
 
     Raises:
-        InvalidArguments: no gate, or something that is none of this package.
+        InvalidArguments: there is no gate, or one is not a gate of this package.
     """
     leaves: dict[int, LeafGate] = {}
     for gate in gates:

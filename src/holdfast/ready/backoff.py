@@ -1,22 +1,22 @@
-"""Leave an upstream alone while it asks for that, or fails: back-off and circuit breaker.
+"""Back-off and circuit breaker: stop calling an upstream while it asks for that, or while it fails.
 
 ========= ========================================= ==========================================
-circuit   lets through                              changes
+circuit   admits                                    changes
 ========= ========================================= ==========================================
-closed    everybody                                 opens after `trip_after` failures in a row
-open      nobody, until its time is over            then half-open
-half-open one at a time, to try                     success closes it, failure opens it longer
+closed    every caller                              opens after `trip_after` failures in a row
+open      no caller, until its time is over         then half-open
+half-open one caller at a time, as a trial          success closes it, failure opens it longer
 ========= ========================================= ==========================================
 
-Each opening by failures lasts `factor` times the one before, from `first_seconds` up to `cap_seconds`; a success starts
-anew. `retry_after` opens it for as long as the upstream says, never shorter than it is open already; when that is over
-one is let through to try as well, so that not everybody comes back at once.
+Each opening after failures lasts `factor` times as long as the one before, from `first_seconds` up to `cap_seconds`. A
+success resets the sequence. `retry_after` opens the circuit for as long as the upstream asks, and never shortens an
+opening. After it, one caller is admitted as a trial as well, so that callers do not all return at once.
 
-Open is RetryAfter, told once, then Pending on a timer. While somebody tries there is nothing to tell: Pending until the
-outcome is known (IoReady).
+An open circuit is RetryAfter, reported once, then Pending on a timer. During a trial there is nothing to report: the
+gate is Pending until the outcome is known (IoReady).
 
-Shares report how they ended: the errors named in `errors` are failures, no error is success, and anything else, such as
-a cancelled task, says nothing. Nor does a share that was taken before the circuit last opened: it is old news.
+Shares report how they ended. The errors named in `errors` are failures, and no error is a success. Any other error,
+such as a cancelled task, counts as neither. Nor does a share acquired before the circuit last opened.
 """
 
 from __future__ import annotations
@@ -32,12 +32,23 @@ from holdfast.ready.next_reading import Hold, HoldKey
 
 __all__ = ["BackoffGate"]
 
-_TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})  # its time, or a reset
+_TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})  # its time is over, or a reset
 _OUTCOME = frozenset({WakeSource.IO_READY})
 
 
 class BackoffGate(LeafGate):
-    """Closes for a while when an upstream asks for it or fails; see the module's text."""
+    """A gate that closes for a while when an upstream asks for it or fails.
+
+    Args:
+        first_seconds: how long the first opening of the circuit lasts.
+        cap_seconds: the longest opening.
+        factor: how much longer each opening lasts than the one before.
+        trip_after: failures in a row that open the circuit.
+        errors: exceptions that count as failures of the upstream.
+        name: the name in counts and displays.
+        now: the clock, in seconds.
+        on_violation: called if the gate breaks its own contract.
+    """
 
     def __init__(
         self,
@@ -62,28 +73,28 @@ class BackoffGate(LeafGate):
         self._errors = errors
         self._failures = 0  # in a row, while closed
         self._next_seconds = first_seconds  # how long the next opening by failures will last
-        self._opened = 0  # how often it was opened; also tells old shares from new ones
+        self._opened = 0  # number of openings; also tells old shares from new ones
         self._until_ns: int | None = None  # end of the opening; None while closed
-        self._trying = False  # half-open, and somebody is through
+        self._trying = False  # half-open, with a trial running
         super().__init__(name, now, on_violation)
 
-    # What is learnt of the upstream
+    # The outcomes of the upstream
 
     def retry_after(self, seconds: float) -> None:
-        """Close the gate for as long as the upstream asks for."""
+        """Close the gate for as long as the upstream asks."""
         wait_ns = max(1, round(positive("seconds", seconds) * 1e9))
         self.change(WakeSource.IO_READY, lambda: self._open(wait_ns))
 
     def failed(self) -> None:
-        """Count a failure of the upstream; while the circuit is open it adds nothing."""
+        """Count a failure of the upstream. It has no effect while the circuit is open."""
         self.change(WakeSource.IO_READY, self._failed)
 
     def succeeded(self) -> None:
-        """Count a success; it closes a half-open circuit, and says nothing while it is open."""
+        """Count a success. It closes a half-open circuit, and has no effect on an open one."""
         self.change(WakeSource.IO_READY, self._succeeded)
 
     def reset(self) -> None:
-        """Close the circuit now and forget every failure: somebody knows better."""
+        """Close the circuit now and forget every failure. For an operator who knows that the upstream works."""
         self.change(WakeSource.IO_READY, self._close)
 
     def _open(self, wait_ns: int) -> bool:
@@ -119,7 +130,7 @@ class BackoffGate(LeafGate):
     # The gate
 
     def look(self) -> Hold | None:
-        """Closed while the circuit is open, and while somebody tries whether it may be closed."""
+        """Return the hold while the circuit is open, or while a trial runs."""
         if self._until_ns is None:
             return None
         key = HoldKey(self.number, self._opened)
@@ -133,19 +144,19 @@ class BackoffGate(LeafGate):
         return None
 
     def take(self) -> object:
-        """Go through; the first one after a back-off goes alone."""
+        """Admit a caller. The first one after an opening is a trial, and alone."""
         self._trying = self._until_ns is not None
         return self._opened
 
     def undo(self, receipt: object) -> bool:
-        """Say nothing of the upstream; if it was to try, somebody else may."""
+        """End a share that was not used. If it was a trial, another caller may try."""
         if receipt != self._opened or not self._trying:
             return False
         self._trying = False
         return True
 
     def release(self, receipt: object, error: BaseException | None) -> bool:
-        """Take what the end of a share says of the upstream."""
+        """Apply the outcome of a share to the circuit."""
         if receipt != self._opened:
             return False
         if error is None:

@@ -1,22 +1,22 @@
-"""How every gate of this package polls, waits and serves, under the eyes of its `ReadyMonitor`.
+"""How every gate of this package polls, waits and serves, checked by its `ReadyMonitor`.
 
-What it promises:
+Guarantees:
 
-- *Ready means yes.* Every poll serves the line first. If anybody is left in line then, something holds the gate closed;
-  so a poll that says Ready can take a share, and nobody who has just come passes those who wait.
-- *First come, first served.* Shares are put into the hands of whoever is first in line, by whoever makes one free.
-- *No wake is lost.* What changes a gate, and the wake that says so, happen under one lock. Time needs nobody to
-  announce it: the first in line has a timer, and any poll that finds the time come counts it as the timer's wake.
-- *Nothing stays behind.* Whoever gives up leaves the line; if it had been served already, its share goes to the next.
-  So does the share of a task whose loop was closed.
-- *An error is for whoever asks.* If looking raises, because a ledger is away, the first in line is told and leaves it;
-  whoever released, or came by, is not. The next in line asks for himself.
-- *A violation does no harm.* If the monitor refuses what a gate is about to say, the gate starts anew at Ready, wakes
-  all who wait, and goes on; the refusal is counted and given to `on_violation`.
+- *Ready means yes.* Every poll serves the line first. If a caller is left in line after that, the gate is closed. So a
+  poll that returns Ready can take a share, and a new caller never passes those who wait.
+- *First come, first served.* The caller that frees a share hands it to the first in line.
+- *No wake is lost.* A change of a gate and the wake that announces it happen under one lock. Time needs no
+  announcement: the first in line has a timer. A poll that finds the time passed counts it as the timer's wake.
+- *Nothing leaks.* A caller that gives up leaves the line. If it was already served, its share goes to the next one. So
+  does the share of a task whose loop was closed.
+- *Errors go to the caller that asks.* If the check raises, for example because a ledger is unavailable, the first in
+  line gets the error and leaves the line. A caller that releases or polls does not. The next in line checks again.
+- *A violation does no harm.* If the monitor refuses a gate's report, the gate restarts at Ready, wakes every waiter and
+  continues. The refusal is counted and passed to `on_violation`.
 
-How it is built: a gate is made of *leaves*, itself or, for `all_of`, several; it holds the locks of all its leaves, in
-the order in which they were made, whenever it looks. Wakers, bells and callbacks are called after the locks are
-released: methods that need the locks held collect them in a list, `after`.
+Construction: a gate has *leaves*: itself or, for `all_of`, several. It holds the locks of all leaves while it checks,
+acquired in the order of creation. Wakers, bells and callbacks are called after the locks are released. Methods that run
+with the locks held collect them in a list, `after`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _READY, _PENDING = ReadyState.READY, ReadyState.PENDING
 
 
 def fire_all(after: Sequence[Waker]) -> None:
-    """Call everything that was collected under a lock; a single error comes out as itself."""
+    """Call everything that was collected under a lock. A single error is raised as itself, not in a group."""
     if not after:
         return
     try:
@@ -58,7 +58,7 @@ def fire_all(after: Sequence[Waker]) -> None:
 
 
 def _can_be_shown(name: object) -> bool:
-    """Whether it can be a gate's name, which is kept with each heartbeat and shown in tables."""
+    """Return whether a name can be stored with each heartbeat and shown in tables."""
     return isinstance(name, str) and name.isprintable()
 
 
@@ -67,7 +67,7 @@ def _sooner(first: float | None, second: float | None) -> float | None:
 
 
 class BaseGate(EnterableGate):
-    """What `Gate` asks for; see the module's text."""
+    """The base class of all gates here, which implements `Gate`. The module's docstring has its guarantees."""
 
     def __init__(
         self,
@@ -89,53 +89,53 @@ class BaseGate(EnterableGate):
         self._told: frozenset[HoldKey] = frozenset()
         self._line: OrderedDict[Waiter, None] = OrderedDict()
         super().__init__()
-        self._line_has_waker = False  # whether the Pending interval that is open will wake the line
+        self._line_has_waker = False  # whether the open Pending interval will wake the line
         self._violations = 0
         self._violation: HoldfastError | None = None  # the last
         self._spent_ns = dict.fromkeys(ReadyState, 0)  # time in each state, up to the last change
-        self._state = _READY  # what was published last; its time is running
+        self._state = _READY  # the state published last; its time is running
         self._since_ns = leaves[0].clock_ns()
 
-    # Asking
+    # Polling
 
     @property
     def name(self) -> str:
-        """The name under which it is counted and shown."""
+        """The name of the gate in counts and displays."""
         return self._name
 
     @property
     def leaves(self) -> tuple[LeafGate, ...]:
-        """The single gates it is made of."""
+        """The single gates it consists of."""
         return self._leaves
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name}: {self._state}>"
 
     def poll_ready(self, waker: Waker | None = None) -> Reading:
-        """Say whether a share can be taken now; with Pending, keep `waker`, to be called when it is worth it."""
+        """Return whether a share can be taken now. If Pending, keep `waker`, and call it when to poll again."""
         after: list[Waker] = []
         try:
             with self._locks:
                 return self._ask(after, waker)
-        finally:  # also if looking raised: those in line may have been served before
+        finally:  # also if the check raised: it may have served callers in line before
             fire_all(after)
 
     def wake_in_seconds(self) -> float | None:
-        """How long until a poll is worth it without a wake; None if time alone changes nothing."""
+        """Return when to poll again without a wake, in seconds; None if time alone changes nothing."""
         with self._locks:
             return next_reading.seconds_until_due(self._holds)
 
     def holds(self) -> list[Hold]:
-        """What holds it closed at this moment. This is no poll and counts as none."""
+        """Return what holds the gate closed at this moment. This does not count as a poll."""
         with self._locks:
             return [hold for leaf in self._leaves if (hold := leaf.look()) is not None]
 
     def why(self) -> str | None:
-        """Say the same for people; None if nothing holds it."""
+        """Return what holds the gate closed, as text; None if it is open."""
         return "; ".join(hold.reason for hold in self.holds()) or None
 
     def counts(self) -> GateCounts:
-        """Give the totals so far."""
+        """Return the totals so far."""
         with self._locks:
             spent_ns = dict(self._spent_ns)
             spent_ns[self._state] += max(0, self._leaves[0].clock_ns() - self._since_ns)
@@ -151,26 +151,26 @@ class BaseGate(EnterableGate):
                 violation=str(self._violation) if self._violation is not None else None,
             )
 
-    # Taking
+    # Acquiring
 
     def try_acquire(self) -> Share | None:
-        """Take a share if one is free and nobody waits for it; never waits."""
+        """Take a share if one is free and no caller waits for it; else return None. Never waits."""
         after: list[Waker] = []
         share = None
         try:
             try:
                 with self._locks:
                     share = self._take_share() if self._ask(after, None).state is _READY else None
-            finally:  # also if looking raised: those in line may have been served before
+            finally:  # also if the check raised: it may have served callers in line before
                 fire_all(after)
-        except BaseException:  # of somebody else's waker: this caller must not keep what it is not told of
+        except BaseException:  # from another caller's waker: this caller never learns of its share
             if share is not None:
                 fire_all(self._put_back(share))
             raise
         return share
 
     async def acquire(self) -> Share:
-        """Take a share; wait in line, first come first served, until there is one."""
+        """Take a share. Wait in line, first come first served, until one is free."""
         share = self.try_acquire()
         if share is not None:
             return share
@@ -186,10 +186,16 @@ class BaseGate(EnterableGate):
         return waiter.share
 
     def acquire_blocking(self, timeout_seconds: float | None = None) -> Share | None:
-        """Take a share in a thread that may block; None if the time, which is real time, ran out first.
+        """Take a share in a thread that may block.
+
+        Args:
+            timeout_seconds: how long to wait at most, in real time; None waits without a limit.
+
+        Returns:
+            The share; None if the time ran out first.
 
         Raises:
-            InvalidArguments: a loop runs in this thread, and blocking it could keep away whoever releases.
+            InvalidArguments: an event loop runs in this thread. Blocking it could stop the task that releases a share.
         """
         if running_loop() is not None:
             raise InvalidArguments(
@@ -215,7 +221,7 @@ class BaseGate(EnterableGate):
         return waiter.share
 
     async def ready(self) -> None:
-        """Wait until a share is free and nobody is in line for it; take nothing."""
+        """Wait until a share is free and no caller is in line for it. Take nothing."""
         waiter = TaskWaiter()
         waker: Waker = waiter.ring
         try:
@@ -225,10 +231,10 @@ class BaseGate(EnterableGate):
         finally:
             self._monitor.remove_waker(waker)
 
-    # The line. Each of these is one locked section, and returns what to call after it.
+    # The line. Each method is one locked section, and returns the callbacks to call after it.
 
     def _join(self, waiter: Waiter) -> list[Waker]:
-        """Stand in line; whoever can be served is."""
+        """Add a waiter to the line, then serve the line."""
         after: list[Waker] = []
         with self._locks:
             self._line[waiter] = None
@@ -236,7 +242,7 @@ class BaseGate(EnterableGate):
         return after
 
     def _leave(self, waiter: Waiter) -> list[Waker]:
-        """Give up. A share that was served meanwhile goes on to the next."""
+        """Remove a waiter that gives up. If it was served meanwhile, pass its share to the next."""
         with self._locks:
             if waiter in self._line:
                 del self._line[waiter]
@@ -244,16 +250,16 @@ class BaseGate(EnterableGate):
         return self._put_back(waiter.share) if waiter.share is not None else []
 
     def _serve(self) -> list[Waker]:
-        """Look again, for those in line."""
+        """Check again, for the callers in line."""
         after: list[Waker] = []
         with self._locks:
             self._serve_line(after)
         return after
 
     def _arm(self, waiter: Waiter) -> float | None:
-        """Say how long to wait without a ring: the first in line has the timer, the others have none.
+        """Return how long to wait without a ring. Only the first in line has a timer.
 
-        Whoever was told an error instead of served raises it here: he is not in line any more.
+        A waiter that got an error instead of a share raises it here: it is no longer in line.
         """
         with self._locks:
             if waiter.error is not None:
@@ -273,7 +279,7 @@ class BaseGate(EnterableGate):
         after: list[Waker] = []
         with self._locks:
             receipts, share.receipts = share.receipts or (), None
-            for leaf, receipt in zip(self._leaves, receipts, strict=False):  # there are none if it was ended before
+            for leaf, receipt in zip(self._leaves, receipts, strict=False):  # empty if the share was ended before
                 if end(leaf, receipt):
                     leaf.announce(WakeSource.IO_READY, after)
         return after
@@ -281,10 +287,10 @@ class BaseGate(EnterableGate):
     # With the locks held
 
     def _ask(self, after: list[Waker], waker: Waker | None) -> Reading:
-        """Serve those in line, then poll for somebody who is not."""
+        """Serve the callers in line, then poll for one that is not in line."""
         self._serve_line(after)
         reading = self._poll(after, waits=waker is not None)
-        while self._line and reading.state is _READY:  # time has opened it between the two
+        while self._line and reading.state is _READY:  # time opened the gate in between
             self._serve_line(after)
             reading = self._poll(after, waits=waker is not None)
         if waker is not None and reading.state is _PENDING:
@@ -297,7 +303,7 @@ class BaseGate(EnterableGate):
             try:
                 state = self._poll(after, waits=True).state
                 share = self._take_share() if state is _READY else None
-            except Exception as raised:  # noqa: BLE001 - it is for whoever is first in line, not for who has come by
+            except Exception as raised:  # noqa: BLE001 - the first in line gets it, not this caller
                 state, error = _READY, raised
             if state is _PENDING:
                 self._keep(self._look_again)
@@ -310,18 +316,18 @@ class BaseGate(EnterableGate):
                 after.append(partial(self._ring, waiter))
 
     def _line_is_asleep(self) -> bool:
-        """Whether nothing has happened since the line was found to have to wait."""
+        """Return whether nothing has happened since the line had to wait."""
         return self._line_has_waker and not (self._monitor.woken or next_reading.due(self._holds))
 
     def _look_again(self) -> None:
         fire_all(self._serve())
 
     def _keep(self, waker: Waker) -> None:
-        self._monitor.remove_waker(waker)  # one that polls twice is called once
+        self._monitor.remove_waker(waker)  # a waker that polls twice is called once
         self._monitor.add_waker(waker)
 
     def _nudge_first(self) -> list[Waker]:
-        """Have the first in line set its timer, if the one it has is not for what holds the gate closed now."""
+        """Ring the first in line if its timer is not set for what holds the gate closed now."""
         first = next(iter(self._line), None)
         timers = next_reading.timers(self._holds)
         if first is None or not timers or first.armed == timers:
@@ -329,16 +335,16 @@ class BaseGate(EnterableGate):
         return [partial(self._ring, first)]
 
     def _ring(self, waiter: Waiter) -> None:
-        if not waiter.ring():  # its loop was closed, and nobody is there to leave the line
+        if not waiter.ring():  # its loop was closed, so the task cannot leave the line
             fire_all(self._leave(waiter))
 
     def _poll(self, after: list[Waker], *, waits: bool) -> Reading:
-        """Look, and publish what is to be said of it."""
+        """Check what holds the gate, and publish the next reading."""
         held, holds = self._holds, self._look(after, waits=waits)
         self._holds = holds
         woken = self._state is _PENDING and self._monitor.woken
         if self._state is _PENDING and not woken and next_reading.due(held):
-            # Time is read after the look: what the look found opened by time is then due, however late that was.
+            # Time is read after the check, so whatever the check found opened by time is due by now.
             after += self._monitor.mark(WakeSource.TIMER)
             woken = True
         reading = next_reading.next_reading(self._state, holds, self._told, woken=woken, waits=waits)
@@ -348,7 +354,7 @@ class BaseGate(EnterableGate):
 
     @abstractmethod
     def _look(self, after: list[Waker], *, waits: bool) -> Sequence[Hold]:
-        """Say what holds the gate closed."""
+        """Return what holds the gate closed."""
         ...
 
     def _publish(self, reading: Reading, after: list[Waker]) -> Reading:
@@ -363,11 +369,11 @@ class BaseGate(EnterableGate):
             now_ns = self._leaves[0].clock_ns()
             self._spent_ns[self._state] += max(0, now_ns - self._since_ns)
             self._state, self._since_ns = published.state, now_ns
-            self._line_has_waker = False  # none outlives its interval
+            self._line_has_waker = False  # a waker does not outlive its interval
         return published
 
     def _take_share(self) -> Share | None:
-        """Take from every leaf, or from none: one may refuse although it looked open, if others share its ledger."""
+        """Take from every leaf or from none. A leaf may refuse although it looked open, if it shares its ledger."""
         receipts: list[object] = []
         for leaf in self._leaves:
             try:
@@ -383,11 +389,11 @@ class BaseGate(EnterableGate):
         return Share(self, receipts)
 
     def _undo(self, receipts: Sequence[object]) -> None:
-        for leaf, receipt in zip(self._leaves, receipts, strict=False):  # the leaves that had been taken from
+        for leaf, receipt in zip(self._leaves, receipts, strict=False):  # only the leaves already taken from
             leaf.undo(receipt)
 
     def mark(self, leaf: int, source: WakeSource) -> list[Waker]:
-        """Take a wake from a leaf, whose lock is held, if this gate waits for it; return the wakers that are due."""
+        """Mark a wake of a leaf, whose lock is held, if this gate waits for it. Return the wakers to call."""
         waits_for_it = self._state is _PENDING and any(
             hold.key.gate == leaf and source in hold.sources for hold in self._holds
         )

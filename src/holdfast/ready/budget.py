@@ -1,14 +1,14 @@
-"""So much per window: calls, tokens, money.
+"""Budgets per time window: calls, tokens, money.
 
-Windows lie end to end on the gate's clock, at whole multiples of `per`. Shares and `try_spend` never take a window over
-its limit. `spend` records what has been used already, so it can: then the rest of the window is closed. Amounts are
-counted in whole millionths, so ten times 0.1 is 1.
+Windows follow each other on the gate's clock, at whole multiples of `per`. Shares and `try_spend` never exceed the
+limit of a window. `spend` records what was already used, so it can exceed the limit; the rest of the window is then
+closed. Amounts are counted in whole millionths, so ten times 0.1 is 1.
 
-A used-up window is BudgetExhausted, told once; then whoever waits is Pending on a timer for the next.
+A used-up window is BudgetExhausted, reported once. After that a waiting caller is Pending on a timer for the next one.
 
-What is spent is kept by a `Ledger`, in memory unless said. One that several processes share makes the budget theirs
-together: all must then name the budget alike and read one clock, ``now=time.time`` for example, or the ledger's own.
-A clock that is set back does not reopen a window that has ended.
+A `Ledger` keeps the amounts, in memory by default. Processes that share a ledger share the budget. All of them must
+then use the same budget name and the same clock, for example ``now=time.time``. A clock that is set back does not
+reopen a window that has ended.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from holdfast.ready.next_reading import Hold, HoldKey
 __all__ = ["BudgetGate", "Ledger", "MemoryLedger"]
 
 MILLIONTHS = 1_000_000
-_SOURCES = frozenset(WakeSource)  # the next window, what was put back unused or by another process, a new limit
+_SOURCES = frozenset(WakeSource)  # the next window, an amount put back, a new limit
 
 
 class Ledger(Protocol):
-    """Where it is kept what of a budget is spent. Called with the gate's lock held: answer soon.
+    """Storage for the amounts spent of a budget. It is called with the gate's lock held, so it must answer quickly.
 
-    Whoever learns that others have put something back calls `BudgetGate.wake`.
+    Code that learns of amounts put back by other processes calls `BudgetGate.wake`.
     """
 
     def take(self, budget: str, window_start: float, millionths: int, limit: int | None) -> bool:
-        """Add to what is spent in a window, in one step; refuse, and add nothing, if it would be over the limit.
+        """Add to the amount spent in a window, atomically. Return False and add nothing if that would exceed the limit.
 
-        Without a limit it is added in any case; fewer than 0 are put back.
+        Without a limit, the amount is always added. A negative amount is put back.
         """
         ...
 
     def peek(self, budget: str, window_start: float) -> int:
-        """Say how many millionths are spent in a window."""
+        """Return the millionths spent in a window."""
         ...
 
 
 class MemoryLedger:
-    """A ledger for one process. It remembers the newest window of each budget, which is the only one in use."""
+    """A ledger for one process. It keeps only the newest window of each budget, the only one in use."""
 
     def __init__(self) -> None:
         self._spent: dict[str, tuple[float, int]] = {}
 
     def take(self, budget: str, window_start: float, millionths: int, limit: int | None) -> bool:
-        """Add to what is spent, unless that would be over the limit."""
+        """Add to the amount spent, unless that would exceed the limit."""
         spent = self.peek(budget, window_start) + millionths
         if limit is not None and spent > limit:
             return False
@@ -62,20 +62,28 @@ class MemoryLedger:
         return True
 
     def peek(self, budget: str, window_start: float) -> int:
-        """Say what is spent in a window."""
+        """Return the millionths spent in a window."""
         start, spent = self._spent.get(budget, (window_start, 0))
         return spent if start == window_start else 0
 
 
 def _millionths(amount: float) -> int:
-    """Count an amount over 0; the smallest is one millionth, so that nothing is free."""
+    """Return an amount over 0 in millionths; at least 1, so that nothing is free."""
     return max(1, round(amount * MILLIONTHS))
 
 
 class BudgetGate(LeafGate):
-    """Lets `limit` of `unit` be spent in each window of `per` seconds.
+    """A gate that lets `limit` of `unit` be spent in each window of `per` seconds.
 
-    A share costs `cost`: 1 for calls, and nothing for other units, whose cost is known afterwards and told by `spend`.
+    Args:
+        limit: the amount per window.
+        per: the length of a window, in seconds.
+        unit: what is counted, such as ``calls``, ``tokens`` or ``usd``.
+        cost: the cost of a share. By default 1 for calls, and 0 for other units, whose cost `spend` records afterwards.
+        ledger: where the amounts are kept; in memory by default.
+        name: the name in counts and displays, and of the budget in the ledger.
+        now: the clock, in seconds.
+        on_violation: called if the gate breaks its own contract.
     """
 
     def __init__(
@@ -112,24 +120,24 @@ class BudgetGate(LeafGate):
 
     @property
     def remaining(self) -> float:
-        """What is left of this window; below 0 if more was spent than there was."""
+        """The amount left in this window; negative if more was spent than the limit."""
         with self.lock:
             return (self._limit_millionths - self._spent()) / MILLIONTHS
 
     def spend(self, amount: float) -> None:
-        """Record what has been used already, even if it is more than is left."""
+        """Record an amount that was already used, even if it is more than is left."""
         millionths = _millionths(positive("amount", amount))
         with self.lock:
             self._ledger.take(self.name, self._window_start(), millionths, None)
 
     def try_spend(self, amount: float) -> bool:
-        """Take an amount if the window has it left, or nothing."""
+        """Spend an amount if the window has it left; else return False and spend nothing."""
         millionths = _millionths(positive("amount", amount))
         with self.lock:
             return self._ledger.take(self.name, self._window_start(), millionths, self._limit_millionths)
 
     def set_limit(self, limit: float) -> None:
-        """Change the limit, of this window as well."""
+        """Change the limit, also of the current window."""
 
         def change() -> bool:
             self._set(limit)
@@ -138,7 +146,7 @@ class BudgetGate(LeafGate):
         self.change(WakeSource.CONFIG_RELOAD, change)
 
     def wake(self) -> None:
-        """Have those who wait look again: others who share the ledger have put something back."""
+        """Make waiting callers check again, because another process that shares the ledger has put an amount back."""
         self.change(WakeSource.IO_READY, self._forget_refusal)
 
     def _forget_refusal(self) -> bool:
@@ -153,7 +161,7 @@ class BudgetGate(LeafGate):
         return self._ledger.peek(self.name, self._window_start())
 
     def look(self) -> Hold | None:
-        """Closed while what is left of this window does not pay for a share."""
+        """Return the hold while the rest of this window does not pay for a share."""
         left = self._limit_millionths - self._spent()
         if left >= max(1, self._cost) and self._refused != self._window:
             return None
@@ -163,7 +171,7 @@ class BudgetGate(LeafGate):
         return Hold(HoldKey(self.number, self._window), reason, _SOURCES, self.clock_ns, news, until_ns)
 
     def take(self) -> object | None:
-        """Pay for a share; a ledger that others share may refuse although there was enough a moment ago."""
+        """Pay for a share. A shared ledger may refuse although there was enough a moment ago."""
         start = self._window_start()
         if self._cost and not self._ledger.take(self.name, start, self._cost, self._limit_millionths):
             self._refused = self._window
@@ -171,16 +179,16 @@ class BudgetGate(LeafGate):
         return start
 
     def undo(self, receipt: object) -> bool:
-        """Put back what a share cost, if its window is still the newest; it stays spent if the ledger is away."""
+        """Put back the cost of a share of the newest window. It stays spent if the ledger is unavailable."""
         if self._cost == 0 or receipt != self._window_start():
             return False
         try:
             self._ledger.take(self.name, self._window_start(), -self._cost, None)
-        except Exception:  # noqa: BLE001 - of a ledger, whatever it is: what else was taken must come back all the same
+        except Exception:  # noqa: BLE001 - a ledger's error must not keep other gates' shares
             return False
         return True
 
     def release(self, receipt: object, error: BaseException | None) -> bool:
-        """Nothing comes back: what was done counts, however it ended."""
+        """Return False: a share that was used stays spent, however the work ended."""
         del receipt, error
         return False

@@ -1,7 +1,7 @@
-"""At most so many at once.
+"""A limit on how many shares are out at the same time.
 
-Full is Busy: it is told once, and whoever waits is Pending until a share comes back (IoReady) or the limit is raised
-(ConfigReload). A limit that is lowered takes nothing away from those inside; the gate opens again below the new one.
+A full gate is Busy, reported once. After that a waiting caller is Pending until a share is released (IoReady) or the
+limit is raised (ConfigReload). Lowering the limit takes no shares away; the gate opens again below the new limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ _SOURCES = frozenset({WakeSource.IO_READY, WakeSource.CONFIG_RELOAD})
 
 
 class ConcurrencyGate(LeafGate):
-    """Lets `limit` shares out at a time."""
+    """A gate that lets `limit` shares out at the same time.
+
+    Args:
+        limit: the number of shares.
+        name: the name in counts and displays.
+        now: the clock, in seconds.
+        on_violation: called if the gate breaks its own contract.
+    """
 
     def __init__(
         self,
@@ -36,16 +43,16 @@ class ConcurrencyGate(LeafGate):
 
     @property
     def limit(self) -> int:
-        """How many shares there are."""
+        """The number of shares."""
         return self._limit
 
     @property
     def taken(self) -> int:
-        """How many are out."""
+        """The number of shares that are out."""
         return self._taken
 
     def set_limit(self, limit: int) -> None:
-        """Change how many shares there are."""
+        """Change the number of shares."""
         whole("limit", limit)
 
         def change() -> bool:
@@ -55,7 +62,7 @@ class ConcurrencyGate(LeafGate):
         self.change(WakeSource.CONFIG_RELOAD, change)
 
     def look(self) -> Hold | None:
-        """Closed while all shares are out."""
+        """Return the hold while all shares are out."""
         if self._taken < self._limit:
             return None
         reason = f"{self.name}: {self._taken} of {self._limit} are taken"
@@ -67,11 +74,11 @@ class ConcurrencyGate(LeafGate):
         return True
 
     def undo(self, receipt: object) -> bool:
-        """Put it back."""
+        """Put a share back."""
         return self.release(receipt, None)
 
     def release(self, receipt: object, error: BaseException | None) -> bool:
-        """Put it back, however its use ended."""
+        """Put a share back, however the work ended."""
         del receipt, error
         self._taken -= 1
         return self._taken < self._limit

@@ -1,7 +1,8 @@
-"""The protocol of a gate, what can be counted at one, and what happens when one breaks its own contract.
+"""The protocol of a gate, its shares and counts, and the handlers for a gate that breaks its contract.
 
-A gate answers "may I?" (`poll_ready`), lets callers in (`acquire`, `try_acquire`, ``async with``, ``with``) or has them
-wait for a good moment only (`ready`). `BaseGate` is how all gates of this package do it.
+A gate answers whether a caller may go on (`poll_ready`). It admits callers (`acquire`, `try_acquire`, ``async with``,
+``with``), or lets them wait for a good moment without taking anything (`ready`). `BaseGate` implements it for all gates
+of this package.
 """
 
 from __future__ import annotations
@@ -25,43 +26,46 @@ _log = logging.getLogger("holdfast.ready")
 
 
 def log_violation(gate: str, error: HoldfastError) -> None:
-    """Write an error to the log, for production: the gate has started anew at Ready and goes on.
+    """Log a violation as an error, for production. The gate has restarted at Ready and continues.
 
-    The record has the attributes `gate` and `violation`, the kind of the refusal, for whoever keeps logs as fields.
+    The log record has the attributes `gate` and `violation`, the kind of the refusal, for structured logging.
     """
-    told = {"gate": gate, "violation": type(error).__name__}
-    _log.error("gate %s broke the contract of readiness and starts anew: %s", gate, error, extra=told)
+    fields = {"gate": gate, "violation": type(error).__name__}
+    _log.error("gate %s broke the contract of readiness and starts anew: %s", gate, error, extra=fields)
 
 
 def raise_violation(gate: str, error: HoldfastError) -> None:
-    """Raise it, for tests: whoever polled gets the refusal."""
+    """Raise the refusal to the caller that polled, for tests."""
     error.add_note(f"at the gate {gate}")
     raise error
 
 
 class ShareOwner(Protocol):
-    """What a share is given back to."""
+    """The gate that takes a share back."""
 
     def _give_back(self, share: Share, error: BaseException | None) -> None: ...
 
 
 class Share:
-    """What one caller holds of a gate; ``with share:`` releases it at the end of the block."""
+    """A share of a gate, from `try_acquire` or `acquire`. ``with share:`` releases it at the end of the block.
+
+    Releasing a share twice is harmless. A share that is never released stays taken, as a lock would.
+    """
 
     __slots__ = ("_gate", "receipts")
 
     def __init__(self, gate: ShareOwner, receipts: Sequence[object]) -> None:
         self._gate = gate
-        self.receipts: Sequence[object] | None = receipts  # one for each part of the gate; None once given back
+        self.receipts: Sequence[object] | None = receipts  # one for each leaf of the gate; None once released
 
     @property
     def released(self) -> bool:
-        """Whether it was given back."""
+        """Whether the share was released."""
         return self.receipts is None
 
     def release(self, error: BaseException | None = None) -> None:
-        """Give it back; `error` is how what it was taken for ended, which a `BackoffGate` wants to know."""
-        self._gate._give_back(self, error)  # noqa: SLF001 - the two are one object seen from two sides
+        """Release the share. `error` is the error that ended the work; a `BackoffGate` counts it."""
+        self._gate._give_back(self, error)  # noqa: SLF001 - the private half of a share, in its gate
 
     def __enter__(self) -> Self:
         return self
@@ -74,62 +78,62 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class GateCounts:
-    """What has happened at a gate so far (S5). States and sources are keyed by their wire names, all of them."""
+    """The totals of a gate so far (S5). States and sources are keyed by their wire names, and all are present."""
 
     gate: str
     state: ReadyState
-    polls: Mapping[str, int]  # one for each poll, by the state it reported
-    wakes: Mapping[str, int]  # one for each wake that was taken, by its source
-    seconds: Mapping[str, float]  # how long each state was the one reported last, until now
+    polls: Mapping[str, int]  # number of polls, by the state reported
+    wakes: Mapping[str, int]  # number of accepted wakes, by source
+    seconds: Mapping[str, float]  # how long each state was the latest one
     waiting: int  # callers in line
-    violations: int  # refusals of the monitor; 0 unless there is a bug here or in a ledger
-    violation: str | None = None  # what the last of those was
+    violations: int  # refusals by the monitor; 0 unless there is a bug here or in a ledger
+    violation: str | None = None  # the latest of them
 
 
 @runtime_checkable
 class Gate(Protocol):
-    """How much at once. Every method may be called from any thread."""
+    """A limit on how much runs at once. Every method may be called from any thread."""
 
     @property
     def name(self) -> str:
-        """The name under which it is counted and shown."""
+        """The name of the gate in counts and displays."""
         ...
 
     def poll_ready(self, waker: Waker | None = None) -> Reading:
-        """Say whether a share can be taken now.
+        """Return whether a share can be taken now.
 
-        With Pending, and only then, `waker` is kept and called once when it is worth polling again. After any other
-        reading than Ready and Pending poll again at once, if you mean to wait. What a timer will end is ended by
-        whoever polls at that time: see `wake_in_seconds`.
+        If the reading is Pending, and only then, the gate keeps `waker` and calls it once when it is worth polling
+        again. After a reading other than Ready and Pending, poll again at once if you mean to wait. A hold that a timer
+        ends is ended by the caller that polls at that time; see `wake_in_seconds`.
         """
         ...
 
     def wake_in_seconds(self) -> float | None:
-        """How long until a poll is worth it without a wake; None if time alone changes nothing."""
+        """Return when to poll again without a wake, in seconds; None if time alone changes nothing."""
         ...
 
     def why(self) -> str | None:
-        """What holds it closed at this moment, for people; None if nothing does."""
+        """Return what holds the gate closed at this moment, as text; None if it is open."""
         ...
 
     def try_acquire(self) -> Share | None:
-        """Take a share if one is free and nobody waits for it; never waits."""
+        """Take a share if one is free and no caller waits for it; else return None. Never waits."""
         ...
 
     async def acquire(self) -> Share:
-        """Take a share; wait in line, first come first served, until there is one."""
+        """Take a share. Wait in line, first come first served, until one is free."""
         ...
 
     def acquire_blocking(self, timeout_seconds: float | None = None) -> Share | None:
-        """Do the same in a thread that may block; None if the time ran out first."""
+        """Take a share in a thread that may block. Return None if the time ran out first."""
         ...
 
     async def ready(self) -> None:
-        """Wait until a share is free and nobody is in line for it; take nothing."""
+        """Wait until a share is free and no caller is in line for it. Take nothing."""
         ...
 
     def counts(self) -> GateCounts:
-        """Give the totals so far."""
+        """Return the totals so far."""
         ...
 
     async def __aenter__(self) -> Share: ...

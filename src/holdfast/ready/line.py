@@ -1,8 +1,10 @@
-"""Who waits in line at a gate: a task or a thread, with a bell, a timer of its own and a share once it was served.
+"""The waiting line of a gate, and gates as context managers.
 
-A bell may be rung from any thread and any loop, any number of times; a ring that comes before its waiter waits is not
-lost. `ring` says False when there is nobody left to hear it, because the loop was closed: whoever rang must then
-see to it that what was meant for this waiter goes to the next.
+A waiter is a task or a thread. It has a bell, its own timer, and a share once it was served. A bell may be rung from
+any thread and any loop, any number of times. A ring before its waiter waits is not lost. `ring` returns False if the
+waiter's loop was closed. The caller must then pass the waiter's share to the next in line.
+
+``async with gate`` and ``with gate`` take a share and release it with the error that ended the block.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ __all__ = ["EnterableGate", "TaskWaiter", "ThreadWaiter", "Waiter", "running_loo
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Give the loop that runs in this thread, if there is one."""
+    """Return the event loop that runs in this thread; None if there is none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -30,14 +32,14 @@ class Waiter(Protocol):
     """One place in a line."""
 
     share: Share | None
-    """What it was served; written under the gate's lock."""
+    """The share it was served; written under the gate's lock."""
     error: Exception | None
-    """What looking for it raised instead, a ledger's error for example; written under the gate's lock."""
+    """The error that the check for it raised, such as a ledger's; written under the gate's lock."""
     armed: object
-    """What its timer was set for, by the gate's own reckoning; None while it has none."""
+    """The holds that its timer was set for; None while it has no timer."""
 
     def ring(self) -> bool:
-        """Have it look again; False if nobody is left to hear it."""
+        """Make the waiter check again. Return False if its loop was closed."""
         ...
 
 
@@ -54,7 +56,7 @@ class TaskWaiter:
         self._event = asyncio.Event()
 
     def ring(self) -> bool:
-        """Have the task look again; False if its loop was closed."""
+        """Make the task check again. Return False if its loop was closed."""
         if running_loop() is self._loop:
             self._event.set()
             return True
@@ -65,7 +67,7 @@ class TaskWaiter:
         return True
 
     async def wait(self, timeout_seconds: float | None) -> bool:
-        """Suspend until the bell rings; False if the time ran out first."""
+        """Suspend until the bell rings. Return False if the time ran out first."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._event.wait()
@@ -87,27 +89,27 @@ class ThreadWaiter:
         self._event = threading.Event()
 
     def ring(self) -> bool:
-        """Have the thread look again."""
+        """Make the thread check again."""
         self._event.set()
         return True
 
     def wait(self, timeout_seconds: float | None) -> bool:
-        """Block until the bell rings; False if the time ran out first."""
+        """Block until the bell rings. Return False if the time ran out first."""
         if not self._event.wait(timeout_seconds):
-            return False  # and do not clear: a ring that comes just now is for the next wait
+            return False  # without clear(): a ring at this moment is for the next wait
         self._event.clear()
         return True
 
 
 class EnterableGate(ABC):
-    """What can be entered by any number of tasks and threads at a time."""
+    """A gate as a context manager, entered by any number of tasks and threads at the same time."""
 
     def __init__(self) -> None:
-        self._entered: dict[object, list[Share]] = {}  # shares of `with` blocks, by the task or thread that is inside
+        self._entered: dict[object, list[Share]] = {}  # shares of `with` blocks, by task or thread
 
     @abstractmethod
     async def acquire(self) -> Share:
-        """Take a share; wait until there is one."""
+        """Take a share; wait until one is free."""
         ...
 
     @abstractmethod
@@ -138,7 +140,7 @@ class EnterableGate(ABC):
         return share
 
     def _exit(self, key: object) -> Share:
-        if key not in self._entered:  # entered by another task, as the two halves of a fixture may be
+        if key not in self._entered:  # entered by another task, as in the two halves of a fixture
             key = next(reversed(self._entered))
         shares = self._entered[key]
         share = shares.pop()

@@ -1,9 +1,9 @@
-"""The contract of Pending, kept over time, by many threads (SPEC S3 to S6).
+"""The contract of Pending, enforced over time and across threads (SPEC S3 to S6).
 
-A `ReadyMonitor` watches one thing that can be polled for readiness. It refuses every report that the ReadyState table
-does not allow, and it makes the promise that a waiter needs: *a wake is never lost*.
+A `ReadyMonitor` watches one object that can be polled for readiness. It refuses every report that the ReadyState table
+does not allow. It also guarantees what a waiter needs: *a wake is never lost*.
 
-How a poll goes::
+A poll::
 
     with monitor.begin() as poll:           # 1  a poll is open
         poll.watch(WakeSource.IO_READY)     # 2  from here on a wake from this source counts
@@ -12,24 +12,24 @@ How a poll goes::
         else:
             poll.finish(Ready())
 
-A producer first makes the thing true (puts into the queue), then calls `wake`. If that happens before 2, the check sees
-it. If it happens after 2, the wake is kept in the open poll, and Pending is published *with* it: whoever waits then is
-woken at once. There is no moment between in which it could be missed.
+A producer first makes the condition true (puts into the queue), then calls `wake`. If that happens before 2, the check
+sees it. If it happens after 2, the open poll keeps the wake, and Pending is published *with* it: a waiter is then woken
+at once. There is no moment in between at which the wake could be missed.
 
 What can go wrong, and what happens then:
 
-- A wake from a source that nobody registered, or while nothing is Pending: refused, recorded nowhere.
-- Pending left although no registered wake was seen: refused. Somebody made it ready and forgot to say so.
-- Pending reported again by a poll that began before any wake: the same interval. Its sources may only grow and its
+- A wake from a source that is not registered, or while nothing is Pending: refused, and recorded nowhere.
+- Pending left although no registered wake was seen: refused. A producer changed the condition without a wake.
+- Pending reported again by a poll that began before any wake: the same interval. Its sources may only grow, and its
   wakes are kept. By a poll that began after a wake: a new interval straight from Pending, which the table refuses.
-- Several waiters: all are woken, each once. A waiter that comes late is woken at once.
-- The check raises: the caller gets the error, every waiter is woken to look for itself, the next poll starts at Ready.
-- An exhausted budget or a back-off is followed by a Pending that no timer can end: refused, it might never end (S6).
-- A wake for something that somebody else has taken meanwhile: report `Busy` and poll again. Pending straight after a
-  wake would be the silent self-loop that the table forbids.
+- Several waiters: each is woken once. A waiter that comes late is woken at once.
+- The check raises: the caller gets the error, every waiter is woken to check again, and the next poll starts at Ready.
+- A Pending that no timer can end follows an exhausted budget or a back-off: refused, because it might never end (S6).
+- A wake for something that another caller has taken meanwhile: report `Busy` and poll again. Pending right after a wake
+  would be the silent self-loop that the table forbids.
 
-Every refusal changes nothing. All methods may be called from any thread, but not from a signal handler, which may have
-interrupted one of them: let the handler tell a thread or a loop. Wakers are called without the lock held.
+A refusal changes nothing. All methods may be called from any thread, but not from a signal handler, which may have
+interrupted one of them. A handler must notify a thread or a loop instead. Wakers are called without the lock held.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ from holdfast.machines.ready import READY, Pending, Reading, Ready, ReadyState, 
 
 __all__ = ["Interval", "Poll", "ReadyMonitor", "Waker"]
 
-INTERVALS_KEPT = 64  # closed intervals kept for people to look at; older ones are forgotten
+INTERVALS_KEPT = 64  # closed intervals kept for inspection; older ones are dropped
 
 
 class Waker(Protocol):
-    """Called once, from any thread, when what it waited for may have happened."""
+    """A callback, called once and from any thread, when the awaited condition may hold."""
 
     def __call__(self) -> object:
-        """Wake somebody up; do not block."""
+        """Wake the waiter; do not block."""
 
 
 @dataclass(slots=True)
 class Interval:
-    """One stay in Pending: which sources may end it, and which did, counted, in the order first seen."""
+    """One stay in Pending: the sources that may end it, and the wakes seen, counted by source in order of arrival."""
 
     sources: frozenset[WakeSource]
     wakes: dict[WakeSource, int] = field(default_factory=dict)
@@ -82,12 +82,12 @@ class Interval:
         self.wakes[source] = self.wakes.get(source, 0) + count
 
     def copy(self) -> Interval:
-        """Give a copy that later wakes do not change."""
+        """Return a copy that later wakes do not change."""
         return Interval(self.sources, dict(self.wakes))
 
 
 class Poll:
-    """One look at readiness, from `ReadyMonitor.begin`. Ends with `finish`, or silently when its block is left."""
+    """One check of readiness, from `ReadyMonitor.begin`. It ends with `finish`, or silently when its block is left."""
 
     __slots__ = ("_draft", "_ended_interval", "_monitor")
 
@@ -101,19 +101,19 @@ class Poll:
 
         Raises:
             EmptyWakeSet: no source was named.
-            InvalidWake: a name that is no wake source.
+            InvalidWake: a name is not a wake source.
             RuntimeError: the poll is over.
         """
-        self._monitor._watch(self, wake_sources(sources))  # noqa: SLF001 - the two are one object seen from two sides
+        self._monitor._watch(self, wake_sources(sources))
 
     def finish(self, reading: Reading) -> Reading:
-        """Publish what the check found and return it; Pending comes back with all sources of its interval.
+        """Publish the result of the check and return it. Pending is returned with all sources of its interval.
 
         Raises:
             InvalidTransition: the table has no such edge.
             MissingWake: Pending would be left although no registered wake was seen.
         """
-        return self._monitor._finish(self, reading)  # noqa: SLF001 - as above
+        return self._monitor._finish(self, reading)
 
     def __enter__(self) -> Self:
         return self
@@ -121,14 +121,13 @@ class Poll:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        refused = isinstance(
-            error, (TransitionRefused, WakeRefused)
-        )  # a refusal changes nothing; an error of the check does
-        self._monitor._close(self, failed=error is not None and not refused)  # noqa: SLF001 - as above
+        # A refusal changes nothing; an error of the check does.
+        refused = isinstance(error, (TransitionRefused, WakeRefused))
+        self._monitor._close(self, failed=error is not None and not refused)
 
 
 class ReadyMonitor:
-    """Watches the readiness of one thing; see the module's text."""
+    """A monitor of the readiness of one object. The module's docstring has its contract."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -147,27 +146,27 @@ class ReadyMonitor:
         with self._lock:
             woken = self._interval is not None and self._interval.woken
             poll = Poll(self, self._interval if woken else None)
-            self._polls[poll] = poll._draft  # noqa: SLF001 - as above
+            self._polls[poll] = poll._draft
             return poll
 
     def poll(self, check: Callable[[Poll], Reading]) -> Reading:
-        """Run one whole poll: `check` watches its sources, looks, and returns its reading, which is published.
+        """Run one whole poll. `check` watches its sources, checks, and returns its reading, which is published.
 
-        An error of the check raises here; every waiter is woken and the next poll starts at Ready (S6).
+        An error of the check is raised here. Every waiter is woken, and the next poll starts at Ready (S6).
         """
         with self.begin() as poll:
             return poll.finish(check(poll))
 
     def report(self, reading: Reading) -> Reading:
-        """Run one whole poll whose check was made under a lock of the caller's own.
+        """Run one whole poll whose check was made under the caller's own lock.
 
-        Under that lock the caller marks its wakes as well, so none can come between check and publication.
+        The caller also marks its wakes under that lock, so none can come between the check and the publication.
         """
         with self._lock:
             if isinstance(reading, Pending):
                 woken = self._interval is not None and self._interval.woken
                 poll = Poll(self, self._interval if woken else None)
-                self._enter_pending(poll, poll._draft, reading)  # noqa: SLF001 - as above
+                self._enter_pending(poll, poll._draft, reading)
             elif self._interval is not None:
                 self._leave(Interval(frozenset()), reading)
             else:
@@ -177,11 +176,11 @@ class ReadyMonitor:
             return self._reading
 
     def restart(self) -> None:
-        """Go back to Ready after an error, outside the table; every waiter is woken to look for itself."""
+        """Return to Ready after an error, outside the table, and wake every waiter to check again."""
         fire(self.reset())
 
     def reset(self) -> list[Waker]:
-        """Do the first half of `restart`: go back to Ready, and return the wakers that are now due to be called."""
+        """Do the first half of `restart`: return to Ready, and return the wakers to call."""
         with self._lock:
             self._reading = Ready()
             self._interval = None
@@ -190,16 +189,16 @@ class ReadyMonitor:
     # Waking
 
     def wake(self, source: WakeSource | str) -> None:
-        """Announce that something a waiter may wait for has happened. First make it true, then call this.
+        """Announce that a condition may hold for which a waiter waits. First make it true, then call this.
 
         Raises:
             InvalidWake: no open interval or poll has registered this source.
-            WakeOutsidePending: nothing is Pending and no poll is about to be.
+            WakeOutsidePending: nothing is Pending and no poll is open that could become so.
         """
         fire(self.mark(source))
 
     def mark(self, source: WakeSource | str) -> list[Waker]:
-        """Do the first half of `wake`: record it, and return the wakers that are now due to be called."""
+        """Do the first half of `wake`: record it, and return the wakers to call."""
         (known,) = wake_sources([source])
         with self._lock:
             open_intervals = [draft for draft in self._polls.values() if draft.sources]
@@ -219,7 +218,7 @@ class ReadyMonitor:
     # Waiting
 
     def add_waker(self, waker: Waker) -> None:
-        """Have `waker` called at the next registered wake; at once if one was seen already or nothing is Pending."""
+        """Call `waker` at the next registered wake; at once if one was seen or nothing is Pending."""
         with self._lock:
             waits = self._interval is not None and not self._interval.woken
             if waits:
@@ -228,12 +227,12 @@ class ReadyMonitor:
             fire([waker])
 
     def remove_waker(self, waker: Waker) -> None:
-        """Forget a waker that no longer waits; one that is not there is no error."""
+        """Remove a waker that no longer waits. An unknown waker is not an error."""
         with self._lock, contextlib.suppress(ValueError):
             self._wakers.remove(waker)
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Block this thread until it is worth polling again; False if the time ran out first."""
+        """Block this thread until it is worth polling again. Return False if the time ran out first."""
         woken = threading.Event()
         waker: Waker = woken.set
         self.add_waker(waker)
@@ -248,7 +247,7 @@ class ReadyMonitor:
         woken = asyncio.Event()
 
         def waker() -> None:
-            with contextlib.suppress(RuntimeError):  # its loop was closed: nobody is left to be woken
+            with contextlib.suppress(RuntimeError):  # its loop was closed, so there is no task to wake
                 loop.call_soon_threadsafe(woken.set)
 
         self.add_waker(waker)
@@ -257,21 +256,21 @@ class ReadyMonitor:
         finally:
             self.remove_waker(waker)
 
-    # Looking
+    # Inspection
 
     @property
     def reading(self) -> Reading:
-        """What was published last."""
+        """The reading published last."""
         return self._reading
 
     @property
     def state(self) -> ReadyState:
-        """The state of what was published last."""
+        """The state of the reading published last."""
         return self._reading.state
 
     @property
     def interval(self) -> Interval | None:
-        """The open Pending interval, with the wakes seen so far; None outside Pending."""
+        """A copy of the open Pending interval with the wakes seen so far; None outside Pending."""
         with self._lock:
             return self._interval.copy() if self._interval is not None else None
 
@@ -283,19 +282,19 @@ class ReadyMonitor:
 
     @property
     def history(self) -> list[Interval]:
-        """The last closed Pending intervals, oldest first."""
+        """The latest closed Pending intervals, oldest first."""
         with self._lock:
             return [interval.copy() for interval in self._closed]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Give the totals so far: ``ready.state`` one per poll, ``wake.source`` one per accepted wake (S5)."""
+        """Return the totals so far: ``ready.state`` one per poll, ``wake.source`` one per accepted wake (S5)."""
         with self._lock:
             return {
                 "ready.state": {state.value: self._poll_counts[state] for state in ReadyState},
                 "wake.source": {source.value: self._wake_counts[source] for source in WakeSource},
             }
 
-    # What a poll does to its monitor
+    # Called by polls
 
     def _watch(self, poll: Poll, sources: frozenset[WakeSource]) -> None:
         with self._lock:
@@ -307,9 +306,9 @@ class ReadyMonitor:
         return self._polls[poll]
 
     def _close(self, poll: Poll, *, failed: bool) -> None:
-        """End a poll that was left without a report, or was refused: the sources that it named are dropped.
+        """End a poll that was left without a report, or was refused, and drop the sources it named.
 
-        A wake that only this poll has seen was accepted, so it still counts, and its source with it (S4).
+        A wake that only this poll has seen was accepted, so it still counts, and so does its source (S4).
         """
         with self._lock:
             draft = self._polls.pop(poll, None)
@@ -337,7 +336,7 @@ class ReadyMonitor:
         return reading
 
     def _enter_pending(self, poll: Poll, draft: Interval, reading: Pending) -> list[Waker]:
-        again = self._interval is not None and poll._ended_interval is not self._interval  # noqa: SLF001 - as above
+        again = self._interval is not None and poll._ended_interval is not self._interval
         if not again:
             READY.advance(self._reading.state, reading.state)  # refuses a second interval straight from Pending
             self._refuse_endless(reading.sources | draft.sources)
@@ -368,7 +367,7 @@ class ReadyMonitor:
         return wakers
 
     def _merge(self, draft: Interval) -> list[Waker]:
-        """Take over what an open poll has registered and seen; return the wakers that are due if there was a wake."""
+        """Add the sources and wakes of a poll to the open interval. Return the wakers to call if it was woken."""
         interval = self._interval
         assert interval is not None, "there is an interval to merge into"
         interval.sources |= draft.sources
@@ -383,12 +382,12 @@ class ReadyMonitor:
 
 
 def fire(wakers: Iterable[Waker]) -> None:
-    """Call every waker, also those after one that raises; then raise what was raised."""
+    """Call every waker, even after one raises, then raise the errors as a group."""
     errors: list[BaseException] = []
     for waker in wakers:
         try:
             waker()
-        except BaseException as error:  # noqa: BLE001 - one broken waiter must not keep the others asleep
+        except BaseException as error:  # noqa: BLE001 - one broken waker must not keep the others asleep
             errors.append(error)
     if errors:
         raise BaseExceptionGroup("wakers raised", errors)

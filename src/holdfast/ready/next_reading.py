@@ -1,18 +1,20 @@
-"""What a gate says next, so that it cannot say anything the ReadyState table forbids (SPEC S2, S6).
+"""The next reading of a gate, chosen so that it never breaks the ReadyState table (SPEC S2, S6).
 
-A gate knows what holds it closed: its `Hold`s. What it *says* depends as well on what it said last. `next_reading` is
-the whole of that rule, as a pure function:
+A gate knows what holds it closed: its `Hold`s. Its next reading also depends on its last one. `next_reading` is the
+whole rule, as a pure function:
 
-1. Nothing holds: Ready.
+1. Nothing holds the gate: Ready.
 2. Pending that no wake has ended stays Pending: the same interval.
-3. A hold that has not been told yet is told once: Busy, BudgetExhausted or RetryAfter. Holds that would be told the
-   same way are told together, by the one that lasts longest.
-4. After that there is nothing new to say. Pending that was woken for nothing says Busy, because Pending may not follow
-   Pending. Otherwise whoever waits is told Pending, with the sources of all holds; so is everybody during a back-off.
-5. Whoever only asks is told Busy. So is a waiter, once, where Pending would have no timer to end what time must end.
+3. A hold that was not reported yet is reported once: Busy, BudgetExhausted or RetryAfter. Holds with the same state are
+   reported together, by the one that lasts longest.
+4. After that there is nothing new to report. Pending that was woken for nothing becomes Busy, because Pending may not
+   follow Pending. Otherwise a waiting caller gets Pending, with the sources of all holds. So does every caller during a
+   back-off.
+5. A caller that does not wait gets Busy. So does a waiting caller, once, if Pending would have no timer for a hold that
+   only time ends.
 
-A caller that waits asks again until the answer is Ready or Pending. That ends soon: each hold is told once, and rules 4
-and 5 say Busy at most once for each wake.
+A waiting caller polls again until the reading is Ready or Pending. That ends soon: each hold is reported once, and
+rules 4 and 5 give Busy at most once per wake.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ __all__ = ["Hold", "HoldKey", "due", "next_reading", "seconds_until_due", "timer
 
 _READY = Ready()
 _ALLOWED = {state: frozenset(READY.allowed(state)) for state in ReadyState}
-_pending = functools.cache(Pending)  # there are seven sets of sources
+_pending = functools.cache(Pending)  # there are only seven sets of sources
 _ENDED_BY_TIME = frozenset({ReadyState.BUDGET_EXHAUSTED, ReadyState.RETRY_AFTER})
 
 
 class HoldKey(NamedTuple):
-    """Which gate holds, and which of its holds it is: another window or another back-off is another hold."""
+    """The identity of a hold: the gate, and which of its windows or back-offs."""
 
     gate: int
     episode: int
@@ -45,10 +47,10 @@ class Hold:
     """Why a gate is closed.
 
     Attributes:
-        key: what makes it the same hold when it is looked at again.
-        reason: for people.
-        sources: what may end it.
-        news: how it is told the first time; None if what it follows from has been told already.
+        key: identifies the same hold in later checks.
+        reason: text for people.
+        sources: the wake sources that may end it.
+        news: the reading that reports it the first time; None if its cause was already reported.
         until_ns: when time ends it, on `clock_ns`; None if time does not.
         clock_ns: the clock of the gate that holds.
     """
@@ -62,25 +64,25 @@ class Hold:
 
     @property
     def left_ns(self) -> int:
-        """How long until time ends it; 0 if time does not."""
+        """The time until it ends; 0 if time does not end it."""
         return self.until_ns - self.clock_ns() if self.until_ns is not None else 0
 
     @property
     def backs_off(self) -> bool:
-        """Whether it is a back-off, which is Pending for everybody until it ends (S6)."""
+        """Whether it is a back-off, which is Pending for every caller until it ends (S6)."""
         return self.news is not None and self.news.state is ReadyState.RETRY_AFTER
 
 
 def next_reading(
     state: ReadyState, holds: Sequence[Hold], told: AbstractSet[HoldKey], *, woken: bool, waits: bool
 ) -> Reading:
-    """Say what follows `state`, by the rules of the module's text.
+    """Return the reading that follows `state`, by the rules of the module's docstring.
 
     Args:
-        state: what was said last.
+        state: the state of the last reading.
         holds: what holds the gate closed now.
-        told: holds that were told before.
-        woken: whether the Pending interval that is open, if one is, has seen a wake.
+        told: holds that were already reported.
+        woken: whether the open Pending interval, if any, has seen a wake.
         waits: whether the caller will wait for a wake.
     """
     if not holds:
@@ -100,23 +102,23 @@ def next_reading(
 
 
 def told_with(reading: Reading, holds: Sequence[Hold], told: AbstractSet[HoldKey]) -> frozenset[HoldKey]:
-    """Give the holds that are told once `reading` was said; those that ended are forgotten, and may be told anew."""
+    """Return the holds that are reported once `reading` is published. Ended holds are dropped."""
     now_told = {hold.key for hold in holds if hold.news is not None and hold.news.state is reading.state}
     return frozenset((told & {hold.key for hold in holds}) | now_told)
 
 
 def timers(holds: Sequence[Hold]) -> tuple[tuple[HoldKey, int], ...]:
-    """Give what a timer must be set for; equal if the same timer will do."""
+    """Return what a timer must be set for. Equal values need no new timer."""
     return tuple((hold.key, hold.until_ns) for hold in holds if hold.until_ns is not None)
 
 
 def due(holds: Sequence[Hold]) -> bool:
-    """Whether time has ended every hold that time ends; False if there is none."""
+    """Return whether time has ended every hold that time ends; False if there is none."""
     timed = [hold for hold in holds if hold.until_ns is not None]
     return bool(timed) and all(hold.left_ns <= 0 for hold in timed)
 
 
 def seconds_until_due(holds: Sequence[Hold]) -> float | None:
-    """How long until `due`, never negative; None if time ends none of them."""
+    """Return the seconds until `due`, at least 0; None if time ends none of the holds."""
     waits_ns = [hold.left_ns for hold in holds if hold.until_ns is not None]
     return max(0, *waits_ns) / 1e9 if waits_ns else None

@@ -1,10 +1,10 @@
-"""So many per second, with bursts: a token bucket.
+"""A rate limit with bursts: a token bucket.
 
-In any stretch of t seconds at most ``burst + rate · t / per`` shares are taken, whatever the order of calls. That is
-exact: the bucket is kept as the time at which it will be full again, in whole steps so small that a token is a whole
-number of them, and nothing is rounded.
+In any stretch of t seconds, at most ``burst + rate · t / per`` shares are taken, whatever the order of calls. This is
+exact. The bucket is stored as the time at which it will be full, in steps so small that a token is a whole number of
+them, so nothing is rounded.
 
-An empty bucket is BudgetExhausted, told once; then whoever waits is Pending on a timer for the next token.
+An empty bucket is BudgetExhausted, reported once. After that a waiting caller is Pending on a timer for the next token.
 """
 
 from __future__ import annotations
@@ -21,11 +21,20 @@ from holdfast.ready.next_reading import Hold, HoldKey
 
 __all__ = ["RateGate"]
 
-_SOURCES = frozenset(WakeSource)  # a token in time, one that was put back unused, a new rate
+_SOURCES = frozenset(WakeSource)  # the next token, a token put back unused, a new rate
 
 
 class RateGate(LeafGate):
-    """Lets `rate` shares out in `per` seconds, and `burst` at once: one period's worth unless said."""
+    """A gate that lets `rate` shares out in `per` seconds.
+
+    Args:
+        rate: shares per period.
+        per: the length of a period, in seconds.
+        burst: shares that may be taken at once; by default one period's worth.
+        name: the name in counts and displays.
+        now: the clock, in seconds.
+        on_violation: called if the gate breaks its own contract.
+    """
 
     def __init__(
         self,
@@ -39,20 +48,20 @@ class RateGate(LeafGate):
     ) -> None:
         self._set(rate, per, burst)
         super().__init__(name, now, on_violation)
-        self._full_at = self._steps()  # when the bucket will be full, in steps; in the past if it is full
+        self._full_at = self._steps()  # when the bucket will be full, in steps; a past time if it is full
 
     def _set(self, rate: float, per: float, burst: int | None) -> None:
         per_second = Fraction(str(positive("rate", rate))) / Fraction(str(positive("per", per)))
         checked = whole("burst", max(1, math.floor(rate)) if burst is None else burst)
         self._rate, self._burst = rate, checked
-        self._steps_per_ns = per_second.numerator  # a token is then a whole number of steps
+        self._steps_per_ns = per_second.numerator  # so a token is a whole number of steps
         self._steps_per_token = per_second.denominator * 1_000_000_000
 
     def _steps(self) -> int:
         return self.clock_ns() * self._steps_per_ns
 
     def set_rate(self, rate: float, *, per: float = 1.0, burst: int | None = None) -> None:
-        """Change the rate. The tokens that are missing from the bucket now stay missing."""
+        """Change the rate. Tokens that are missing from the bucket now stay missing."""
 
         def change() -> bool:
             missing = Fraction(max(0, self._full_at - self._steps()), self._steps_per_token)
@@ -63,7 +72,7 @@ class RateGate(LeafGate):
         self.change(WakeSource.CONFIG_RELOAD, change)
 
     def look(self) -> Hold | None:
-        """Closed until there is a whole token."""
+        """Return the hold until there is a whole token."""
         opens_at = self._full_at + (1 - self._burst) * self._steps_per_token
         if opens_at <= self._steps():
             return None
@@ -84,6 +93,6 @@ class RateGate(LeafGate):
         return True
 
     def release(self, receipt: object, error: BaseException | None) -> bool:
-        """Nothing comes back: what was done counts, however it ended."""
+        """Return False: a token that was used does not come back."""
         del receipt, error
         return False
