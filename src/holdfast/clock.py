@@ -1,4 +1,4 @@
-"""The only module that reads a clock. Everything else takes time as an argument."""
+"""The only module that reads a clock. All other code takes time as an argument."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol
 
 __all__ = ["Clock", "ManualClock", "SystemClock", "elapsed"]
 
-# Of the clocks that never jump, the one that also counts while the machine is suspended: a lease ends meanwhile.
+# A clock that never jumps. If there is one, it also runs while the machine is suspended, because leases end then.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def elapsed() -> float:
-    """Read seconds since some fixed moment: never set back, and counted while the process or the machine is stopped."""
+    """Return seconds since a fixed moment. The clock is never set back, and runs while the machine is suspended."""
     return time.monotonic() if _STEADY is None else time.clock_gettime(_STEADY)
 
 
 class Clock(Protocol):
-    """Tells the time in UTC epoch seconds."""
+    """A clock in UTC epoch seconds."""
 
     def now(self) -> float:
-        """Read it."""
+        """Return the time."""
         ...
 
 
@@ -28,21 +28,21 @@ class SystemClock:
     """The host's clock."""
 
     def now(self) -> float:
-        """Read it."""
+        """Return the time."""
         return time.time()
 
 
 class ManualClock:
-    """A clock that stands still until it is moved: for tests and simulations."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self._now = now
 
     def now(self) -> float:
-        """Read it."""
+        """Return the time."""
         return self._now
 
     def move(self, seconds: float) -> float:
-        """Move it, and read it."""
+        """Move the clock, and return the new time."""
         self._now += seconds
         return self._now

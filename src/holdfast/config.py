@@ -1,7 +1,7 @@
-"""Settings: one frozen value, read and checked once, passed down. Nothing else reads the environment.
+"""Settings: one frozen value, read and checked once, then passed down. No other module reads the environment.
 
-Every field is also an environment variable, ``HOLDFAST_<FIELD>``; what is given in code comes first, then the
-environment, then the default here.
+Every field is also an environment variable, ``HOLDFAST_<FIELD>``. A value set in code wins over the environment, which
+wins over the default here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from holdfast.errors import InvalidSetting
 
 __all__ = ["Config"]
 
-PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half of what one event may hold: a value and all that is said beside it fit
+PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half the size of an event: a value fits with everything around it
 
 
-# What a settings file may say: what can change under jobs that run.
+# The settings that a settings file may change while jobs run.
 RELOADABLE = frozenset({
     "concurrency", "gate_park_seconds", "grace_seconds", "idle_seconds", "inline_retry_seconds", "park_seconds",
     "progress_seconds", "shutdown_seconds",
@@ -29,35 +29,35 @@ RELOADABLE = frozenset({
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """How Holdfast behaves. Durations are in seconds.
+    """The settings of Holdfast. Durations are in seconds.
 
     Attributes:
-        url: where jobs are kept: ``sqlite:///path``, ``postgresql://…``, or ``memory:`` for tests.
-        effects: where results of calls are kept besides: empty for the job's own database alone, or a directory.
-        concurrency: jobs that one worker runs at once.
-        lease_seconds: how long a claim lasts without a heartbeat; a heartbeat is sent at a third of it.
-        loop_stall_seconds: how long a worker's event loop may not answer, because a step blocks it, before the worker
-            gives its jobs back and ends.
-        poll_seconds: how often a SQLite file is looked at for commits of other processes, at most; where the system can
-            tell of them (Linux), only while there are any.
-        busy_seconds: how long a SQLite file that another process holds is waited for.
+        url: where jobs are stored: ``sqlite:///path``, ``postgresql://…``, or ``memory:`` for tests.
+        effects: a directory that also stores results of calls; empty for the job's own database alone.
+        concurrency: jobs that one worker runs at the same time.
+        lease_seconds: how long a claim lasts without a heartbeat. A heartbeat is sent after a third of it.
+        loop_stall_seconds: how long a step may block a worker's event loop before the worker gives its jobs back and
+            ends.
+        poll_seconds: how often, at most, a SQLite file is checked for commits of other processes. Where the system
+            reports commits (Linux), it is checked only when there are any.
+        busy_seconds: how long to wait for a SQLite file that another process has locked.
         grace_seconds: how long a cancelled job may clean up before it is ended.
-        shutdown_seconds: how long a stopping worker lets its jobs go on before it hands them back.
-        inline_retry_seconds: a retry that is due sooner waits in the worker; a later one is kept in the store.
-        park_seconds: a wait that is longer is shown as parked.
-        gate_park_seconds: a call whose gate opens later than this gives its job's slot back until then.
-        idle_seconds: a worker that runs until it is idle still waits for what is due within this time.
+        shutdown_seconds: how long a stopping worker lets its jobs run before it gives them back.
+        inline_retry_seconds: a retry that is due sooner waits in the worker; a later one is stored.
+        park_seconds: a longer wait is shown as parked.
+        gate_park_seconds: a call whose gate opens later than this frees its job's slot until then.
+        idle_seconds: a worker that runs until idle still waits for jobs that are due within this time.
         max_attempts: crashes after which a job is given up as poison.
-        payload_bytes_max: arguments, results and signals with more bytes of JSON than this are refused.
-        progress_seconds: how often a run's progress is written at most; what comes between is not kept.
-        blobs: where large exports are kept: empty for the job's own database, or a directory.
-        export_bytes_max: an export with more bytes than this is refused.
-        exports_max: how many exports a run may have.
-        keep_seconds: runs that ended longer ago are removed by workers; 0 keeps them for ever.
-        keep_runs: how many ended runs workers leave at most, the newest; 0 is any number.
+        payload_bytes_max: arguments, results and signals with more bytes of JSON are refused.
+        progress_seconds: the shortest time between two stored progress reports; reports in between are dropped.
+        blobs: a directory for large exports; empty for the job's own database.
+        export_bytes_max: an export with more bytes is refused.
+        exports_max: the number of exports that a run may have.
+        keep_seconds: workers remove runs that ended longer ago; 0 keeps them permanently.
+        keep_runs: the number of ended runs that workers keep, newest first; 0 keeps all.
         settings_file: a TOML file with some of these settings, which workers read again when it changes.
-        tokens: the file that tokens for the HTTP API are kept in.
-        token: one token with every right, for where a file is unhandy; never shown.
+        tokens: the file with the tokens of the HTTP API.
+        token: one token with every right, for where a file is inconvenient; never shown.
     """
 
     url: str = "sqlite:///holdfast.db"
@@ -91,7 +91,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Refuse invalid values."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if name in {"keep_seconds", "keep_runs"}:
@@ -106,10 +106,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
-        """Put the settings together: what is given, then the environment, then the defaults.
+        """Return the settings: values given in code, then the environment, then the defaults.
 
         Raises:
-            InvalidSetting: a value of the wrong kind, or that cannot work.
+            InvalidSetting: a value has the wrong type or is invalid.
         """
         env = os.environ if environment is None else environment
         values: dict[str, Any] = {}
@@ -123,20 +123,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**{**values, **(given or {})})
 
     def reloaded(self) -> Config:
-        """Give these settings with what the settings file says now in their place; without one they are as they were.
+        """Return these settings, with the current values of the settings file. Without a file they are unchanged.
 
         Raises:
-            InvalidSetting: the file cannot be read, or says what it may not.
+            InvalidSetting: the file cannot be read, or has a setting that it may not change.
         """
         try:
-            said = tomllib.loads(Path(self.settings_file).read_text(encoding="utf-8"))
+            settings = tomllib.loads(Path(self.settings_file).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return self
         except (OSError, ValueError) as error:
             raise InvalidSetting("settings_file", self.settings_file, str(error)) from error
         values: dict[str, Any] = {}
         fields = {field.name: field.type for field in msgspec.structs.fields(type(self))}
-        for name, value in said.items():
+        for name, value in settings.items():
             if name not in RELOADABLE:
                 raise InvalidSetting(name, value, f"a settings file may say {', '.join(sorted(RELOADABLE))}")
             try:

@@ -1,4 +1,4 @@
-"""Durations as people write them: seconds, a timedelta, or text such as "3d", "1h30m", "250ms"."""
+"""Durations: seconds, a timedelta, or text such as "3d", "1h30m", "250ms"."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["LONGEST_SECONDS", "Duration", "seconds"]
 
 Duration = float | int | str | timedelta
 
-LONGEST_SECONDS = 100 * 366 * 86400.0  # a hundred years: beyond, nobody waits, and clocks cannot count
+LONGEST_SECONDS = 100 * 366 * 86400.0  # a hundred years: longer times overflow clocks
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 
 def seconds(duration: Duration) -> float:
-    """Give a duration in seconds.
+    """Return a duration in seconds.
 
     Raises:
-        ValueError: not a duration, or a negative or endless one, or more than a hundred years.
+        ValueError: it is not a duration, is negative or infinite, or is more than a hundred years.
     """
     if isinstance(duration, timedelta):
         value = duration.total_seconds()

@@ -1,4 +1,4 @@
-"""What a process does that is here to stay: a worker or a server, not a command that ends in a moment."""
+"""Garbage-collector settings for long-running processes: workers and servers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import gc
 
 __all__ = ["tune_gc"]
 
-GARBAGE = 20_000  # objects between two looks for what refers to itself: jobs and requests make hundreds and free them
+GARBAGE = 20_000  # new objects between two collections: jobs and requests make hundreds and free them
 
 
 def tune_gc() -> None:
-    """Have the garbage collector leave alone what is there now, and look less often: a tenth more jobs a second."""
+    """Exempt all current objects from garbage collection, and collect less often: 10 % more jobs per second."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)

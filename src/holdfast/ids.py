@@ -1,4 +1,4 @@
-"""Names for jobs: UUIDv7, so that a name made later sorts later, within one process strictly."""
+"""Ids for jobs: UUIDv7, so later ids sort after earlier ones, strictly within one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def new_id() -> str:
-    """Make a new name, 36 characters, ordered by time."""
+    """Return a new id of 36 characters, ordered by time."""
     global _last  # noqa: PLW0603 - the order of names within a process is exactly this one number
     with _lock:
         # 48 bits of milliseconds and 12 of a fraction; one more than the last if the clock has not moved.

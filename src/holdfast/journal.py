@@ -1,16 +1,16 @@
-"""When it is durable: many jobs' writes, one transaction (group commit); work runs on meanwhile (output commit).
+"""Group commit: one transaction for the writes of many jobs, which go on meanwhile (output commit).
 
-All durable writes of a loop go through one `Journal`. While one batch is being committed the next one gathers, so the
-cost of a commit is shared by everybody who wrote meanwhile. Nobody has to wait for his write unless the outside is
-about to see something: `append` returns at once and tells later, and `write` waits.
+All durable writes of a loop go through one `Journal`. While it commits one batch, it gathers the next, so many writers
+share the cost of a commit. A writer waits only before the outside world sees an effect: `append` returns at once and
+reports later, and `write` waits.
 
-Writes of one job keep their order. Events that one attempt writes while a batch is under way are joined to one command.
-One command may go last in a batch, made when the batch is taken: a claim, which so finds the places of all the jobs
-whose ends are in the same transaction.
+The writes of one job keep their order. Events that an attempt writes during a commit are joined into one command. One
+command may go last in a batch, and is made when the batch is taken. This is a claim, which thus finds the slots of all
+jobs that end in the same transaction.
 
-What can go wrong: the store raises. Then nobody of the batch knows whether it was written, and everybody gets the
-error. A worker's answer to that is to give the attempt up and let the job be taken again from what the store has.
-Whatever that attempt wrote behind what failed, or still writes, fails with it: a stream has no holes.
+What can fail: the store raises. Then it is unknown whether the batch was written, and every writer in it gets the
+error. A worker then abandons the attempt, and the job is claimed again from its stored state. Every later write of that
+attempt fails as well, so a stream has no holes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["Journal", "Writer"]
 
 _log = logging.getLogger("holdfast")
 
-# Turns of the loop before a batch is taken: whoever is about to write comes along, and a job's end goes with its last
-# result, which it follows by three turns.
+# Turns of the loop before a batch is taken, so that writers about to write are included. The end of a job follows its
+# last result by three turns.
 GATHER_TURNS = 3
 BATCH_MAX = 2000  # commands in one transaction: enough to share a commit well, few enough to keep the lock short
 
-Events = Sequence[tuple[str, Frozen]]  # payloads are frozen: what is written is what was meant, whatever comes after
+Events = Sequence[tuple[str, Frozen]]  # frozen: later changes to a payload do not change what is written
 
 
 class Writer(Protocol):
@@ -42,17 +42,17 @@ class Writer(Protocol):
     job: str
     attempt: int
     parent: str | None
-    gathered: list[tuple[str, Frozen]]  # its events that wait for the next batch; the journal's to fill and to empty
-    uses: list[str]  # signals that are used up in the same transaction; the journal's to empty
-    successor: Successor | None  # of a job that ends by `continue_as`, with its last event
+    gathered: list[tuple[str, Frozen]]  # its events for the next batch; only the journal changes it
+    uses: list[str]  # signals used in the same transaction; the journal empties it
+    successor: Successor | None  # for a job that ends by `continue_as`, with its last event
 
     def written(self, count: int, error: Exception | None) -> None:
-        """So many more of its events are on disk; or they were refused, or nobody knows, and why."""
+        """Report that `count` more of its events are on disk; or with `error`, that they may not be."""
         ...
 
 
 class _Request:
-    """A command that waits for the next batch, and a future for its answer."""
+    """A command that waits for the next batch, and a future for its result."""
 
     __slots__ = ("command", "future")
 
@@ -62,7 +62,7 @@ class _Request:
 
     def answer(self, answer: Any) -> None:
         if self.future.done():
-            return  # whoever asked has given up waiting
+            return  # the caller no longer waits
         if isinstance(answer, Exception):
             self.future.set_exception(answer)
         else:
@@ -70,29 +70,29 @@ class _Request:
 
 
 class Journal:
-    """The one way to the store for everything that is written; see the module's text."""
+    """The write path to the store. The module's docstring has its guarantees."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._loop = asyncio.get_running_loop()  # code of a job, which writes too, runs on a loop of its own
+        self._loop = asyncio.get_running_loop()  # job code also writes, from its own loop
         self._waiting: list[_Request | Writer] = []
         self._last: tuple[Callable[[], Command | None], asyncio.Future[Any]] | None = None
         self._draining: asyncio.Task[None] | None = None
 
     async def write(self, command: Command) -> Any:
-        """Carry out one command, durably; return its answer or raise its refusal."""
+        """Run one command durably. Return its result or raise its refusal."""
         return await self.enqueue(command)
 
     def enqueue(self, command: Command) -> asyncio.Future[Any]:
-        """Carry out a command with the next batch; the future has its answer or its refusal."""
-        asked = _Request(command, self._loop.create_future())
-        self._put(asked)
-        return asked.future
+        """Run a command with the next batch. The future gets its result or its refusal."""
+        request = _Request(command, self._loop.create_future())
+        self._put(request)
+        return request.future
 
     def trail(self, make: Callable[[], Command | None]) -> asyncio.Future[Any]:
-        """Carry out a command behind everything that is written until the next batch is taken, and made only then.
+        """Run a command last in the next batch. `make` returns it when the batch is taken.
 
-        Who asks again before that gets the same future. Its answer is None if nothing was made after all.
+        A second request before that gets the same future. The result is None if `make` returns None.
         """
         if self._last is None:
             self._last = make, self._loop.create_future()
@@ -100,21 +100,21 @@ class Journal:
         return self._last[1]
 
     def append(self, writer: Writer, events: Events) -> None:
-        """Write events under an attempt with the next batch, joined to what that attempt has there already."""
+        """Write events of an attempt with the next batch, joined with those already there."""
         if not writer.gathered:
             self._put(writer)
         writer.gathered += events
 
     async def inbox(self, job: str) -> list[Signal]:
-        """Read the signals that wait in a job's inbox."""
+        """Return the signals in a job's inbox."""
         return await self._store.inbox(job)
 
     async def exports(self, job: str, number: int) -> dict[str, int]:
-        """Read which exports a run has, by key."""
+        """Return the numbers of a run's exports, by key."""
         return {row.key: row.number for row in await self._store.exports(job, number, 0, 2**31)}
 
     async def settle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no write is in progress."""
         while self._draining is not None:
             await asyncio.shield(self._draining)
 
@@ -132,8 +132,8 @@ class Journal:
                 for _ in range(GATHER_TURNS):
                     await asyncio.sleep(0)
                 batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-                if self._last is not None and not self._waiting:  # else what it goes behind is not all here
-                    batch += self._made()
+                if self._last is not None and not self._waiting:  # else writes that must come first are missing
+                    batch += self._trailing()
                 if batch:
                     await self._commit(batch)
         finally:
@@ -141,7 +141,7 @@ class Journal:
             self._refuse_rest()
 
     def _refuse_rest(self) -> None:
-        """Answer writes that were gathered for a batch that will not be taken, because the drain was interrupted."""
+        """Fail the writes that were gathered for a batch that will not be taken: the drain was interrupted."""
         waiting, self._waiting = self._waiting, []
         for entry in waiting:
             self._tell(entry, entry.command if isinstance(entry, _Request) else _taken(entry), _interrupted())
@@ -150,12 +150,12 @@ class Journal:
             if not future.done():
                 future.set_exception(_interrupted())
 
-    def _made(self) -> list[_Request | Writer]:
-        assert self._last is not None, "somebody has asked"
+    def _trailing(self) -> list[_Request | Writer]:
+        assert self._last is not None, "a command was requested"
         (make, future), self._last = self._last, None
         try:
             command = make()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it, and others go on
+        except Exception as error:  # noqa: BLE001 - the caller gets it, and the others go on
             if not future.done():
                 future.set_exception(error)
             return []
@@ -169,7 +169,7 @@ class Journal:
         commands: list[Any] = [entry.command if isinstance(entry, _Request) else _taken(entry) for entry in batch]
         try:
             answers = await self._store.commit(commands)
-        except Exception as error:  # noqa: BLE001 - whatever it is, everybody of the batch must hear of it
+        except Exception as error:  # noqa: BLE001 - every writer of the batch gets it
             answers = [error] * len(batch)
         except BaseException:
             for entry, command in zip(batch, commands, strict=True):
@@ -179,7 +179,7 @@ class Journal:
             self._tell(entry, command, answer)
 
     def _tell(self, entry: _Request | Writer, command: Any, answer: Any) -> None:
-        """Hand an answer to whom it is for; an error in taking it is not one of the others in the batch."""
+        """Deliver a result. An error in one receiver must not affect the others in the batch."""
         try:
             if isinstance(entry, _Request):
                 entry.answer(answer)
@@ -187,11 +187,11 @@ class Journal:
                 self._fail(entry, len(command.events), answer)
             else:
                 entry.written(len(command.events), None)
-        except Exception:  # noqa: BLE001 - see above
+        except Exception:  # noqa: BLE001 - the others in the batch go on
             _log.exception("an answer of the store was not taken")
 
     def _fail(self, writer: Writer, count: int, error: Exception) -> None:
-        """An attempt's write has failed: so has what it wrote behind it. It writes no more once it knows."""
+        """Fail an attempt's write, and what it has written after it. It writes no more once it knows."""
         if writer.gathered:
             if writer in self._waiting:
                 self._waiting.remove(writer)

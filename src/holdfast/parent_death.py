@@ -1,8 +1,8 @@
-"""Processes that end with the process that started them (SPEC L10).
+"""Child processes that end with their supervisor (SPEC L10).
 
-The supervisor keeps the writing end of a pipe open and never writes. When it ends, however it ends, the kernel closes
-that end, and the child reads an end of file: it stops in the orderly way. The pipe is the child's standard input, which
-works on every system; the child moves it away, so that code that reads standard input finds it empty.
+The supervisor holds the write end of a pipe open and never writes. When it ends, for any reason, the kernel closes that
+end. The child reads end of file and stops in an orderly way. The pipe is the child's standard input, which works on
+every system. The child moves it away, so that code that reads standard input finds it empty.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ import click
 
 __all__ = ["start_child", "stop_with_supervisor", "supervised_option"]
 
-_KEY = "holdfast.supervised"  # in the context of a command
+_KEY = "holdfast.supervised"  # in the context of a click command
 
 
-def _noted(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's
+def _store_flag(context: click.Context, parameter: click.Parameter, value: object) -> None:
     del parameter
     context.meta[_KEY] = value
 
 
-supervised_option = click.option("--supervised", is_flag=True, hidden=True, expose_value=False, callback=_noted)
+supervised_option = click.option("--supervised", is_flag=True, hidden=True, expose_value=False, callback=_store_flag)
 
 
-def start_child(words: list[str]) -> subprocess.Popen[bytes]:
+def start_child(arguments: list[str]) -> subprocess.Popen[bytes]:
     """Start this program with a command that has `supervised_option`."""
-    command = [sys.executable, "-m", "holdfast", *words, "--supervised"]
+    command = [sys.executable, "-m", "holdfast", *arguments, "--supervised"]
     return subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - this program itself
 
 
 def stop_with_supervisor(stop: Callable[[], object]) -> None:
-    """Call `stop`, from a thread, when the supervisor of this command's process is gone, if it has one."""
+    """Call `stop` from a thread when this process's supervisor has ended. Does nothing without a supervisor."""
     if not click.get_current_context().meta.get(_KEY):
         return
     pipe = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
 
     def watch() -> None:
         while os.read(pipe, 100):
             pass
         stop()
-        with contextlib.suppress(OSError):  # where that goes may be gone, too
+        with contextlib.suppress(OSError):  # standard error may be closed as well
             click.echo("holdfast: the supervisor is gone: stopping", err=True)
 
     threading.Thread(target=watch, name="holdfast-supervisor", daemon=True).start()

@@ -1,7 +1,7 @@
-"""Several worker processes under one: a child that dies is replaced, and its jobs are free at once (SPEC L10).
+"""A supervisor of several worker processes. It replaces a child that dies, and frees its jobs at once (SPEC L10).
 
-If the supervisor itself dies, however it does, its workers stop in the orderly way; see `supervised`. A signal that
-stops the whole process group stops the workers as well, which is no death.
+If the supervisor itself dies, its workers stop in an orderly way; see `holdfast.parent_death`. A signal that stops the
+whole process group stops the workers as well, which does not count as a death.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from holdfast.store import Bury, Reclaim
 
 __all__ = ["supervise"]
 
-LOOK_SECONDS = 0.05  # how soon a death is noticed
-RESTART_SECONDS = 0.5  # a child that dies at once is not started more often than this
+LOOK_SECONDS = 0.05  # how often children are checked
+RESTART_SECONDS = 0.5  # the shortest time between two starts of a child
 
 
 def supervise(app: App, arguments: list[str], processes: int, *, until_idle: bool = False) -> None:
-    """Keep so many workers running until this process is asked to stop; then stop them in order.
+    """Keep this many workers running until this process is asked to stop, then stop them in order.
 
-    With `until_idle`, until each of them has found nothing left to do.
+    With `until_idle`, run until each worker has found nothing left to do.
     """
     arguments = [*arguments, *(["--until-idle"] if until_idle else [])]
     stopping: list[int] = []
@@ -40,7 +40,7 @@ def supervise(app: App, arguments: list[str], processes: int, *, until_idle: boo
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     with contextlib.suppress(StoreUnavailable):
-        app.store()  # opened now: it notices if its files are replaced later
+        app.store()  # opened now, so that it notices if its files are replaced later
     children = dict(_start(arguments) for _ in range(processes))
     try:
         _keep_running(app, children, arguments, stopping, until_idle=until_idle)
@@ -57,26 +57,26 @@ def _keep_running(
     """Replace children that die.
 
     Raises:
-        StoreReplaced: the files of the database are not those that the children had opened.
+        StoreReplaced: the database files are not those that the children have opened.
     """
-    dead: list[str] = []  # who is still to be buried: the store may be away
+    dead: list[str] = []  # workers whose leases must still end, if the store was unavailable
     while children and not stopping:
         time.sleep(LOOK_SECONDS)
-        _bury(app, dead)
+        _release_leases(app, dead)
         for name, child in list(children.items()):
             if child.process.poll() is not None and not stopping:
                 del children[name]
                 if until_idle and child.process.returncode == 0:
-                    continue  # it has found nothing left to do
+                    continue  # nothing was left to do
                 dead.append(name)
-                _bury(app, dead)
+                _release_leases(app, dead)
                 code = child.process.returncode
                 click.echo(f"worker {name} died (exit code {code}): replaced, its jobs are free", err=True)
                 children.update([_start(arguments, RESTART_SECONDS - (time.monotonic() - child.started))])
 
 
-def _bury(app: App, dead: list[str]) -> None:
-    """End the leases of dead workers; if the store is away, the next call does."""
+def _release_leases(app: App, dead: list[str]) -> None:
+    """End the leases of dead workers. If the store is unavailable, the next call does it."""
     try:
         if dead:
             app.store().commit_blocking([*map(Bury, dead), Reclaim()])
@@ -88,7 +88,7 @@ def _bury(app: App, dead: list[str]) -> None:
 
 
 class _Child:
-    """A worker process, and when it was started."""
+    """A worker process and its start time."""
 
     def __init__(self, arguments: list[str], name: str) -> None:
         self.started = time.monotonic()

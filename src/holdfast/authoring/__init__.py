@@ -1,1 +1,1 @@
-"""What users write: jobs, steps, tools, waits."""
+"""The API that users write jobs with: jobs, steps, tools, waits."""

@@ -1,6 +1,6 @@
-"""What a job's code can ask of whoever runs it. The engine's attempt answers; here is only the shape.
+"""The interface between job code and the engine. The engine's attempt implements it.
 
-Code inside a job finds its conductor through a context variable, which tasks and threads started from it inherit.
+Job code finds its conductor through a context variable, which tasks and threads started from it inherit.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ __all__ = [
 
 T = TypeVar("T")
 
-# A value of this name, and the id of a node behind it: what was decided of that node's extension; None, or why not.
+# The prefix of a value's name, followed by a node's id: why that node's extension was refused; None if it was not.
 EXTENSION = "extension:"
 
 
 class Suspended(BaseException):
-    """Unwinds a job's code whose attempt is over: it waits, was paused, or lost its lease. Not an error; never caught.
+    """Ends job code whose attempt is over: the job waits, was paused, or lost its lease. Not an error; do not catch it.
 
-    A BaseException, so that ``except Exception`` in a job does not swallow it. Code in ``finally`` runs, but nothing it
-    asks for is done any more.
+    It is a BaseException, so ``except Exception`` in a job does not swallow it. Code in ``finally`` runs, but the
+    engine performs none of its calls.
     """
 
 
 class Continued(BaseException):
-    """Ends a job's code that has called `continue_as`. Not an error; never caught.
+    """Ends job code that has called `continue_as`. Not an error; do not catch it.
 
-    A BaseException, so that ``except Exception`` in a job does not swallow it. Code in ``finally`` runs, as before a
+    It is a BaseException, so ``except Exception`` in a job does not swallow it. Code in ``finally`` runs, as before a
     ``return``.
     """
 
@@ -58,21 +58,21 @@ class Continued(BaseException):
 
     @staticmethod
     def caught() -> RuntimeError:
-        """Give the error of code that has caught this and gone on."""
+        """Return the error for code that caught this exception and went on."""
         return RuntimeError("continue_as was called, and the code caught what it raised: let it through")
 
     @classmethod
     def is_all_of(cls, error: BaseException | None) -> bool:
-        """Whether an error is this and nothing else; a task group wraps what its body raises."""
+        """Return whether an error is this and nothing else. A task group wraps what its body raises."""
         if isinstance(error, BaseExceptionGroup):
             return error.split(cls)[1] is None
         return isinstance(error, cls)
 
 
 class PlanPlace(NamedTuple):
-    """Where in a plan a call is made: the node by which it is known, and its arguments as the plan has them.
+    """The place of a call in a plan: the node that identifies it, and its arguments as the plan has them.
 
-    A call that has to wait, and will not come back in this attempt, says so with `leave`: others go on in its place.
+    A call that must wait, and will not return in this attempt, calls `leave`, so that other calls use its slot.
     """
 
     node: str
@@ -80,17 +80,17 @@ class PlanPlace(NamedTuple):
     leave: Callable[[], None] | None = None
 
 
-Submitter = Callable[[str], Coroutine[Any, Any, str]]  # does something under an id, so that doing it twice is once
+Submitter = Callable[[str], Coroutine[Any, Any, str]]  # acts under an id, so that repeating it has no effect
 
 
 class Conductor(Protocol):
-    """Runs a job's code: calls its steps, keeps its results, lets it wait."""
+    """Runs a job's code: calls its steps, stores its results, and lets it wait."""
 
     job: str
     attempt: int
 
     def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        """Call a step or a tool, or give its recorded result."""
+        """Call a step or a tool, or return its recorded result."""
         ...
 
     def child(
@@ -100,19 +100,19 @@ class Conductor(Protocol):
         ...
 
     async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
-        """Start a run that is not waited for, once: `submit` does so under an id; the id."""
+        """Start a run without waiting for it, once. `submit` starts it under an id. Return the run's id."""
         ...
 
     async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
-        """Send a signal to another job, once: `send` does so under an id; what became of it."""
+        """Send a signal to another job, once. `send` sends it under an id. Return what became of it."""
         ...
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        """End this run, and have another go on with these arguments."""
+        """End this run, and continue in another one with these arguments."""
         ...
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await something of the worker's loop, from the code's own."""
+        """Await a coroutine of the worker's loop from the job's own loop."""
         ...
 
     def wait(self, key: str, timeout: float | None, wait_type: str) -> Coroutine[Any, Any, Any]:
@@ -120,53 +120,53 @@ class Conductor(Protocol):
         ...
 
     def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
-        """Wait for a time."""
+        """Wait for a duration."""
         ...
 
     def value(self, kind: str) -> Any:
-        """Give the time, a random number or a name, recorded so that a replay gives the same."""
+        """Return the time, a random number or a UUID, recorded so that a replay returns the same."""
         ...
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
-        """Give a value that was recorded under this name, or make it and record it."""
+        """Return the value recorded under this name; if there is none, call `make` and record its result."""
         ...
 
     def known(self, node: str) -> Any:
-        """Give a value that was recorded under this name; None if none was."""
+        """Return the value recorded under this name; None if there is none."""
         ...
 
     def known_names(self, beginning: str) -> list[str]:
-        """List the names of recorded values that begin so, in the order in which they were recorded."""
+        """Return the names of recorded values with this prefix, in the order recorded."""
         ...
 
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Give the job's recorded plan; if it has none, record the one that was made, if one was."""
+        """Return the job's recorded plan. If it has none and `made` is given, record that one."""
         ...
 
     def check_cancelled(self) -> None:
-        """Raise if the job was asked to cancel, or its attempt is over."""
+        """Raise if the job's cancellation was requested, or its attempt is over."""
         ...
 
     def from_thread(self, coroutine: Any) -> Any:
-        """Run something on the engine's loop and block this thread for it."""
+        """Run a coroutine on the job's loop and block this thread until it ends."""
         ...
 
     def in_loop(self) -> bool:
-        """Whether this code runs on the engine's loop, and not in a thread of a plain function."""
+        """Return whether this code runs on the job's loop, not in the thread of a plain function."""
         ...
 
 
 conductor: ContextVar[Conductor | None] = ContextVar("holdfast_conductor", default=None)
-place: ContextVar[PlanPlace | None] = ContextVar("holdfast_place", default=None)  # inside a node of a plan
+place: ContextVar[PlanPlace | None] = ContextVar("holdfast_place", default=None)  # set inside a node of a plan
 external: ContextVar[tuple[str, int] | None] = ContextVar("holdfast_external", default=None)  # (key, attempt)
-job_thread: ContextVar[Any] = ContextVar("holdfast_job_thread", default=None)  # the thread of a job's code that this is
+job_thread: ContextVar[Any] = ContextVar("holdfast_job_thread", default=None)  # set in threads that run job code
 
 
 running_code: weakref.WeakSet[Any] = weakref.WeakSet()  # attempts whose code runs in this process
 
 
 def on_worker_loop(method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Have an async method run on the worker's loop when the code of a job, which has a loop of its own, calls it."""
+    """Return an async method that runs on the worker's loop when job code, which has its own loop, calls it."""
 
     @functools.wraps(method)
     async def bridged(*args: Any, **kwargs: Any) -> T:
@@ -180,12 +180,12 @@ def on_worker_loop(method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..
 
 
 def current() -> Conductor:
-    """Find whoever runs this job.
+    """Return the conductor of the job that this code runs in.
 
     Raises:
         NotInsideJob: this code does not run inside a job.
     """
-    found = conductor.get()
-    if found is None:
+    running = conductor.get()
+    if running is None:
         raise NotInsideJob
-    return found
+    return running

@@ -1,7 +1,7 @@
-"""The decorators, and what they have declared. Two of one name are refused when the second is declared.
+"""The decorators of an app or plugin, and the registry of what they declare. A second declaration of a name is refused.
 
-A plugin may include others: it then serves their jobs beside its own, those that they declare later, too. Two different
-jobs that would have one name, of the plugin and of the job, are refused, and nothing is included.
+A plugin may include others. Its workers then also run their jobs, including those declared later. Two different jobs
+with the same plugin and name are refused, and nothing is included.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ON_DOUBT = {"ask", "fail", "retry"}
 
 
 class Registry:
-    """The jobs, steps and tools of one plugin."""
+    """The jobs, steps and tools of one app or plugin."""
 
     def __init__(self, name: str, max_attempts: int, codec: Codec | None = None) -> None:
         self.name = name
@@ -36,11 +36,11 @@ class Registry:
         self.entries: dict[tuple[str, str], JobFunction[..., Any]] = {}
         self.calls: dict[str, Call[..., Any]] = {}
         self._max_attempts = max_attempts
-        self.included_by: list[Registry] = []  # whoever serves its jobs, too
+        self.included_by: list[Registry] = []  # plugins that also serve its jobs
 
     @property
     def codec(self) -> Codec | None:
-        """What encrypts secrets; see `holdfast.Secret`. None: they are kept as references alone."""
+        """The codec that encrypts secrets; see `holdfast.Secret`. Without one, secrets can only be references."""
         return self.vault.codec
 
     @codec.setter
@@ -49,9 +49,9 @@ class Registry:
 
     @property
     def env_secrets(self) -> frozenset[str]:
-        """Environment variables that whoever starts a job from outside, with JSON, may name as secrets; none at first.
+        """The environment variables that clients may name as secrets in JSON; none by default.
 
-        What code says, ``Secret.env("NAME")``, needs no such leave.
+        Code that writes ``Secret.env("NAME")`` needs no entry here.
         """
         return self.vault.env_secrets
 
@@ -60,29 +60,35 @@ class Registry:
         self.vault.env_secrets = frozenset(names)
 
     def shared_gates(self) -> list[Gate]:
-        """List the gates that steps and tools share, each once."""
+        """Return the gates of all steps and tools, each once."""
         return list({id(call.gate): call.gate for call in self.calls.values() if call.gate is not None}.values())
 
     def entry(self, job: JobFunction[..., Any] | str) -> JobFunction[..., Any]:
-        """Find a job function by itself or by name; that of an included plugin by ``plugin.name``."""
+        """Return a job function by name. A job function is returned unchanged.
+
+        Args:
+            job: a job function, its name, or ``plugin.name`` for a job of an included plugin.
+
+        Raises:
+            UnknownEntry: there is no such job.
+        """
         if isinstance(job, JobFunction):
             return job
         plugin, _, name = job.partition(".")
-        found = self.entries.get((self.name, job)) or self.entries.get((plugin, name))
-        if found is None:
+        entry = self.entries.get((self.name, job)) or self.entries.get((plugin, name))
+        if entry is None:
             known = [name if plugin == self.name else f"{plugin}.{name}" for plugin, name in self.entries]
             raise UnknownEntry(job, known)
-        return found
+        return entry
 
     def include(self, other: Registry) -> None:
-        """Serve another plugin's jobs, too: workers of this one run them, and they are listed and found here.
+        """Also serve another plugin's jobs: workers of this one run them, and they are listed and found here.
 
-        Jobs that `other` starts by itself, with ``its_job.start()``, are kept where `other` keeps them: give both the
-        same URL.
+        Jobs that `other` starts itself, with ``its_job.start()``, go to the store of `other`. Give both the same URL.
 
         Raises:
-            ValueError: there is a different job of the same plugin and name here, or in a plugin that includes this
-                one; nothing was included.
+            ValueError: a different job has the same plugin and name, here or in a plugin that includes this
+                one. Nothing was included.
         """
         if other is self or self in other.included_by:
             return
@@ -93,22 +99,22 @@ class Registry:
             self._adopt(made)
 
     def _refuse_second(self, made: JobFunction[..., Any]) -> None:
-        """Raise if a different job has this one's name, here or wherever this plugin is served."""
-        for one in self._everywhere():
-            if one.entries.get((made.plugin, made.name), made) is not made:
-                name = repr(made.name) if made.plugin == one.name else f"{made.plugin}.{made.name}"
-                raise ValueError(f"{one.name} has a job {name} already: give one of them another name")
+        """Raise if a different job has this one's name, here or in a plugin that includes this one."""
+        for registry in self._everywhere():
+            if registry.entries.get((made.plugin, made.name), made) is not made:
+                name = repr(made.name) if made.plugin == registry.name else f"{made.plugin}.{made.name}"
+                raise ValueError(f"{registry.name} has a job {name} already: give one of them another name")
 
     def _adopt(self, made: JobFunction[..., Any]) -> None:
-        for one in self._everywhere():
-            one.entries[made.plugin, made.name] = made
+        for registry in self._everywhere():
+            registry.entries[made.plugin, made.name] = made
 
     def _everywhere(self) -> list[Registry]:
-        """This plugin and all that include it, in circles or not."""
-        found: list[Registry] = [self]
-        for one in found:
-            found += [includer for includer in one.included_by if includer not in found]
-        return found
+        """Return this plugin and all that include it, directly or not. Inclusion may be circular."""
+        registries: list[Registry] = [self]
+        for registry in registries:
+            registries += [includer for includer in registry.included_by if includer not in registries]
+        return registries
 
     @overload
     def job(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
@@ -119,7 +125,16 @@ class Registry:
     ) -> Callable[[Callable[P, R]], JobFunction[P, R]]: ...  # fmt: skip
 
     def job(self, function: Any = None, **options: Any) -> Any:
-        """Declare a durable function, async or plain."""
+        """Declare a durable function, async or plain.
+
+        Options of the decorator:
+            name: the job's name; by default the function's.
+            retries: how often to run the job again after it fails.
+            backoff: when to retry; replaces `retries`.
+            queue: the queue of its runs.
+            deadline: how long a run may take from its start.
+            max_attempts: crashes after which a run is given up.
+        """
         return partial(self._job, **options) if function is None else self._job(function, **options)
 
     @overload
@@ -131,7 +146,15 @@ class Registry:
     ) -> Callable[[Callable[P, R]], Call[P, R]]: ...  # fmt: skip
 
     def step(self, function: Any = None, **options: Any) -> Any:
-        """Declare a step: its result is recorded; it may run again if a crash leaves its outcome unknown (E1)."""
+        """Declare a step. Its result is recorded. It may run again if a crash leaves its outcome unknown (E1).
+
+        Options of the decorator:
+            name: the step's name; by default the function's.
+            retries: how often to call it again after it fails.
+            backoff: when to retry; replaces `retries`.
+            timeout: how long one try may take.
+            gate: a gate of `holdfast.ready` that each try passes.
+        """
         make: Callable[..., Any] = partial(self._call, tool=False, **options)
         return make if function is None else make(function)
 
@@ -145,7 +168,17 @@ class Registry:
     ) -> Callable[[Callable[P, R]], Call[P, R]]: ...  # fmt: skip
 
     def tool(self, function: Any = None, **options: Any) -> Any:
-        """Declare a tool: it acts on the outside world, and runs at most once; in doubt it asks (E5)."""
+        """Declare a tool. It acts on the outside world, and runs at most once. In doubt, an operator decides (E5).
+
+        Options of the decorator:
+            name: the tool's name; by default the function's.
+            retries: how often to call it again after it fails.
+            backoff: when to retry; replaces `retries`.
+            timeout: how long one try may take.
+            on_doubt: if a crash leaves its outcome unknown, ``ask`` an operator, ``fail``, or ``retry``.
+            reconcile: a function that finds out whether the tool has acted, and returns `Done` or `NotDone`.
+            gate: a gate of `holdfast.ready` that each try passes.
+        """
         make: Callable[..., Any] = partial(self._call, tool=True, **options)
         return make if function is None else make(function)
 
@@ -164,7 +197,7 @@ class Registry:
             function,
             name=name or function.__name__,
             plugin=self.name,
-            starter=cast(Starter[Any], self),  # whoever keeps the registry can start what is in it
+            starter=cast(Starter[Any], self),  # the app or plugin can start its own jobs
             backoff=backoff or Backoff(retries=retries),
             max_attempts=max_attempts or self._max_attempts,
             queue=queue,
@@ -173,12 +206,12 @@ class Registry:
         return self.declared(made)
 
     def declared(self, made: J) -> J:
-        """Keep an entry under its name."""
+        """Register an entry under its name."""
         self._refuse_second(made)
         self._adopt(made)
         return made
 
-    def _call(  # noqa: PLR0913 - what the decorator can say
+    def _call(  # noqa: PLR0913 - the options of the decorators
         self,
         function: Callable[..., Any],
         *,

@@ -1,10 +1,10 @@
-"""What ``@app.job``, ``@app.step`` and ``@app.tool`` make of a function. Calling stays calling.
+"""The objects that ``@app.job``, ``@app.step`` and ``@app.tool`` make. They are still called as functions.
 
-Outside a job, calling one of these calls the function. Inside a job, a step or tool is called through the conductor,
-which records its result and gives the recorded one on replay; another job is started as a child and waited for.
+Outside a job, such a call runs the function directly. Inside a job, the conductor calls a step or tool, records its
+result, and returns the recorded result on replay. Another job is started as a child, and its result awaited.
 
 In an ``async`` job every such call is awaited, also that of a plain function, which then runs in a thread. In a plain
-job every such call just returns its value, also that of an ``async`` function.
+job every such call returns its value directly, also that of an ``async`` function.
 """
 
 from __future__ import annotations
@@ -34,22 +34,31 @@ R = TypeVar("R")
 H_co = TypeVar("H_co", covariant=True)
 
 PRIORITY_MAX = 2**31 - 1
-ATTRIBUTES_MAX = 32  # of one run
-ATTRIBUTE_MAX = 255  # characters of a value
+ATTRIBUTES_MAX = 32  # per run
+ATTRIBUTE_MAX = 255  # characters per value
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A reconcile function's answer: the tool has acted, and this was its result."""
+    """Returned by a reconcile function: the tool has acted, with this result."""
 
     result: Any = None
 
 
 class NotDone(msgspec.Struct, frozen=True):
-    """A reconcile function's answer: the tool has not acted; it may be called."""
+    """Returned by a reconcile function: the tool has not acted, and may be called."""
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """When to try again (E10): so many retries, each wait `factor` times the last, capped, spread by `jitter`."""
+    """When to retry (E10).
+
+    Attributes:
+        retries: the number of retries after the first failure.
+        first_seconds: the wait before the first retry.
+        factor: how much longer each wait is than the one before.
+        cap_seconds: the longest wait.
+        jitter: the random share of each wait, 0.1 for plus or minus 10 %.
+        only: the exceptions that are retried.
+    """
 
     retries: int = 0
     first_seconds: float = 1.0
@@ -59,18 +68,18 @@ class Backoff(msgspec.Struct, frozen=True):
     only: tuple[type[Exception], ...] = (Exception,)
 
     def delay_seconds(self, failures: int, spread: float) -> float:
-        """How long to wait after so many failures; `spread` is a number from 0 to 1."""
+        """Return the wait after this many failures. `spread` is a random number from 0 to 1."""
         try:
             wait = min(self.first_seconds * self.factor ** (failures - 1), self.cap_seconds)
-        except OverflowError:  # after a thousand failures it is more than a float can hold
+        except OverflowError:  # after a thousand failures a float cannot hold it
             wait = self.cap_seconds
         return wait * (1 + self.jitter * (2 * spread - 1))
 
 
 class Call(Generic[P, R]):
-    """A step, or a tool: a call whose result is recorded."""
+    """A step or a tool: a function whose result is recorded when a job calls it."""
 
-    def __init__(  # noqa: PLR0913 - what a decorator can say
+    def __init__(  # noqa: PLR0913 - the options of the decorators
         self,
         function: Callable[P, R],
         *,
@@ -98,17 +107,24 @@ class Call(Generic[P, R]):
         self.__name__ = name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call it: through the conductor inside a job, directly outside."""
+        """Call the function: through the conductor inside a job, directly outside."""
         running = conductor.get()
         if running is None:
             if self.tool:
-                _see_that_it_is_recorded(self.name)
+                _refuse_unrecorded(self.name)
             return self.function(*args, **kwargs)
         outcome: Any = running.call(self, args, dict(kwargs))
-        return outcome if running.in_loop() else running.from_thread(outcome)  # type: ignore[no-any-return]  # - what it is, the function says
+        return outcome if running.in_loop() else running.from_thread(outcome)  # type: ignore[no-any-return]  # - typed by the function
 
     def options(self, *, key: str) -> Call[P, R]:
-        """Give this one call an identity of its own, in place of the hash of its arguments (E8)."""
+        """Return this step or tool with an identity for its next call, in place of the hash of its arguments (E8).
+
+        Args:
+            key: the identity. Calls with the same key in one run are the same call.
+
+        Raises:
+            InvalidArguments: the key is not text, is empty, or is too long.
+        """
         other: Call[P, R] = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.key = checked_name("key", key)
@@ -119,7 +135,7 @@ class Call(Generic[P, R]):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How a run is started. Times are seconds from now; `connection` is the caller's, for its transaction."""
+    """Options of new runs. Times are in seconds from now. `connection` is the caller's, for its transaction."""
 
     key: str | None = None
     priority: int = 0
@@ -133,12 +149,12 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Starter(Protocol[H_co]):
-    """Whoever can start jobs: the app."""
+    """An object that can start jobs: the app."""
 
     vault: Vault
 
     def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> H_co:
-        """Start a job, blocking."""
+        """Start a job, and block until it is stored."""
         ...
 
     def astart(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> Awaitable[H_co]:
@@ -147,7 +163,7 @@ class Starter(Protocol[H_co]):
 
 
 class JobFunction(Generic[P, R]):
-    """A durable function. `start` it; or call it, inside another job, as a child."""
+    """A durable function. Start it with `start`, or call it inside another job to run it as a child."""
 
     def __init__(
         self,
@@ -176,15 +192,15 @@ class JobFunction(Generic[P, R]):
         self.__name__ = name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call it: as a child inside another job, directly outside."""
+        """Call the job: as a child inside another job, directly outside."""
         running = conductor.get()
         if running is None:
             return self.function(*args, **kwargs)
         outcome: Any = running.child(self, args, dict(kwargs))
-        return outcome if running.in_loop() else running.from_thread(outcome)  # type: ignore[no-any-return]  # - what it is, the function says
+        return outcome if running.in_loop() else running.from_thread(outcome)  # type: ignore[no-any-return]  # - typed by the function
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Start a run of this job and return its handle."""
+        """Start a run of this job and return its handle. Blocks until the run is stored; see `astart`."""
         return self._starter.start(self, *args, **kwargs)
 
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -193,27 +209,40 @@ class JobFunction(Generic[P, R]):
 
     @property
     def timed(self) -> bool:
-        """Whether a delay or a deadline counts from the start of its runs."""
+        """Whether its runs have a delay or a deadline, which count from their start."""
         return bool(self.chosen.delay_seconds or self.chosen.deadline_seconds or self.deadline_seconds)
 
     def recorded_plan(self) -> dict[str, Any] | None:
-        """Give the plan that is recorded with a new run; code has none."""
+        """Return the plan that is recorded with a new run; None for a job written as code."""
         return None
 
     def with_options(self, chosen: Options) -> JobFunction[P, R]:
-        """Give the same job with options for the runs started from it."""
+        """Return the same job with these options for the runs started from it."""
         other: JobFunction[P, R] = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.chosen = chosen
         return other
 
     def options(self, **chosen: Any) -> JobFunction[P, R]:
-        """Choose ``key``, ``priority``, ``queue``, ``deadline`` and ``delay`` for the runs started from the result.
+        """Return this job with options for the runs started from it.
 
-        A ``budget``, ``{"tokens": 100_000, "usd": 2}``, is what a run may spend before it is parked; see `spend`.
-        The ``group`` says whose they are, among those that share the queue: groups take turns.
-        By ``attributes``, names with text, numbers or flags, the runs can be found later.
-        A ``connection`` of one's own has them started in its transaction; see `App.start`.
+        Args:
+            chosen: any of these options.
+
+                - ``key``: an idempotency key. A second start with the same key returns the first run.
+                - ``priority``: an integer; higher runs first.
+                - ``queue``: the queue, in place of the job's own.
+                - ``deadline``: how long a run may take, such as ``"1h"``.
+                - ``delay``: how long to wait before a run may start.
+                - ``budget``: what a run may spend before it is parked, such as ``{"tokens": 100_000, "usd": 2}``; see
+                  `spend`.
+                - ``group``: the tenant of the runs. Groups that share a queue take turns.
+                - ``attributes``: names with text, numbers or flags, by which runs can be found later.
+                - ``connection``: the caller's database connection. The runs start in its transaction; see `App.start`.
+
+        Raises:
+            TypeError: an option is unknown.
+            InvalidArguments: the value of an option is invalid.
         """
         return self.with_options(_options(chosen))
 
@@ -221,11 +250,11 @@ class JobFunction(Generic[P, R]):
         return f"<job {self.plugin}.{self.name}>"
 
 
-def _see_that_it_is_recorded(name: str) -> None:
-    """See that a tool that is called as a plain function is not a part of a job's work (E15).
+def _refuse_unrecorded(name: str) -> None:
+    """Check that a tool called as a plain function is not part of a job's work (E15).
 
     Raises:
-        NotRecorded: it is called in a step, or in a thread of its own while jobs run in this process.
+        NotRecorded: it is called in a step, or in a foreign thread while jobs run in this process.
     """
     if external.get() is not None:
         raise NotRecorded(name, "inside a step or another tool")
@@ -265,8 +294,8 @@ def _attributes(given: Any) -> dict[str, Any]:
     for name, value in given.items():
         checked_name("attributes", name)
         if not isinstance(value, (str, int, float)) or len(str(value)) > ATTRIBUTE_MAX:
-            said = f"{name} is text of at most {ATTRIBUTE_MAX} characters, a number or a flag, got {value!r:.80}"
-            raise InvalidArguments("attributes", said)
+            message = f"{name} is text of at most {ATTRIBUTE_MAX} characters, a number or a flag, got {value!r:.80}"
+            raise InvalidArguments("attributes", message)
     kept: dict[str, Any] = checked_payload("attributes", given)
     return kept
 

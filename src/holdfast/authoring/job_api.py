@@ -1,7 +1,11 @@
-"""What a job's code may ask for besides calling steps: waits, sleep, recorded values, its own name to the outside.
+"""The functions that job code calls: waits, sleep, recorded values, keys for other systems, spending.
 
-In an ``async`` job, `wait_for`, `sleep`, `gather` and `map` are awaited. In a plain job `wait_for`, `sleep` and `map`
-just return; `gather` is not for it, for its calls are made one after the other as they are written.
+In an ``async`` job, await `wait_for`, `sleep`, `gather` and `map`. In a plain job, `wait_for`, `sleep` and `map` return
+their result directly. `gather` is for async jobs only, because a plain job makes its calls one after the other.
+
+`spend` counts against the budget of the run, ``options(budget={"tokens": 100_000})``. The amount is recorded with the
+job, so a replay does not spend it again. A run that exceeds its budget is parked at its next call until an operator
+grants more.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ from holdfast.errors import HoldfastError, InvalidArguments, NotInsideJob
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Call
 
-WAIT_TYPES = ("signal", "human", "webhook")  # those that a signal ends; timers and children have calls of their own
-UNITS_MAX = 16  # of one budget
-UNIT_MAX = 64  # characters of a unit's name
+WAIT_TYPES = ("signal", "human", "webhook")  # waits that a signal ends; timers and children have their own calls
+UNITS_MAX = 16  # per budget
+UNIT_MAX = 64  # characters per unit
 MILLIONTHS = 1_000_000
 
 __all__ = [
@@ -46,12 +50,17 @@ def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") ->
     """Wait until somebody signals `key`, and return what they sent. The job costs a row meanwhile, and nothing else.
 
     Args:
-        key: what to wait for; keys that begin with ``holdfast:`` are Holdfast's own.
-        timeout: how long.
-        type: what it is that is waited for, as it is shown: ``signal``, ``human`` or ``webhook``.
+        key: the key of the signal. Keys that begin with ``holdfast:`` are reserved.
+        timeout: how long to wait, such as ``"3d"`` or seconds; without it, there is no limit.
+        type: the kind of wait to show to operators: ``signal``, ``human`` or ``webhook``.
+
+    Returns:
+        The payload of the signal.
 
     Raises:
-        WaitTimeout: nobody did so in time.
+        WaitTimeout: no signal arrived in time.
+        InvalidArguments: the key or the type is invalid.
+        NotInsideJob: this code does not run inside a job.
     """
     running = current()
     if type not in WAIT_TYPES:
@@ -61,23 +70,32 @@ def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") ->
 
 
 def sleep(duration: Duration) -> Any:
-    """Wait for a time, over restarts and deploys."""
+    """Wait for a duration. The wait survives restarts and deploys, and the job uses only a database row meanwhile.
+
+    Await it in an async job.
+
+    Args:
+        duration: seconds, a timedelta, or text such as ``"3d"`` or ``"1h30m"``.
+
+    Raises:
+        ValueError: the duration is invalid.
+        NotInsideJob: this code does not run inside a job.
+    """
     running = current()
     wait = running.sleep(seconds(duration))
     return wait if running.in_loop() else running.from_thread(wait)
 
 
 def continue_as(*args: Any, **kwargs: Any) -> NoReturn:
-    """End this run, and go on in a new one, of the same job with these arguments and an empty history.
+    """End this run, and continue in a new run of the same job, with these arguments and an empty history.
 
-    For jobs that loop without end. Each wait costs a replay of the run's history, so the history must stay short. The
-    call ends the code at once, as ``return`` does, in async and plain jobs alike. It is not awaited. The new run is
-    created in the transaction that ends this one. Unused signals move to it. The result of this run is that of the last
-    run of the chain.
+    It is for jobs that loop without end. Each wait replays the run's history, so the history must stay short. The call
+    ends the code at once, as ``return`` does, in async and plain jobs. Do not await it. The new run is created in the
+    transaction that ends this one. Unused signals move to it. The result of this run is that of the last run of the
+    chain.
 
     Raises:
-        InvalidArguments: the arguments do not fit the job, or it is called in a task or a thread that the job has
-            started. This run goes on.
+        InvalidArguments: the arguments do not fit the job, or a task or thread of the job called it. This run goes on.
         NotInsideJob: this code does not run inside a job.
     """
     if external.get() is not None:
@@ -86,46 +104,58 @@ def continue_as(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 def now() -> float:
-    """Give the time in UTC epoch seconds; the same on replay."""
+    """Return the time in UTC epoch seconds. A replay returns the same value."""
     return cast(float, current().value("now"))
 
 
 def random() -> float:
-    """Give a random number from 0 to 1; the same on replay."""
+    """Return a random number from 0 to 1. A replay returns the same value."""
     return cast(float, current().value("random"))
 
 
 def uuid4() -> str:
-    """Give a random UUID as text; the same on replay."""
+    """Return a random UUID as text. A replay returns the same value."""
     return cast(str, current().value("uuid4"))
 
 
 def external_key() -> str:
-    """Inside a step or tool: a key that is the same over all attempts, for the other side to deduplicate by (E6)."""
-    found = external.get()
-    if found is None:
+    """Return an idempotency key for the system that this step or tool calls (E6).
+
+    The key is the same in all attempts of this call, so the other system can recognise a repeated request.
+
+    Raises:
+        NotInsideJob: this code does not run inside a step or tool.
+    """
+    call = external.get()
+    if call is None:
         raise NotInsideJob
-    return found[0]
+    return call[0]
 
 
 def attempt() -> int:
-    """Give the number of the current attempt of this job: changes with every claim, unlike `external_key`."""
-    found = external.get()
-    return found[1] if found is not None else current().attempt
+    """Return the number of the job's current attempt. Unlike `external_key`, it changes with every claim.
+
+    Raises:
+        NotInsideJob: this code does not run inside a job.
+    """
+    call = external.get()
+    return call[1] if call is not None else current().attempt
 
 
 def check_cancelled() -> None:
-    """Raise ``asyncio.CancelledError`` if the job was asked to cancel. For code that does not await for long."""
+    """Raise ``asyncio.CancelledError`` if cancellation was requested. Call it in code that rarely awaits."""
     running = conductor.get()
     if running is not None:
         running.check_cancelled()
 
 
 def gather(*calls: Awaitable[Any]) -> Coroutine[Any, Any, list[Any]]:
-    """Await several calls at once and give their results in order; the first failure is raised when all have ended.
+    """Await several calls concurrently and return their results in order.
+
+    If calls fail, the first failure is raised after all have ended.
 
     Raises:
-        RuntimeError: this is a plain job, whose calls have been made one after the other when they are handed over.
+        RuntimeError: this is a plain job, whose calls run one after the other before they reach `gather`.
     """
     running = conductor.get()
     if running is not None and not running.in_loop():
@@ -143,8 +173,17 @@ async def _gather(*calls: Awaitable[Any]) -> list[Any]:
     return results
 
 
-def map(step: Call[..., Any], items: Iterable[Any], limit: int | None = None) -> Any:  # noqa: A001 - the name users know
-    """Call a step for each item, up to `limit` at once, and give the results in order."""
+def map(step: Call[..., Any], items: Iterable[Any], limit: int | None = None) -> Any:
+    """Call a step for each item, concurrently, and return the results in order. Await it in an async job.
+
+    Args:
+        step: the step or tool to call.
+        items: the items; each is the only argument of one call.
+        limit: the number of concurrent calls; without it, all run at the same time.
+
+    Raises:
+        NotInsideJob: this code does not run inside a job.
+    """
     running = current()
     mapped = _map(step, list(items), limit)
     return mapped if running.in_loop() else running.from_thread(mapped)
@@ -154,31 +193,35 @@ async def _map(step: Call[..., Any], items: list[Any], limit: int | None) -> lis
     running = current()
     slots = asyncio.Semaphore(limit or max(len(items), 1))
 
-    async def one(item: Any) -> Any:
+    async def call(item: Any) -> Any:
         async with slots:
             return await running.call(step, (item,), {})
 
-    return await _gather(*(one(item) for item in items))
+    return await _gather(*(call(item) for item in items))
 
 
 class RetryAfter(HoldfastError):
-    """Raise it in a step or tool when the other side asks to be left alone: it is tried again after so many seconds.
+    """Raise this in a step or tool when the other system asks to wait. The call is retried after this many seconds.
 
-    The gate that the step or tool shares with others is closed for all of them meanwhile, and no retry is used up. A
-    tool that raises it says that it has not acted.
+    Meanwhile the gate of the step or tool is closed for all its callers. No retry is used up. A tool that raises this
+    declares that it has not acted.
+
+    Args:
+        seconds: how long to wait, over 0.
+        reason: text for people.
     """
 
     def __init__(self, seconds: float, reason: str = "") -> None:
-        given: object = seconds  # what it is, nobody has checked
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= LONGEST_SECONDS:
-            said = "it takes seconds, over 0 and a hundred years at most"
-            raise InvalidArguments("RetryAfter", f"{said}, got {given!r:.60}")
-        self.seconds = float(given)
+        wait: object = seconds  # users may pass any type
+        if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait <= LONGEST_SECONDS:
+            message = "it takes seconds, over 0 and a hundred years at most"
+            raise InvalidArguments("RetryAfter", f"{message}, got {wait!r:.60}")
+        self.seconds = float(wait)
         super().__init__(reason or f"asked to come back after {seconds:g} s")
 
 
 def to_millionths(what: str, given: Mapping[Any, Any]) -> dict[str, int]:
-    """Count amounts in millionths, or refuse them: ten times 0.1 is 1."""
+    """Return amounts in millionths, so that ten times 0.1 is 1, or raise `InvalidArguments`."""
     if not given or len(given) > UNITS_MAX:
         raise InvalidArguments(what, f"name from 1 to {UNITS_MAX} units, as in tokens=1200, usd=0.02")
     counted: dict[str, int] = {}
@@ -192,14 +235,17 @@ def to_millionths(what: str, given: Mapping[Any, Any]) -> dict[str, int]:
 
 
 def spend(**given: float) -> None:
-    """Say what was used, inside a job, a step or a tool: ``spend(tokens=1200, usd=0.02)``.
+    """Record what a job, step or tool has used, such as ``spend(tokens=1200, usd=0.02)``.
 
-    It counts at once, however the step or tool ends, and if its process dies. It never raises because of the budget:
-    what was used was used.
+    The amount counts at once, however the step or tool ends, even if its process dies. `spend` never raises because of
+    the budget: the amount is already used.
+
+    Args:
+        given: amounts by unit.
 
     Raises:
-        NotInsideJob: nobody keeps the amount.
-        InvalidArguments: an amount that is none.
+        NotInsideJob: this code does not run inside a job.
+        InvalidArguments: an amount or a unit is invalid.
     """
     running, call = reporter.get(), external.get()
     if running is None:

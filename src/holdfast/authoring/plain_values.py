@@ -1,11 +1,11 @@
-"""Values as the store keeps them: plain JSON values, exactly what reading the stored bytes gives (SPEC E13).
+"""Plain JSON values, exactly as reading the stored bytes returns them (SPEC E13).
 
-`recordable` turns any value into its plain form once. The engine records that form and hands it out, so code receives
+`recordable` turns any value into its plain form once. The engine records that form and passes it on. So code receives
 the same value, of the same type and with its keys in the same order, on the first run and in a replay.
 
-What JSON cannot hold exactly is refused with TypeError or ValueError: a number that is not finite, text that is not
-Unicode, two keys that are one in JSON, a value that contains itself or nests too deep. An object may raise anything
-else when it is read; that exception comes out unchanged, and the caller has to expect it.
+Values that JSON cannot hold exactly are refused with TypeError or ValueError: a number that is not finite, text that is
+not Unicode, two keys that are equal in JSON, a value that contains itself or nests too deep. An object may raise any
+other exception when it is read. That exception is raised unchanged, and the caller must expect it.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from holdfast.errors import PayloadTooLarge
 
 __all__ = ["Recorder", "as_recorded", "canonical", "limit"]
 
-DEPTH_MAX = 60  # an event may nest 64 levels: these, and the few around a value
+DEPTH_MAX = 60  # an event may nest 64 levels, a few of them around the value
 
 canonical = msgspec.json.Encoder(order="sorted").encode
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
-_ATOMS = frozenset({str, int, float, bool, type(None)})  # read back as themselves; not their subclasses
+_ATOMS = frozenset({str, int, float, bool, type(None)})  # types that are read back unchanged, unlike their subclasses
 _NESTING = frozenset({dict, list})
-_NO_KEYS = frozenset({bool, type(None), tuple, frozenset})  # JSON knows these as values: only a key is asked about
+_NO_KEYS = frozenset({bool, type(None), tuple, frozenset})  # msgspec asks about these only as keys
 
 Foreign = Callable[[Any], Any]
 
 
 def as_recorded(plain: Any) -> Any:
-    """Return plain values as a replay reads them: a fresh copy, so that code may change what it gets.
+    """Return plain values as a replay reads them: a fresh copy, so that code may change it.
 
-    Everything recorded that is handed to code goes through here.
+    Every recorded value that code receives goes through here.
     """
     return msgspec.to_builtins(plain) if isinstance(plain, (dict, list)) else plain
 
 
 class Recorder:
-    """Makes plain values; `foreign` gives what stands for an object that JSON does not know, or raises TypeError."""
+    """Makes plain values. `foreign` returns a substitute for an object that JSON does not know, or raises TypeError."""
 
     def __init__(self, foreign: Foreign) -> None:
         def known(value: Any) -> Any:
-            kind = type(value)  # not what it says its class is, which may be a lie, or raise
+            kind = type(value)  # not `__class__`, which an object can fake
             if kind in _NO_KEYS or issubclass(kind, Enum):
                 raise TypeError("Only dicts with str-like or number-like keys are supported")
             return _bare(value) if issubclass(kind, (str, int, float)) else foreign(value)
@@ -60,8 +60,8 @@ class Recorder:
         """Return the plain form of a value, and its JSON text.
 
         Raises:
-            TypeError: something in it is not JSON.
-            ValueError: it cannot be kept exactly, or holds the text of a secret.
+            TypeError: a part of it is not JSON.
+            ValueError: it cannot be stored exactly, or contains the text of a secret.
         """
         try:
             written = self._encode(value)
@@ -76,9 +76,9 @@ class Recorder:
                 raise ValueError("it has keys that are the same in JSON, such as 1 and '1'")
             if written.count(b"[") + written.count(b"{") > DEPTH_MAX:
                 _refuse_depth(plain)
-        if b"null" in written and value is not None:  # a number that is not finite became null without a word
+        if b"null" in written and value is not None:  # msgspec silently writes a number that is not finite as null
             builtin = self._builtin(value)
-            if plain is value or builtin != plain:  # most are equal, and that is found fast; with tuples they are not
+            if plain is value or builtin != plain:  # a fast test; only values with tuples differ here
                 _refuse_not_finite(builtin)
         if holds_secret(written):
             raise ValueError("it holds the text of a secret that was revealed: pass or return the Secret itself")
@@ -87,11 +87,11 @@ class Recorder:
     def identifiable(self, value: Any) -> tuple[Any, bytes]:
         """Return a plain form that is the same in every process: the items of sets are sorted (E8).
 
-        The order of a set depends on the process, and a call is known by its arguments.
+        The order of a set depends on the process, and a call is identified by its arguments.
 
         Raises:
-            TypeError: as above; or a set has items that cannot be sorted.
-            ValueError: as above.
+            TypeError: as for `recordable`; or the items of a set cannot be sorted.
+            ValueError: as for `recordable`.
         """
         plain, written = self.recordable(value)
         if type(value) in _ATOMS:
@@ -108,10 +108,10 @@ class Recorder:
         return _in_order_of(plain, settled), written
 
     def refuse_raw(self, value: Any) -> None:
-        """Refuse a value that holds JSON text which was not looked at.
+        """Refuse a value that contains unchecked JSON text.
 
         Raises:
-            TypeError: it holds a `msgspec.Raw`.
+            TypeError: it contains a `msgspec.Raw`.
         """
         self._builtin(value)
 
@@ -130,7 +130,7 @@ def limit(what: str, size: int, bytes_max: int | None) -> None:
 
 
 def _bare(value: Any) -> Any:
-    """Return the plain value of a subclass of str, int or float, whatever its own methods say."""
+    """Return the plain value of a subclass of str, int or float, bypassing its own methods."""
     if issubclass(type(value), str):
         return str.__str__(value)
     return int.__int__(value) if issubclass(type(value), int) else float.__float__(value)
@@ -152,7 +152,7 @@ def _refuse_depth(plain: Any) -> None:
         level = [item for items in inside for item in items if type(item) in _NESTING]
         if not level:
             return
-    if any(level):  # an empty one on the last level holds nothing deeper
+    if any(level):  # an empty container on the last level has nothing deeper
         raise ValueError(f"it nests deeper than {DEPTH_MAX} levels")
 
 

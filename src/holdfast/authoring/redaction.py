@@ -1,17 +1,17 @@
-"""A net under secrets: the text of those that were revealed is kept out of what is stored (rule S14).
+"""Redaction of revealed secrets: their text is kept out of everything that is stored (rule S14).
 
-A history cannot be unwritten, so this looks before anything is. Whatever a job has revealed is known for as long as
-its attempt runs, and what is revealed outside a job for as long as the process does (the latest `TEXTS_MAX` of it).
+A history cannot be changed later, so values are checked before they are written. A secret that a job reveals is known
+while its attempt runs. One that is revealed outside a job is known while the process runs (the latest `TEXTS_MAX`).
 
-- Texts for people are redacted: errors, tracebacks, progress, exports. `MARK` stands where the secret stood.
-- Log lines are redacted too, by `unseen`, which knows the latest `LOGGED_MAX` of everything that this process has seen:
-  a line may be written where no job runs, by a thread or a loop that was left behind.
-- Values that a job's code goes on with are refused, by `holds`: a redacted argument or result would be a wrong one.
-  Only by what the job itself has revealed: one user's weak password must not stop the jobs of others.
+- Text for people is redacted: errors, tracebacks, progress, exports. `MARK` replaces the secret.
+- Log lines are redacted by `redact_log_line`, which knows the latest `LOGGED_MAX` secrets of the process. A line may
+  be logged outside any job, for example by a thread that a job left running.
+- Values that job code uses again are refused, by `holds_secret`: a redacted argument or result would be wrong. Only
+  secrets of the same job count, so one user's weak password does not stop the jobs of others.
 
-It is a net and no proof. It knows a secret as it is, and as JSON, ``repr``, URLs and base64 write it, and each longer
-line of one that has several; not a part of one, nor what was computed from it. What is short is left alone: a secret of
-three characters is in half of all texts.
+This is a safety net, not a proof. It recognises a secret as it is, as JSON, ``repr``, URLs and base64 write it, and
+each long line of a secret with several lines. It does not recognise a part of a secret, or a value computed from it.
+Short secrets are ignored: a secret of three characters occurs in half of all texts.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ __all__ = [
 ]
 
 MARK = "[secret]"
-TEXTS_MAX = 200  # secrets that are known at once, of a job or of the process
-LOGGED_MAX = 1000  # secrets that are kept out of log lines
-REDACT_MIN = 4  # characters of a text that is redacted
-WHOLE_MIN = 8  # characters of one that may be no text of a value by itself
-PART_MIN = 16  # characters of one that may be nowhere in a value: shorter ones are words, and in words
-LINE_MIN = 16  # characters of a line that gives a secret of several lines away
+TEXTS_MAX = 200  # secrets known at the same time, per job or process
+LOGGED_MAX = 1000  # secrets redacted in log lines
+REDACT_MIN = 4  # characters of the shortest redacted text
+WHOLE_MIN = 8  # characters of a text that a value must not equal
+PART_MIN = 16  # characters of a text that a value must not contain: shorter ones occur in words
+LINE_MIN = 16  # characters of a line that reveals a secret of several lines
 
 
 class Revealed:
-    """Texts that must not be stored; from any thread."""
+    """Texts that must not be stored. May be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._texts: dict[str, None] = {}
-        self.forms: tuple[str, ...] = ()  # as they may be written; the longest first, for one may hold another
-        self.parts: tuple[bytes, ...] = ()  # those of them that may be nowhere in a value
-        self.wholes: tuple[bytes, ...] = ()  # and, in quotes, those that may be no text of it
+        self.forms: tuple[str, ...] = ()  # all written forms, longest first, because one may contain another
+        self.parts: tuple[bytes, ...] = ()  # forms that a value must not contain
+        self.wholes: tuple[bytes, ...] = ()  # in quotes: forms that no text of a value may equal
 
     def add(self, text: str) -> None:
-        """Know a text from now on; the oldest is forgotten for it, if there are too many."""
+        """Add a text. If there are too many, drop the oldest."""
         with self._lock:
             if text in self._texts:
                 return
@@ -70,14 +70,14 @@ class Revealed:
             self.wholes = tuple(f'"{form}"'.encode() for form in self.forms if WHOLE_MIN <= len(form) < PART_MIN)
 
 
-revealed: ContextVar[Revealed | None] = ContextVar("holdfast_revealed", default=None)  # by the attempt that runs here
-_outside = Revealed()  # by code that runs in no job
-_seen: dict[str, None] = {}  # by anybody here: what log lines must not show
+revealed: ContextVar[Revealed | None] = ContextVar("holdfast_revealed", default=None)  # of this attempt
+_outside = Revealed()  # the secrets of code outside jobs
+_seen: dict[str, None] = {}  # all secrets of the process, for log lines
 _seeing = threading.Lock()
 
 
 def remember_secret(value: Any, *, outside: bool = True) -> None:
-    """Know everything in a secret's value, texts and numbers, however deep; `outside` also where no job runs."""
+    """Remember every text and number in a secret's value, at any depth; `outside` also when no job runs."""
     known = revealed.get() or (_outside if outside else None)
     for text in _texts(value):
         if len(text) < REDACT_MIN:
@@ -92,7 +92,7 @@ def remember_secret(value: Any, *, outside: bool = True) -> None:
 
 
 def redacted(text: str) -> str:
-    """Give a text for people without the secrets in it."""
+    """Return text for people without the secrets in it."""
     for known in _known():
         for form in known.forms:
             if form in text:
@@ -101,7 +101,7 @@ def redacted(text: str) -> str:
 
 
 def redact_log_line(text: str) -> str:
-    """Give a log line without the secrets that this process has seen, wherever it was written."""
+    """Return a log line without the secrets that this process has seen, in any job."""
     with _seeing:
         known = list(_seen)
     for secret in known:
@@ -112,7 +112,7 @@ def redact_log_line(text: str) -> str:
 
 
 def redacted_bytes(data: bytes) -> bytes:
-    """Give bytes without the secrets in them, as UTF-8 writes them."""
+    """Return bytes without the secrets in them, encoded as UTF-8."""
     for known in _known():
         for form in known.forms:
             data = data.replace(form.encode(), MARK.encode())
@@ -120,18 +120,18 @@ def redacted_bytes(data: bytes) -> bytes:
 
 
 def redacted_value(value: Any) -> Any:
-    """Give plain values, which nobody computes with, without the secrets in their texts."""
+    """Return plain values for people without the secrets in their texts."""
     if not _known():
         return value
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):
-        return {redacted_value(name): redacted_value(one) for name, one in value.items()}
-    return [redacted_value(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {redacted_value(name): redacted_value(item) for name, item in value.items()}
+    return [redacted_value(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def holds_secret(written: bytes) -> bool:
-    """Whether a value, as JSON writes it, holds the text of a secret that the job which runs here has revealed."""
+    """Return whether a value, written as JSON, contains the text of a secret that the current job has revealed."""
     known = revealed.get()
     if known is None or not known.forms:
         return False
@@ -162,7 +162,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 @functools.lru_cache(LOGGED_MAX)
 def _forms(text: str) -> tuple[str, ...]:
-    """How a text may be written; the longest first, for one may hold another."""
+    """Return the ways in which a text may be written, longest first, because one may contain another."""
     raw = text.encode(errors="surrogatepass")
     found = {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
     found |= {urllib.parse.quote(raw), urllib.parse.quote(raw, safe=""), urllib.parse.quote_plus(raw)}

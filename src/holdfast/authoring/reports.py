@@ -1,8 +1,8 @@
-"""What a job tells of itself while it runs: how far it is, and what it has produced (SPEC R9, R10).
+"""What a running job reports: its progress, and its exports (SPEC R9, R10).
 
-Both may be called anywhere inside a job, in steps and tools too, from the loop or from a thread, and never wait.
-Outside a job they check what they are given and do nothing, so that a step can be called and tested by itself. Secrets
-that were revealed are redacted in both, but not in files, which are kept as they are.
+Both functions may be called anywhere inside a job, also in steps and tools, from the loop or a thread. They never wait.
+Outside a job they check their arguments and do nothing, so a step can be tested by itself. Secrets that were revealed
+are redacted in both, but not in exported files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STAGE_MAX = 128
 MESSAGE_MAX = 512
 NAME_MAX = 255
 METRICS_BYTES_MAX = 16_384
-PIECE_BYTES = 262_144  # of a file that is read, and of a blob that is kept
+PIECE_BYTES = 262_144  # read from a file, and stored in a blob, at a time
 KINDS = ("text", "json", "url", "binary")
 _MEDIA = {"text": "text/plain; charset=utf-8", "json": "application/json", "url": "text/uri-list"}
 
@@ -37,7 +37,7 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 class Product(msgspec.Struct, frozen=True):
-    """Something to export: a value, or the file that has it; `key` is the same for the same name and content."""
+    """An export: a value, or the path of a file. `key` is the same for the same name and content."""
 
     key: str
     name: str
@@ -50,18 +50,18 @@ class Product(msgspec.Struct, frozen=True):
 
 
 class Reporter(Protocol):
-    """Whoever runs the job, and takes its reports."""
+    """Receives the reports of a job; the attempt that runs it."""
 
     def progress(self, said: dict[str, Any]) -> None:
-        """Keep what is said, in place of what was said before."""
+        """Store these fields in place of their earlier values."""
         ...
 
     def export(self, product: Product) -> Awaitable[None]:
-        """Keep a product; what can be awaited is done when it is durable."""
+        """Store a product. The result can be awaited, and is done when the product is durable."""
         ...
 
     def spent(self, call: str | None, amounts: dict[str, int]) -> None:
-        """Keep what a call, or the job's own code, has spent, in millionths."""
+        """Record what a call, or the job's own code, has spent, in millionths."""
         ...
 
 
@@ -78,21 +78,23 @@ def progress(
     eta_seconds: float | None = None,
     metrics: dict[str, Any] | None = None,
 ) -> None:
-    """Say how far the run is. Only the latest counts; what is not given stays as it was. Costs no event.
+    """Report how far the run is.
+
+    Only the latest report counts. Fields that are not given keep their value. A report writes no event.
 
     Args:
         value: from 0 to 1.
-        stage: what it does now, in at most 128 characters.
+        stage: what the run does now, in at most 128 characters.
         message: more about it, in at most 512 characters.
-        step: how many steps are done.
-        step_total: of how many.
-        eta_seconds: how long it will still take.
-        metrics: figures of any kind; 16 KiB of JSON at most.
+        step: the number of steps done.
+        step_total: the number of steps in total.
+        eta_seconds: the time that the run still needs.
+        metrics: figures of any kind; at most 16 KiB of JSON.
 
     Raises:
-        InvalidArguments: something is out of its bounds. Nothing was taken.
+        InvalidArguments: a value is out of bounds. Nothing was stored.
     """
-    said = {
+    fields = {
         "progress": _fraction(value),
         "stage": _text("stage", stage, STAGE_MAX),
         "message": _text("message", message, MESSAGE_MAX),
@@ -101,20 +103,20 @@ def progress(
         "eta_seconds": _seconds(eta_seconds),
         "metrics": _metrics(metrics),
     }
-    given = {name: one for name, one in said.items() if one is not None}
+    given = {name: field for name, field in fields.items() if field is not None}
     check_step_bounds(given)
     taker = reporter.get()
     if taker is not None and given:
         taker.progress(given)
 
 
-def check_step_bounds(said: dict[str, Any]) -> None:
-    """See that a step is not beyond the last.
+def check_step_bounds(report: dict[str, Any]) -> None:
+    """Check that `step` is not greater than `step_total`.
 
     Raises:
         InvalidArguments: it is.
     """
-    step, total = said.get("step"), said.get("step_total")
+    step, total = report.get("step"), report.get("step_total")
     if step is not None and total is not None and step > total:
         raise InvalidArguments("progress", f"step is at most step_total, got {step} of {total}")
 
@@ -122,20 +124,20 @@ def check_step_bounds(said: dict[str, Any]) -> None:
 def export(
     value: Any, name: str | None = None, *, kind: str | None = None, media_type: str | None = None
 ) -> Awaitable[None]:
-    """Hand out something that the run has produced; it is listed with the run, in order, and read from anywhere.
+    """Export a product of the run. It is listed with the run, in order, and can be read by every client.
 
-    The same name and content again, as when the code is replayed after a crash, is the same export. It is durable
-    before the run has succeeded; awaiting what this returns waits for it at once, and is not needed.
+    The same name and content exported again, as in a replay after a crash, is the same export. It is durable before the
+    run succeeds. Awaiting the returned object waits for that at once, and is optional.
 
     Args:
         value: text; bytes; a `pathlib.Path`, whose file is read; or anything that JSON can hold.
-        name: what to call it; a file's own name, or its kind, if not given.
-        kind: ``text``, ``json``, ``url`` or ``binary``; found from the value if not given.
-        media_type: what the bytes are, if that is not plain from the kind.
+        name: the name; by default the file's name, or the kind.
+        kind: ``text``, ``json``, ``url`` or ``binary``; by default found from the value.
+        media_type: the media type of the bytes; by default found from the kind or the file's name.
 
     Raises:
-        InvalidArguments: a value that does not fit the kind, or cannot be kept.
-        PayloadTooLarge: more bytes than the settings allow.
+        InvalidArguments: the value does not fit the kind, or cannot be stored.
+        PayloadTooLarge: the value has more bytes than the settings allow.
     """
     product = _product(value, name, kind, media_type)
     taker = reporter.get()
@@ -143,10 +145,10 @@ def export(
 
 
 class _Nothing:
-    """What is to be awaited where nobody takes anything."""
+    """An awaitable that is already done, for exports outside a job."""
 
     def __await__(self) -> Generator[Any, None, None]:
-        return iter(())  # type: ignore[return-value]  # - nothing is ever sent into it
+        return iter(())  # type: ignore[return-value]  # - no value is ever sent into it
 
 
 def _product(value: Any, name: str | None, kind: str | None, media_type: str | None) -> Product:
@@ -155,14 +157,14 @@ def _product(value: Any, name: str | None, kind: str | None, media_type: str | N
         raise InvalidArguments("export", f"kind is one of {', '.join(KINDS)}, got {kind!r}")
     called = _text("name", name, NAME_MAX) or (Path(value).name if isinstance(value, os.PathLike) else found)
     if isinstance(value, os.PathLike):
-        path = os.path.abspath(value)  # noqa: PTH100 - of a path that may be of bytes
+        path = os.path.abspath(value)  # noqa: PTH100 - the path may be bytes
         media = media_type or mimetypes.guess_type(called)[0] or "application/octet-stream"
         size, hashed = _file(str(path))
         return Product(_key(called, found, hashed), called, found, media, size, path=str(path))
     kept = _value(found, value)
     content = kept if isinstance(kept, bytes) else _encode(kept) if found == "json" else str(kept).encode()
     media = media_type or _MEDIA.get(found) or "application/octet-stream"
-    hashed = hashlib.sha256(_canonical(kept) if found == "json" else content).hexdigest()  # of any order of keys
+    hashed = hashlib.sha256(_canonical(kept) if found == "json" else content).hexdigest()  # for any order of keys
     inline = None if isinstance(kept, bytes) else kept
     return Product(_key(called, found, hashed), called, found, media, len(content), inline, content)
 
@@ -188,7 +190,7 @@ def _value(kind: str, value: Any) -> Any:
 def _file(path: str) -> tuple[int, str]:
     hashed, size = hashlib.sha256(), 0
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - as above
+        with open(path, "rb") as file:  # noqa: PTH123 - the path may be bytes
             while piece := file.read(PIECE_BYTES):
                 hashed.update(piece)
                 size += len(piece)

@@ -1,21 +1,21 @@
-"""Values that are never stored as they are: a `Secret` is kept as a reference to it, or as ciphertext (rule S14).
+"""Secrets: values that are stored only as a reference or as ciphertext (rule S14).
 
 In an event a secret is one of these, and nothing else::
 
-    {"$secret": {"env": "STRIPE_KEY"}}           the name of an environment variable of whoever reveals it
+    {"$secret": {"env": "STRIPE_KEY"}}           the name of an environment variable of the process that reveals it
     {"$secret": {"box": "…base64…", "id": "…"}}  ciphertext by the app's codec, and a keyed digest
 
-The identity of a secret, for idempotency keys and for telling calls apart (E8, R8), is its name or its digest, never
-its ciphertext, which a good cipher makes anew each time. The digest is the codec's, because it must be keyed: a bare
-hash of a PIN in a history is the PIN to whoever tries them all. And it must be there: without it two calls that differ
-in their secrets alone would be equals, told apart by their order, which concurrent branches do not keep.
+The identity of a secret, for idempotency keys and for telling calls apart (E8, R8), is its name or its digest. It is
+never the ciphertext, which a good cipher changes each time. The codec makes the digest, because it must be keyed: an
+attacker can find a PIN from its bare hash by trying them all. The digest is required. Without it, two calls that differ
+only in their secrets would be equal and told apart by their order, which concurrent branches do not keep.
 
-References and boxes are made by code, here. One that comes from outside as JSON, over HTTP, is refused: whoever may
-start a job could otherwise have it use any variable of the worker, or a box copied from another run's history. An app
-may allow variables by name. What comes from outside for a Secret is its value, which the codec encrypts on arrival.
+Only code makes references and boxes, here. JSON from a client may not contain them. Otherwise a client that may start a
+job could make it use any variable of the worker, or a box copied from another run's history. An app may allow variables
+by name. A client sends the value of a Secret, and the codec encrypts it on arrival.
 
-What can go wrong: a process lacks the variable or the codec, or the codec cannot open the box: `SecretUnavailable` when
-it is revealed, and not before.
+What can fail: the process lacks the variable or the codec, or the codec cannot open the box. Then `reveal` raises
+`SecretUnavailable`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import msgspec
 from holdfast.authoring.redaction import remember_secret
 from holdfast.errors import SecretUnavailable
 
-__all__ = ["FIELD", "Codec", "Secret", "Vault", "identity", "is_kept", "secret_for_server", "secret_hint"]
+__all__ = ["FIELD", "Codec", "Secret", "Vault", "for_server", "identity", "is_kept", "secret_hint"]
 
 T = TypeVar("T")
 
@@ -45,26 +45,32 @@ NO_CODEC = (
 
 
 class Codec(Protocol):
-    """Turns bytes into ciphertext and back, with a key of its own; users bring it. Called from any thread."""
+    """Encrypts and decrypts bytes with its own key. Users provide it. It is called from any thread."""
 
     def encrypt(self, data: bytes, /) -> bytes:
-        """Give authenticated ciphertext, with a nonce of its own each time."""
+        """Return authenticated ciphertext, with a new nonce each time."""
         ...
 
     def decrypt(self, data: bytes, /) -> bytes:
-        """Give back what was encrypted, with this key or one that it has replaced; raise if it is anything else."""
+        """Return the bytes that were encrypted with this key or an earlier one. Raise for any other input."""
         ...
 
     def digest(self, data: bytes, /) -> bytes:
-        """Give a keyed digest, as HMAC-SHA256 does: the same for the same bytes, for as long as jobs run."""
+        """Return a keyed digest such as HMAC-SHA256. It must stay the same for the same bytes while jobs run."""
         ...
 
 
 class Secret(Generic[T]):
-    """A value that is shown nowhere and stored nowhere as it is. `reveal` it where it is used, and only there.
+    """A value that is never shown, and never stored in plain text. Call `reveal` only where the value is used.
 
-    As an argument or a result of jobs, steps and tools it is kept as ciphertext, by the app's codec; without one it is
-    refused. A reference, ``Secret.env("NAME")``, needs no codec.
+    As an argument or a result of jobs, steps and tools, it is stored as ciphertext, by the app's codec. Without a codec
+    it is refused. A reference, ``Secret.env("NAME")``, needs no codec.
+
+    Args:
+        value: the value; JSON must be able to hold it.
+
+    Raises:
+        TypeError: JSON cannot hold the value.
     """
 
     __slots__ = ("_inside",)
@@ -76,23 +82,32 @@ class Secret(Generic[T]):
 
     @classmethod
     def env(cls, name: str) -> Secret[str]:
-        """Refer to an environment variable; it is read when it is revealed, by the process that does so."""
+        """Return a reference to an environment variable. The process that reveals it reads the variable then.
+
+        Args:
+            name: the name of the variable.
+
+        Raises:
+            ValueError: the name is invalid.
+        """
         if not name or "=" in name or "\0" in name:
             raise ValueError(f"a secret is referred to by the name of an environment variable, got {name!r:.50}")
         return _secret(_Variable(name, str))
 
     def reveal(self) -> T:
-        """Give the value itself. From now on its text is kept out of errors, progress and exports, as far as seen.
+        """Return the value.
+
+        From now on, its text is redacted in errors, progress and exports, as far as it is recognised.
 
         Raises:
-            SecretUnavailable: this process has not the variable, not the codec, or not the right key.
+            SecretUnavailable: this process lacks the variable, the codec, or the right key.
         """
         value: T = self._inside.opened()
         remember_secret([value, _plain(value)])
         return value
 
     def fits(self, hint: Any) -> bool:
-        """Whether it can be what a ``Secret[hint]`` says; one that is not at hand may be."""
+        """Return whether it can be a ``Secret[hint]``. True for a secret whose value is not loaded."""
         if not isinstance(self._inside, _Value):
             return True
         try:
@@ -121,7 +136,7 @@ class Secret(Generic[T]):
 
 
 class _Value:
-    """A secret that is at hand; and the box it was put into, which is the same when it is asked for again."""
+    """A secret whose value is loaded, and its box, which is made once."""
 
     def __init__(self, value: Any, plain: Any) -> None:
         self.value, self.plain = value, plain
@@ -137,7 +152,7 @@ class _Value:
 
 
 class _Variable:
-    """A secret that is in the environment of whoever reveals it."""
+    """A secret in the environment of the process that reveals it."""
 
     def __init__(self, name: str, hint: Any) -> None:
         self.name, self.hint = name, hint
@@ -154,7 +169,7 @@ class _Variable:
 
 
 class _Box:
-    """A secret as its vault has kept it."""
+    """A secret as ciphertext of its vault."""
 
     def __init__(self, box: dict[str, str], vault: Vault, hint: Any) -> None:
         self.box, self.vault, self.hint = box, vault, hint
@@ -165,27 +180,27 @@ class _Box:
     def kept(self, vault: Vault) -> dict[str, str]:
         if self.vault.codec is vault.codec:
             return dict(self.box)
-        return vault.boxed(_plain(self.opened())).box  # of another app, with a key of its own
+        return vault.boxed(_plain(self.opened())).box  # from another app, with its own key
 
 
 class CodecFailed(Exception):
-    """The codec could not encrypt: a fault of this process, not of the value. Its cause is what the codec raised."""
+    """The codec could not encrypt: a fault of this process, not of the value. Its cause is the codec's error."""
 
 
 class Vault:
-    """How the functions of one app keep secrets: its codec, and the variables that JSON from outside may name."""
+    """How one app stores secrets: its codec, and the variables that JSON from clients may name."""
 
     def __init__(self, codec: Codec | None = None) -> None:
         self.codec = codec
         self.env_secrets: frozenset[str] = frozenset()
 
     def kept(self, secret: Secret[Any]) -> dict[str, Any]:
-        """Give a secret as it is stored.
+        """Return a secret as it is stored.
 
         Raises:
             TypeError: it was made from its value, and there is no codec.
         """
-        return {FIELD: secret._inside.kept(self)}  # noqa: SLF001 - what users need not see, the vault must
+        return {FIELD: secret._inside.kept(self)}  # noqa: SLF001 - private to this module
 
     def boxed(self, plain: Any) -> _Box:
         """Encrypt a value."""
@@ -201,23 +216,23 @@ class Vault:
         return _Box({"box": box, "id": digest}, self, Any)
 
     def opened(self, box: str) -> bytes:
-        """Decrypt it.
+        """Decrypt a box.
 
         Raises:
-            SecretUnavailable: there is no codec, or it cannot open this.
+            SecretUnavailable: there is no codec, or it cannot open this box.
         """
         if self.codec is None:
             raise SecretUnavailable("this secret is kept as ciphertext, and the app has no codec in this process")
         try:
             return self.codec.decrypt(base64.b64decode(box))
-        except Exception as error:  # noqa: BLE001 - whatever a user's codec raises; its words may show what it saw
+        except Exception as error:  # noqa: BLE001 - a codec may raise anything; its text may show the secret
             raise SecretUnavailable(f"the app's codec cannot open this secret: {type(error).__name__}") from None
 
     def read(self, hint: Any, plain: Any) -> Secret[Any]:
-        """Make the Secret that stored JSON stands for; nothing is decrypted yet.
+        """Return the Secret for stored JSON. Nothing is decrypted yet.
 
         Raises:
-            TypeError: it stands for none.
+            TypeError: the JSON is not a stored secret.
         """
         if not is_kept(plain):
             raise TypeError('a secret is wanted: Secret.env("NAME") or Secret(value)')
@@ -227,7 +242,7 @@ class Vault:
         return _secret(_Variable(inside["env"], wanted) if "env" in inside else _Box(inside, self, wanted))
 
     def refuse_foreign(self, given: Any) -> None:
-        """See that JSON from outside refers to no secret that it may not.
+        """Check that JSON from a client refers to no secret that it may not use.
 
         Raises:
             ValueError: it does.
@@ -243,55 +258,55 @@ class Vault:
 
 
 def _secret(inside: _Variable | _Box) -> Secret[Any]:
-    made: Secret[Any] = object.__new__(Secret)
-    made._inside = inside  # noqa: SLF001 - what the constructor does not make
-    return made
+    secret: Secret[Any] = object.__new__(Secret)
+    secret._inside = inside  # noqa: SLF001 - private to this module
+    return secret
 
 
 def is_kept(plain: Any) -> bool:
-    """Whether a JSON value is a secret as it is stored."""
+    """Return whether a JSON value is a secret as it is stored."""
     inside = plain.get(FIELD) if isinstance(plain, dict) and len(plain) == 1 else None
-    if not isinstance(inside, dict) or not all(isinstance(one, str) for one in inside.values()):
+    if not isinstance(inside, dict) or not all(isinstance(part, str) for part in inside.values()):
         return False
     return inside.keys() == {"env"} or inside.keys() == {"box", "id"}
 
 
-def secret_for_server(secret: Secret[Any]) -> Any:
-    """Give a secret as it goes to a server, over a connection that is trusted with it: by name, or as it is."""
-    inside = secret._inside  # noqa: SLF001 - as for the vault
+def for_server(secret: Secret[Any]) -> Any:
+    """Return a secret as it is sent to a server over a trusted connection: by name, or its value."""
+    inside = secret._inside  # noqa: SLF001 - private to this module
     return {FIELD: {"env": inside.name}} if isinstance(inside, _Variable) else _plain(inside.opened())
 
 
 def secret_hint(hint: Any) -> Any:
-    """Find the Secret in ``Secret``, ``Secret[T]`` or ``Secret[T] | None``; None if the hint is something else."""
+    """Return the Secret in ``Secret``, ``Secret[T]`` or ``Secret[T] | None``; None for any other hint."""
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         return next(filter(None, map(secret_hint, typing.get_args(hint))), None)
     return hint if hint is Secret or typing.get_origin(hint) is Secret else None
 
 
 def identity(plain: Any) -> Any:
-    """Give JSON values as they are told apart: of a secret its name or its digest."""
+    """Return JSON values for comparison, with each encrypted secret replaced by its digest."""
     if isinstance(plain, dict):
         if is_kept(plain) and "id" in plain[FIELD]:
             return {FIELD: {"id": plain[FIELD]["id"]}}
-        return {name: identity(one) for name, one in plain.items()}
-    return [identity(one) for one in plain] if isinstance(plain, (list, tuple)) else plain
+        return {name: identity(value) for name, value in plain.items()}
+    return [identity(value) for value in plain] if isinstance(plain, (list, tuple)) else plain
 
 
 def _references(given: Any) -> Iterator[Any]:
-    """Find what refers to secrets in values as JSON has them. Secrets themselves, made by code, are none of these."""
+    """Yield the stored secrets in JSON values. `Secret` objects, which code made, are not among them."""
     if is_kept(given):
         yield given[FIELD]
     elif isinstance(given, dict):
-        for one in given.values():
-            yield from _references(one)
+        for value in given.values():
+            yield from _references(value)
     elif isinstance(given, (list, tuple)):
-        for one in given:
-            yield from _references(one)
+        for value in given:
+            yield from _references(value)
 
 
 def _plain(value: Any) -> Any:
-    """Give a secret's value as JSON has it; the error for one that JSON cannot hold does not show it."""
+    """Return a secret's value as JSON. The error for a value that JSON cannot hold does not show it."""
     try:
         return msgspec.to_builtins(value, str_keys=True)
     except (TypeError, ValueError, RecursionError):

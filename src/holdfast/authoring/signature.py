@@ -1,13 +1,13 @@
-"""A function's arguments and result, between Python values and JSON, checked against its type hints (SPEC R11).
+"""A function's arguments and result as JSON, checked against its type hints (SPEC R11).
 
-Whatever msgspec knows works: plain values, dataclasses, structs, TypedDicts, enums, dates, decimals, UUIDs; and
-pydantic models, by their own methods, without pydantic being needed. What comes back is what the hint says, read from
-the JSON: the first run and a replay hand the code the same value (`holdfast.authoring.plain_values`).
+All types that msgspec knows work: plain values, dataclasses, structs, TypedDicts, enums, dates, decimals, UUIDs. So do
+pydantic models, without a dependency on pydantic. Results and arguments are always read back from JSON, so the first
+run and a replay give the code the same value (`holdfast.authoring.plain_values`).
 
-A `Secret` is kept as its vault keeps it; and a value that holds the text of one that was revealed is refused.
+The vault decides how a `Secret` is stored. A value that contains the text of a revealed secret is refused.
 
-What cannot be kept is refused here, before anything is stored: what JSON does not hold exactly, what has more bytes
-than the settings allow, and an object that raises when it is read, whatever it raises.
+Invalid values are refused before anything is stored: values that JSON cannot hold exactly, values larger than the
+settings allow, and objects that raise any exception when they are read.
 """
 
 from __future__ import annotations
@@ -28,29 +28,20 @@ import msgspec
 
 from holdfast.authoring import plain_values
 from holdfast.authoring.plain_values import Recorder, canonical, limit
-from holdfast.authoring.secrets import (
-    FIELD,
-    CodecFailed,
-    Secret,
-    Vault,
-    identity,
-    is_kept,
-    secret_for_server,
-    secret_hint,
-)
+from holdfast.authoring.secrets import FIELD, CodecFailed, Secret, Vault, for_server, identity, is_kept, secret_hint
 from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 
 __all__ = ["EXTENDS", "Signature", "checked_name", "checked_payload", "fingerprint", "payload_for_server", "user_key"]
 
 RESERVED = "holdfast:"
-NAME_MAX = 1000  # characters of a key
+NAME_MAX = 1000  # characters per key
 
-EXTENDS = "$extend"  # alone in what a step of a plan gives: it adds nodes
+EXTENDS = "$extend"  # the only key of a step's result that adds nodes to its plan
 _SECRET = f'"{FIELD}"'.encode()
 
 
 class Signature:
-    """How one function is called, and what it gives."""
+    """The arguments and the result of one function."""
 
     def __init__(self, function: Callable[..., Any], name: str, vault: Vault | None = None) -> None:
         self._name = name
@@ -75,10 +66,10 @@ class Signature:
         self._open = next((name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], bytes_max: int | None = None) -> dict[str, Any]:
-        """Bind a call's arguments, check them, and give them as JSON values by name.
+        """Bind a call's arguments, check them, and return them as JSON values by name.
 
         Raises:
-            InvalidArguments: too many, too few, of another type than the function says, or nothing that JSON can hold.
+            InvalidArguments: there are too many or too few, one has the wrong type, or JSON cannot hold one.
             PayloadTooLarge: they have more than `bytes_max` bytes.
         """
         given = self._bound(args, kwargs)
@@ -93,7 +84,7 @@ class Signature:
         return plain
 
     def _secret(self, name: str, value: Any) -> Any:
-        """Give an argument that is to be a secret as one; whoever starts a job from outside has only its value."""
+        """Return an argument for a secret parameter as a Secret. A client can send only its value."""
         if isinstance(value, Secret):
             wanted = typing.get_args(self._secrets[name])
             if wanted and not value.fits(wanted[0]):
@@ -107,7 +98,7 @@ class Signature:
             raise InvalidArguments(self._name, f"{name}: {error}") from None
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Give the arguments by name. The everyday call, every parameter given, needs no search."""
+        """Return the arguments by name. The common call, with every parameter given, has a fast path."""
         if len(args) == len(self._positional) and not kwargs and self._all_positional:
             return dict(zip(self._positional, args, strict=True))
         if not args and self._all_positional and kwargs.keys() == self._names:
@@ -118,7 +109,7 @@ class Signature:
             raise InvalidArguments(self._name, str(error)) from error
 
     def decode(self, plain: dict[str, Any]) -> dict[str, Any]:
-        """Give the keyword arguments that stored JSON values stand for, typed as the function says.
+        """Return the keyword arguments for stored JSON values, converted to the function's types.
 
         Raises:
             InvalidArguments: they do not fit the function, which has changed since they were stored.
@@ -130,21 +121,21 @@ class Signature:
         return self.typed(plain)
 
     def typed(self, plain: dict[str, Any]) -> dict[str, Any]:
-        """Give JSON values that were bound before as what the hints say."""
+        """Return JSON values that were bound before, converted to the types of the hints."""
         return {name: self._typed(name, value) for name, value in plain.items()}
 
     def parameters(self) -> dict[str, bool]:
-        """Give the names of the parameters, and whether each must be given; an open end (``**more``) is not listed."""
-        listed = [one for one in self._signature.parameters.values() if one.name != self._open]
-        return {one.name: one.default is inspect.Parameter.empty for one in listed}
+        """Return the parameters by name, and whether each is required; ``**more`` is not listed."""
+        listed = [parameter for parameter in self._signature.parameters.values() if parameter.name != self._open]
+        return {parameter.name: parameter.default is inspect.Parameter.empty for parameter in listed}
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes arguments of any name."""
+        """Whether the function takes arguments of any name."""
         return self._open is not None
 
     def hint(self, name: str) -> Any:
-        """Give the type of a parameter; Any if it has none."""
+        """Return the type of a parameter; Any if it has none."""
         return self._hints.get(name, Any)
 
     @property
@@ -153,7 +144,7 @@ class Signature:
         return self._result
 
     def schema(self) -> dict[str, Any]:
-        """Give a JSON Schema of the arguments; a type that has none may be anything."""
+        """Return a JSON Schema of the arguments. A type without a schema accepts anything."""
         parameters = [one for one in self._signature.parameters.values() if one.name != self._open]
         properties, parts = {}, {}
         for one in parameters:
@@ -168,7 +159,7 @@ class Signature:
         }
 
     def from_text(self, name: str, text: str) -> Any:
-        """Read an argument as people type it: text where the function wants text, else JSON, else text."""
+        """Return an argument that was typed as text: text if the function takes text, else JSON, else text."""
         hint = self._hints.get(name, Any)
         if name in self._secrets:
             return self._referred(name, text)
@@ -179,7 +170,7 @@ class Signature:
         for reading in readings:
             with contextlib.suppress(TypeError, ValueError):
                 return self._converted(reading, hint)
-        return readings[0]  # fits nothing: the check of the arguments says why
+        return readings[0]  # fits nothing: the check of the arguments reports why
 
     def _referred(self, name: str, text: str) -> Secret[str]:
         prefix, _, variable = text.partition(":")
@@ -189,19 +180,19 @@ class Signature:
         return Secret.env(variable)
 
     def encode_result(self, value: Any, bytes_max: int | None = None) -> Any:
-        """Give a result as a JSON value.
+        """Return a result as a JSON value.
 
         Raises:
-            InvalidResult: JSON cannot hold it, or it is not what the function says it returns.
+            InvalidResult: JSON cannot hold it, or it does not have the function's return type.
             PayloadTooLarge: it has more than `bytes_max` bytes.
         """
         return self._encoded(value, bytes_max, may_extend=True)
 
     def encode_outcome(self, value: Any, bytes_max: int | None = None) -> Any:
-        """Give the result of a step or tool as a JSON value, which adds to a plan only if that was meant.
+        """Return the result of a step or tool as a JSON value. Only `extend` may add nodes to a plan.
 
         Raises:
-            InvalidResult: as above; or somebody else's data would add to a plan.
+            InvalidResult: as for `encode_result`; or data from outside would add nodes to a plan.
             PayloadTooLarge: it has more than `bytes_max` bytes.
         """
         return self._encoded(value, bytes_max, may_extend=False)
@@ -210,40 +201,40 @@ class Signature:
         try:
             if not may_extend and isinstance(value, dict) and value.keys() == {EXTENDS}:
                 said = f"a dict with {EXTENDS!r} alone would add nodes to a plan, whoever wrote it: return extend(plan)"
-                raise ValueError(said)  # noqa: TRY301 - one place turns everything into InvalidResult
+                raise ValueError(said)  # noqa: TRY301 - turned into InvalidResult below
             plain, written = self._to_own(value, self._recorder.recordable)
             if self._result is not Any:
                 self._converted(plain if self._inert_result else plain_values.as_recorded(plain), self._result)
-        except BaseException as error:  # noqa: BLE001 - an object raises what it likes when it is read
+        except BaseException as error:  # noqa: BLE001 - an object may raise anything when it is read
             self._refuse(InvalidResult, error)
         limit(f"the result of {self._name}", len(written), bytes_max)
         return plain
 
     def decode_result(self, plain: Any) -> Any:
-        """Give the value that a stored result stands for, typed as the function says."""
+        """Return the value for a stored result, converted to the function's return type."""
         try:
             if self._result is Any:
                 return self._anything(plain)
             return self._converted(plain if self._whole_result else plain_values.as_recorded(plain), self._result)
-        except BaseException as error:  # noqa: BLE001 - a class raises what it likes when it is made
+        except BaseException as error:  # noqa: BLE001 - a class may raise anything when it is built
             self._refuse(InvalidResult, error)
 
     def _plain(self, name: str, value: Any) -> tuple[Any, bytes]:
         try:
             return self._to_own(value, self._recorder.identifiable)
-        except BaseException as error:  # noqa: BLE001 - an object raises what it likes when it is read
+        except BaseException as error:  # noqa: BLE001 - an object may raise anything when it is read
             self._refuse(InvalidArguments, error, f"{name} cannot be kept as JSON: ")
 
     def _to_own(self, value: Any, record: Callable[[Any], tuple[Any, bytes]]) -> tuple[Any, bytes]:
-        """Give a value as JSON holds it; no secret is referred to by anything but code."""
+        """Return a value as JSON holds it. Only code may refer to secrets."""
         plain, written = record(value)
         if _SECRET in written:
-            self._recorder.refuse_raw(value)  # it could refer to one unseen
+            self._recorder.refuse_raw(value)  # it could contain a reference that is not checked
             self._vault.refuse_foreign(value)
         return plain, written
 
     def _check(self, plain: dict[str, Any]) -> None:
-        """See that arguments are what the hints say."""
+        """Check arguments against the hints."""
         for name, value in plain.items():
             if self._hints.get(name, Any) is not Any:
                 self._typed(name, value, self._inert)
@@ -255,7 +246,7 @@ class Signature:
                 return self._anything(value)
             is_whole = name in (self._whole if whole is None else whole)
             return self._converted(value if is_whole else plain_values.as_recorded(value), hint)
-        except BaseException as error:  # noqa: BLE001 - as above
+        except BaseException as error:  # noqa: BLE001 - a class may raise anything when it is built
             self._refuse(InvalidArguments, error, f"{name}: ")
 
     def _anything(self, plain: Any) -> Any:
@@ -265,17 +256,17 @@ class Signature:
         return msgspec.convert(plain, hint, strict=True, str_keys=True, dec_hook=self._decode_foreign)
 
     def _refuse(
-        self, refusal: type[InvalidArguments | InvalidResult], error: BaseException, beside: str = ""
+        self, refusal: type[InvalidArguments | InvalidResult], error: BaseException, prefix: str = ""
     ) -> NoReturn:
         if isinstance(error, SecretUnavailable):
-            raise error  # of this process, not of the value: another may have the key
+            raise error  # a fault of this process, not of the value: another may have the key
         if isinstance(error, CodecFailed) and error.__cause__ is not None:
             raise error.__cause__
-        raise refusal(self._name, f"{beside}{_error_text(error)}") from error
+        raise refusal(self._name, f"{prefix}{_error_text(error)}") from error
 
 
 def checked_payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
-    """Give a value that belongs to no function, such as a signal's, as a JSON value.
+    """Return a value that belongs to no function, such as a signal's payload, as a JSON value.
 
     Raises:
         InvalidArguments: JSON cannot hold it.
@@ -290,7 +281,7 @@ def checked_payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
 
 
 def payload_for_server(what: str, value: Any) -> Any:
-    """Give a value for a server as JSON; secrets in it are sent, for the server encrypts them on arrival.
+    """Return a value for a server as JSON. Secrets in it are sent, and the server encrypts them on arrival.
 
     Raises:
         InvalidArguments: JSON cannot hold it.
@@ -302,22 +293,22 @@ def payload_for_server(what: str, value: Any) -> Any:
 
 
 def checked_name(what: str, key: Any) -> str:
-    """Give a key or name that can be kept.
+    """Return a key or name that can be stored.
 
     Raises:
-        InvalidArguments: it is no text, empty, or too long.
+        InvalidArguments: it is not text, is empty, or is too long.
     """
     if not isinstance(key, str) or not 0 < len(key) <= NAME_MAX:
         raise InvalidArguments(what, f"a key is text of 1 to {NAME_MAX} characters, got {str(key)[:50]!r}")
-    checked_payload(what, key)  # it may still be no Unicode
+    checked_payload(what, key)  # it may not be Unicode
     return key
 
 
 def user_key(what: str, key: Any) -> str:
-    """Give a key that a user's signal may have.
+    """Return a key that a user's signal may have.
 
     Raises:
-        InvalidArguments: it is none, or one of those by which Holdfast itself is told of timers, children and answers.
+        InvalidArguments: it is not a key, or is reserved for Holdfast's own timers, children and answers.
     """
     if checked_name(what, key).startswith(RESERVED):
         raise InvalidArguments(what, f"keys that begin with {RESERVED} are not for signals, got {key[:50]!r}")
@@ -325,9 +316,9 @@ def user_key(what: str, key: Any) -> str:
 
 
 def fingerprint(plain: Any) -> str:
-    """Hash JSON values, whatever the order of their keys."""
+    """Return a hash of JSON values that does not depend on the order of keys."""
     written = canonical(plain)
-    if _SECRET in written:  # ciphertext is another each time
+    if _SECRET in written:  # ciphertext differs each time
         written = canonical(identity(plain))
     return hashlib.sha256(written).hexdigest()[:32]
 
@@ -335,12 +326,12 @@ def fingerprint(plain: Any) -> str:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
-    except NameError:  # a hint that names something local: unchecked rather than refused
+    except NameError:  # a hint names a local object: unchecked, not refused
         return {}
 
 
 def _schema(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Give a type's JSON Schema and the definitions it names; what has none of its own may be anything."""
+    """Return a type's JSON Schema and the definitions it names; an empty schema if it has none."""
     try:
         (made,), parts = msgspec.json.schema_components(
             [hint], schema_hook=_foreign_schema, ref_template="#/$defs/{name}"
@@ -359,11 +350,11 @@ def _foreign_schema(hint: Any) -> dict[str, Any]:
     raise NotImplementedError
 
 
-# Of these types and containers of them a conversion makes everything itself: nothing of the plain value is in it.
+# A conversion to these types, and containers of them, shares nothing with the plain value.
 _LEAVES: frozenset[Any] = frozenset(
     {str, int, float, bool, NoneType, bytes, datetime, date, time, timedelta, Decimal, UUID}
 )
-_INERT = _LEAVES | {dict, list}  # of these it runs no code of the user's, which could change the plain value
+_INERT = _LEAVES | {dict, list}  # converting to these runs no user code that could change the plain value
 _CONTAINERS = {list, dict, set, frozenset, tuple, typing.Union, UnionType}
 
 
@@ -378,10 +369,10 @@ def _made_of(hint: Any, leaves: frozenset[Any]) -> bool:
 
 
 def _error_text(error: BaseException) -> str:
-    """Give what an error says; of one that a user's object raised, its name too."""
+    """Return the text of an error; with its type, if a user's object raised it."""
     try:
         text = str.__str__(str(error))
-    except BaseException:  # noqa: BLE001 - it raises when it is asked
+    except BaseException:  # noqa: BLE001 - its __str__ may raise anything
         text = "its text cannot be read"
     return text if isinstance(error, (TypeError, ValueError)) else f"reading it raised {type(error).__name__}: {text}"
 
@@ -402,6 +393,6 @@ def _decode_foreign(vault: Vault, hint: Any, plain: Any) -> Any:
     raise TypeError(f"cannot make a {getattr(hint, '__name__', hint)} from JSON")
 
 
-_encode_bare = partial(_encode_foreign, Vault())  # of no app: references are kept, and nothing is encrypted
+_encode_bare = partial(_encode_foreign, Vault())  # without an app: references are stored, and nothing is encrypted
 _bare = Recorder(_encode_bare)
-_sent = Recorder(lambda value: secret_for_server(value) if isinstance(value, Secret) else _encode_bare(value))
+_sent = Recorder(lambda value: for_server(value) if isinstance(value, Secret) else _encode_bare(value))

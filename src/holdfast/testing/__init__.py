@@ -1,4 +1,4 @@
-"""How users prove it: tools to show that code holds under every order of events, not only under the usual one."""
+"""Test tools that check code under every order of events."""
 
 from holdfast.testing.interleavings import Actor, Deadlock, Outcome, Schedule, explore
 

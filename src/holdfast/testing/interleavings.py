@@ -1,16 +1,17 @@
-"""Every order in which a few actors can take their steps, tried one after the other.
+"""Exploration of every order in which a few actors can take their steps.
 
-An actor is a generator. It runs from one ``yield`` to the next without interruption: a step. Between steps any other
-actor may run. ``yield`` means "go on whenever"; ``yield condition`` means "not before ``condition()`` is true".
+An actor is a generator. It runs from one ``yield`` to the next without interruption: a step. Any other actor may run
+between two steps. ``yield`` means that the actor can go on at any time. ``yield condition`` means that it can go on
+only when ``condition()`` is true.
 
-`explore` covers every schedule there is. Nothing is random and nothing is a thread, so a failure is one schedule, and
-the same schedule fails again. If at some point every actor that is left waits for a condition that is false, nobody
-will ever go on: that is a `Deadlock`, which is how a lost wake shows.
+`explore` covers every schedule. It uses no randomness and no threads, so a failure is one schedule, which fails again.
+If every remaining actor waits for a condition that is false, none can go on. That is a `Deadlock`, which is how a lost
+wake shows.
 
-The scenario is built anew for each schedule, and a stack of choices is counted upwards like the digits of a number
-until every branch was taken. Orders grow with the factorial of the steps, so a scenario may also say what state it is
-in: where two schedules meet in one state, what follows is walked once and counted for both. That is sound only if the
-state holds everything that what follows depends on, the actors' own variables included.
+The scenario is built again for each schedule. A stack of choices counts upwards, like the digits of a number, until
+every branch was taken. The number of orders grows with the factorial of the steps. So a scenario may describe its
+state: where two schedules reach the same state, the rest is walked once and counted for both. That is correct only if
+the state includes everything that later steps depend on, also the actors' own variables.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Schedule = tuple[str, ...]
 
 
 class Deadlock(AssertionError):
-    """Actors are left that wait for something nobody will do any more."""
+    """Every remaining actor waits for a condition that no actor will make true."""
 
     def __init__(self, schedule: Schedule, stuck: list[str]) -> None:
         self.schedule = schedule
@@ -36,7 +37,7 @@ class Deadlock(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an exploration covered: so many different orders, walked in so many steps."""
+    """The size of an exploration: the number of different orders, and of steps walked."""
 
     schedules: int
     steps: int
@@ -44,7 +45,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Fork:
-    """A point where one of several actors goes on: the branch being walked, of how many, and orders counted so far."""
+    """A point where one of several actors goes on: the current branch, the number of branches, and orders so far."""
 
     key: Hashable
     width: int
@@ -62,19 +63,22 @@ def explore(
     """Cover every schedule of `scenario`.
 
     Args:
-        scenario: builds fresh actors by name; called once per walk.
-        after_each_step: looks at what the actors share, and raises if it is wrong.
-        state: everything that what follows depends on, apart from how far each actor is, which is added to it.
+        scenario: builds new actors by name; called once per walk.
+        after_each_step: checks what the actors share, and raises if it is wrong.
+        state: returns everything that later steps depend on, except the progress of each actor, which is added.
             Without it every schedule is walked to its end.
-        walks_max: a bound, so that a scenario grown too large says so instead of running for ever.
+        walks_max: the largest number of walks, so that a scenario that is too large fails instead of running on.
+
+    Returns:
+        The numbers of orders and steps covered.
 
     Raises:
-        Deadlock: a schedule after which somebody waits for ever.
-        AssertionError: the bound was passed; or whatever an actor or `after_each_step` raises, with the schedule
-            added to it as a note.
+        Deadlock: after a schedule, no actor can go on.
+        AssertionError: there are more than `walks_max` walks. Errors of an actor or of `after_each_step` are raised
+            unchanged, with the schedule added as a note.
     """
     forks: list[_Fork] = []
-    known: dict[Hashable, int] = {}  # for each state whose future was walked whole: how many orders it holds
+    known: dict[Hashable, int] = {}  # for each fully explored state: the number of orders from it
     steps = 0
     for _ in range(walks_max):
         walk = _Walk(scenario(), after_each_step)
@@ -97,7 +101,7 @@ def explore(
 def _follow(
     walk: _Walk, forks: list[_Fork], known: Mapping[Hashable, int], state: Callable[[], Hashable] | None
 ) -> int:
-    """Walk along `forks`, then on by first branches, to the end or to a known state; return the orders found there."""
+    """Walk along `forks`, then by first branches, to the end or to a known state. Return the orders found there."""
     while walk.waiting:
         able = walk.able()
         depth = len(walk.schedule)
@@ -111,7 +115,7 @@ def _follow(
 
 
 class _Walk:
-    """One schedule being walked."""
+    """One schedule in progress."""
 
     def __init__(self, actors: Mapping[str, Actor], after_each_step: Callable[[], None]) -> None:
         self.waiting: dict[str, Condition | None] = dict.fromkeys(actors)
