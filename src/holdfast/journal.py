@@ -155,7 +155,7 @@ class Journal:
         (make, future), self._last = self._last, None
         try:
             command = make()
-        except Exception as error:  # noqa: BLE001 - the caller gets it, and the others go on
+        except Exception as error:  # the caller gets it, and the others go on
             if not future.done():
                 future.set_exception(error)
             return []
@@ -169,7 +169,7 @@ class Journal:
         commands: list[Any] = [entry.command if isinstance(entry, _Request) else _taken(entry) for entry in batch]
         try:
             answers = await self._store.commit(commands)
-        except Exception as error:  # noqa: BLE001 - every writer of the batch gets it
+        except Exception as error:  # every writer of the batch gets it
             answers = [error] * len(batch)
         except BaseException:
             for entry, command in zip(batch, commands, strict=True):
@@ -187,7 +187,7 @@ class Journal:
                 self._fail(entry, len(command.events), answer)
             else:
                 entry.written(len(command.events), None)
-        except Exception:  # noqa: BLE001 - the others in the batch go on
+        except Exception:  # the others in the batch go on
             _log.exception("an answer of the store was not taken")
 
     def _fail(self, writer: Writer, count: int, error: Exception) -> None:

@@ -92,22 +92,22 @@ class Registry:
         """
         if other is self or self in other.included_by:
             return
-        for made in other.entries.values():
-            self._refuse_second(made)
+        for entry in other.entries.values():
+            self._refuse_second(entry)
         other.included_by.append(self)
-        for made in other.entries.values():
-            self._adopt(made)
+        for entry in other.entries.values():
+            self._adopt(entry)
 
-    def _refuse_second(self, made: JobFunction[..., Any]) -> None:
+    def _refuse_second(self, entry: JobFunction[..., Any]) -> None:
         """Raise if a different job has this one's name, here or in a plugin that includes this one."""
         for registry in self._everywhere():
-            if registry.entries.get((made.plugin, made.name), made) is not made:
-                name = repr(made.name) if made.plugin == registry.name else f"{made.plugin}.{made.name}"
+            if registry.entries.get((entry.plugin, entry.name), entry) is not entry:
+                name = repr(entry.name) if entry.plugin == registry.name else f"{entry.plugin}.{entry.name}"
                 raise ValueError(f"{registry.name} has a job {name} already: give one of them another name")
 
-    def _adopt(self, made: JobFunction[..., Any]) -> None:
+    def _adopt(self, entry: JobFunction[..., Any]) -> None:
         for registry in self._everywhere():
-            registry.entries[made.plugin, made.name] = made
+            registry.entries[entry.plugin, entry.name] = entry
 
     def _everywhere(self) -> list[Registry]:
         """Return this plugin and all that include it, directly or not. Inclusion may be circular."""
@@ -193,7 +193,7 @@ class Registry:
         deadline: Duration | None = None,
         max_attempts: int | None = None,
     ) -> JobFunction[..., Any]:
-        made: JobFunction[..., Any] = JobFunction(
+        entry: JobFunction[..., Any] = JobFunction(
             function,
             name=name or function.__name__,
             plugin=self.name,
@@ -203,13 +203,13 @@ class Registry:
             queue=queue,
             deadline_seconds=seconds(deadline) if deadline is not None else None,
         )
-        return self.declared(made)
+        return self.declared(entry)
 
-    def declared(self, made: J) -> J:
+    def declared(self, entry: J) -> J:
         """Register an entry under its name."""
-        self._refuse_second(made)
-        self._adopt(made)
-        return made
+        self._refuse_second(entry)
+        self._adopt(entry)
+        return entry
 
     def _call(  # noqa: PLR0913 - the options of the decorators
         self,
@@ -228,7 +228,7 @@ class Registry:
             raise ValueError(f"on_doubt is one of {', '.join(sorted(ON_DOUBT))}, got {on_doubt!r}")
         if gate is not None and (isinstance(gate, type) or not hasattr(gate, "poll_ready")):
             raise ValueError(f"gate is a gate of holdfast.ready, such as ConcurrencyGate(8), got {gate!r}")
-        made: Call[..., Any] = Call(
+        call: Call[..., Any] = Call(
             function,
             name=name or function.__name__,
             tool=tool,
@@ -239,7 +239,7 @@ class Registry:
             vault=self.vault,
             gate=gate,
         )
-        if made.name in self.calls:
-            raise ValueError(f"{self.name} has a step or tool {made.name!r} already: give one of them another name")
-        self.calls[made.name] = made
-        return made
+        if call.name in self.calls:
+            raise ValueError(f"{self.name} has a step or tool {call.name!r} already: give one of them another name")
+        self.calls[call.name] = call
+        return call

@@ -164,9 +164,9 @@ def _texts(value: Any) -> Iterator[str]:
 def _forms(text: str) -> tuple[str, ...]:
     """Return the ways in which a text may be written, longest first, because one may contain another."""
     raw = text.encode(errors="surrogatepass")
-    found = {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
-    found |= {urllib.parse.quote(raw), urllib.parse.quote(raw, safe=""), urllib.parse.quote_plus(raw)}
-    found |= {base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
-    found |= {line.strip() for line in text.splitlines() if len(line.strip()) >= LINE_MIN}
-    written = {form.encode(errors="backslashreplace").decode() for form in found}
+    forms = {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+    forms |= {urllib.parse.quote(raw), urllib.parse.quote(raw, safe=""), urllib.parse.quote_plus(raw)}
+    forms |= {base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
+    forms |= {line.strip() for line in text.splitlines() if len(line.strip()) >= LINE_MIN}
+    written = {form.encode(errors="backslashreplace").decode() for form in forms}
     return tuple(sorted(written, key=len, reverse=True))

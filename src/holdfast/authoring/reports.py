@@ -190,7 +190,7 @@ def _value(kind: str, value: Any) -> Any:
 def _file(path: str) -> tuple[int, str]:
     hashed, size = hashlib.sha256(), 0
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - the path may be bytes
+        with Path(path).open("rb") as file:
             while piece := file.read(PIECE_BYTES):
                 hashed.update(piece)
                 size += len(piece)

@@ -200,7 +200,7 @@ class Vault:
         Raises:
             TypeError: it was made from its value, and there is no codec.
         """
-        return {FIELD: secret._inside.kept(self)}  # noqa: SLF001 - private to this module
+        return {FIELD: secret._inside.kept(self)}
 
     def boxed(self, plain: Any) -> _Box:
         """Encrypt a value."""
@@ -259,7 +259,7 @@ class Vault:
 
 def _secret(inside: _Variable | _Box) -> Secret[Any]:
     secret: Secret[Any] = object.__new__(Secret)
-    secret._inside = inside  # noqa: SLF001 - private to this module
+    secret._inside = inside
     return secret
 
 
@@ -273,7 +273,7 @@ def is_kept(plain: Any) -> bool:
 
 def for_server(secret: Secret[Any]) -> Any:
     """Return a secret as it is sent to a server over a trusted connection: by name, or its value."""
-    inside = secret._inside  # noqa: SLF001 - private to this module
+    inside = secret._inside
     return {FIELD: {"env": inside.name}} if isinstance(inside, _Variable) else _plain(inside.opened())
 
 

@@ -175,8 +175,8 @@ class Signature:
     def _referred(self, name: str, text: str) -> Secret[str]:
         prefix, _, variable = text.partition(":")
         if prefix != "env" or not variable:
-            said = f"name the variable that has it, as in {name}=env:STRIPE_KEY: what is typed here, others can read"
-            raise InvalidArguments(self._name, f"{name} is a secret: {said}")
+            advice = f"name the variable that has it, as in {name}=env:STRIPE_KEY: what is typed here, others can read"
+            raise InvalidArguments(self._name, f"{name} is a secret: {advice}")
         return Secret.env(variable)
 
     def encode_result(self, value: Any, bytes_max: int | None = None) -> Any:
@@ -200,12 +200,14 @@ class Signature:
     def _encoded(self, value: Any, bytes_max: int | None, *, may_extend: bool) -> Any:
         try:
             if not may_extend and isinstance(value, dict) and value.keys() == {EXTENDS}:
-                said = f"a dict with {EXTENDS!r} alone would add nodes to a plan, whoever wrote it: return extend(plan)"
-                raise ValueError(said)  # noqa: TRY301 - turned into InvalidResult below
+                message = (
+                    f"a dict with {EXTENDS!r} alone would add nodes to a plan, whoever wrote it: return extend(plan)"
+                )
+                raise ValueError(message)  # noqa: TRY301 - turned into InvalidResult below
             plain, written = self._to_own(value, self._recorder.recordable)
             if self._result is not Any:
                 self._converted(plain if self._inert_result else plain_values.as_recorded(plain), self._result)
-        except BaseException as error:  # noqa: BLE001 - an object may raise anything when it is read
+        except BaseException as error:  # an object may raise anything when it is read
             self._refuse(InvalidResult, error)
         limit(f"the result of {self._name}", len(written), bytes_max)
         return plain
@@ -216,13 +218,13 @@ class Signature:
             if self._result is Any:
                 return self._anything(plain)
             return self._converted(plain if self._whole_result else plain_values.as_recorded(plain), self._result)
-        except BaseException as error:  # noqa: BLE001 - a class may raise anything when it is built
+        except BaseException as error:  # a class may raise anything when it is built
             self._refuse(InvalidResult, error)
 
     def _plain(self, name: str, value: Any) -> tuple[Any, bytes]:
         try:
             return self._to_own(value, self._recorder.identifiable)
-        except BaseException as error:  # noqa: BLE001 - an object may raise anything when it is read
+        except BaseException as error:  # an object may raise anything when it is read
             self._refuse(InvalidArguments, error, f"{name} cannot be kept as JSON: ")
 
     def _to_own(self, value: Any, record: Callable[[Any], tuple[Any, bytes]]) -> tuple[Any, bytes]:
@@ -246,7 +248,7 @@ class Signature:
                 return self._anything(value)
             is_whole = name in (self._whole if whole is None else whole)
             return self._converted(value if is_whole else plain_values.as_recorded(value), hint)
-        except BaseException as error:  # noqa: BLE001 - a class may raise anything when it is built
+        except BaseException as error:  # a class may raise anything when it is built
             self._refuse(InvalidArguments, error, f"{name}: ")
 
     def _anything(self, plain: Any) -> Any:
@@ -333,20 +335,20 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _schema(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a type's JSON Schema and the definitions it names; an empty schema if it has none."""
     try:
-        (made,), parts = msgspec.json.schema_components(
+        (schema,), parts = msgspec.json.schema_components(
             [hint], schema_hook=_foreign_schema, ref_template="#/$defs/{name}"
         )
     except TypeError:
         return {}, {}
-    return made, parts
+    return schema, parts
 
 
 def _foreign_schema(hint: Any) -> dict[str, Any]:
     if secret_hint(hint) is not None:
         return {"description": "A secret: its value, which is encrypted on arrival and never shown.", "writeOnly": True}
     if hasattr(hint, "model_json_schema"):
-        made: dict[str, Any] = hint.model_json_schema()
-        return made
+        schema: dict[str, Any] = hint.model_json_schema()
+        return schema
     raise NotImplementedError
 
 
@@ -372,7 +374,7 @@ def _error_text(error: BaseException) -> str:
     """Return the text of an error; with its type, if a user's object raised it."""
     try:
         text = str.__str__(str(error))
-    except BaseException:  # noqa: BLE001 - its __str__ may raise anything
+    except BaseException:  # its __str__ may raise anything
         text = "its text cannot be read"
     return text if isinstance(error, (TypeError, ValueError)) else f"reading it raised {type(error).__name__}: {text}"
 

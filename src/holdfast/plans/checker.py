@@ -72,8 +72,8 @@ def check_plan(plan: Plan, names: Names | None) -> Plan:
 
 def problems(plan: Plan, names: Names | None) -> list[str]:
     """Return every problem of a plan; an empty list means that it can run."""
-    found = [_cut(problem) for problem in islice(_Check(plan, names).all(), PROBLEMS_MAX + 1)]
-    return [*found[:PROBLEMS_MAX], MORE] if len(found) > PROBLEMS_MAX else found
+    wrong = [_cut(problem) for problem in islice(_Check(plan, names).all(), PROBLEMS_MAX + 1)]
+    return [*wrong[:PROBLEMS_MAX], MORE] if len(wrong) > PROBLEMS_MAX else wrong
 
 
 class _Check:
@@ -91,10 +91,10 @@ class _Check:
             yield f"limit: at least one node runs at once, got {self._plan.limit}"
         yield from self._ids()
         for node in self._plan.nodes:
-            for place, said in self._node(node):
-                yield f"{node.id}{'.' if place else ''}{place}: {said}"
+            for place, problem in self._node(node):
+                yield f"{node.id}{'.' if place else ''}{place}: {problem}"
         if not isinstance(self._plan.output, msgspec.UnsetType):
-            yield from (f"output: {said}" for said in self._references(self._plan.output))
+            yield from (f"output: {problem}" for problem in self._references(self._plan.output))
         cycle = Graph(self._plan.nodes).find_cycle()
         if cycle:
             named = cycle if len(cycle) <= CYCLE_MAX else [*cycle[: CYCLE_MAX - 2], "…", cycle[-1]]
@@ -106,8 +106,8 @@ class _Check:
             if count > 1:
                 yield f"{name}: {count} nodes have this id; each needs its own"
             if not ID.fullmatch(name):
-                said = "an id is a letter and then letters, digits, - and _, 100 at most"
-                yield f"{name!r:.110}: {said}{self._id_hint(name)}"
+                rule = "an id is a letter and then letters, digits, - and _, 100 at most"
+                yield f"{name!r:.110}: {rule}{self._id_hint(name)}"
             elif name in RESERVED:
                 yield f"{name}: references to {name} mean something else; give the node another id"
         for name in self._plan.input:
@@ -118,7 +118,7 @@ class _Check:
         """Return a hint for an invalid id that a draft made from the name of the node's function."""
         node = self._nodes[name]
         called = [getattr(node, field, None) for field in ("call", "job", "key")]
-        return "; it was made of a name: say id=" if any(one and name.startswith(one) for one in called) else ""
+        return "; it was made of a name: say id=" if any(base and name.startswith(base) for base in called) else ""
 
     def _node(self, node: Node) -> Iterator[tuple[str, str]]:
         for other in node.after:
@@ -140,13 +140,13 @@ class _Check:
                     yield "key", f"a signal's key is text and does not begin with holdfast:, got {key!r}"
             case SleepNode():
                 refs = list(references(node.duration))
-                yield from (("duration", said) for said in self._references(node.duration))
+                yield from (("duration", problem) for problem in self._references(node.duration))
                 yield from [] if refs else _duration("duration", node.duration, needed=True)
             case ChoiceNode():
                 yield from self._choice(node)
 
     def _map(self, node: MapNode) -> Iterator[tuple[str, str]]:
-        yield from (("over", said) for said in self._references(node.over))
+        yield from (("over", problem) for problem in self._references(node.over))
         if not isinstance(node.over, list) and not list(references(node.over)):
             yield "over", f"it is a list, or a reference to one, got {node.over!r:.60}"
         elif self._item(node) is None:
@@ -154,7 +154,7 @@ class _Check:
                 "over",
                 f"it is a list, and {self._sources(node.over)} gives {type_compat.type_name(self._given(node.over))}",
             )
-        yield from (("over", said) for said in self._default(node.over, list))
+        yield from (("over", problem) for problem in self._default(node.over, list))
         if node.limit is not None and node.limit < 1:
             yield "limit", f"at least one item is worked on at once, got {node.limit}"
         if (node.call is None) == (node.job is None):
@@ -165,7 +165,7 @@ class _Check:
             yield from self._called(node, node.job, "job")
 
     def _choice(self, node: ChoiceNode) -> Iterator[tuple[str, str]]:
-        yield from (("value", said) for said in self._references(node.value))
+        yield from (("value", problem) for problem in self._references(node.value))
         for place, case in enumerate(node.cases):
             if len(case.tests()) != 1:
                 yield f"cases[{place}]", "a case has one of equals, any_of, above and below"
@@ -187,14 +187,14 @@ class _Check:
             yield "on_doubt", f"it is one of {', '.join(ON_DOUBT)}, got {node.on_doubt!r}"
         if self._names is not None and node.gate is not None and node.gate not in self._names.gates:
             yield "gate", self._unknown("gate", node.gate, self._names.gates)
-        found = self._names.calls.get(node.call or "") if self._names is not None else None
-        if found is not None and node.on_doubt is not None and not found.tool:
-            yield "on_doubt", f"{found.name} is a step, which may run again: only tools are in doubt"
+        function = self._names.calls.get(node.call or "") if self._names is not None else None
+        if function is not None and node.on_doubt is not None and not function.tool:
+            yield "on_doubt", f"{function.name} is a step, which may run again: only tools are in doubt"
 
     def _called(self, node: CallNode | JobNode | MapNode, name: str, kind: str) -> Iterator[tuple[str, str]]:
         within = node if isinstance(node, MapNode) else None
         for argument, value in node.args.items():
-            yield from ((f"args.{argument}", said) for said in self._references(value, within))
+            yield from ((f"args.{argument}", problem) for problem in self._references(value, within))
         if self._names is None:
             return
         known: Mapping[str, Call[..., Any] | JobFunction[..., Any]]
@@ -225,17 +225,17 @@ class _Check:
             if wrong is not None:
                 yield f"args.{argument}", wrong
             return
-        yield from ((f"args.{argument}", said) for said in self._default(value, hint))
+        yield from ((f"args.{argument}", problem) for problem in self._default(value, hint))
         if isinstance(node, MapNode) and value == {REF: "item"} and isinstance(node.over, list):
-            plain = (one for one in node.over if not list(references(one)) and not list(malformed(one)))
-            misfits = (said for one in plain if (said := type_compat.value_problem(one, hint)) is not None)
-            yield from ((f"args.{argument}", f"an item does not fit: {said}") for said in islice(misfits, 1))
+            literals = (item for item in node.over if not list(references(item)) and not list(malformed(item)))
+            misfits = (problem for item in literals if (problem := type_compat.value_problem(item, hint)) is not None)
+            yield from ((f"args.{argument}", f"an item does not fit: {problem}") for problem in islice(misfits, 1))
         gives = self._given(value, node if isinstance(node, MapNode) else None)
         takes = type_compat.type_of(hint)
         if not type_compat.fits(gives, takes):
             given, wanted = type_compat.type_name(gives), type_compat.type_name(takes)
-            said = f"{self._sources(value)} gives {given}, and {wanted} is wanted"
-            yield f"args.{argument}", said
+            problem = f"{self._sources(value)} gives {given}, and {wanted} is wanted"
+            yield f"args.{argument}", problem
 
     def _default(self, value: Any, hint: Any) -> Iterator[str]:
         """Yield a problem if an argument is an input whose default has the wrong type."""
@@ -262,11 +262,11 @@ class _Check:
                 if argument not in self._plan.input:
                     yield f"{ref} refers to an input that there is not{_near(argument, self._plan.input)}"
             elif name in {"item", "index"}:
-                one = inspect.IntType() if name == "index" else self._item(within) if within is not None else None
+                item_type = inspect.IntType() if name == "index" else self._item(within) if within is not None else None
                 if within is None:
                     yield f"{ref} means something in the arguments of a map only"
-                elif type_compat.part_type(one or type_compat.ANY, path) is None:
-                    yield f"{ref} refers to a part that {type_compat.type_name(one or type_compat.ANY)} has not"
+                elif type_compat.part_type(item_type or type_compat.ANY, path) is None:
+                    yield f"{ref} refers to a part that {type_compat.type_name(item_type or type_compat.ANY)} has not"
             elif name not in self._nodes:
                 yield f"{ref} refers to a node that there is not{_near(name, self._nodes)}"
             elif type_compat.part_type(self._output(name), path) is None:
@@ -325,8 +325,8 @@ def _cut(problem: str) -> str:
 def _near(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name that is closest to this one."""
     among = list(islice(known, NEAR_MAX + 1))
-    found = difflib.get_close_matches(name[:100], among, 1) if len(among) <= NEAR_MAX else []
-    return f"; {found[0]!r}, perhaps?" if found else ""
+    matches = difflib.get_close_matches(name[:100], among, 1) if len(among) <= NEAR_MAX else []
+    return f"; {matches[0]!r}, perhaps?" if matches else ""
 
 
 def _duration(place: str, given: Any, *, needed: bool = False) -> Iterator[tuple[str, str]]:

@@ -194,9 +194,9 @@ class _PlanRun:
                 items = _listed(fill_references(node.over, self._look_up))
                 if not items:
                     return self._end(node.id, [])
-                made = self._maps[node.id] = _Map(node, items)
+                running = self._maps[node.id] = _Map(node, items)
                 for _ in range(min(node.limit or len(items), len(items))):
-                    self._offer(made.waiting.popleft())
+                    self._offer(running.waiting.popleft())
                 return []
         except Missing as error:
             self._failed(node.id, StepFailed(node.id, "Missing", str(error)))
@@ -279,9 +279,9 @@ class _PlanRun:
             self._next_item(self._maps[unit.node.id])
         self._go_on()
 
-    def _next_item(self, made: _Map) -> None:
-        if made.waiting and not (self._failures and self._plan.policy == "fail_fast"):
-            self._offer(made.waiting.popleft())
+    def _next_item(self, running: _Map) -> None:
+        if running.waiting and not (self._failures and self._plan.policy == "fail_fast"):
+            self._offer(running.waiting.popleft())
 
     async def _wait(self, unit: _Unit) -> None:
         """Run one wait, then start the calls that depended on it."""
@@ -296,8 +296,8 @@ class _PlanRun:
             node = unit.node
             if type(node) is CallNode:  # most are
                 place.set(PlanPlace(node.id, node.args, partial(self._leave, unit)))
-                given = fill_references(node.args, self._look_up)
-                result = await self._conductor.call(self._functions.call(node), (), given)
+                args = fill_references(node.args, self._look_up)
+                result = await self._conductor.call(self._functions.call(node), (), args)
             else:
                 result = await self._act(unit)
         except (HoldfastError, Missing) as error:
@@ -311,16 +311,16 @@ class _PlanRun:
 
     def _item(self, unit: _Unit, result: Any, *, failed: bool) -> list[str]:
         """Record the end of a map's item. Return the nodes that the map frees, if this item was the last."""
-        made = self._maps[unit.node.id]
-        made.results[unit.index or 0] = result
-        made.open -= 1
-        made.failed = made.failed or failed
+        running = self._maps[unit.node.id]
+        running.results[unit.index or 0] = result
+        running.open -= 1
+        running.failed = running.failed or failed
         if not unit.left:
-            self._next_item(made)
-        if made.open:
+            self._next_item(running)
+        if running.open:
             return []
         del self._maps[unit.node.id]
-        return self._lost(unit.node.id) if made.failed else self._end(unit.node.id, made.results)
+        return self._lost(unit.node.id) if running.failed else self._end(unit.node.id, running.results)
 
     async def _act(self, unit: _Unit) -> Any:
         node = unit.node
@@ -328,11 +328,11 @@ class _PlanRun:
         match node:
             case MapNode(call=str()):
                 place.set(PlanPlace(unit.name, node.args, partial(self._leave, unit)))
-                given = await self._conductor.call(self._functions.call(node), (), fill_references(node.args, look_up))
-                if extension_of(given) is not None:
-                    said = "an item of a map adds no nodes to a plan: extend it in a node of its own"
-                    raise StepFailed(unit.name, "InvalidPlan", said, label(node, unit.index))
-                return given
+                result = await self._conductor.call(self._functions.call(node), (), fill_references(node.args, look_up))
+                if extension_of(result) is not None:
+                    message = "an item of a map adds no nodes to a plan: extend it in a node of its own"
+                    raise StepFailed(unit.name, "InvalidPlan", message, label(node, unit.index))
+                return result
             case JobNode() | MapNode():
                 place.set(PlanPlace(unit.name, node.args))
                 return await self._conductor.child(self._functions.job(node), (), fill_references(node.args, look_up))
@@ -419,15 +419,15 @@ class _PlanRun:
         return failed
 
 
-def _listed(given: Any) -> list[Any]:
-    if not isinstance(given, LISTS):
-        raise Missing(f"a map is over a list, got {given!r:.60}")
-    return list(given)
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, LISTS):
+        raise Missing(f"a map is over a list, got {value!r:.60}")
+    return list(value)
 
 
-def _seconds(given: Any) -> float:
+def _seconds(duration: Any) -> float:
     try:
-        return seconds(given)
+        return seconds(duration)
     except (TypeError, ValueError) as error:
         raise Missing(str(error)) from error
 

@@ -66,14 +66,14 @@ class Graph:
 
     def descendants(self, names: Iterable[str]) -> set[str]:
         """Return these nodes and every node that depends on them, directly or not."""
-        found: set[str] = set()
+        seen: set[str] = set()
         look = [name for name in names if name in self.nodes]
         while look:
             name = look.pop()
-            if name not in found:
-                found.add(name)
+            if name not in seen:
+                seen.add(name)
                 look += self.feeds[name]
-        return found
+        return seen
 
     def order(self) -> list[str]:
         """Return the nodes in an order where each comes after its dependencies. Nodes of a cycle are left out."""

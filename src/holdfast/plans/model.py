@@ -198,8 +198,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         name = str(data.get("name", "plan"))
         listed = data.get("nodes")
         if not isinstance(listed, (list, tuple)):
-            said = parser.json_kind(listed) if "nodes" in data else "none"
-            raise InvalidPlan(name, [f"nodes: they are a list, got {said}"])
+            kind = parser.json_kind(listed) if "nodes" in data else "none"
+            raise InvalidPlan(name, [f"nodes: they are a list, got {kind}"])
         if len(listed) > NODES_MAX:
             raise InvalidPlan(name, [f"nodes: {len(listed):,}, and a plan may have {NODES_MAX:,}"])
         with contextlib.suppress(msgspec.ValidationError, TypeError):
@@ -245,13 +245,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @staticmethod
     def schema() -> dict[str, Any]:
         """Return the JSON Schema of plans."""
-        made = msgspec.json.schema(Plan)
-        return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Holdfast plan", **made}
+        schema = msgspec.json.schema(Plan)
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Holdfast plan", **schema}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values."""
-        made: dict[str, Any] = msgspec.to_builtins(self)
-        return made
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
     def node(self, name: str) -> Node | None:
         """Return the node with this id; None if there is none."""
@@ -286,8 +286,8 @@ def plan_of(given: Any) -> Plan:
         return Plan.from_dict(given)
     drafted = given.plan() if callable(getattr(type(given), "plan", None)) else None
     if not isinstance(drafted, Plan):
-        said = type(given).__name__
-        raise InvalidPlan("plan", [f"it is a Plan, a Draft, or an object with nodes, got {said}"])
+        kind = type(given).__name__
+        raise InvalidPlan("plan", [f"it is a Plan, a Draft, or an object with nodes, got {kind}"])
     return drafted
 
 
@@ -309,8 +309,8 @@ def extend(plan: Plan | Any) -> Extension:
 def extension_of(result: Any) -> dict[str, Any] | None:
     """Return the plan with which a node's result extends its own plan; None for an ordinary result."""
     if isinstance(result, dict) and result.keys() == {EXTEND} and isinstance(result[EXTEND], dict):
-        found: dict[str, Any] = result[EXTEND]
-        return found
+        plan: dict[str, Any] = result[EXTEND]
+        return plan
     return None
 
 
@@ -326,11 +326,11 @@ def references(value: Any) -> list[str]:
         value = value.values()
     elif not isinstance(value, (list, tuple)):
         return []
-    found: list[str] = []
+    refs: list[str] = []
     for item in value:
         if type(item) not in SCALARS:
-            found += references(item)
-    return found
+            refs += references(item)
+    return refs
 
 
 def malformed(value: Any) -> Iterator[str]:

@@ -175,14 +175,14 @@ class NodeStates:
 
     def _extend(self) -> bool:
         """Apply the next extension; return whether there was one."""
-        found = {name: extension_of(result) for name, result in self.results.items() if self._is_news(name)}
-        new = [name for name, more in found.items() if more is not None]
+        extensions = {name: extension_of(result) for name, result in self.results.items() if self._is_news(name)}
+        new = [name for name, more in extensions.items() if more is not None]
         if not new:
             return False
         name = min(new, key=lambda node: self._decided(node)[0])
         seq, refused = self._decided(name)
         try:
-            added = Plan.from_dict(found[name]) if refused is None else None
+            added = Plan.from_dict(extensions[name]) if refused is None else None
             wider = with_extension(self.plan, added, name, self.graph.nodes) if added is not None else self.plan
             self.plan = wider if seq < UNDECIDED else check_plan(wider, None)
         except InvalidPlan:

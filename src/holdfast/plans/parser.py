@@ -66,8 +66,8 @@ def from_yaml(text: str | bytes) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPlan("plan", [f"it is no YAML: {_in_yaml(error)}"]) from error
     except (ValueError, LookupError, AttributeError) as error:  # PyYAML raises these for invalid scalars
-        said = "a value is not what it looks like or is tagged as, such as a day that is in no calendar"
-        raise InvalidPlan("plan", [f"it is no YAML: {said}: {error}"]) from error
+        reason = "a value is not what it looks like or is tagged as, such as a day that is in no calendar"
+        raise InvalidPlan("plan", [f"it is no YAML: {reason}: {error}"]) from error
     if wrong:
         raise InvalidPlan("plan", wrong)
     if not _is_small(data, VALUES_MAX):  # a few lines of anchors can expand beyond memory
@@ -159,8 +159,8 @@ def node_problems(at: str, data: Any, kinds: Mapping[str, type[msgspec.Struct]])
     if "kind" not in data:
         yield f"{at}: it has no kind: {_listed(kinds)}"
     elif not isinstance(kind, str) or kind not in kinds:
-        said = repr(kind)[:60] if isinstance(kind, str) else json_kind(kind)
-        yield f"{at}.kind: there is no kind {said}: it is {_listed(kinds)}{_near(str(kind), kinds)}"
+        shown = repr(kind)[:60] if isinstance(kind, str) else json_kind(kind)
+        yield f"{at}.kind: there is no kind {shown}: it is {_listed(kinds)}{_near(str(kind), kinds)}"
     else:
         own_fields = {name: value for name, value in data.items() if name != "kind"}
         yield from field_problems(at, own_fields, kinds[kind], f"a {kind}")
@@ -182,8 +182,8 @@ def field_problems(at: str, data: Mapping[Any, Any], kind: type[msgspec.Struct],
             if known[name].type is str and not isinstance(value, str):
                 yield f"{at}.{name}: {_no_text(value)}"
             else:
-                said, _, where = str(error).partition(" - at `$")
-                yield f"{at}.{name}{where.rstrip('`')}: {said}"
+                reason, _, where = str(error).partition(" - at `$")
+                yield f"{at}.{name}{where.rstrip('`')}: {reason}"
     for name, field in known.items():
         if field.required and name not in data:
             yield f"{at}: {what} needs {'an' if name[0] in 'aeiou' else 'a'} {name}, and it is not there"

@@ -195,11 +195,11 @@ def _function(plan: Plan, names: Names) -> Callable[..., Any]:
 
 def _hint(plan: Plan, names: Names, name: str) -> Any:
     """Return the type that all nodes take for an input; Any if the types differ."""
-    found = []
+    hints = []
     for node in plan.nodes:
         if isinstance(node, (CallNode, JobNode, MapNode)):
             job = None if isinstance(node, CallNode) else node.job
             called = names.jobs.get(job) if job is not None else names.calls.get(getattr(node, "call", None) or "")
             wanted = [argument for argument, value in node.args.items() if value == {REF: f"input.{name}"}]
-            found += [called.signature.hint(argument) for argument in wanted] if called is not None else []
-    return found[0] if found and all(one == found[0] for one in found) else Any
+            hints += [called.signature.hint(argument) for argument in wanted] if called is not None else []
+    return hints[0] if hints and all(hint == hints[0] for hint in hints) else Any

@@ -45,10 +45,10 @@ def type_of(hint: Any) -> inspect.Type:
 def part_type(kind: inspect.Type, path: str) -> inspect.Type | None:
     """Return the type of the part at a path; None if there can be no such part."""
     for part in path.split(".") if path else ():
-        found = _part(kind, part)
-        if found is None:
+        inner = _part(kind, part)
+        if inner is None:
             return None
-        kind = found
+        kind = inner
     return kind
 
 
@@ -57,8 +57,8 @@ def item_type(kind: inspect.Type) -> inspect.Type | None:
     if isinstance(kind, _LISTS):
         return _bare(kind.item_type)
     if isinstance(kind, inspect.UnionType):
-        found = [item for item in map(item_type, map(_bare, kind.types)) if item is not None]
-        return (found[0] if len(found) == 1 else ANY) if found else None
+        items = [item for item in map(item_type, map(_bare, kind.types)) if item is not None]
+        return (items[0] if len(items) == 1 else ANY) if items else None
     return None if _is_certain(kind) and not isinstance(kind, inspect.TupleType) else ANY
 
 

@@ -82,19 +82,19 @@ def explore(
     steps = 0
     for _ in range(walks_max):
         walk = _Walk(scenario(), after_each_step)
-        found = _follow(walk, forks, known, state)
+        orders = _follow(walk, forks, known, state)
         steps += len(walk.schedule)
         while forks:
-            forks[-1].schedules += found
+            forks[-1].schedules += orders
             forks[-1].branch += 1
             if forks[-1].branch < forks[-1].width:
                 break
             done = forks.pop()
-            found = done.schedules
+            orders = done.schedules
             if state is not None:
-                known[done.key] = found
+                known[done.key] = orders
         else:
-            return Outcome(found, steps)
+            return Outcome(orders, steps)
     raise AssertionError(f"more than {walks_max} walks: make the scenario smaller or give it a state")
 
 
