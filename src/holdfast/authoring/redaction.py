@@ -153,11 +153,11 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield str(value)
     elif isinstance(value, dict):
-        for name, one in value.items():
-            yield from (*_texts(name), *_texts(one))
+        for name, item in value.items():
+            yield from (*_texts(name), *_texts(item))
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _texts(one)
+        for item in value:
+            yield from _texts(item)
 
 
 @functools.lru_cache(LOGGED_MAX)

@@ -145,15 +145,15 @@ class Signature:
 
     def schema(self) -> dict[str, Any]:
         """Return a JSON Schema of the arguments. A type without a schema accepts anything."""
-        parameters = [one for one in self._signature.parameters.values() if one.name != self._open]
+        parameters = [parameter for parameter in self._signature.parameters.values() if parameter.name != self._open]
         properties, parts = {}, {}
-        for one in parameters:
-            properties[one.name], components = _schema(self._hints.get(one.name, Any))
+        for parameter in parameters:
+            properties[parameter.name], components = _schema(self._hints.get(parameter.name, Any))
             parts.update(components)
         return {
             "type": "object",
             "properties": properties,
-            "required": [one.name for one in parameters if one.default is inspect.Parameter.empty],
+            "required": [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty],
             "additionalProperties": self._open is not None,
             **({"$defs": parts} if parts else {}),
         }

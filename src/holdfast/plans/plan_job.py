@@ -117,18 +117,17 @@ class PlanJob(Draft, JobFunction[..., Any]):
 
 def planner(function: Callable[..., Any], name: str, names: Callable[[], Names]) -> Callable[..., Any]:
     """Return a job function that calls the planner once, records the plan it returns, and runs that plan."""
-    usual = {
-        key: one.default for key, one in inspect.signature(function).parameters.items() if one.default is not one.empty
-    }
+    parameters = inspect.signature(function).parameters.values()
+    argument_defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
 
-    def keep(made: Any, given: dict[str, Any]) -> None:
-        plan = made.plan() if isinstance(made, Draft) else made
+    def keep(result: Any, given: dict[str, Any]) -> None:
+        plan = result.plan() if isinstance(result, Draft) else result
         if not isinstance(plan, Plan):
             raise InvalidPlan(name, [f"a planner gives a Plan, got {type(plan).__name__}"])
         defaults = checked_payload(
-            name, {key: one for key, one in usual.items() if key in plan.input and key not in given}
+            name, {key: value for key, value in argument_defaults.items() if key in plan.input and key not in given}
         )
-        inputs = {**plan.input, **{key: Input(default=one) for key, one in defaults.items()}}
+        inputs = {**plan.input, **{key: Input(default=value) for key, value in defaults.items()}}
         plan = msgspec.structs.replace(check_plan(plan, names()), input=inputs)
         if missing := plan.not_given(given):
             raise InvalidPlan(plan.name, [f"input.{key}: {name} takes no such argument" for key in missing])
@@ -138,10 +137,10 @@ def planner(function: Callable[..., Any], name: str, names: Callable[[], Names])
         recorded = current().plan()
         assert recorded is not None, "it was planned, now or before"
         plan = Plan.from_dict(recorded)
-        inputs = {key: one for key, one in given.items() if key in plan.input}
-        secrets = {key: one for key, one in inputs.items() if isinstance(one, Secret)}
-        plain = checked_payload(name, {key: one for key, one in inputs.items() if key not in secrets})
-        return await run(plan, {**plain, **secrets}, names())
+        inputs = {key: value for key, value in given.items() if key in plan.input}
+        secrets = {key: value for key, value in inputs.items() if isinstance(value, Secret)}
+        encoded = checked_payload(name, {key: value for key, value in inputs.items() if key not in secrets})
+        return await run(plan, {**encoded, **secrets}, names())
 
     async def awaited(**given: Any) -> Any:
         if current().plan() is None:
@@ -151,16 +150,16 @@ def planner(function: Callable[..., Any], name: str, names: Callable[[], Names])
     def plain(**given: Any) -> Any:
         conductor = current()
         if conductor.plan() is None:
-            made = function(**given)
-            conductor.from_thread(_later(keep, made, given))
+            result = function(**given)
+            conductor.from_thread(_later(keep, result, given))
         return conductor.from_thread(planned(given))
 
-    made = awaited if inspect.iscoroutinefunction(function) else plain
-    functools.update_wrapper(made, function)
+    job = awaited if inspect.iscoroutinefunction(function) else plain
+    functools.update_wrapper(job, function)
     hints = dict(inspect.get_annotations(function))
     hints.pop("return", None)
-    made.__annotations__ = hints
-    return made
+    job.__annotations__ = hints
+    return job
 
 
 def _anything(**given: Any) -> Any:
@@ -183,10 +182,10 @@ def _function(plan: Plan, names: Names) -> Callable[..., Any]:
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=empty if isinstance(one.default, msgspec.UnsetType) else one.default,
+            default=empty if isinstance(field.default, msgspec.UnsetType) else field.default,
             annotation=hints[name],
         )
-        for name, one in plan.input.items()
+        for name, field in plan.input.items()
     ]
     inputs.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # - inspect reads it
     inputs.__annotations__ = hints
