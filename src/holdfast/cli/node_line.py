@@ -29,8 +29,7 @@ class Nodes:
 
     def _line(self) -> str:
         from holdfast.plans.model import Plan
-        from holdfast.plans.node_history import Past
-        from holdfast.plans.node_states import Course
+        from holdfast.plans.node_history import NodeHistory, NodeStates
 
         past = NodeHistory(self._events)
         states = NodeStates(Plan.from_dict(past.plan), past).states

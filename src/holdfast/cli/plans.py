@@ -90,8 +90,7 @@ def schema() -> None:
 
 def _found(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
     from holdfast.plans.model import Plan
-    from holdfast.plans.node_history import Past
-    from holdfast.plans.node_states import Course
+    from holdfast.plans.node_history import NodeHistory, NodeStates
 
     if Path(subject).is_file():
         return Plan.read(subject), None

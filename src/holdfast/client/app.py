@@ -17,10 +17,10 @@ import msgspec
 
 from holdfast.authoring.conductor import conductor, on_worker_loop
 from holdfast.authoring.functions import JobFunction
+from holdfast.authoring.job_api import to_millionths
 from holdfast.authoring.secrets import Codec
-from holdfast.authoring.signature import fingerprint, own
-from holdfast.authoring.signature import payload as kept
-from holdfast.authoring.spend import amounts
+from holdfast.authoring.signature import checked_payload as kept
+from holdfast.authoring.signature import fingerprint, user_key
 from holdfast.client import transactional
 from holdfast.client.budget_ledger import StoreLedger
 from holdfast.client.entry_views import chosen, described, following
@@ -433,7 +433,7 @@ class App(OpenedStore, Planning, Forking):
         """Let a run spend more than its budget; see `Client.agrant`. Who granted it is in the signal's id."""
         name = f"grant by {actor or 'somebody'}: {id or new_id()}"
         given: dict[str, Any] = {**(granted or {}), **more}
-        command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, amounts("grant", given), name)
+        command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, to_millionths("grant", given), name)
         (answer,) = await self.store().commit([command])
         if isinstance(answer, Exception):
             raise answer

@@ -44,7 +44,7 @@ from holdfast.authoring.conductor import (
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reports import Product, reporter
-from holdfast.authoring.signature import fingerprint, payload
+from holdfast.authoring.signature import checked_payload, fingerprint
 from holdfast.config import Config
 from holdfast.engine import ending_events
 from holdfast.engine.attempt_writer import AttemptWriter
@@ -610,7 +610,7 @@ class Attempt(AttemptWriter):
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Return the recorded plan. If there is none, record the given one (E11)."""
         if self.replay.plan is None and made is not None:
-            plan = payload("the plan", made, self.config.payload_bytes_max)
+            plan = checked_payload("the plan", made, self.config.payload_bytes_max)
             self.record((HistoryEvent.PLAN_GENERATED.value, {"plan": plan}))
             self.replay.plan = plan
         return cast("dict[str, Any] | None", plain_values.as_recorded(self.replay.plan))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.authoring.conductor import Suspended, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, Done, NotDone
-from holdfast.authoring.spend import RetryAfter
+from holdfast.authoring.job_api import RetryAfter
 from holdfast.engine.ending_events import Written, error_text, kind_of, trace_of
 from holdfast.engine.gate_admission import acquire_share, close_gate
 from holdfast.engine.job_code import Pending, cut_off

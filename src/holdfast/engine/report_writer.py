@@ -64,7 +64,7 @@ class ReportWriter:
             together = {**self._progress, **report}
             if self._spent:
                 together["metrics"] = {**(together.get("metrics") or {}), "spent": self._spent}
-            within(together)
+            check_step_bounds(together)
             self._progress = together
         if self._attempt.replay.head() is not None:
             return
