@@ -1,12 +1,13 @@
 """Holdfast: durable jobs for Python. Kill the process at any moment; the job goes on, and nothing is done twice.
 
-The errors are here at once. Everything else is imported when it is first asked for: a command line that only prints a
-table, or a program that only catches our errors, does not wait for the engine.
+This package imports the errors eagerly. It imports every other public name on first use. A command that only prints a
+table, or a program that only catches our errors, does not load the engine.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import (
+    EffectConflict,
     EmptyWakeSet,
     HoldfastError,
     IdempotencyConflict,
@@ -20,12 +21,16 @@ from holdfast.errors import (
     InvalidTable,
     InvalidTransition,
     InvalidWake,
+    JobStuck,
     LoopDied,
     MissingWake,
     NonDeterminism,
     NotAllowed,
+    NotAwaited,
     NotInDoubt,
+    NotInJobCode,
     NotInsideJob,
+    NotRecorded,
     PayloadTooLarge,
     Permanent,
     PlanFailed,
@@ -36,6 +41,7 @@ from holdfast.errors import (
     SecretUnavailable,
     StaleAttempt,
     StepFailed,
+    StoreReplaced,
     StoreUnavailable,
     TransitionRefused,
     UnknownEntry,
@@ -79,6 +85,7 @@ __all__ = [
     "Config",
     "Done",
     "Draft",
+    "EffectConflict",
     "EmptyWakeSet",
     "HoldfastError",
     "IdempotencyConflict",
@@ -92,14 +99,18 @@ __all__ = [
     "InvalidTable",
     "InvalidTransition",
     "InvalidWake",
+    "JobStuck",
     "Limits",
     "LoopDied",
     "MissingWake",
     "NonDeterminism",
     "NotAllowed",
+    "NotAwaited",
     "NotDone",
     "NotInDoubt",
+    "NotInJobCode",
     "NotInsideJob",
+    "NotRecorded",
     "PayloadTooLarge",
     "Permanent",
     "Plan",
@@ -114,6 +125,7 @@ __all__ = [
     "SecretUnavailable",
     "StaleAttempt",
     "StepFailed",
+    "StoreReplaced",
     "StoreUnavailable",
     "TransitionRefused",
     "UnknownEntry",
@@ -142,7 +154,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LATER = {
+_LAZY = {
     "App": "holdfast.client.app",
     "Backoff": "holdfast.authoring.functions",
     "Codec": "holdfast.authoring.secrets",
@@ -175,8 +187,12 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - see above
+    from importlib import import_module  # noqa: PLC0415 - a program that uses no lazy name does not need it
 
-    return getattr(import_module(_LATER[name]), name)
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -193,6 +193,19 @@ def test_the_public_names_exist_and_are_listed_once(name: str) -> None:
     assert all(hasattr(module, public) for public in module.__all__)
 
 
+def test_the_package_lists_its_public_names_before_they_are_imported() -> None:
+    """Every lazy name and every error that a caller may catch is in `__all__`, and `dir` shows all of them."""
+    code = "import holdfast; print(*dir(holdfast)); print(*holdfast._LAZY); print(*holdfast.__all__)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    listed, lazy, public = (set(line.split()) for line in ran.stdout.splitlines())
+    from holdfast import errors
+
+    assert public <= listed
+    assert lazy <= public
+    assert set(errors.__all__) <= public
+    assert {name for name in listed - public if not name.startswith("_")} <= {"Any", "TYPE_CHECKING", "errors"}
+
+
 def test_every_error_is_in_the_drawn_tree() -> None:
     from holdfast import errors
 
