@@ -1,6 +1,7 @@
-"""Holdfast inside a web application of yours: an ASGI app to mount in Starlette, FastAPI or Django, or to serve alone.
+"""The HTTP API as an ASGI application: mount it in Starlette, FastAPI or Django, or serve it alone.
 
-It needs no lifespan, works under any prefix, and shares the app's store. Without tokens it serves this machine alone.
+The application needs no lifespan, works under any path prefix, and shares the app's store. Without tokens it accepts
+requests from this machine only.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ def asgi(
     hosts: Iterable[str] = (),
     limits: Limits | None = None,
 ) -> Service:
-    """Give an ASGI application for an app's runs.
+    """Return an ASGI application that serves the runs of an app.
 
     Args:
-        app: the app, whose store it shares.
-        tokens: who may come in: tokens made with `token`, or the path of a file of them. Default: the file that the
-            setting `tokens` names, and the token in the environment. With none, only this machine is served.
-        hosts: names under which this is reached, besides those of loopback.
-        limits: how large requests may be.
+        app: The app. The ASGI application shares its store.
+        tokens: Tokens that may call the API: objects made with `token`, or the path of a token file. The default is
+            the file that the setting `tokens` names, plus the token in the environment. Without any token, the
+            application accepts requests from this machine only.
+        hosts: Host names to accept in addition to the loopback names.
+        limits: Maximum sizes of requests.
     """
     return Service(app, keyring(app.config, tokens), hosts, limits)
 
@@ -42,8 +44,13 @@ def token(
     expires_at: float | None = None,
     group: str | None = None,
 ) -> Token:
-    """Give what is kept of a token of your own making: use at least 256 random bits.
+    """Return a `Token` for a secret that you generated. Use at least 256 random bits.
 
-    Bound to a `group`, it opens the runs of that group and no others.
+    Args:
+        secret: The secret that clients send. The result holds only its hash.
+        name: The owner of the token. The engine records operator actions under this name.
+        scope: What the token may do: ``read``, ``submit``, ``operate`` or ``admin``.
+        expires_at: When the token expires, in UTC epoch seconds. None means never.
+        group: The only group whose runs the token can reach. None means all runs.
     """
     return kept_of(secret, name=name, scope=scope, expires_at=expires_at, group=group)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.client.verify import judged
+from holdfast.client.verify import violations_of
 from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunStatus, run_paths, runs
@@ -105,7 +105,7 @@ async def look(store: Store, job: str, ended: dict[str, bytes]) -> None:
         assert all(status not in TERMINAL_RUN_STATUSES for status in path[:-1]), "the first end wins"
     row = await store.get(job)
     assert row is not None
-    assert await judged(store, row) == []
+    assert await violations_of(store, row) == []
 
 
 def races(backend: str, folder: Path, count: int, first: int = 0) -> Counter[str]:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast import App, export, progress, wait_for
-from holdfast.client.verify import judged
+from holdfast.client.verify import violations_of
 from holdfast.machines import RunStatus, run_paths
 from holdfast.store import Append, Cancel, Claim, Job, Retry, Submit
 from holdfast.store.memory.store import MemoryStore
@@ -199,7 +199,7 @@ def test_a_job_that_moves_while_it_is_verified_is_not_taken_for_a_broken_one(*, 
         row = await store.get("a")
         assert row is not None
         store.moves, store.gone = 3, gone
-        assert await judged(store, row) == []
+        assert await violations_of(store, row) == []
         assert store.moves == 0
 
     play(story())
@@ -218,6 +218,6 @@ def test_a_job_without_what_it_is_found_by_is_found_out() -> None:
         await store.commit([Cancel("a", None)])
         row = await store.get("a")
         assert row is not None
-        assert await judged(store, row) == []
+        assert await violations_of(store, row) == []
 
     asyncio.run(story())

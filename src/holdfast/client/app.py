@@ -1,7 +1,7 @@
-"""The app: where jobs are declared, and the client through which they are started, watched and steered.
+"""The app: it declares jobs, and it is the client that starts, reads and controls their runs.
 
-An `App` opens its store when it is first needed. Every verb has two colours, ``start`` and ``astart`` and so on: the
-async one runs on the caller's loop; the plain one on a loop of the app's own, in a thread, and blocks.
+An `App` opens its store on first use. Every operation has two forms, such as ``start`` and ``astart``. The async form
+runs on the caller's loop. The blocking form runs on the app's own loop, in a thread, and blocks the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import fingerprint, user_key
 from holdfast.client import transactional
 from holdfast.client.budget_ledger import StoreLedger
-from holdfast.client.entry_views import chosen, described, following
+from holdfast.client.entry_views import apply_options, describe_entry, with_plan
 from holdfast.client.explain import explain, look
 from holdfast.client.fork import Forking
 from holdfast.client.logs import guard
@@ -32,7 +32,7 @@ from holdfast.client.retention import ENDED, evict, purge
 from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.client.run_reads import content, exported, watch
 from holdfast.client.store_url import OpenedStore, open_effects
-from holdfast.client.verify import judged
+from holdfast.client.verify import violations_of
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, workers
 from holdfast.config import Config
@@ -69,14 +69,25 @@ __all__ = ["App"]
 
 
 class App(OpenedStore, Planning, Forking):
-    """A plugin: its job functions are its entries, its name is their namespace.
+    """A set of durable jobs, and the client that starts and controls their runs.
+
+    Declare jobs with ``@app.job``, ``@app.step`` and ``@app.tool``. Start them with ``app.start(job, …)``. Run them
+    with ``app.worker().run()`` or ``holdfast worker``::
+
+        app = App("shop", "sqlite:///jobs.db")
+
+        @app.job
+        def checkout(order: int) -> str: ...
+
+        run = app.start(checkout, order=1)
+        print(run.result())
 
     Args:
-        name: namespace of the entries; two apps with one name in one database are one app.
-        url: where jobs are kept: ``sqlite:///path``, ``postgresql://…`` or ``memory:``. Default: ``HOLDFAST_URL``, or
+        name: Namespace of the jobs. Two apps with the same name in one database are the same app.
+        url: The store: ``sqlite:///path``, ``postgresql://…`` or ``memory:``. Default: ``HOLDFAST_URL``, or
             ./holdfast.db.
-        config: all other settings.
-        codec: what encrypts secrets; without it they are kept as references alone. See `holdfast.Secret`.
+        config: All other settings. Default: the ``HOLDFAST_…`` environment variables.
+        codec: Encrypts secrets. Without a codec the store keeps only references to them. See `holdfast.Secret`.
     """
 
     def __init__(
@@ -87,60 +98,72 @@ class App(OpenedStore, Planning, Forking):
         Planning.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
         Forking.__init__(self, name)
         guard()
-        self.own_workers: set[AppWorker] = set()  # those that run in this process
+        self.own_workers: set[AppWorker] = set()  # workers that run in this process
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
 
-    # Starting
+    # Start
 
     async def astart(
         self, job: JobFunction[..., Any] | str, *args: Any, connection: Any = None, **kwargs: Any
     ) -> RunHandle:
-        """Start a run, durably: when this returns, the job will not be lost.
+        """Start a run of a job. When this returns, the run is durable.
 
-        With a `connection` of your own the job is created in its transaction: committed with it, rolled back with it.
+        Args:
+            job: The job function, with or without ``.options(…)``, or its name.
+            args: Positional arguments of the job.
+            connection: An open PostgreSQL connection of yours. The run is then created in its transaction: it is
+                committed or rolled back with it.
+            kwargs: Keyword arguments of the job.
+
+        Raises:
+            InvalidArguments: The arguments do not fit the job, or the connection cannot be used.
+            UnknownEntry: The app has no job with this name.
+            IdempotencyConflict: Another run has the same key and other arguments.
+            QueueFull: The queue has reached its depth limit.
+            StoreUnavailable: The store does not answer.
         """
         function = self.entry(job)
-        given = connection if connection is not None else function.chosen.connection
-        if given is not None:
-            made = await transactional.astart(self._relative(function, args, kwargs), self.url, given)
-            return RunHandle(self, made, function)
-        plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
+        own_connection = connection if connection is not None else function.chosen.connection
+        if own_connection is not None:
+            job_id = await transactional.astart(self._relative(function, args, kwargs), self.url, own_connection)
+            return RunHandle(self, job_id, function)
+        encoded = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
         running = conductor.get()
-        if running is not None:  # job code: recorded, and done once (E15)
-            name = await running.start_run(function, plain, partial(self._submitted, function, plain))
+        if running is not None:  # in job code: the engine records the start and does it once (E15)
+            name = await running.start_run(function, encoded, partial(self._submitted, function, encoded))
         else:
-            name = await self._submitted(function, plain, new_id())
+            name = await self._submitted(function, encoded, new_id())
         return RunHandle(self, name, function)
 
-    async def _submitted(self, function: JobFunction[..., Any], plain: dict[str, Any], name: str) -> str:
-        submit = self.submission(function, name, plain, await self._moment(function))
+    async def _submitted(self, function: JobFunction[..., Any], encoded: dict[str, Any], name: str) -> str:
+        submit = self.submission(function, name, encoded, await self._moment(function))
         return str((await self._journal().write(submit)).job)
 
     def _relative(self, function: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submit:
-        """Put together a command whose times are seconds from a moment that is not known yet."""
-        plain = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
+        """Build a command whose times are seconds after its transaction. The server adds its own clock."""
+        encoded = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
         if getattr(function, "replaced", False):
             raise InvalidArguments(
                 function.name, "a plan of its own cannot be recorded in your transaction: start it without `connection`"
             )
-        return self.submission(function, new_id(), plain, 0.0)
+        return self.submission(function, new_id(), encoded, 0.0)
 
     async def acreate(self, creation: Creation) -> Created:
-        """Create a run by the names of its app and job; see `Client.acreate`."""
+        """Create a run by the names of its app and job, durably. See `Client.acreate`."""
         function = self.entries.get((creation.plugin_id, creation.entry_id))
         if function is None:
             raise UnknownEntry(f"{creation.plugin_id}.{creation.entry_id}", [".".join(name) for name in self.entries])
-        if creation.plan is not None:  # a large one takes a while to check, and others are served meanwhile
-            function = await asyncio.to_thread(following, function, creation.plan)
-        plain = function.signature.encode((), creation.args, self.config.payload_bytes_max)
-        function = chosen(function, creation)
-        submit = self.submission(function, new_id(), plain, await self._moment(function))
+        if creation.plan is not None:  # in a thread: the check of a large plan would block the loop
+            function = await asyncio.to_thread(with_plan, function, creation.plan)
+        encoded = function.signature.encode((), creation.args, self.config.payload_bytes_max)
+        function = apply_options(function, creation)
+        submit = self.submission(function, new_id(), encoded, await self._moment(function))
         submitted = await self._journal().write(submit)
         if submitted.at is None:
             return Created(await self.aget(submitted.job), submitted.existing)
-        record = RunRecord(  # nobody can have changed it before it was there, so it need not be read
+        record = RunRecord(  # the run is new, so its record is known without a read
             run_id=submitted.job,
             plugin_id=submit.plugin,
             entry_id=submit.entry,
@@ -157,14 +180,17 @@ class App(OpenedStore, Planning, Forking):
     async def astart_many(
         self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]
     ) -> builtins.list[str]:
-        """Start many runs of one job at once; the list of their ids, in order."""
+        """Start many runs of one job and return their ids in order.
+
+        Args:
+            job: The job function, with or without ``.options(…)``, or its name.
+            arguments: The keyword arguments of each run. All are checked before the first run is created.
+        """
         function = self.entry(job)
         limit = self.config.payload_bytes_max
         now = await self._moment(function)
-        commands = [
-            self.submission(function, new_id(), plain, now)
-            for plain in [function.signature.encode((), dict(one), limit) for one in arguments]  # all are checked first
-        ]
+        encoded = [function.signature.encode((), dict(kwargs), limit) for kwargs in arguments]
+        commands = [self.submission(function, new_id(), args, now) for args in encoded]
         names: list[str] = []
         for first in range(0, len(commands), BATCH_MAX):
             for submitted in await self._store().commit(commands[first : first + BATCH_MAX]):
@@ -174,11 +200,11 @@ class App(OpenedStore, Planning, Forking):
         return names
 
     async def _moment(self, job: JobFunction[..., Any]) -> float:
-        """The store's time, where something counts from it."""
+        """Return the store's time if a delay or deadline needs it, else 0."""
         return await self._store().now() if job.timed else 0.0
 
-    def submission(self, job: JobFunction[..., Any], name: str, plain: dict[str, Any], now: float) -> Submit:
-        """Put together the command that creates a job."""
+    def submission(self, job: JobFunction[..., Any], name: str, encoded: dict[str, Any], now: float) -> Submit:
+        """Build the command that creates a job with the id `name` and encoded arguments."""
         chosen = job.chosen
         limit = chosen.deadline_seconds if chosen.deadline_seconds is not None else job.deadline_seconds
         plan = job.recorded_plan()
@@ -188,45 +214,45 @@ class App(OpenedStore, Planning, Forking):
             job=name,
             plugin=job.plugin,
             entry=job.name,
-            args=plain,
+            args=encoded,
             queue=chosen.queue or job.queue,
             priority=chosen.priority,
             due_at=now + chosen.delay_seconds if chosen.delay_seconds else None,
             deadline=now + limit if limit else None,
             max_attempts=job.max_attempts,
             idempotency_key=chosen.key,
-            fingerprint=fingerprint([plain, plan] if getattr(job, "replaced", False) else plain),
+            fingerprint=fingerprint([encoded, plan] if getattr(job, "replaced", False) else encoded),
             attributes=chosen.attributes or None,
             plan=plan,
             budget=chosen.budget,
             group=chosen.group,
         )
 
-    # Looking
+    # Read
 
     async def aget(self, run_id: str) -> RunRecord:
-        """Read a run's record."""
+        """Return the record of a run. Raise `UnknownJob` if no run has this id."""
         record = await self._store().record(*job_of_run(run_id))
         if record is None:
             raise UnknownJob(run_id)
         return record
 
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
-        """List runs; see `Client.apage`."""
+        """Return one page of runs, newest first. See `Client.apage`."""
         return await self._store().records(where, limit, job_of_run(before) if before is not None else None)
 
     async def aoutcome(self, run_id: str) -> Any:
-        """Read what a run returned; see `Client.aoutcome`."""
+        """Return the result of a succeeded run as a JSON value, or None. See `Client.aoutcome`."""
         run_id = await self.acurrent(run_id)
         record = await self.aget(run_id)
         if record.status is not RunStatus.SUCCEEDED:
             return None
         job = job_of_run(run_id)[0]
-        (last,) = await self._store().events(job, (await self._row(job)).version - 1)  # nothing follows it
+        (last,) = await self._store().events(job, (await self._row(job)).version - 1)  # the end is the last event
         return last.payload.get("result")
 
     async def acurrent(self, run_id: str) -> str:
-        """Give the id of the run that goes on for this one; see `Client.acurrent`."""
+        """Return the id of the run that continues this one, or its own id. See `Client.acurrent`."""
         job, number = job_of_run(run_id)
         row = await self._row(job)
         if row.course.continued_as is None or number != row.run:
@@ -234,23 +260,23 @@ class App(OpenedStore, Planning, Forking):
         first = await self._store().get(row.first) if row.first is not None else row
         newest = await self._store().get(first.newest) if first is not None and first.newest is not None else None
         row = newest if newest is not None else row
-        while row.course.continued_as is not None:  # it was continued just now, or the first of the chain is gone
+        while row.course.continued_as is not None:  # continued since that read, or the chain's first job is removed
             row = await self._row(row.course.continued_as)
         return run_name(row.id, row.run)
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
-        """Read what happened; see `Client.aevents`."""
-        found = await self._store().events((await self._row(job_of_run(run_id)[0])).id, after)
-        return found if limit is None else found[:limit]
+        """Return the events of a run's job, oldest first. See `Client.aevents`."""
+        events = await self._store().events((await self._row(job_of_run(run_id)[0])).id, after)
+        return events if limit is None else events[:limit]
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
-        """List what a run has produced; see `Client.aexports`."""
+        """List the exports of a run in order. See `Client.aexports`."""
         record = await self.aget(run_id)
         rows = await self._store().exports(*job_of_run(run_id), after, limit)
         return [exported(record, row) for row in rows]
 
     async def acontent(self, run_id: str, number: int) -> AsyncIterator[bytes]:
-        """Read one export's bytes; see `Client.acontent`."""
+        """Yield the bytes of one export in pieces. Raise `UnknownJob` if the run has no such export."""
         await self.aget(run_id)
         rows = await self._store().exports(*job_of_run(run_id), number - 1, 1)
         if not rows or rows[0].number != number:
@@ -259,42 +285,49 @@ class App(OpenedStore, Planning, Forking):
             yield piece
 
     def awatch(self, run_id: str) -> AsyncIterator[RunRecord]:
-        """Give a run's record now and at each change; see `Client.awatch`."""
+        """Yield the record of a run now and after each change, until the run has ended."""
         return watch(self, run_id)
 
     async def aexplain(self, run_id: str) -> Explanation:
-        """Say where a run is; see `Client.aexplain`."""
+        """Explain in words where a run is, which worker holds it, what will wake it, and when."""
         job, number = job_of_run(run_id)
         row = await self._row(job)
         now, late = await self._store().now(), await self._store().evidence(row.id)
-        said = explain(row, now, self.entries or None, late, await look(self._store(), row, now))
+        text = explain(row, now, self.entries or None, late, await look(self._store(), row, now))
         if number < row.run:
-            said = f"This run has ended; its job was retried, and its newest run is {row.id}.{row.run}. {said}"
-        return Explanation(run_id, row.id, row.state, said)
+            text = f"This run has ended; its job was retried, and its newest run is {row.id}.{row.run}. {text}"
+        return Explanation(run_id, row.id, row.state, text)
 
     async def aentries(self) -> builtins.list[Entry]:
-        """List the jobs of this app; see `Client.aentries`."""
-        return [described(function) for _, function in sorted(self.entries.items())]
+        """List the jobs of this app."""
+        return [describe_entry(function) for _, function in sorted(self.entries.items())]
 
     async def astats(self) -> Stats:
-        """Count; see `Client.astats`."""
+        """Count runs, queues and workers."""
         return await stats(self._store())
 
     async def averify(self, run_id: str | None = None) -> dict[str, list[Violation]]:
-        """Check histories: rules, hash chain, and that each projection is what its stream makes. Empty: all is well."""
-        rows = [await self._row(job_of_run(run_id)[0])] if run_id is not None else await self._everything()
-        found = {row.id: await judged(self._store(), row) for row in rows}
-        return {name: wrong for name, wrong in found.items() if wrong}
+        """Check histories: the rules, the hash chain, and that each projection follows from its stream.
+
+        Args:
+            run_id: The run to check. None checks every job of the store.
+
+        Returns:
+            The violations by job. An empty dict means that all histories are valid.
+        """
+        rows = [await self._row(job_of_run(run_id)[0])] if run_id is not None else await self._all_rows()
+        violations = {row.id: await violations_of(self._store(), row) for row in rows}
+        return {job: problems for job, problems in violations.items() if problems}
 
     async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
-        """List what calls of a run reported when it was too late: shown to people, never applied by itself (E5)."""
+        """List the results that calls of a run reported too late. The engine never applies them by itself (E5)."""
         return await self._store().evidence((await self._row(job_of_run(run_id)[0])).id)
 
     async def aworkers(self) -> builtins.list[WorkerStatus]:
-        """List who works on this store, what each runs, and which step that is in since when (L9)."""
+        """List the workers, the jobs that each one runs, and the current step of each job with its start time (L9)."""
         return await workers(self._store())
 
-    async def _everything(self) -> list[Job]:
+    async def _all_rows(self) -> list[Job]:
         rows: list[Job] = []
         while page := await self._store().jobs(limit=1000, before=rows[-1].id if rows else None):
             rows += page
@@ -306,7 +339,7 @@ class App(OpenedStore, Planning, Forking):
             raise UnknownJob(job)
         return row
 
-    # Steering
+    # Control
 
     async def asignal(
         self,
@@ -315,33 +348,33 @@ class App(OpenedStore, Planning, Forking):
         payload: Any = None,
         id: str | None = None,
     ) -> str:
-        """Send a signal; what became of it: delivered, kept, repeat or too_late."""
-        plain = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
-        job, key = job_of_run(run_id)[0], user_key("signal", key)
+        """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `Client.asignal`."""
+        encoded = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
+        job, key = job_of_run(run_id)[0], own("signal", key)
 
         async def send(name: str) -> str:
-            return str((await self._journal().write(SendSignal(job, key, plain, id or name))).outcome)
+            return str((await self._journal().write(SendSignal(job, key, encoded, id or name))).outcome)
 
         running = conductor.get()
-        if running is not None:  # job code: recorded, and done once (E15)
-            return await running.send_signal({"job": job, "key": key, "payload": plain}, send)
+        if running is not None:  # in job code: the engine records the signal and sends it once (E15)
+            return await running.send_signal({"job": job, "key": key, "payload": encoded}, send)
         return await send(new_id())
 
     async def acancel(self, run_id: str, reason: str | None = None, *, actor: str | None = None) -> RunRecord:
-        """Ask a run to cancel; at once if nobody runs it."""
-        return await self._steer(Cancel(job_of_run(run_id)[0], reason, actor))
+        """Request the cancellation of a run. A run that no worker holds is canceled at once."""
+        return await self._apply(Cancel(job_of_run(run_id)[0], reason, actor))
 
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
-        """Reopen a failed job: the record of its new run."""
-        return await self._steer(Retry(job_of_run(run_id)[0], actor, reason))
+        """Reopen a failed job and return the record of its new run."""
+        return await self._apply(Retry(job_of_run(run_id)[0], actor, reason))
 
     async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Pause a run at its next step boundary; at once if it is queued."""
-        return await self._steer(Pause(job_of_run(run_id)[0], actor))
+        """Pause a run at its next step boundary. A queued run pauses at once."""
+        return await self._apply(Pause(job_of_run(run_id)[0], actor))
 
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Let a paused run go on."""
-        return await self._steer(Resume(job_of_run(run_id)[0], actor))
+        """Resume a paused run."""
+        return await self._apply(Resume(job_of_run(run_id)[0], actor))
 
     async def aresolve(
         self,
@@ -353,72 +386,100 @@ class App(OpenedStore, Planning, Forking):
         fail: bool = False,
         actor: str | None = None,
     ) -> RunRecord:
-        """Answer for a tool in doubt: it was done, with this result; it was not done; or give up."""
+        """Resolve a tool call in doubt with exactly one of `done`, `not_done` and `fail`. See `Client.aresolve`."""
         answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
-        given = [answer for answer, chosen in answers if chosen]
-        if len(given) != 1:
+        chosen = [answer for answer, is_chosen in answers if is_chosen]
+        if len(chosen) != 1:
             raise ValueError("answer with one of done=result, not_done=True, fail=True")
-        result = done if given == ["done"] else None
+        result = done if chosen == ["done"] else None
         result = kept(f"the result of {step}", result, self.config.payload_bytes_max)
-        return await self._steer(Resolve(job_of_run(run_id)[0], step, given[0], result, actor))
+        return await self._apply(Resolve(job_of_run(run_id)[0], step, chosen[0], result, actor))
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = ENDED, limit: int | None = None) -> int:
-        """Remove runs that ended so long ago, for good, in batches; how many. See `holdfast.client.retention`."""
+        """Remove ended runs permanently, in batches, and return their number. See `Client.apurge`."""
         return await purge(self._store(), self._outside(), older_than, statuses, limit)
 
     async def aevict(self) -> int:
-        """Remove what `keep_seconds` and `keep_runs` do not keep; how many. Workers do it by themselves."""
+        """Remove the runs that `keep_seconds` and `keep_runs` do not keep, and return their number.
+
+        Workers call this by themselves.
+        """
         return await evict(self._store(), self._outside(), self.config.keep_seconds, self.config.keep_runs)
 
     def _outside(self) -> builtins.list[EffectStore | DirectoryBlobs]:
-        """Where else something of a job may be kept."""
+        """Return the places outside the store that may hold data of jobs."""
         return [place for place in (self.effects(), self.blobs()) if place is not None]
 
-    async def _steer(self, command: Any) -> RunRecord:
+    async def _apply(self, command: Any) -> RunRecord:
         kept("what is asked for", command)
         row: Job = await self._journal().write(command)
         record = await self._store().record(row.id, row.run)
         return record if record is not None else row.record()
 
-    # The plain colour of what an app alone can do
+    # The blocking form of what only an app can do
 
     def start(self, job: JobFunction[..., Any] | str, *args: Any, connection: Any = None, **kwargs: Any) -> RunHandle:
-        """Start a run; see `astart`."""
+        """Start a run of a job. When this returns, the run is durable.
+
+        Args:
+            job: The job function, with or without ``.options(…)``, or its name.
+            args: Positional arguments of the job.
+            connection: An open PostgreSQL connection of yours. The run is then created in its transaction: it is
+                committed or rolled back with it.
+            kwargs: Keyword arguments of the job.
+
+        Raises:
+            InvalidArguments: The arguments do not fit the job, or the connection cannot be used.
+            UnknownEntry: The app has no job with this name.
+            IdempotencyConflict: Another run has the same key and other arguments.
+            QueueFull: The queue has reached its depth limit.
+            StoreUnavailable: The store does not answer.
+        """
         function = self.entry(job)
-        given = connection if connection is not None else function.chosen.connection
-        if given is None:
+        own_connection = connection if connection is not None else function.chosen.connection
+        if own_connection is None:
             return self.block(self.astart(function, *args, **kwargs))
-        return RunHandle(self, transactional.start(self._relative(function, args, kwargs), self.url, given), function)
+        job_id = transactional.start(self._relative(function, args, kwargs), self.url, own_connection)
+        return RunHandle(self, job_id, function)
 
     def start_many(
         self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]
     ) -> builtins.list[str]:
-        """Start many runs; see `astart_many`."""
+        """Start many runs of one job and return their ids in order.
+
+        Args:
+            job: The job function, with or without ``.options(…)``, or its name.
+            arguments: The keyword arguments of each run. All are checked before the first run is created.
+        """
         return self.block(self.astart_many(job, arguments))
 
     def worker(
         self, *, concurrency: int | None = None, queues: Iterable[str] | None = None, name: str | None = None
     ) -> AppWorker:
-        """Make a worker for this app's jobs; all queues unless some are named.
+        """Return a worker for the jobs of this app. Call its `run` or `arun` to start it.
 
-        A name is given by a supervisor, which tells the store when the worker's process has died. It must be a new one.
+        Args:
+            concurrency: Maximum number of jobs at the same time. Default: the setting `concurrency`.
+            queues: The queues to serve. Default: all queues.
+            name: A unique name that no worker has had before. A supervisor passes it, because it tells the store by
+                this name when the worker's process has died. Default: a generated name.
         """
-        from holdfast.client.app_worker import AppWorker  # noqa: PLC0415 - a program that only asks needs no engine
+        from holdfast.client.app_worker import AppWorker  # noqa: PLC0415 - a client without workers needs no engine
 
         return AppWorker(self, concurrency, frozenset(queues) if queues else None, name)
 
-    # Gates, grants, limits of queues
+    # Gates, grants, queue limits
 
     def ledger(self) -> StoreLedger:
-        """Give a ledger for budgets that all processes of this store share: ``BudgetGate(…, ledger=app.ledger())``."""
+        """Return a ledger for budgets that all processes share: ``BudgetGate(…, ledger=app.ledger())``."""
         return StoreLedger(self.store)
 
     def own_gates(self) -> builtins.list[GateView]:
-        """List the readiness of the workers in this process; see `Client.own_gates`."""
-        return [view for one in list(self.own_workers) if (view := one.gate()) is not None]
+        """List the current readiness of each worker in this process."""
+        return [view for worker in list(self.own_workers) if (view := worker.gate()) is not None]
 
     async def agates(self) -> builtins.list[GateView]:
-        """List gates; see `Client.agates`."""
+        """List the gates of live workers as each worker last reported them."""
         return await gates(self.store())
 
     async def agrant(
@@ -430,60 +491,60 @@ class App(OpenedStore, Planning, Forking):
         id: str | None = None,
         **more: float,
     ) -> str:
-        """Let a run spend more than its budget; see `Client.agrant`. Who granted it is in the signal's id."""
+        """Grant a run more budget. The id of the signal names the actor. See `Client.agrant`."""
         name = f"grant by {actor or 'somebody'}: {id or new_id()}"
-        given: dict[str, Any] = {**(granted or {}), **more}
-        command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, to_millionths("grant", given), name)
+        units: dict[str, Any] = {**(granted or {}), **more}
+        command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, amounts("grant", units), name)
         (answer,) = await self.store().commit([command])
         if isinstance(answer, Exception):
             raise answer
         return str(answer.outcome)
 
     async def alimits(self) -> builtins.list[QueueState]:
-        """List limits; see `Client.alimits`."""
+        """Return the state of each queue that has limits or jobs with groups."""
         return await self.store().limits()
 
     async def aset_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
-        """Set limits; see `Client.aset_limits`."""
+        """Replace all limits of a queue except its pause. They apply from the next claim on."""
         return await self._change_queue(SetLimits(limits, actor), limits.queue)
 
     async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Pause a queue; see `Client.apause_queue`."""
+        """Stop workers from starting jobs of a queue. Running jobs continue."""
         return await self._change_queue(PauseQueue(queue, paused=True, actor=actor), queue)
 
     async def aresume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Have a queue go on; see `Client.aresume_queue`."""
+        """Resume a paused queue."""
         return await self._change_queue(PauseQueue(queue, paused=False, actor=actor), queue)
 
     async def _change_queue(self, command: SetLimits | PauseQueue, queue: str) -> QueueState:
         (answer,) = await self.store().commit([command])
         if isinstance(answer, Exception):
             raise answer
-        found = [state for state in await self.store().limits() if state.limits.queue == queue]
+        states = [state for state in await self.store().limits() if state.limits.queue == queue]
         blank = QueueState(
             limits=Limits(queue=queue), running=0, queued=0, tokens=None, held_until=None, groups={}
-        )  # without limits nobody counts
-        return found[0] if found else blank
+        )  # the store counts nothing for a queue without limits
+        return states[0] if states else blank
 
-    # Machinery
+    # The store
 
     def store(self) -> Store:
-        """Give the store, opened."""
+        """Return the store. Open it on first use."""
         return self._store()
 
     def effects(self) -> EffectStore | None:
-        """Give the effect store, opened; None if results are kept in the job's own database alone."""
+        """Return the opened effect store, or None if the job's own database keeps all results."""
         with self._opening:
             if self._effects is None:
                 self._effects = open_effects(self.config.effects)
             return self._effects
 
     def blobs(self) -> DirectoryBlobs | None:
-        """Give the place of large exports; None if they are kept in the job's own database."""
+        """Return the directory of large exports, or None if the job's own database keeps them."""
         return DirectoryBlobs(self.config.blobs) if self.config.blobs else None
 
     async def aclose(self) -> None:
-        """Let go of the store."""
+        """Close the store. A later call opens it again."""
         if self._effects is not None:
             effects, self._effects = self._effects, None
             await effects.close()
@@ -500,12 +561,12 @@ class App(OpenedStore, Planning, Forking):
 
     def _journal(self) -> Journal:
         loop = asyncio.get_running_loop()
-        if (found := self._journals.get(loop)) is None:
-            found = self._journals[loop] = Journal(self._store())
-        return found
+        if (journal := self._journals.get(loop)) is None:
+            journal = self._journals[loop] = Journal(self._store())
+        return journal
 
 
-# Job code runs on a loop of its own, on which the store was not opened.
+# Job code runs on its own loop, but the store was opened on the worker's loop. So these calls go there.
 for _verb in (
     "acreate", "afork", "aget", "apage", "aoutcome", "acurrent", "aevents", "aexports", "aexplain", "astats",
     "averify", "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve", "agrant",

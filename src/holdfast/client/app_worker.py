@@ -1,4 +1,4 @@
-"""A worker of one app, for programs that run their own jobs."""
+"""The worker of one app, for programs that run their own jobs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["AppWorker"]
 
-EVICT_SECONDS = 60.0  # between two looks for runs that are not to be kept
+EVICT_SECONDS = 60.0  # between two removals of runs that the retention settings do not keep
 
 
 class AppWorker:
-    """A worker of one app; `run` blocks, `arun` is for a loop of one's own."""
+    """A worker of one app. `run` blocks the caller; `arun` runs on the caller's event loop."""
 
     def __init__(
         self, app: App, concurrency: int | None, queues: frozenset[str] | None, name: str | None = None
@@ -36,13 +36,17 @@ class AppWorker:
         self._worker: Worker | None = None
         self._stopped = False
         self._ended = threading.Event()
-        self.on_death: Callable[[LoopDied], object] = lambda _: None  # from another thread, when its loop has died
+        # The watchdog's thread calls this when the loop has died.
+        self.on_death: Callable[[LoopDied], object] = lambda _: None
 
     async def arun(self, *, until_idle: bool = False) -> None:
-        """Work until stopped, or until there is nothing to do.
+        """Claim and run jobs until `stop` is called.
+
+        Args:
+            until_idle: Return as soon as there is no job to run.
 
         Raises:
-            LoopDied: the loop did not answer for `loop_stall_seconds`. Its jobs have been given back.
+            LoopDied: The loop did not answer for `loop_stall_seconds`. The worker has released its jobs.
         """
         loop = asyncio.get_running_loop()
         self._worker = Worker(
@@ -73,17 +77,22 @@ class AppWorker:
             await self._app.aevict()
 
     async def _evict(self) -> None:
-        """Remove, from time to time, what the settings do not keep."""
+        """Remove periodically the runs that the retention settings do not keep."""
         while True:
-            with contextlib.suppress(StoreUnavailable):  # it is tried again
+            with contextlib.suppress(StoreUnavailable):  # the next round tries again
                 await self._app.aevict()
             await asyncio.sleep(EVICT_SECONDS)
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Work, blocking; Ctrl-C stops it in order: jobs are handed back before it is raised.
+        """Claim and run jobs until `stop` is called, and block the caller.
+
+        Ctrl-C stops the worker in order. It releases its jobs before it raises `KeyboardInterrupt`.
+
+        Args:
+            until_idle: Return as soon as there is no job to run.
 
         Raises:
-            LoopDied: the loop has died, or did not answer for `loop_stall_seconds`. Its jobs have been given back.
+            LoopDied: The loop has died or did not answer for `loop_stall_seconds`. The worker has released its jobs.
         """
 
         async def work() -> None:
@@ -101,20 +110,20 @@ class AppWorker:
             raise
 
     def _died(self, loop: asyncio.AbstractEventLoop, error: LoopDied) -> None:
-        """Its loop has died: end whatever waits for it. From the watchdog's thread."""
+        """End every call that waits for the dead loop. The watchdog's thread calls this."""
         self._app.loop_died(loop, error)
         self._ended.set()
         self.on_death(error)
 
     def after_fork_in_child(self) -> None:
-        """Leave it to the parent: what code of its jobs asks for in the child is refused, and does not hang."""
+        """Leave the worker to the parent process. Calls of its job code in the child raise instead of hanging."""
         closed = asyncio.new_event_loop()
         closed.close()
         for attempt in list(self._worker.running.values()) if self._worker is not None else ():
             attempt.loop = closed
 
     def gate(self) -> GateView | None:
-        """Say how its readiness stands at this moment; None if it does not run. From any thread."""
+        """Return the current readiness of the worker, or None if it does not run. Any thread may call this."""
         worker = self._worker
         if worker is None:
             return None
@@ -126,7 +135,10 @@ class AppWorker:
         return GateView(worker.name, worker.now(), card)
 
     def stop(self) -> None:
-        """Stop in order: claim nothing more, let jobs go on for a while, hand the rest back. From any thread."""
+        """Stop the worker in order. Any thread may call this.
+
+        The worker claims no more jobs, lets running jobs continue for `shutdown_seconds`, then releases the rest.
+        """
         self._stopped = True
         if self._worker is not None:
             self._worker.stop()

@@ -1,4 +1,4 @@
-"""The jobs of an app as others see them and start them: names, a JSON Schema of the arguments, options."""
+"""The jobs of an app as clients see and start them: names, a JSON Schema of the arguments, options."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from holdfast.errors import InvalidArguments
 from holdfast.plans.model import Plan
 from holdfast.plans.plan_job import PlanJob
 
-__all__ = ["CLOSED", "chosen", "described", "following"]
+__all__ = ["CLOSED", "apply_options", "describe_entry", "with_plan"]
 
 CLOSED = "its runs follow the plan of the app, and no other: an entry declared with open=True takes others"
 
 
-def described(job: JobFunction[..., Any]) -> Entry:
-    """Describe a job."""
+def describe_entry(job: JobFunction[..., Any]) -> Entry:
+    """Return the description of a job that clients see."""
     lines = (job.__doc__ or "").strip().splitlines()
     return Entry(
         plugin_id=job.plugin,
@@ -29,25 +29,26 @@ def described(job: JobFunction[..., Any]) -> Entry:
     )
 
 
-def following(job: JobFunction[..., Any], plan: dict[str, Any]) -> JobFunction[..., Any]:
-    """Give the job with a plan of the asker's own, if its app lets others give it one.
+def with_plan(job: JobFunction[..., Any], plan: dict[str, Any]) -> JobFunction[..., Any]:
+    """Return the job with the caller's plan, if the entry is open to plans.
 
     Raises:
-        InvalidArguments: it does not.
-        InvalidPlan: what is wrong with the plan, all of it.
+        InvalidArguments: The entry is not open.
+        InvalidPlan: The plan has problems. The error lists all of them.
     """
     if not isinstance(job, PlanJob) or not job.open:
         raise InvalidArguments(f"{job.plugin}.{job.name}", CLOSED)
-    made = job.given(Plan.from_dict(plan))
-    made.recorded_plan()
-    return made
+    plan_job = job.given(Plan.from_dict(plan))
+    plan_job.recorded_plan()
+    return plan_job
 
 
-def chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
-    """Give the job with the options that a creation asks for; the everyday one asks for none."""
+def apply_options(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
+    """Return the job with the options of a creation."""
+    # Most creations set no option: this comparison is cheaper than building options.
     if creation == Creation(plugin_id=creation.plugin_id, entry_id=creation.entry_id, args=creation.args):
         return function
-    wanted = {
+    fields = {
         "key": creation.idempotency_key,
         "priority": creation.priority or None,
         "queue": creation.queue,
@@ -57,8 +58,8 @@ def chosen(function: JobFunction[..., Any], creation: Creation) -> JobFunction[.
         "group": creation.group,
         "budget": creation.budget,
     }
-    given = {name: value for name, value in wanted.items() if value is not None}
+    options = {name: value for name, value in fields.items() if value is not None}
     try:
-        return function.options(**given) if given else function
-    except ValueError as error:  # a duration that is none
+        return function.options(**options) if options else function
+    except ValueError as error:  # an invalid duration
         raise InvalidArguments(function.name, str(error)) from error

@@ -1,7 +1,8 @@
-"""Everything that can be asked about runs, in two colours: what an app and a connection to a server have in common.
+"""The client interface: every operation on runs, in an async and a blocking form.
 
-A `Client` says the async verbs; how each is done is its own: an `App` asks the store, a remote client a server. The
-plain twins are here, once: each blocks the caller on a loop that the client keeps in a thread.
+`App` and the remote client both implement `Client`. An `App` implements the async methods on a store, a remote client
+on an HTTP server. The blocking methods are defined here once. Each one runs its async twin on an event loop in the
+client's own thread and blocks the caller.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ T = TypeVar("T")
 
 
 class Client(ABC):
-    """Whoever can start, watch and steer runs."""
+    """A client that starts, reads and controls runs.
+
+    Each operation has two forms. The form with the prefix ``a`` is async and runs on the caller's event loop. The form
+    without it blocks the calling thread.
+    """
 
     def __init__(self, name: str) -> None:
         self._client_name = name
@@ -45,11 +50,14 @@ class Client(ABC):
         self._portal: Portal | None = None
         survive_fork(self)
 
-    # Starting and looking
+    # Start and read
 
     @abstractmethod
     async def acreate(self, creation: Creation) -> Created:
-        """Create a run by the names of its app and job, durably; or find the one that its key gave before."""
+        """Create a run by the names of its app and job. When this returns, the run is durable.
+
+        If another run already has the idempotency key of the creation, return that run.
+        """
 
     @abstractmethod
     async def afork(
@@ -61,81 +69,101 @@ class Client(ABC):
         plan: Plan | Draft | dict[str, Any] | None = None,
         key: str | None = None,
     ) -> RunHandle:
-        """Start a new run that reuses what another has done, up to a node of its plan or a step, which is done again.
+        """Start a new run that reuses the results of another run.
 
-        With another `plan`, what is the same in both is reused. The same `key` gives the same new run.
+        The new run repeats the named node or step and everything that depends on it. It reuses the other results.
+
+        Args:
+            run_id: The run to fork, as an id or a handle.
+            from_node: For a run with a plan: the first node to repeat.
+            from_step: For a run without a plan: the first step or tool to repeat.
+            plan: Another plan for the new run. The new run reuses the results of nodes that are equal in both plans.
+            key: An idempotency key. A repeated call with the same key returns the same new run.
+
+        Raises:
+            InvalidArguments: The node or step does not exist, or the arguments do not fit the run.
+            InvalidPlan: The plan has problems. The error lists all of them.
         """
 
     @abstractmethod
     async def aget(self, run_id: str) -> RunRecord:
-        """Read a run's record."""
+        """Return the record of a run.
+
+        Raises:
+            UnknownJob: No run has this id.
+        """
 
     @abstractmethod
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
-        """List runs by id, newest first, from before the id given: ids grow with time, so this is a cursor."""
+        """Return one page of runs, newest first. `before` is the last id of the previous page: ids grow with time."""
 
     async def alist(self, *, limit: int = PAGE, before: str | None = None, **where: Any) -> builtins.list[RunRecord]:
-        """List runs, newest first, from before the run given; `where` names fields of `RunFilter`.
+        """List runs, newest first.
+
+        Args:
+            limit: Maximum number of records.
+            before: Return only runs older than the run with this id.
+            where: Filters: fields of `RunFilter`, such as ``status="failed"`` or ``queue="mail"``.
 
         Raises:
-            InvalidArguments: a filter that there is not, or of another type.
+            InvalidArguments: A filter does not exist, or its value has the wrong type.
         """
         return await self.apage(run_filter(where), limit, before)
 
     @abstractmethod
     async def aoutcome(self, run_id: str) -> Any:
-        """Read what a run that has succeeded returned, as a JSON value; None if it has not.
+        """Return the result of a succeeded run as a JSON value, or None if the run has not succeeded.
 
-        If it went on in other runs (`continue_as`), what the last of them returned.
+        If the job continued in other runs (`continue_as`), return the result of the last one.
         """
 
     @abstractmethod
     async def acurrent(self, run_id: str) -> str:
-        """Give the id of the run that goes on for this one (`continue_as`): its own, unless it was continued.
+        """Return the id of the run that continues this one (`continue_as`), or its own id if no run does.
 
         Raises:
-            UnknownJob: it was continued by a run that has been removed.
+            UnknownJob: The run that continues this one has been removed.
         """
 
     @abstractmethod
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
-        """Read the events of a run's job, oldest first, from behind the number given."""
+        """Return the events of a run's job, oldest first, that have a number greater than `after`."""
 
     @abstractmethod
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
-        """List what a run has produced, in order, from behind the number given (R10)."""
+        """List the exports of a run in order, starting after the number `after` (R10)."""
 
     @abstractmethod
     def acontent(self, run_id: str, number: int) -> AsyncIterator[bytes]:
-        """Read one export's bytes, a piece at a time."""
+        """Yield the bytes of one export in pieces."""
 
     @abstractmethod
     def awatch(self, run_id: str) -> AsyncIterator[RunRecord]:
-        """Give a run's record now and at each change, until it has ended."""
+        """Yield the record of a run now and after each change, until the run has ended."""
 
     @abstractmethod
     async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
-        """List what calls of a run reported when it was too late: shown to people, never applied by itself (E5)."""
+        """List the results that calls of a run reported too late. The engine never applies them by itself (E5)."""
 
     @abstractmethod
     async def aexplain(self, run_id: str) -> Explanation:
-        """Say in plain words where a run is, who holds it, what will wake it and when."""
+        """Explain in words where a run is, which worker holds it, what will wake it, and when."""
 
     @abstractmethod
     async def aworkers(self) -> builtins.list[WorkerStatus]:
-        """List who works here, what each runs, and which step that is in since when (L9)."""
+        """List the workers, the jobs that each one runs, and the current step of each job with its start time (L9)."""
 
     @abstractmethod
     async def agates(self) -> builtins.list[GateView]:
-        """List the gates of the workers that were heard of lately, as they were then; each worker's own one first."""
+        """List the gates of live workers as each worker last reported them. A worker's own gate comes first."""
 
     def own_gates(self) -> builtins.list[GateView]:
-        """List the readiness of each worker that runs in this very process, as it is at this moment."""
+        """List the current readiness of each worker in this process."""
         return []
 
     @abstractmethod
     async def aentries(self) -> builtins.list[Entry]:
-        """List the jobs that can be started by name."""
+        """List the jobs that a caller can start by name."""
 
     @abstractmethod
     async def astats(self) -> Stats:
@@ -143,9 +171,16 @@ class Client(ABC):
 
     @abstractmethod
     async def averify(self, run_id: str | None = None) -> dict[str, builtins.list[Any]]:
-        """Check histories: rules, hash chain, projections; what is wrong, by job. Empty: all is well."""
+        """Check histories: the rules, the hash chain and the projections.
 
-    # Steering
+        Args:
+            run_id: The run to check. None checks every job of the store.
+
+        Returns:
+            The violations by job. An empty dict means that all histories are valid.
+        """
+
+    # Control
 
     @abstractmethod
     async def asignal(
@@ -155,23 +190,34 @@ class Client(ABC):
         payload: Any = None,
         id: str | None = None,
     ) -> str:
-        """Send a signal; what became of it: delivered, kept, repeat or too_late."""
+        """Send a signal to a run.
+
+        Args:
+            run_id: The run.
+            key: The key that the job waits for with `wait_for`.
+            payload: A JSON value for the waiting job.
+            id: An id of the signal. The job receives signals with the same id once.
+
+        Returns:
+            ``delivered``, ``kept`` (the job does not wait for it yet), ``repeat`` (the id is known) or ``too_late``
+            (the job has ended).
+        """
 
     @abstractmethod
     async def acancel(self, run_id: str, reason: str | None = None, *, actor: str | None = None) -> RunRecord:
-        """Ask a run to cancel; at once if nobody runs it."""
+        """Request the cancellation of a run. A run that no worker holds is canceled at once."""
 
     @abstractmethod
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
-        """Reopen a failed job: the record of its new run."""
+        """Reopen a failed job and return the record of its new run."""
 
     @abstractmethod
     async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Pause a run at its next step boundary; at once if it is queued."""
+        """Pause a run at its next step boundary. A queued run pauses at once."""
 
     @abstractmethod
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Let a paused run go on."""
+        """Resume a paused run."""
 
     @abstractmethod
     async def agrant(
@@ -183,9 +229,10 @@ class Client(ABC):
         id: str | None = None,
         **more: float,
     ) -> str:
-        """Let a run spend more than its budget, by so much: ``agrant(run, tokens=50_000)``.
+        """Grant a run more budget: ``agrant(run, tokens=50_000)``.
 
-        It is kept until the run needs it. A repeat with the same id changes nothing. What became of it: as `asignal`.
+        The store keeps the grant until the run needs it. A repeated grant with the same id changes nothing. The result
+        is that of `asignal`.
         """
 
     @abstractmethod
@@ -199,42 +246,57 @@ class Client(ABC):
         fail: bool = False,
         actor: str | None = None,
     ) -> RunRecord:
-        """Answer for a tool in doubt: it was done, with this result; it was not done; or give up."""
+        """Resolve a tool call in doubt. Pass exactly one of `done`, `not_done` and `fail`.
+
+        Args:
+            run_id: The run.
+            step: The tool call, as `explain` names it.
+            done: The tool acted, and this is its result.
+            not_done: The tool did not act. The engine calls it again.
+            fail: Fail the job.
+            actor: The name of the person or program that decided.
+        """
 
     @abstractmethod
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = (), limit: int | None = None) -> int:
-        """Remove runs that ended so long ago, for good, in batches; how many."""
+        """Remove ended runs permanently, in batches, and return their number.
 
-    # Limits of queues
+        Args:
+            older_than: Remove only runs that ended at least this long ago.
+            statuses: Remove only runs that ended with one of these statuses. Default: all of them.
+            limit: Maximum number of runs to remove. None means no maximum.
+        """
+
+    # Queue limits
 
     @abstractmethod
     async def alimits(self) -> builtins.list[QueueState]:
-        """List the queues that have limits, or jobs with groups, and how they stand."""
+        """Return the state of each queue that has limits or jobs with groups."""
 
     @abstractmethod
     async def aset_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
-        """Set the limits of a queue, all of them but whether it is paused; they hold with the next claim."""
+        """Replace all limits of a queue except its pause. They apply from the next claim on."""
 
     @abstractmethod
     async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Have nothing more of a queue started; what runs goes on."""
+        """Stop workers from starting jobs of a queue. Running jobs continue."""
 
     @abstractmethod
     async def aresume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Have a paused queue go on."""
+        """Resume a paused queue."""
 
     async def aclear_limits(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Take all limits from a queue; one that is paused stays so."""
+        """Remove all limits of a queue. A paused queue stays paused."""
         return await self.aset_limits(Limits(queue=queue), actor=actor)
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Let go of everything that was opened."""
+        """Close the store or the connections of this client."""
 
-    # The plain colour
+    # The blocking form
 
     def create(self, creation: Creation) -> Created:
-        """Create a run by name; see `acreate`."""
+        """Create a run by the names of its app and job, durably. See `acreate`."""
         return self.block(self.acreate(creation))
 
     def fork(
@@ -246,59 +308,59 @@ class Client(ABC):
         plan: Plan | Draft | dict[str, Any] | None = None,
         key: str | None = None,
     ) -> RunHandle:
-        """Start a run anew from where another was; see `afork`."""
+        """Start a new run that reuses the results of another run. See `afork` for the arguments."""
         return self.block(self.afork(run_id, from_node=from_node, from_step=from_step, plan=plan, key=key))
 
     def get(self, run_id: str) -> RunRecord:
-        """Read a run's record."""
+        """Return the record of a run. Raise `UnknownJob` if no run has this id."""
         return self.block(self.aget(run_id))
 
     def list(self, *, limit: int = PAGE, before: str | None = None, **where: Any) -> builtins.list[RunRecord]:
-        """List runs; see `alist`."""
+        """List runs, newest first. See `alist` for the filters."""
         return self.block(self.alist(limit=limit, before=before, **where))
 
     def outcome(self, run_id: str) -> Any:
-        """Read what a run returned; see `aoutcome`."""
+        """Return the result of a succeeded run as a JSON value, or None. See `aoutcome`."""
         return self.block(self.aoutcome(run_id))
 
     def current(self, run_id: str) -> str:
-        """Give the id of the run that goes on for this one; see `acurrent`."""
+        """Return the id of the run that continues this one, or its own id. See `acurrent`."""
         return self.block(self.acurrent(run_id))
 
     def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
-        """Read what happened; see `aevents`."""
+        """Return the events of a run's job, oldest first, that have a number greater than `after`."""
         return self.block(self.aevents(run_id, after=after, limit=limit))
 
     def exports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
-        """List what a run has produced; see `aexports`."""
+        """List the exports of a run in order, starting after the number `after`."""
         return self.block(self.aexports(run_id, after=after, limit=limit))
 
     def content(self, run_id: str, number: int) -> Iterator[bytes]:
-        """Read one export's bytes; see `acontent`."""
+        """Yield the bytes of one export in pieces."""
         return self._each(self.acontent(run_id, number))
 
     def watch(self, run_id: str) -> Iterator[RunRecord]:
-        """Give a run's record now and at each change; see `awatch`."""
+        """Yield the record of a run now and after each change, until the run has ended."""
         return self._each(self.awatch(run_id))
 
     def evidence(self, run_id: str) -> builtins.list[Evidence]:
-        """List what came too late; see `aevidence`."""
+        """List the results that calls of a run reported too late. See `aevidence`."""
         return self.block(self.aevidence(run_id))
 
     def explain(self, run_id: str) -> Explanation:
-        """Say where a run is; see `aexplain`."""
+        """Explain in words where a run is, which worker holds it, what will wake it, and when."""
         return self.block(self.aexplain(run_id))
 
     def workers(self) -> builtins.list[WorkerStatus]:
-        """List who works; see `aworkers`."""
+        """List the workers and the jobs that each one runs. See `aworkers`."""
         return self.block(self.aworkers())
 
     def stats(self) -> Stats:
-        """Count; see `astats`."""
+        """Count runs, queues and workers."""
         return self.block(self.astats())
 
     def verify(self, run_id: str | None = None) -> dict[str, builtins.list[Any]]:
-        """Check histories; see `averify`."""
+        """Check histories and return the violations by job. An empty dict means that all are valid. See `averify`."""
         return self.block(self.averify(run_id))
 
     def signal(
@@ -308,65 +370,69 @@ class Client(ABC):
         payload: Any = None,
         id: str | None = None,
     ) -> str:
-        """Send a signal; see `asignal`."""
+        """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `asignal`."""
         return self.block(self.asignal(run_id, key, payload, id))
 
     def cancel(self, run_id: str, reason: str | None = None, *, actor: str | None = None) -> RunRecord:
-        """Ask a run to cancel; see `acancel`."""
+        """Request the cancellation of a run. A run that no worker holds is canceled at once."""
         return self.block(self.acancel(run_id, reason, actor=actor))
 
     def retry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
-        """Reopen a failed job; see `aretry`."""
+        """Reopen a failed job and return the record of its new run."""
         return self.block(self.aretry(run_id, actor=actor, reason=reason))
 
     def pause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Pause a run; see `apause`."""
+        """Pause a run at its next step boundary. A queued run pauses at once."""
         return self.block(self.apause(run_id, actor=actor))
 
     def resume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Let a paused run go on; see `aresume`."""
+        """Resume a paused run."""
         return self.block(self.aresume(run_id, actor=actor))
 
     def grant(self, run_id: str, granted: Mapping[str, float] | None = None, **more: Any) -> str:
-        """Let a run spend more; see `agrant`."""
+        """Grant a run more budget: ``grant(run, tokens=50_000)``. See `agrant`."""
         return self.block(self.agrant(run_id, granted, **more))
 
     def gates(self) -> builtins.list[GateView]:
-        """List gates; see `agates`."""
+        """List the gates of live workers as each worker last reported them."""
         return self.block(self.agates())
 
     def resolve(self, run_id: str, step: str, **answer: Any) -> RunRecord:
-        """Answer for a tool in doubt; see `aresolve`."""
+        """Resolve a tool call in doubt with ``done=result``, ``not_done=True`` or ``fail=True``. See `aresolve`."""
         return self.block(self.aresolve(run_id, step, **answer))
 
-    def purge(self, **chosen: Any) -> int:
-        """Remove old runs; see `apurge`."""
-        return self.block(self.apurge(**chosen))
+    def purge(self, **options: Any) -> int:
+        """Remove ended runs permanently and return their number: ``purge(older_than="30d")``. See `apurge`."""
+        return self.block(self.apurge(**options))
 
     def limits(self) -> builtins.list[QueueState]:
-        """List limits; see `alimits`."""
+        """Return the state of each queue that has limits or jobs with groups."""
         return self.block(self.alimits())
 
     def set_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
-        """Set limits; see `aset_limits`."""
+        """Replace all limits of a queue except its pause. They apply from the next claim on."""
         return self.block(self.aset_limits(limits, actor=actor))
 
     def clear_limits(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Take limits away; see `aclear_limits`."""
+        """Remove all limits of a queue. A paused queue stays paused."""
         return self.block(self.aclear_limits(queue, actor=actor))
 
     def pause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Pause a queue; see `apause_queue`."""
+        """Stop workers from starting jobs of a queue. Running jobs continue."""
         return self.block(self.apause_queue(queue, actor=actor))
 
     def resume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Have a queue go on; see `aresume_queue`."""
+        """Resume a paused queue."""
         return self.block(self.aresume_queue(queue, actor=actor))
 
-    # Machinery
+    # The event loop of blocking calls
 
     def block(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run something on the client's own loop and wait for it; in a thread of a job, on that of its code."""
+        """Run a coroutine on the client's own loop and wait for its result. In a thread of a job, use the job's loop.
+
+        Raises:
+            LoopDied: The loop has ended or hangs.
+        """
         running = conductor.get()
         if running is not None and not running.in_loop():
             done: T = running.from_thread(coroutine)
@@ -378,19 +444,19 @@ class Client(ABC):
         return portal.run(coroutine)
 
     def after_fork_in_child(self) -> None:
-        """Leave the parent's loop to it, and whatever belongs to that; the next call makes a new one."""
+        """Abandon the loop of the parent process. The next call in the child creates a new one."""
         leave(self._portal)
         self._opening = threading.Lock()
         self._portal = None
 
     def loop_died(self, loop: asyncio.AbstractEventLoop, error: LoopDied) -> None:
-        """A loop answers no more: if it is the client's own, plain calls raise, those that are under way too."""
+        """Make blocking calls raise `LoopDied` if the dead loop is the client's own. Calls in progress raise, too."""
         portal = self._portal
         if portal is not None and portal.loop is loop:
             portal.die(error)
 
     def close(self) -> None:
-        """Let go of everything, the client's own loop too. After it a client may be used again."""
+        """Close the client and its own event loop. A later call opens them again."""
         with contextlib.suppress(LoopDied):
             self.block(self.aclose())
         if self._portal is not None:
@@ -400,8 +466,8 @@ class Client(ABC):
     def _each(self, items: AsyncIterator[T]) -> Iterator[T]:
         end: Any = object()
 
-        async def following() -> T:
+        async def next_item() -> T:
             return await anext(items, end)
 
-        while (item := self.block(following())) is not end:
+        while (item := self.block(next_item())) is not end:
             yield item

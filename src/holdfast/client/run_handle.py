@@ -1,4 +1,4 @@
-"""One run, in the hand of whoever started it."""
+"""The handle of one run, which `start` returns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ __all__ = ["RunHandle", "job_of_run"]
 
 
 def job_of_run(run_id: str) -> tuple[str, int]:
-    """Split a run's id into its job and its number: the first run is named as its job, later ones ``job.2`` and on."""
+    """Split a run's id into job id and run number. The first run has the id of its job, the second is ``job.2``."""
     job, dot, number = run_id.rpartition(".")
     return (job, int(number)) if dot and number.isdecimal() else (run_id, 1)
 
 
 class RunHandle:
-    """A run: watch it, signal it, cancel it, wait for its result."""
+    """A handle of one run: wait for its result, watch it, signal it, cancel it.
+
+    Each method has an async form with the prefix ``a`` and a blocking form without it.
+
+    Attributes:
+        id: The id of the run. ``app.get(id)`` reads its record in any process.
+    """
 
     def __init__(self, client: Client, run_id: str, function: JobFunction[..., Any] | None = None) -> None:
         self.id = run_id
@@ -33,21 +39,28 @@ class RunHandle:
         self._function = function
 
     async def arecord(self) -> RunRecord:
-        """Read its record."""
+        """Return the current record of the run."""
         return await self._client.aget(self.id)
 
     async def aevents(self) -> list[Event]:
-        """Read its job's events."""
+        """Return the events of the run's job, oldest first."""
         return await self._client.aevents(self.id)
 
     @on_worker_loop
     async def aresult(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - the name users know
-        """Wait for its end and return what the job returned; if it goes on in other runs, what the last one returns.
+        """Wait for the end of the run and return the result of the job.
+
+        If the job continues in other runs (`continue_as`), wait for the last one and return its result.
+
+        Args:
+            timeout: Maximum time to wait, in seconds. None waits without a limit.
 
         Raises:
-            RunFailed, RunCanceled, RunTimedOut: how else it ended.
-            TimeoutError: it has not ended in time; it goes on.
-            UnknownJob: it went on in a run that has been removed.
+            RunFailed: The run failed.
+            RunCanceled: The run was canceled.
+            RunTimedOut: The run exceeded its deadline.
+            TimeoutError: The run has not ended within `timeout`. It continues to run.
+            UnknownJob: The job continued in a run that has been removed.
         """
         async with asyncio.timeout(timeout):
             record = await self._ended(self.id)
@@ -57,7 +70,7 @@ class RunHandle:
 
     async def _ended(self, run_id: str) -> RunRecord:
         watching: Any = self._client.awatch(run_id)
-        async with contextlib.aclosing(watching) as records:  # left before its end, a watch holds a connection
+        async with contextlib.aclosing(watching) as records:  # an unfinished watch would keep its connection open
             async for record in records:
                 if record.status in TERMINAL_RUN_STATUSES:
                     ended: RunRecord = record
@@ -65,15 +78,15 @@ class RunHandle:
         raise AssertionError("a watch ends with the run")
 
     def awatch(self) -> AsyncIterator[RunRecord]:
-        """Give its record now and at each change, until it has ended."""
+        """Yield the record of the run now and after each change, until the run has ended."""
         return self._client.awatch(self.id)
 
     async def _outcome(self, record: RunRecord) -> Any:
         reason = record.error.message if record.error is not None else ""
         match record.status:
             case RunStatus.SUCCEEDED:
-                plain = await self._client.aoutcome(record.run_id)
-                return self._function.signature.decode_result(plain) if self._function is not None else plain
+                result = await self._client.aoutcome(record.run_id)
+                return self._function.signature.decode_result(result) if self._function is not None else result
             case RunStatus.FAILED:
                 raise RunFailed(f"run {record.run_id} failed: {reason}")
             case RunStatus.TIMEOUT:
@@ -87,27 +100,47 @@ class RunHandle:
         payload: Any = None,
         id: str | None = None,
     ) -> str:
-        """Send it a signal."""
+        """Send a signal to the run.
+
+        Args:
+            key: The key that the job waits for with `wait_for`.
+            payload: A JSON value for the waiting job.
+            id: An id of the signal. The job receives signals with the same id once.
+
+        Returns:
+            ``delivered``, ``kept``, ``repeat`` or ``too_late``.
+        """
         return await self._client.asignal(self.id, key, payload, id)
 
     async def acancel(self, reason: str | None = None) -> RunRecord:
-        """Ask it to cancel."""
+        """Request the cancellation of the run and return its record. A run that no worker holds is canceled at once."""
         return await self._client.acancel(self.id, reason)
 
     def record(self) -> RunRecord:
-        """Read its record."""
+        """Return the current record of the run."""
         return self._client.block(self.arecord())
 
     def events(self) -> list[Event]:
-        """Read its job's events."""
+        """Return the events of the run's job, oldest first."""
         return self._client.block(self.aevents())
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for its end; see `aresult`."""
+        """Wait for the end of the run and return the result of the job.
+
+        Args:
+            timeout: Maximum time to wait, in seconds. None waits without a limit.
+
+        Raises:
+            RunFailed: The run failed.
+            RunCanceled: The run was canceled.
+            RunTimedOut: The run exceeded its deadline.
+            TimeoutError: The run has not ended within `timeout`. It continues to run.
+            UnknownJob: The job continued in a run that has been removed.
+        """
         return self._client.block(self.aresult(timeout))
 
     def watch(self) -> Iterator[RunRecord]:
-        """Give its record now and at each change; see `awatch`."""
+        """Yield the record of the run now and after each change, until the run has ended."""
         return self._client.watch(self.id)
 
     def signal(
@@ -116,11 +149,11 @@ class RunHandle:
         payload: Any = None,
         id: str | None = None,
     ) -> str:
-        """Send it a signal."""
+        """Send a signal to the run: the result is delivered, kept, repeat or too_late. See `asignal`."""
         return self._client.block(self.asignal(key, payload, id))
 
     def cancel(self, reason: str | None = None) -> RunRecord:
-        """Ask it to cancel."""
+        """Request the cancellation of the run and return its record. A run that no worker holds is canceled at once."""
         return self._client.block(self.acancel(reason))
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 """Reads of one run: its record at each change, and its exports.
 
-`watch` does not poll: a commit of this or another process wakes it, or the store's own floor.
+`watch` does not poll. A commit of this or another process wakes it, at the latest the store's own floor interval.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["content", "exported", "watch"]
 
 
 def exported(record: RunRecord, row: ExportRow) -> Export:
-    """Show an export of a run."""
+    """Return an export of a run as clients see it."""
     return Export(
         run_id=record.run_id,
         number=row.number,
@@ -40,24 +40,24 @@ def exported(record: RunRecord, row: ExportRow) -> Export:
 
 
 async def content(store: Store, blobs: DirectoryBlobs | None, job: str, row: ExportRow) -> AsyncIterator[bytes]:
-    """Give an export's bytes, a piece at a time."""
+    """Yield the bytes of an export in pieces."""
     if row.blob is None:
         yield msgspec.json.encode(row.value) if row.kind == "json" else str(row.value).encode()
         return
     number = 1
-    found = await store.blob(job, row.blob, number)
-    if found is None and blobs is not None:
+    stored = await store.blob(job, row.blob, number)
+    if stored is None and blobs is not None:
         async for piece in blobs.read(job, row.blob):
             yield piece
         return
-    while found is not None:
-        yield found
+    while stored is not None:
+        yield stored
         number += 1
-        found = await store.blob(job, row.blob, number)
+        stored = await store.blob(job, row.blob, number)
 
 
 async def watch(app: App, run_id: str) -> AsyncIterator[RunRecord]:
-    """Give a run's record now and at each change, until it has ended."""
+    """Yield the record of a run now and after each change, until the run has ended."""
     store = app.store()
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()

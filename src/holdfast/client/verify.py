@@ -1,7 +1,7 @@
-"""Judges a job by its history: rules, hash chain, and that everything kept beside the stream is what it makes (J6, P8).
+"""Verification of a job: the rules, the hash chain, and that all derived rows follow from the stream (J6, P8).
 
-It may be asked while workers are at work. What it reads is read in pieces, and a job that moved between two of them
-looks wrong without being so: a finding counts only if the job's row was the same before and after.
+Callers may verify while workers run. A verification makes several reads, and a job that changes between two reads
+looks wrong. So a violation counts only if the job's row is the same before and after the reads.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from holdfast.store.run_queries import as_projected, filed
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
-__all__ = ["ReplayReport", "check_replay", "judged"]
+__all__ = ["Rehearsed", "rehearse", "violations_of"]
 
 
-async def judged(store: Store, row: Job) -> list[Violation]:
-    """Say what is wrong with a job; one that is gone meanwhile has nothing wrong with it."""
+async def violations_of(store: Store, row: Job) -> list[Violation]:
+    """Return the violations of a job. A job that was removed in the meantime has none."""
     while True:
         wrong = await _wrong(store, row)
         after = await store.get(row.id) if wrong else row
@@ -46,39 +46,40 @@ async def _wrong(store: Store, row: Job) -> list[Violation]:
 
 
 async def _records_agree(store: Store, row: Job, stream: list[Event]) -> bool:
-    """Whether the records of runs are what the stream makes; one that cannot be read is not."""
+    """Return whether the run records follow from the stream. An unreadable record does not."""
     try:
-        kept = [await store.record(row.id, number) for number in range(1, row.run + 1)]
+        records = [await store.record(row.id, number) for number in range(1, row.run + 1)]
     except msgspec.DecodeError:
         return False
-    return [as_projected(one) for one in kept] == [as_projected(one) for one in runs(stream)]
+    return [as_projected(record) for record in records] == [as_projected(record) for record in runs(stream)]
 
 
 async def _is_filed(store: Store, row: Job, stream: list[Event]) -> bool:
-    """Whether what stands beside the row for the indexes is so, and as many exports are there as were counted.
+    """Return whether the index entries of the job are correct, and the number of exports is the counted one.
 
-    The group is in the row, and says who may see the job: it must be that with which the job was created.
+    The row's group decides which tokens can see the job. So it must be the group from the job's creation.
     """
-    found = await store.filing(row.id)
-    if found is None or stream[0].payload.get("group") != row.group:
+    entries = await store.filing(row.id)
+    if entries is None or stream[0].payload.get("group") != row.group:
         return False
-    must = filed(row, runs(stream)[:-1])
-    if found.status is None:  # left behind by an older release, and made anew when the job is next moved
-        must = msgspec.structs.replace(must, status=None, ends_at=None)
-    whole = -1 not in found.exports.values() and len(row.course.refs) in {0, row.exported}
-    newest = {number: count for number, count in found.exports.items() if number == row.run}
-    return whole and msgspec.structs.replace(found, exports=newest) == must
+    expected = filed(row, runs(stream)[:-1])
+    if entries.status is None:  # an older release wrote it; the next change of the job writes it again
+        expected = msgspec.structs.replace(expected, status=None, ends_at=None)
+    whole = -1 not in entries.exports.values() and len(row.course.refs) in {0, row.exported}
+    newest = {number: count for number, count in entries.exports.items() if number == row.run}
+    return whole and msgspec.structs.replace(entries, exports=newest) == expected
 
 
-async def check_replay(app: App, events: Sequence[Event]) -> ReplayReport:
-    """Replay a job's history through the code of this app, calling nothing; return the report.
+async def rehearse(app: App, events: Sequence[Event]) -> Rehearsed:
+    """Check a history against the current code of its app. This calls no step and no tool.
 
     Raises:
-        UnknownEntry: this app has no such job.
+        UnknownEntry: This app has no such job.
     """
-    said = events[0].payload
-    function = app.entries.get((said.get("plugin"), said.get("entry")))  # type: ignore[arg-type]  # - None is no name
+    payload = events[0].payload
+    name = (payload.get("plugin"), payload.get("entry"))
+    function = app.entries.get(name)  # type: ignore[arg-type]  # - an entry is never named None
     if function is None:
-        known = [".".join(name) for name in app.entries]
-        raise UnknownEntry(f"{said.get('plugin')}.{said.get('entry')}", known)
-    return await ReplayCheck(events, function).run()
+        known = [".".join(entry) for entry in app.entries]
+        raise UnknownEntry(f"{name[0]}.{name[1]}", known)
+    return await Rehearsal(events, function).run()
