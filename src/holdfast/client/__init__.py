@@ -1,1 +1,1 @@
-"""How programs meet it: the app, its runs, and the store that its URL names. The one room that joins all others."""
+"""The Python API: the app, its runs, and the store that a URL names. It connects authoring, engine, plans and store."""

@@ -1,4 +1,4 @@
-"""A backup of the store that a URL names, while it is in use."""
+"""Backup of the store that a URL names, while workers use it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ __all__ = ["backup"]
 
 
 def backup(url: str, destination: str | Path, *, force: bool = False) -> Backup:
-    """Copy the SQLite database of a URL to a file, check the copy, and put it in place whole.
+    """Copy the SQLite database of a URL to a file, check the copy, and move it into place atomically.
+
+    Args:
+        url: The store, ``sqlite:///path``.
+        destination: The file to write.
+        force: Replace the destination if it exists.
 
     Raises:
-        InvalidSetting: a store that is not a SQLite file.
-        InvalidArguments: the destination exists, and `force` was not given; or it is not a file.
-        StoreUnavailable: there is no database, or no good copy of it could be made.
+        InvalidSetting: The URL does not name a SQLite file.
+        InvalidArguments: The destination exists and `force` is not set, or the destination is not a file.
+        StoreUnavailable: The database does not exist, or no valid copy could be made.
     """
     if is_postgres(url):
         raise InvalidSetting("url", "postgresql://…", "use pg_dump to back up a PostgreSQL database")

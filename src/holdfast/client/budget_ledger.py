@@ -1,35 +1,31 @@
-"""A ledger of budgets in the store, for gates that several processes share."""
+"""A budget ledger in the store, for gates that several processes share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from holdfast.store import Store
 from holdfast.store.shared_budgets import SpendBudget, Spent
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["StoreLedger"]
 
 
 class StoreLedger:
-    """What is spent of budgets, kept in the store: exact over all processes that name a budget alike.
+    """A ledger that keeps the spent amounts in the store. It is exact over all processes that use the same budget name.
 
-    For a `BudgetGate` with ``now=time.time``, for all must agree on the windows. Each use is a transaction for which
-    the caller waits.
+    Use it with a `BudgetGate` that has ``now=time.time``, because all processes must agree on the windows. Each call is
+    one transaction and blocks the caller.
     """
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
 
     def take(self, budget: str, window_start: float, millionths: int, limit: int | None) -> bool:
-        """Add to what is spent in a window, unless that would be over the limit."""
+        """Add an amount to a window unless the total would exceed the limit. Return whether it was added."""
         return self._spend(SpendBudget(budget, window_start, millionths, limit)).taken
 
     def peek(self, budget: str, window_start: float) -> int:
-        """Say how many millionths are spent in a window."""
+        """Return the amount that is spent in a window, in millionths."""
         return self._spend(SpendBudget(budget, window_start)).total
 
     def _spend(self, command: SpendBudget) -> Spent:

@@ -1,7 +1,7 @@
-"""Why is it not running, who holds it, what will wake it and when: one job in plain words.
+"""An explanation of one job in words: why it does not run, which worker holds it, what will wake it, and when.
 
-`explain` is pure. `look` gathers what it needs beside the row: the workers that were heard of lately, the job's last
-event, the names of the children that it waits for.
+`explain` is pure. `look` reads what it needs in addition to the row: the live workers, the job's last event, and the
+names of the children that it waits for.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TIMERS = ("holdfast:timer:", RETRY)
 
 
 class Around(msgspec.Struct, frozen=True):
-    """What is known beside a job's row.
+    """Facts about a job that are not in its row.
 
     Attributes:
-        alive: the workers that were heard of lately; None if nobody looked.
-        last: the job's newest event.
-        children: by the key of a wait for a child, the child.
-        queue: how its queue stands, if that has limits.
+        alive: The live workers; None if they were not read.
+        last: The job's newest event.
+        children: The children that the job waits for, by the key of the wait.
+        queue: The state of the job's queue, if the queue has limits.
     """
 
     alive: Sequence[WorkerCard] | None = None
@@ -39,13 +39,13 @@ class Around(msgspec.Struct, frozen=True):
 
 
 async def look(store: Store, job: Job, now: float) -> Around:
-    """Gather what explains a job."""
+    """Read the facts that `explain` needs in addition to the row."""
     alive = [card for card in await store.workers() if now - card.seen_at <= card.lease_seconds]
     waits = [place.correlation_key or "" for place in job.wait.places()] if job.wait is not None else []
     keys = [key for key in waits if key.startswith(CHILD)]
     stream = await store.events(job.id, 0 if keys else max(0, job.version - 1))
-    values = {one.payload.get("node"): one.payload for one in stream if one.type == HistoryEvent.VALUE_RECORDED}
-    run = f".{job.run}" if job.run > 1 else ""  # a new run has children of its own
+    values = {event.payload.get("node"): event.payload for event in stream if event.type == HistoryEvent.VALUE_RECORDED}
+    run = f".{job.run}" if job.run > 1 else ""  # a new run has its own children
     children: dict[str, str] = {}
     for key in keys:
         node = key.removeprefix(CHILD).removesuffix(run)
@@ -65,34 +65,34 @@ def explain(
     evidence: Sequence[Evidence] = (),
     around: Around | None = None,
 ) -> str:
-    """Say where a job is and what it waits for.
+    """Return sentences that say where a job is and what it waits for.
 
     Args:
-        job: its row.
-        now: the store's time.
-        entries: what the asker's app can run, if it has one; None if that is not known.
-        evidence: what its calls reported when it was too late.
-        around: what else is known.
+        job: The job's row.
+        now: The store's time.
+        entries: The jobs that the caller's app can run; None if the caller has no app.
+        evidence: Results that calls of the job reported too late.
+        around: Other facts, from `look`.
     """
     around = around or Around()
-    said = [_where(job, now, around), *(_late(one) for one in evidence)]
+    sentences = [_where(job, now, around), *map(_late, evidence)]
     if job.state is JobState.QUEUED and job.due_at <= now:
         held = _held(job, around.queue, now)
-        said += [held] if held is not None else _takers(job, entries, around.alive)
+        sentences += [held] if held is not None else _takers(job, entries, around.alive)
     elif job.state is JobState.QUEUED and entries is not None and (job.plugin, job.entry) not in entries:
-        said.append(f"This app has no job {job.plugin}.{job.entry}: it waits for a worker that has.")
+        sentences.append(f"This app has no job {job.plugin}.{job.entry}: it waits for a worker that has.")
     if job.cancel is not None and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.WAITING}:
         why = f" ({job.cancel.reason})" if job.cancel.reason else ""
-        said.append(f"It was asked to cancel{why} and may still clean up.")
+        sentences.append(f"It was asked to cancel{why} and may still clean up.")
     if job.pause:
-        said.append("It will pause at its next step.")
+        sentences.append("It will pause at its next step.")
     if job.ends_by is not None and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.WAITING}:
-        said.append(f"Its deadline is {_time(job.ends_by, now)}.")
-    return " ".join(said)
+        sentences.append(f"Its deadline is {_time(job.ends_by, now)}.")
+    return " ".join(sentences)
 
 
 def _held(job: Job, queue: QueueState | None, now: float) -> str | None:
-    """Say which limit of its queue holds a job back, and when that opens; None if none does."""
+    """Return which limit of the queue holds the job back, and until when. Return None if no limit does."""
     if queue is None:
         return None
     limits, name = queue.limits, f"queue {job.queue!r}"
@@ -111,7 +111,7 @@ def _held(job: Job, queue: QueueState | None, now: float) -> str | None:
 
 
 def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequence[WorkerCard] | None) -> list[str]:
-    """Say who could take a job that is due, or that nobody can."""
+    """Return which workers could take a due job, or that no worker can."""
     name = f"{job.plugin}.{job.entry}"
     waits = [f"It waits for a worker that has the job {name}."] if entries is None else []
     if entries is not None and (job.plugin, job.entry) not in entries:
@@ -129,10 +129,10 @@ def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequenc
         return [f"But {count} alive, and will take it with the next free slot."]
     if having:
         return [f"No live worker that has it serves the queue {job.queue!r}.", *waits]
-    nobody = (
+    missing = (
         "No worker that has this job is alive." if alive else "No worker is alive: start one with `holdfast worker`."
     )
-    return [nobody, *waits]
+    return [missing, *waits]
 
 
 def _where(job: Job, now: float, around: Around) -> str:
@@ -153,35 +153,35 @@ def _where(job: Job, now: float, around: Around) -> str:
             return f"Its worker {job.lease.worker} was last heard of too long ago; it will be taken from it."
         case JobState.RUNNING:
             holder = job.lease.worker if job.lease is not None else "nobody"
-            said = f"{_at_gate(job, now, around)}{_blocked(holder, around)}"
-            return f"It runs: worker {holder} holds it, attempt {job.attempt}.{said}"
+            details = f"{_at_gate(job, now, around)}{_blocked(holder, around)}"
+            return f"It runs: worker {holder} holds it, attempt {job.attempt}.{details}"
         case JobState.WAITING:
             return _waits(job, now, around)
         case JobState.FAILED:
             return f"It has failed{_because(around.last)} and is given up; an operator may retry it."
         case state:
-            following = job.course.continued_as
-            return f"It has ended: {state}." + (f" It was continued as run {following}." if following else "")
+            successor = job.course.continued_as
+            return f"It has ended: {state}." + (f" It was continued as run {successor}." if successor else "")
 
 
 def _at_gate(job: Job, now: float, around: Around) -> str:
-    """Say which gate a running job waits for, as its worker has last reported."""
+    """Return which gate a running job waits for, as its worker last reported."""
     gates = [gate for card in around.alive or () for gate in card.gates if job.id in gate.jobs]
-    said = ""
+    text = ""
     for gate in gates:
         opens = f", which opens {_time(gate.opens_at, now)}" if gate.opens_at is not None else ""
-        said += f" It waits for the gate {gate.name}{opens}{f' ({gate.why})' if gate.why else ''}."
-    return said
+        text += f" It waits for the gate {gate.name}{opens}{f' ({gate.why})' if gate.why else ''}."
+    return text
 
 
 def _blocked(holder: str, around: Around) -> str:
-    """Say what blocks the worker that holds a job, as the worker has last reported."""
+    """Return what blocks the worker that holds the job, as the worker last reported."""
     blocked = next((card.blocked for card in around.alive or () if card.name == holder), None)
     return f" Its worker does not answer: {blocked}." if blocked is not None else ""
 
 
 def _because(last: Event | None) -> str:
-    """Say why a job is tried again or was given up, by its last event."""
+    """Return why the job is retried or has failed, from its last event."""
     if last is None or last.type not in {JobEvent.REQUEUED, JobEvent.FAILED}:
         return ""
     error = last.payload.get("error") or {}
@@ -195,18 +195,18 @@ def _waits(job: Job, now: float, around: Around) -> str:
     places = [place.correlation_key or "" for place in wait.places()]
     if places[0] == PAUSE_KEY:
         return "It is paused until somebody resumes it."
-    said = [_question(key) for key in places if key.startswith(DOUBT)]
-    said += [_over_budget(around.last) for key in places if key == BUDGET_KEY]
+    sentences = [_question(key) for key in places if key.startswith(DOUBT)]
+    sentences += [_over_budget(around.last) for key in places if key == BUDGET_KEY]
     signals = [repr(key) for key in places if not key.startswith("holdfast:")]
     until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", for ever"
     if signals:
-        said.append(f"It waits for the signal {' or '.join(signals)}{until}.")
-    said += [_child(key, around) for key in places if key.startswith(CHILD)]
+        sentences.append(f"It waits for the signal {' or '.join(signals)}{until}.")
+    sentences += [_child(key, around) for key in places if key.startswith(CHILD)]
     if places[0].startswith(RETRY):
-        said.append(f"It tries {places[0].removeprefix(RETRY)} again {_time(wait.deadline or now, now)}.")
+        sentences.append(f"It tries {places[0].removeprefix(RETRY)} again {_time(wait.deadline or now, now)}.")
     elif places[0].startswith(TIMERS):
-        said.append(f"It sleeps until {_time(wait.deadline or now, now)}.")
-    return " ".join(said)
+        sentences.append(f"It sleeps until {_time(wait.deadline or now, now)}.")
+    return " ".join(sentences)
 
 
 def _child(key: str, around: Around) -> str:

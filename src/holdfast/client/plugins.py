@@ -1,12 +1,12 @@
-"""Apps that installed packages offer, found through the entry-point group ``holdfast.plugins``.
+"""Discovery of apps in installed packages, through the entry-point group ``holdfast.plugins``.
 
-A package offers its app with two lines of its ``pyproject.toml``::
+A package registers its app with two lines in its ``pyproject.toml``::
 
     [project.entry-points."holdfast.plugins"]
     shop = "shop.jobs:app"
 
-What can go wrong: the entry point leads nowhere, its module fails, or what it names is no App. Then `InvalidSetting`
-names the entry point and the reason, and no app is given: half of what was asked for would be worse.
+What can fail: the entry point does not resolve, its module raises, or its object is not an App. Then `InvalidSetting`
+names the entry point and the reason. No app is returned, because a worker with half of its jobs would be worse.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ GROUP = "holdfast.plugins"
 
 
 def discover() -> list[App]:
-    """Import the apps of all installed plugins, each once, in the order of their entry points' names.
+    """Import and return the apps of all installed plugins, each once, ordered by entry-point name.
 
     Raises:
-        InvalidSetting: an entry point cannot be imported, or is no App.
+        InvalidSetting: An entry point cannot be imported or is not an App.
     """
-    found = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
-    return list({id(app): app for app in map(_load, found)}.values())
+    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    return list({id(app): app for app in map(_load, points)}.values())
 
 
 def _load(point: EntryPoint) -> App:
     try:
-        found = point.load()
+        app = point.load()
     except Exception as error:
-        said = f"it cannot be imported: {type(error).__name__}: {error}; mend or uninstall {_package(point)}"
-        raise InvalidSetting(f"the entry point {GROUP}:{point.name}", point.value, said) from error
-    if not isinstance(found, App):
-        said = f"it is no App but a {type(found).__name__}: an entry point of this group names an App"
-        raise InvalidSetting(f"the entry point {GROUP}:{point.name}", point.value, said)
-    return found
+        reason = f"it cannot be imported: {type(error).__name__}: {error}; mend or uninstall {_package(point)}"
+        raise InvalidSetting(f"the entry point {GROUP}:{point.name}", point.value, reason) from error
+    if not isinstance(app, App):
+        reason = f"it is no App but a {type(app).__name__}: an entry point of this group names an App"
+        raise InvalidSetting(f"the entry point {GROUP}:{point.name}", point.value, reason)
+    return app
 
 
 def _package(point: EntryPoint) -> str:

@@ -1,10 +1,11 @@
-"""A loop in a thread of its own, for callers without one: a plain call runs there and blocks its caller.
+"""An event loop in its own thread, for blocking calls. A call runs on that loop and blocks its caller.
 
-What can go wrong, and what happens then:
+What can fail:
 
-- A callback or a task raises KeyboardInterrupt or SystemExit, or stops the loop: that is logged, and the loop goes on.
-- The loop is closed, its thread ends, or a worker finds that it hangs: calls raise `LoopDied`, also those under way.
-  They never wait for a loop that cannot answer.
+- A callback or a task raises KeyboardInterrupt or SystemExit, or stops the loop. The portal logs it, and the loop
+  continues.
+- The loop is closed, its thread ends, or a worker finds that it hangs. Then calls raise `LoopDied`, including calls in
+  progress. A call never waits for a loop that cannot answer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Portal:
-    """A loop in a thread, for callers without one."""
+    """An event loop in a thread, for callers without a loop."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -34,15 +35,16 @@ class Portal:
         self._ending = False
         self._error: LoopDied | None = None
         self._lock = threading.Lock()
-        self._calls: set[Future[Any]] = set()  # that callers wait for
+        self._calls: set[Future[Any]] = set()  # futures that callers wait for
         self._thread = threading.Thread(target=self._serve, name=f"holdfast-{name}", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run something there and wait for it.
+        """Run a coroutine on the loop and wait for its result.
 
         Raises:
-            LoopDied: the loop has ended or hangs.
+            LoopDied: The loop has ended or hangs.
+            RuntimeError: The caller is the loop's own thread, which would wait for itself.
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
@@ -60,7 +62,7 @@ class Portal:
             self._calls.discard(call)
 
     def die(self, error: LoopDied) -> None:
-        """The loop answers no more: have every call raise, those that are under way too. From any thread."""
+        """Make every call raise, including calls in progress. Any thread may call this after the loop has died."""
         with self._lock:
             if self._error is None:
                 self._error = error
@@ -70,7 +72,7 @@ class Portal:
                 call.set_exception(LoopDied(str(error)))
 
     def stop(self) -> None:
-        """End the loop and its thread; a loop that has died is left as it is."""
+        """Stop the loop and its thread. A dead loop stays as it is: it cannot be stopped."""
         self._ending = True
         if self._error is not None:
             return
@@ -79,12 +81,12 @@ class Portal:
         self.loop.close()
 
     def _serve(self) -> None:
-        """Run the loop until the portal is stopped, whatever a callback raises."""
+        """Run the loop until `stop` is called, whatever a callback raises."""
         try:
             while not self._ending and not self.loop.is_closed():
                 try:
                     self.loop.run_forever()
-                except BaseException:  # noqa: BLE001 - the loop is whole: what is left to be done in it can be done
+                except BaseException:  # noqa: BLE001 - the loop is intact, and its other tasks must continue
                     _log.exception("an error left the loop of %s, which goes on", self._name)
         finally:
             if not self._ending:
@@ -94,7 +96,7 @@ class Portal:
 
 
 def _copy(done: Future[T], call: Future[T]) -> None:
-    """Hand the end of a call to its caller, unless that has been told already that the loop has died."""
+    """Pass the outcome of a coroutine to the caller's future, unless `die` has already completed it."""
     if call.done():
         return
     if done.cancelled():

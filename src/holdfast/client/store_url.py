@@ -1,4 +1,4 @@
-"""Opens the backend that a URL names. The only place that knows them all."""
+"""The store backend that a URL names. Only this module knows all backends."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["OpenedStore", "is_postgres", "open_effects", "open_store", "postgres_place"]
 
 
-_OURS = frozenset({"migrate", "schema"})  # what a URL says to us and not to the driver
+_OURS = frozenset({"migrate", "schema"})  # query parameters for Holdfast; the driver does not get them
 
 
 def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0, lease_seconds: float = 15.0) -> Store:
-    """Open a store; `poll_seconds`, `busy_seconds` and `lease_seconds` are those of `Config`.
+    """Open the store of a URL. `poll_seconds`, `busy_seconds` and `lease_seconds` are settings of `Config`.
 
     Raises:
-        InvalidSetting: a URL that names no backend.
-        StoreUnavailable: the backend cannot be used.
+        InvalidSetting: The URL names no backend.
+        StoreUnavailable: The backend cannot be used.
     """
     if url in {"memory:", "memory://", "sqlite://"}:
         return MemoryStore()
@@ -43,12 +43,12 @@ def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0,
 
 
 def is_postgres(url: str) -> bool:
-    """Whether a URL names a PostgreSQL database."""
+    """Return whether a URL names a PostgreSQL database."""
     return url.startswith(("postgresql://", "postgres://"))
 
 
 def postgres_place(url: str) -> tuple[str, dict[str, str]]:
-    """Split a URL: what is for the driver, and what is ours: ``?schema=name`` and ``?migrate=no``."""
+    """Split a URL into the driver's URL and Holdfast's own parameters, ``schema=name`` and ``migrate=no``."""
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in query if name in _OURS}
@@ -67,7 +67,7 @@ def _open_postgres(url: str, lease_seconds: float) -> Store:
             place,
             ours.get("schema", "holdfast"),
             migrating=_yes(ours.get("migrate", "yes")),
-            # Well before a lease ends; but no shorter than a busy server may take, and no longer than people wait.
+            # Well before a lease ends. A busy server may take 2 s; an operator should not wait longer than 30 s.
             silence_seconds=min(max(2.0, lease_seconds * 2 / 3), 30.0),
         )
     except ValueError as error:
@@ -81,15 +81,15 @@ def _yes(text: str) -> bool:
 
 
 class OpenedStore(Client):
-    """An app's store and what goes with it, over forks of its process."""
+    """The store, effect store and workers of an app, with support for process forks."""
 
     own_workers: set[AppWorker]
     _opened: Store | None
     _effects: EffectStore | None
-    _forked_memory = False  # whether the store was in the memory of the parent of this process
+    _forked_memory = False  # whether the parent of this process had a store in memory
 
     def after_fork_in_child(self) -> None:
-        """Leave the store to the parent, and the workers."""
+        """Leave the store and the workers to the parent process."""
         super().after_fork_in_child()
         for worker in self.own_workers:
             worker.after_fork_in_child()
@@ -102,7 +102,7 @@ class OpenedStore(Client):
             self._forked_memory = self._forked_memory or isinstance(store, MemoryStore)
 
     def open_own(self, url: str, poll_seconds: float, busy_seconds: float, lease_seconds: float) -> Store:
-        """Open the app's store; a store in memory is not opened in the place of the parent's."""
+        """Open the app's store. In a forked child, refuse to replace the parent's store in memory by an empty one."""
         if self._forked_memory:
             raise StoreUnavailable(
                 "a store in memory belongs to the process that opened it, and this one was forked from it: use"
@@ -112,5 +112,5 @@ class OpenedStore(Client):
 
 
 def open_effects(place: str) -> EffectStore | None:
-    """Open the effect store that a setting names; None for the job's own database."""
+    """Open the effect store that a setting names. Return None if the job's own database keeps the effects."""
     return DirectoryEffects(place.removeprefix("file://")) if place else None

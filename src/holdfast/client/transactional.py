@@ -1,11 +1,11 @@
-"""Starts a job in the caller's own transaction: it is committed with it, seen with it, rolled back with it.
+"""Job creation in the caller's own transaction. The job is committed, visible and rolled back with it.
 
-The caller's connection is used for one statement, a call of the database's own function, and is otherwise left alone:
-no commit, no rollback, nothing that aborts its transaction. A key that belongs to other arguments is
-`IdempotencyConflict`, and the transaction goes on. Due times and deadlines are counted from the server's time.
+The module executes one statement on the caller's connection: a call of the function `insert_job` in the database. It
+never commits, rolls back or aborts the transaction. If the idempotency key belongs to other arguments, the call raises
+`IdempotencyConflict` and the transaction stays usable. Due times and deadlines count from the server's time.
 
-What can go wrong: the app keeps its jobs elsewhere than in PostgreSQL, or this is no connection that we know, or an
-asynchronous one in a plain call: `InvalidArguments`, and nothing was sent. What the driver raises is the caller's.
+What can fail: `InvalidArguments`, before anything is sent, if the app does not use PostgreSQL, if the connection type
+is unknown, or if the connection is async in a blocking call. Errors of the driver reach the caller unchanged.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from holdfast.store.sql.migrate import quoted
 
 __all__ = ["astart", "start"]
 
-# By the package and the name of its class, so that no driver is imported that the caller does not use.
-_PLAIN = {
+# Keyed by package and class name, so that this module imports no driver that the caller does not use.
+_BLOCKING = {
     ("psycopg", "Connection"): "psycopg",
     ("sqlalchemy", "Connection"): "sqlalchemy",
     ("sqlalchemy", "Session"): "sqlalchemy",
@@ -56,22 +56,22 @@ _TYPES = {
 
 
 def start(submit: Submit, url: str, connection: Any) -> str:
-    """Create a job over a plain connection; its times are seconds from now. Returns the id."""
+    """Create a job over a blocking connection and return its id. The times of `submit` are seconds from now."""
     if _kind(connection, _ASYNC) is not None:
         raise InvalidArguments("connection", f"{_name(connection)} is asynchronous: await `astart` with it")
     values = _values(submit)
-    if _known(connection, _PLAIN) == "psycopg":
+    if _known(connection, _BLOCKING) == "psycopg":
         with connection.cursor(row_factory=_row) as cursor:
             cursor.execute(_statement(url, "%({})s").encode(), values)
             return _outcome(submit, cursor.fetchone())
-    from sqlalchemy import text  # noqa: PLC0415 - whoever has such a connection has it
+    from sqlalchemy import text  # noqa: PLC0415 - only a caller of SQLAlchemy has it installed
 
     return _outcome(submit, connection.execute(text(_statement(url, ":{}")), values).one())
 
 
 async def astart(submit: Submit, url: str, connection: Any) -> str:
-    """Create a job over an asynchronous connection; its times are seconds from now. Returns the id."""
-    if _kind(connection, _PLAIN) is not None:
+    """Create a job over an async connection and return its id. The times of `submit` are seconds from now."""
+    if _kind(connection, _BLOCKING) is not None:
         raise InvalidArguments(
             "connection", f"{_name(connection)} blocks the loop: call `start` with it, in its thread"
         )
@@ -82,19 +82,19 @@ async def astart(submit: Submit, url: str, connection: Any) -> str:
             return _outcome(submit, await cursor.fetchone())
     if kind == "asyncpg":
         return _outcome(submit, await connection.fetchrow(_statement(url, "${number}"), *values.values()))
-    from sqlalchemy import text  # noqa: PLC0415 - whoever has such a connection has it
+    from sqlalchemy import text  # noqa: PLC0415 - only a caller of SQLAlchemy has it installed
 
     return _outcome(submit, (await connection.execute(text(_statement(url, ":{}")), values)).one())
 
 
 def _statement(url: str, mark: str) -> str:
-    """Write the call, with marks for its values as the driver wants them."""
+    """Return the SQL call with placeholders in the style of the driver."""
     if not is_postgres(url):
         raise InvalidArguments("connection", f"the app's jobs are in {url.partition(':')[0]}, not in PostgreSQL")
     schema = quoted(postgres_place(url)[1].get("schema", "holdfast"))
     marks = (mark.format(name, number=number) for number, name in enumerate(_TYPES, 1))
-    given = ", ".join(f"CAST({one} AS {kind})" for one, kind in zip(marks, _TYPES.values(), strict=True))
-    return f"SELECT job, outcome FROM {schema}.insert_job({given})"
+    values = ", ".join(f"CAST({value} AS {kind})" for value, kind in zip(marks, _TYPES.values(), strict=True))
+    return f"SELECT job, outcome FROM {schema}.insert_job({values})"
 
 
 def _values(submit: Submit) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _outcome(submit: Submit, row: Any) -> str:
 
 
 def _row(cursor: Any) -> Any:
-    """Rows as tuples, whatever rows the caller's connection is set to make."""
+    """Return rows as tuples, whatever row factory the caller's connection has."""
     del cursor
     return tuple
 
