@@ -1,10 +1,11 @@
-"""Starts a run anew from where another one was: what came before is reused, what comes behind is done again.
+"""Forks: a new run that reuses the results of another run up to a node or step, and repeats the rest.
 
-The new job's stream begins with the outcomes that are reused, as events of its own, written when it is created under a
-claim that runs no code. Its first attempt finds them as it would find its own. Nothing that is reused is called again:
-neither steps nor tools; waits and children that have ended are not waited for again.
+The stream of the new job starts with the reused outcomes as its own events. They are written at its creation, under a
+claim that runs no code. Its first attempt replays them like its own. The engine calls no reused step or tool again, and
+it does not wait again for waits and children that have ended.
 
-What can go wrong: there is no such node or step, or nothing to go on from: `InvalidArguments`, and nothing was started.
+What can fail: the node or step does not exist, or there is no result to reuse. Then the call raises `InvalidArguments`
+and starts nothing.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ Written = tuple[str, dict[str, Any]]
 
 
 class Forking(Client):
-    """A client that has a store, and knows what plans may name."""
+    """A client that has a store and knows the names that plans may use."""
 
     config: Config
     entries: dict[tuple[str, str], JobFunction[..., Any]]
 
     @abstractmethod
     def names(self) -> Names:
-        """Give what plans may name."""
+        """Return the names that plans may use."""
 
     @abstractmethod
     def _journal(self) -> Journal: ...
@@ -61,17 +62,29 @@ class Forking(Client):
         plan: Plan | Draft | dict[str, Any] | None = None,
         key: str | None = None,
     ) -> RunHandle:
-        """Start a new run that reuses what another has done, up to a node or step, which is done again.
+        """Start a new run that reuses the results of another run.
 
-        Of a plan, everything is reused that has ended well and does not depend on `from_node`; with another `plan`, of
-        that, what is the same in both. Of code, everything that was recorded before `from_step` was first called. What
-        is reused is not called again, tools included; what comes behind it is, tools included. The same `key` and the
-        same of all this give the same new run.
+        For a run with a plan, the new run reuses every node that succeeded and does not depend on `from_node`. With
+        another `plan`, it reuses only the nodes that are equal in both plans. For a run without a plan, it reuses
+        everything that was recorded before the first call of `from_step`. The new run calls everything else again,
+        including tools.
+
+        Args:
+            run_id: The run to fork, as an id or a handle.
+            from_node: The first node to repeat, for a run with a plan.
+            from_step: The first step or tool to repeat, for a run without a plan.
+            plan: Another plan for the new run.
+            key: An idempotency key. The same key and the same arguments return the same new run.
+
+        Raises:
+            InvalidArguments: The node or step does not exist, or the arguments do not fit the run.
+            InvalidPlan: The plan has problems. The error lists all of them.
         """
-        given = Plan.from_dict(plan) if isinstance(plan, dict) else plan.plan() if isinstance(plan, Draft) else plan
+        other = Plan.from_dict(plan) if isinstance(plan, dict) else plan.plan() if isinstance(plan, Draft) else plan
         name = run_id.id if isinstance(run_id, RunHandle) else run_id
-        events = await self.aevents(name)  # what is large takes a while to check, and others are served meanwhile
-        submit = await asyncio.to_thread(forked, events, self.names(), from_node, from_step, given)
+        events = await self.aevents(name)
+        # In a thread: the check of a large plan would block the loop.
+        submit = await asyncio.to_thread(forked, events, self.names(), from_node, from_step, other)
         kept("the plan of the fork", submit.plan, self.config.payload_bytes_max)
         if key is not None:
             submit = msgspec.structs.replace(submit, idempotency_key=checked_name("key", key))
@@ -82,9 +95,9 @@ class Forking(Client):
 def forked(
     events: Sequence[Event], names: Names, from_node: str | None, from_step: str | None, plan: Plan | None
 ) -> Submit:
-    """Put together the command that creates the new job."""
-    past = NodeHistory(events)
-    said = past.created
+    """Build the command that creates the new job."""
+    past = Past(events)
+    created = past.created
     if past.plan is None:
         if from_step is None or from_node is not None or plan is not None:
             raise InvalidArguments("fork", "the run has no plan: say from_step=, a step or tool of its code")
@@ -95,38 +108,38 @@ def forked(
             raise InvalidArguments("fork", "the run has a plan: say from_node=, one of its nodes, or another plan=")
         whole = plan.to_dict() if plan is not None else past.plan
         if plan is not None:
-            check_plan(plan, names)
-            if missing := plan.not_given(said.get("args") or {}):
+            checked(plan, names)
+            if missing := plan.not_given(created.get("args") or {}):
                 raise InvalidPlan(plan.name, [f"input.{name}: the run was not given it" for name in missing])
         written = list(_of_plan(past, Plan.from_dict(whole), from_node))
-    attributes = {**(said.get("attributes") or {}), "forked_from": events[0].job}
+    attributes = {**(created.get("attributes") or {}), "forked_from": events[0].job}
     return Submit(
         job=new_id(),
-        plugin=said["plugin"],
-        entry=said["entry"],
-        args=said.get("args"),
-        queue=said.get("queue") or "default",
-        priority=said.get("priority") or 0,
-        max_attempts=said.get("max_attempts") or 5,
-        fingerprint=fingerprint([events[0].job, said.get("args"), whole, from_node, from_step]),
+        plugin=created["plugin"],
+        entry=created["entry"],
+        args=created.get("args"),
+        queue=created.get("queue") or "default",
+        priority=created.get("priority") or 0,
+        max_attempts=created.get("max_attempts") or 5,
+        fingerprint=fingerprint([events[0].job, created.get("args"), whole, from_node, from_step]),
         attributes=attributes,
-        budget=said.get("budget"),
-        group=said.get("group"),
+        budget=created.get("budget"),
+        group=created.get("group"),
         plan=whole,
         past=tuple(written),
     )
 
 
-def _of_code(past: NodeHistory, step: str) -> Iterator[tuple[int, Written]]:
-    """Give everything that was recorded before a step was first called, each with its place."""
+def _of_code(past: Past, step: str) -> Iterator[tuple[int, Written]]:
+    """Yield everything that was recorded before the first call of a step, each with its position."""
     calls = {node: begun.seq for node, begun in past.begun.items()}
     calls |= {node: ended.seq for node, ended in past.ended.items() if ended.wait is not None}
-    found = [seq for node, seq in calls.items() if step in {node, node.partition(":")[0], _named(past, node)}]
-    if not found:
+    matches = [seq for node, seq in calls.items() if step in {node, node.partition(":")[0], _named(past, node)}]
+    if not matches:
         raise InvalidArguments(
             "fork", f"the run has not called {step!r}; it called {', '.join(sorted(calls)) or 'nothing'}"
         )
-    cut = min(found)
+    cut = min(matches)
     for node, ended in past.ended.items():
         if ended.seq < cut:
             for event in _again(node, past.begun.get(node), ended):
@@ -140,8 +153,8 @@ def _named(past: NodeHistory, node: str) -> str:
     return past.begun[node].name if node in past.begun else node
 
 
-def _of_plan(past: NodeHistory, plan: Plan, from_node: str | None) -> Iterator[Written]:
-    """Give the outcomes of all nodes that are the same, have ended well, and depend on nothing that is done again."""
+def _of_plan(past: Past, plan: Plan, from_node: str | None) -> Iterator[Written]:
+    """Yield the outcomes of all nodes that are equal, have succeeded, and depend on no repeated node."""
     assert past.plan is not None, "only of a run with a plan"
     was, now = NodeStates(Plan.from_dict(past.plan), past), NodeStates(plan, past)
     if from_node is not None and from_node not in now.states:
@@ -158,41 +171,41 @@ def _of_plan(past: NodeHistory, plan: Plan, from_node: str | None) -> Iterator[W
             places = [place for place, state in enumerate(now.items.get(name, [])) if state == "done"]
         for place in places:
             yield from _outcome(past, label(node, place))
-    if not problems(now.plan, None):  # else what was decided of its extensions is decided anew
-        for by in now.added:  # in the order that counted
+    if not problems(now.plan, None):  # otherwise the new run decides its extensions again
+        for by in now.added:  # in the recorded order, which decides between conflicting extensions
             yield from _value(past, f"{EXTENSION}{by}") if by in settled else ()
 
 
-def _reused(was: NodeStates, now: NodeStates, again: set[str]) -> tuple[list[str], set[str]]:
-    """List the nodes whose outcomes are reused, as far as they have any; and give those that have ended."""
+def _reused(was: Course, now: Course, again: set[str]) -> tuple[list[str], set[str]]:
+    """Return the nodes whose outcomes are reused, if they have any, and the set of those that have ended."""
     reused: list[str] = []
     settled: set[str] = set()
     for name in now.graph.order():
         node = now.graph.nodes[name]
         same = name not in again and was.plan.node(name) == node
-        failed = now.states[name] == "failed" and not isinstance(node, MapNode)  # its extension was refused, perhaps
+        failed = now.states[name] == "failed" and not isinstance(node, MapNode)  # e.g. its extension was refused
         if same and not failed and settled.issuperset(now.graph.needs[name]):
             reused.append(name)
             settled |= {name} if now.states[name] in SETTLED else set()
     return reused, settled
 
 
-def _refers_to_others(now: NodeStates, by: str, settled: set[str]) -> bool:
-    """Whether what a node has added refers to what another adds that is done again: it comes behind that, then."""
+def _refers_to_others(now: Course, by: str, settled: set[str]) -> bool:
+    """Return whether the extension of a node refers to a repeated extension. Then it depends on that one."""
     added = now.added[by]
     needs = {ref.partition(".")[0] for ref in references(added.output)}
     needs |= {need for node in added.nodes for need in now.graph.needs[node.id]}
     return any(node.id in needs for other, plan in now.added.items() if other not in settled for node in plan.nodes)
 
 
-def _with_other_inputs(was: NodeStates, now: NodeStates) -> list[str]:
-    """List the nodes that take an input whose default is another in the new plan."""
-    before, behind = was.results["input"], now.results["input"]
-    other = {f"input.{name}" for name in behind if name not in before or before[name] != behind[name]}
+def _with_other_inputs(was: Course, now: Course) -> list[str]:
+    """Return the nodes that use an input whose default differs in the new plan."""
+    before, after = was.results["input"], now.results["input"]
+    changed = {f"input.{name}" for name in after if name not in before or before[name] != after[name]}
     return [
         name
         for name, node in now.graph.nodes.items()
-        if other and any(".".join(ref.split(".")[:2]) in other for ref in references(values_of(node)))
+        if changed and any(".".join(ref.split(".")[:2]) in changed for ref in references(values_of(node)))
     ]
 
 
@@ -210,8 +223,8 @@ def _value(past: NodeHistory, node: str) -> Iterator[Written]:
         yield HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": past.values[node][1]}
 
 
-def _again(node: str, begun: CallStart | None, ended: NodeEnd) -> Iterator[Written]:
-    """Give the events that make an outcome one of another job."""
+def _again(node: str, begun: Begun | None, ended: Ended) -> Iterator[Written]:
+    """Yield the events that record an outcome in the new job."""
     if ended.wait is not None or begun is None:
         yield HistoryEvent.VALUE_RECORDED.value, {"node": f"{node}:ended", "value": ended.wait}
         return

@@ -1,11 +1,11 @@
-"""Log lines without the secrets that this process has seen (rule S14).
+"""The log filter that removes the secrets that this process has seen (rule S14).
 
-`SecretFilter` looks at a record's message and traceback before anybody writes them. It is put on Holdfast's own loggers
-and on asyncio's, which tells of tasks that a job's code has left behind, with the first `App`; and in the processes of
-the command line on whatever writes lines there, so that the lines of users' own code pass through it as well.
+`SecretFilter` redacts the message and traceback of a record before a handler writes them. The first `App` adds it to
+Holdfast's own loggers and to asyncio's, which reports tasks that job code has abandoned. The processes of the command
+line also add it to all handlers, so that lines of user code pass through it.
 
-A record in which nothing was found stays as it is. One in which something was has its text in the place of its parts,
-arguments and exception included: they hold what was found.
+A record without a secret stays unchanged. In a record with a secret, the redacted text replaces the message, arguments
+and exception, because they hold the secret.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _formatter = logging.Formatter()
 
 
 class SecretFilter(logging.Filter):
-    """Takes the secrets that this process has seen out of log records; for any handler or logger."""
+    """A filter for any handler or logger that redacts the secrets that this process has seen."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Redact a record; it is always let through."""
+        """Redact a record and return True: the filter never drops a record."""
         try:
             self._redact(record)
-        except Exception as error:  # noqa: BLE001 - arguments that do not fit their message, say: that is no reason to show it
+        except Exception as error:  # noqa: BLE001 - e.g. arguments that do not fit the message; never show it unredacted
             record.msg, record.args = f"[a line that could not be looked through: {type(error).__name__}]", ()
             record.exc_info = record.exc_text = record.stack_info = None
         return True
@@ -52,15 +52,15 @@ _filter = SecretFilter()
 
 
 def guard() -> None:
-    """Keep secrets out of what Holdfast and asyncio log; a repeat changes nothing."""
+    """Add the filter to the loggers of Holdfast and asyncio. A repeated call changes nothing."""
     for name in _OURS:
         logging.getLogger(name).addFilter(_filter)
 
 
 def guard_process(stream: TextIO | None = None) -> None:
-    """Keep secrets out of everything that this process logs, and of what its threads die of; for our own processes.
+    """Add the filter to all root handlers, and log unhandled errors of threads. For processes of the command line.
 
-    Handlers that the user's code has set up are kept. Without any, warnings and errors go to standard error.
+    Handlers that user code has set up stay. Without any handler, warnings and errors go to standard error.
     """
     shape = "%(asctime)s %(name)s %(levelname)s %(message)s"
     logging.basicConfig(stream=stream or sys.stderr, level=logging.WARNING, format=shape)

@@ -1,17 +1,17 @@
-"""Moves a store up, from a SQLite file to PostgreSQL, running jobs included: nothing lost, nothing run twice.
+"""The move of a store from a SQLite file to PostgreSQL, with its running jobs. No job is lost or run twice.
 
-1. The file is closed in one transaction: running jobs are requeued, so that the attempts of workers that still run are
-   stale, and from then on nobody writes there (`holdfast.store.sqlite.export`).
-2. Everything is copied, read back and compared in one transaction of the target, with the id of the move
-   (`holdfast.store.postgres.importer`). Workers there see all of it, or nothing.
-3. The file's note is made final.
+1. One transaction closes the file. It requeues running jobs, so the attempts of workers that still run are stale. From
+   then on no process writes to the file (`holdfast.store.sqlite.export`).
+2. One transaction of the target copies everything, reads it back and compares it. It also stores the id of the move
+   (`holdfast.store.postgres.importer`). Workers of the target see all jobs or none.
+3. The note in the file becomes final.
 
-Killed at any moment, the same call goes on: before the commit of 2 it copies anew; after it, it finds the id. A move
-that fails before that commit opens the file again by itself; one that was killed is taken back by `take_back`. Streams
-are checked on the way; what is wrong with one is moved as it is, and told.
+If the process is killed, the same call continues the move. Before the commit of step 2 it copies again. After that
+commit it finds the id. A move that fails before that commit opens the file again by itself. `take_back` undoes a move
+that was killed. The move checks all streams. It moves a broken stream unchanged and reports it.
 
-What can go wrong beside that: the commit of 2 fails, and nobody knows whether it counts. Then the file stays closed,
-and the same call finds out.
+What can also fail: the connection breaks during the commit of step 2, so its outcome is unknown. Then the file stays
+closed, and the same call finds out.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = ["Moved", "move", "take_back"]
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What was moved.
+    """The result of a move.
 
     Attributes:
-        target: where it is now.
-        jobs: how many jobs; and so on.
-        requeued: how many of them were running, and wait for a worker of the target now.
-        broken: jobs whose stream or row `verify` objects to, in the source and so in the target.
+        target: The store that has the jobs now, without a password.
+        jobs: Number of jobs. `events`, `signals` and `evidence` are the numbers of those rows.
+        requeued: Number of jobs that were running. They wait for a worker of the target.
+        broken: Jobs whose stream or row `verify` rejects, in the source and so in the target.
     """
 
     target: str
@@ -55,11 +55,11 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 def move(source: str, target: str) -> Moved:
-    """Move a store; or go on with a move that was interrupted.
+    """Move a store, or continue a move that was interrupted.
 
     Raises:
-        InvalidSetting: this is not a way that a store can go.
-        StoreUnavailable: the source is open again, unless it is said that nobody knows.
+        InvalidSetting: The source is not a SQLite file, or the target is not a PostgreSQL database.
+        StoreUnavailable: A store failed. The source is open again, unless the message says that the outcome is unknown.
     """
     path, place, schema, name = _way(source, target)
     from holdfast.store.postgres.importer import MovingTarget  # noqa: PLC0415 - a backend is imported when it is used
@@ -76,10 +76,11 @@ def move(source: str, target: str) -> Moved:
 
 
 def take_back(source: str, target: str) -> bool:
-    """Open the source of an interrupted move again; whether there was one.
+    """Open the source of an interrupted move again. Return whether there was such a move.
 
     Raises:
-        InvalidSetting, StoreUnavailable: as above, or everything has arrived already and the move cannot be taken back.
+        InvalidSetting: As for `move`.
+        StoreUnavailable: A store failed, or all jobs have arrived already and the move cannot be undone.
     """
     path, place, schema, name = _way(source, target)
     from holdfast.store.postgres.importer import MovingTarget  # noqa: PLC0415 - a backend is imported when it is used
@@ -144,7 +145,7 @@ def _wrong(luggage: Luggage) -> list[str]:
 
 
 def _way(source: str, target: str) -> tuple[str, str, str, str]:
-    """The file; the server, the schema there; and the target as it may be shown: without anybody's password."""
+    """Return the file, the server's URL, the schema, and the target's URL for display, without a password."""
     if not source.startswith("sqlite:///"):
         raise InvalidSetting("source", source, "a store is moved from sqlite:///path/to/jobs.db")
     if not is_postgres(target):

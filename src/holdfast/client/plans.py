@@ -1,4 +1,4 @@
-"""What an app can do with plans: declare them, and their planners."""
+"""The part of an app that declares plans and planners."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Planning(Registry):
         self._gates: dict[str, Gate] = {}
 
     def shared_gates(self) -> list[Gate]:
-        """List the gates that steps, tools and nodes of plans share, each once."""
+        """Return the gates of steps, tools and plan nodes, each once."""
         return list({id(gate): gate for gate in [*super().shared_gates(), *self._gates.values()]}.values())
 
     def names(self) -> Names:
-        """Give what plans of this app may name."""
+        """Return the steps, tools, jobs and gates that plans of this app may name."""
         jobs = {f"{plugin}.{name}": job for (plugin, name), job in self.entries.items() if plugin != self.name}
         jobs |= {name: job for (plugin, name), job in self.entries.items() if plugin == self.name}
         return Names(self.calls, jobs, self._gates)
@@ -53,25 +53,27 @@ class Planning(Registry):
         open: bool = False,
         **entry: Any,
     ) -> PlanJob:
-        """Declare a plan: write its nodes with the methods of the result, or give it whole, as a `Plan` or a file.
+        """Declare a job that follows a plan.
+
+        Write the nodes with the methods of the result, or pass a complete plan.
 
         Args:
-            name: the entry's name.
-            plan: the plan, if it is not written here.
-            input: defaults of inputs.
-            limit: calls at once.
-            policy: after a failure ``finish`` what does not depend on it, or ``fail_fast``.
-            gates: gates by the names that nodes use.
-            open: whether whoever may start it from outside, over HTTP, may give a run a plan of its own, and so call
-                every step, tool and job of the app with any arguments.
-            entry: as of ``@app.job``: `retries`, `backoff`, `queue`, `deadline`, `max_attempts`.
+            name: The name of the job.
+            plan: A complete plan: a `Plan`, a draft, a dict, or the path of a YAML or JSON file.
+            input: Default values of inputs.
+            limit: Maximum number of concurrent calls.
+            policy: After a failure, ``finish`` the nodes that do not depend on it, or ``fail_fast``.
+            gates: Gates by the names that nodes use.
+            open: Allow every client that may start the job over HTTP to send its own plan for a run. Such a client can
+                call every step, tool and job of the app with any arguments.
+            entry: Options as for ``@app.job``: `retries`, `backoff`, `queue`, `deadline`, `max_attempts`.
         """
         whole = Plan.read(plan) if isinstance(plan, (str, Path)) else plan_of(plan) if plan is not None else None
         self._gates.update(gates or {})
         draft = {"input": input, "limit": limit, "policy": policy}
-        made = PlanJob(draft, whole, self.names, name=name, plugin=self.name, **self._as_entry(entry))
-        made.open = open
-        return self.declared(made)
+        job = PlanJob(draft, whole, self.names, name=name, plugin=self.name, **self._as_entry(entry))
+        job.open = open
+        return self.declared(job)
 
     @overload
     def planner(self, function: Callable[P, Any], /) -> JobFunction[P, Any]: ...
@@ -83,9 +85,15 @@ class Planning(Registry):
     def planner(
         self, function: Any = None, *, name: str | None = None, gates: Mapping[str, Gate] | None = None, **entry: Any
     ) -> Any:
-        """Declare a planner: a function that gives a `Plan`, which is recorded once and then run.
+        """Declare a planner: a function that returns a `Plan`. The engine records the plan once and then runs it.
 
-        It may call steps and tools to find out what to plan. Its arguments are the plan's inputs, too.
+        A planner may call steps and tools. Its arguments are also the inputs of the plan.
+
+        Args:
+            function: The planner, if the decorator is used without parentheses.
+            name: The name of the job. Default: the name of the function.
+            gates: Gates by the names that nodes use.
+            entry: Options as for ``@app.job``: `retries`, `backoff`, `queue`, `deadline`, `max_attempts`.
         """
         self._gates.update(gates or {})
         if function is None:
@@ -93,21 +101,21 @@ class Planning(Registry):
         return self._planner(function, name=name, **entry)
 
     def _planner(self, function: Callable[..., Any], *, name: str | None, **entry: Any) -> JobFunction[..., Any]:
-        named = name or function.__name__
-        made: JobFunction[..., Any] = JobFunction(
-            planner(function, named, self.names), name=named, plugin=self.name, **self._as_entry(entry)
+        job_name = name or function.__name__
+        job: JobFunction[..., Any] = JobFunction(
+            planner(function, job_name, self.names), name=job_name, plugin=self.name, **self._as_entry(entry)
         )
-        return self.declared(made)
+        return self.declared(job)
 
-    def _as_entry(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        unknown = set(chosen) - {"retries", "backoff", "queue", "deadline", "max_attempts"}
+    def _as_entry(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        unknown = set(options) - {"retries", "backoff", "queue", "deadline", "max_attempts"}
         if unknown:
             raise TypeError(f"unknown options {', '.join(sorted(unknown))}")
-        deadline: Duration | None = chosen.get("deadline")
+        deadline: Duration | None = options.get("deadline")
         return {
             "starter": cast(Starter[Any], self),
-            "backoff": chosen.get("backoff") or Backoff(retries=chosen.get("retries", 0)),
-            "max_attempts": chosen.get("max_attempts") or self._max_attempts,
-            "queue": chosen.get("queue", "default"),
+            "backoff": options.get("backoff") or Backoff(retries=options.get("retries", 0)),
+            "max_attempts": options.get("max_attempts") or self._max_attempts,
+            "queue": options.get("queue", "default"),
             "deadline_seconds": seconds(deadline) if deadline is not None else None,
         }

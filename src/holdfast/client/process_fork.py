@@ -1,15 +1,15 @@
-"""What happens to apps when their process forks: plain calls work in the child, and nothing of the parent is touched.
+"""Apps in a forked process: blocking calls work in the child, and the child touches nothing of the parent.
 
-A child has a copy of the parent's memory, but none of its threads, and it shares the parent's files and connections.
+A child has a copy of the parent's memory and none of its threads. It shares the parent's files and connections.
 
-- The loop of an app, its journal and its store are the parent's. The child opens its own when it first needs them.
-- SQLite must not carry an open database over a fork, not even unused: a connection that the child opens would believe
-  that it holds the locks of the parent's. `holdfast.store.sqlite` closes its connections before the fork, and opens
-  them again when they are next needed.
-- Connections to PostgreSQL stay the parent's: the child closes its copies of their sockets and says nothing on them.
-- A store in memory is not shared: in the child every call raises.
+- The loop, the journal and the store of an app belong to the parent. The child opens its own on first use.
+- SQLite must not carry an open database over a fork, even an unused one: a connection that the child opens would assume
+  that it holds the parent's locks. `holdfast.store.sqlite` closes its connections before the fork. It opens them again
+  on next use.
+- Connections to PostgreSQL belong to the parent. The child closes its copies of the sockets and sends nothing on them.
+- A store in memory is not shared. Every call in the child raises.
 
-What the parent was doing goes on in the parent alone: workers, calls that are under way, jobs.
+Workers, calls in progress and jobs of the parent continue in the parent only.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ __all__ = ["Forked", "abandon_store", "leave", "survive_fork"]
 
 
 class Forked(Protocol):
-    """What has to know of a fork."""
+    """An object that must know of forks."""
 
     def after_fork_in_child(self) -> None:
-        """Leave to the parent what is the parent's."""
+        """Abandon everything that belongs to the parent process."""
 
 
-_living: weakref.WeakSet[Any] = weakref.WeakSet()
-_left: list[object] = []  # what is the parent's, kept so that no destructor touches it
+_registered: weakref.WeakSet[Any] = weakref.WeakSet()
+_abandoned: list[object] = []  # objects of the parent, referenced so that no destructor touches them
 
 
-def survive_fork(one: Forked) -> None:
-    """Have an object told of every fork of this process, for as long as it lives."""
-    _living.add(one)
+def survive_fork(instance: Forked) -> None:
+    """Call `after_fork_in_child` of an object after every fork of this process, for as long as the object exists."""
+    _registered.add(instance)
 
 
-def leave(*things: object) -> None:
-    """Keep what is the parent's from being destroyed in the child."""
-    _left.extend(things)
+def leave(*objects: object) -> None:
+    """Keep objects of the parent from being destroyed in the child."""
+    _abandoned.extend(objects)
 
 
 class _Refusing(Executor):
-    """Stands where the parent's threads were."""
+    """An executor in the child that refuses all work. It replaces an executor of the parent."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         del fn, args, kwargs
         raise StoreUnavailable("this store was opened before fork(): it is the parent's; open another in this process")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
-        """There is nothing to end."""
+        """Do nothing: this executor has no threads."""
 
 
 def abandon_store(store: Any) -> None:
-    """Leave an open store to the parent, in the child: whoever still has it is refused, and its sockets are closed."""
+    """Leave an open store to the parent. In the child, calls on it raise, and its sockets are closed."""
     leave(store, *vars(store).values())
     listener = vars(store).get("_listener")
     connections = [vars(store).get("_write_connection"), vars(store).get("_read_connection")]
@@ -67,21 +67,24 @@ def abandon_store(store: Any) -> None:
         if hasattr(connection, "pgconn"):
             _close_socket(connection)
     for name in ("_writer", "_reader"):
-        if isinstance(vars(store).get(name), Executor):  # the thread of a SQLite store refuses by itself
+        if isinstance(vars(store).get(name), Executor):  # the thread of a SQLite store refuses work by itself
             setattr(store, name, _Refusing())
 
 
 def _close_socket(connection: Any) -> None:
-    """Close the child's copy of a socket, without a word to the server: else the parent's death would not be seen."""
+    """Close the child's copy of a socket without sending anything.
+
+    With an open copy in the child, the server would not notice the death of the parent.
+    """
     with contextlib.suppress(Exception):
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, connection.pgconn.socket)  # so that its number is not given to another file
-        os.close(nothing)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, connection.pgconn.socket)  # keeps the descriptor number from being reused
+        os.close(null)
 
 
 def _in_child() -> None:
-    for one in list(_living):
-        one.after_fork_in_child()
+    for instance in list(_registered):
+        instance.after_fork_in_child()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

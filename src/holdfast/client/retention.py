@@ -1,8 +1,8 @@
-"""Forgets what has ended long ago: jobs whole, oldest first, a batch in a transaction, until nothing is left to take.
+"""Retention: remove whole jobs that ended long ago, oldest first, one batch per transaction.
 
-Jobs go first, then their files in an external effect store: a crash between the two leaves files that nobody asks for,
-and never a job without its effects. What can go wrong: the store is away, or this role may not delete:
-`StoreUnavailable`; the batches before are gone, and the next call goes on.
+A batch removes the jobs first, then their files in an external effect store. A crash between the two leaves unused
+files, and never a job without its effects. What can fail: `StoreUnavailable`, if the store does not answer or the
+database role may not delete. Earlier batches stay removed, and the next call continues.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ __all__ = ["ENDED", "evict", "purge"]
 
 BATCH = 1000  # jobs in one transaction
 _STATES = {"succeeded": JobState.COMPLETED, "failed": JobState.FAILED, "canceled": JobState.CANCELLED}
-ENDED = tuple(_STATES)  # how a run may have ended; a timeout is a failure here
+ENDED = tuple(_STATES)  # the final statuses of runs; a timeout counts as failed
 
 
-Outside = Sequence[EffectStore | DirectoryBlobs]  # where else something of a job is kept: effects, blobs
+Outside = Sequence[EffectStore | DirectoryBlobs]  # places outside the store that hold data of jobs
 
 
 async def purge(
     store: Store, outside: Outside, older_than: Duration, statuses: Iterable[str], limit: int | None = None
 ) -> int:
-    """Remove jobs that ended so long ago; how many.
+    """Remove ended jobs and return their number.
 
     Args:
-        store: where they are.
-        outside: where else something of them is.
-        older_than: how long ago they must have ended, by the store's clock.
-        statuses: how they must have ended.
-        limit: how many at most; None is all.
+        store: The store of the jobs.
+        outside: Other places that hold data of the jobs.
+        older_than: Minimum time since the end of a job, by the store's clock.
+        statuses: The final statuses to remove.
+        limit: Maximum number of jobs. None means no maximum.
 
     Raises:
-        InvalidArguments: no duration, or no status of a run that has ended.
+        InvalidArguments: `older_than` is not a duration, or a status is not final.
     """
     wanted = set(statuses)
     if not wanted or wanted - set(_STATES):
@@ -63,9 +63,10 @@ async def purge(
 
 
 async def evict(store: Store, outside: Outside, keep_seconds: float, keep_runs: int) -> int:
-    """Remove what the policy does not keep (R10): what ended too long ago, then the oldest beyond the number; how many.
+    """Remove the jobs that the retention policy does not keep, and return their number (R10).
 
-    A number or a time of 0 keeps everything.
+    First remove jobs that ended more than `keep_seconds` ago, then the oldest ones beyond `keep_runs`. A value of 0
+    keeps everything.
     """
     removed = await purge(store, outside, keep_seconds, ENDED) if keep_seconds else 0
     if keep_runs:

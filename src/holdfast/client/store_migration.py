@@ -1,7 +1,8 @@
-"""Brings the store that a URL names up to this release, or tells what it lacks and changes nothing.
+"""The schema migration of the store that a URL names: apply the missing migrations, or only list them.
 
-Migrations are numbered and go forward only. Workers do this by themselves when they open a store; this is for roles and
-times that are chosen. What can go wrong: the store is newer than this release, or away: `StoreUnavailable`.
+Migrations are numbered and go forward only. Workers apply them when they open a store. This module lets an operator
+choose the time and the database role. What can fail: `StoreUnavailable`, if the store is newer than this release or
+does not answer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["Migration", "migrate"]
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """Where a schema stood, what this release has, and which migrations it lacked; applied, unless only looked at."""
+    """The schema number before the call, the newest one of this release, and the missing (now applied) migrations."""
 
     schema: int
     newest: int
@@ -24,7 +25,12 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 async def migrate(url: str, *, check: bool = False) -> Migration:
-    """Apply what is missing; with `check`, only tell."""
+    """Apply the missing migrations and return them. With `check`, apply nothing.
+
+    Raises:
+        InvalidSetting: The URL does not name a SQLite file or a PostgreSQL database.
+        StoreUnavailable: The store is newer than this release or does not answer.
+    """
     if is_postgres(url):
         return _postgres(url, check=check)
     if not url.startswith("sqlite:///"):
@@ -33,7 +39,7 @@ async def migrate(url: str, *, check: bool = False) -> Migration:
     if current > newest:
         raise too_new(current, newest)
     if not check:
-        await open_store(url).close()  # which brings it up, with other processes kept out
+        await open_store(url).close()  # opening applies the migrations, under a lock against other processes
     return Migration(current, newest, list(range(current + 1, newest + 1)))
 
 
@@ -52,8 +58,8 @@ def _postgres(url: str, *, check: bool) -> Migration:
     except ValueError as error:
         raise InvalidSetting("url", url, str(error)) from error
     except psycopg.Error as error:
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise StoreUnavailable(
-            f"PostgreSQL says: {said}: check the server, the URL and the rights of this user"
+            f"PostgreSQL says: {message}: check the server, the URL and the rights of this user"
         ) from error
     return Migration(current, len(migrations("postgres")), lacking)

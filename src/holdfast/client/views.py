@@ -1,4 +1,4 @@
-"""What clients are told and may ask for: the same values in a program, over HTTP and on the command line."""
+"""The values that clients send and receive. They are the same in Python, over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ __all__ = [
     "run_filter",
 ]
 
-PAGE = 100  # how many a listing gives unless asked for another number
+PAGE = 100  # default length of a listing
 
 
 class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A run to be created, by name: what a program in another process or language asks for.
+    """A request to create a run by name, from another process or language.
 
     Attributes:
-        plugin_id: the app.
-        entry_id: its job.
-        args: the job's arguments, by name.
-        idempotency_key: the same key and arguments give the same run (R8).
-        deadline: how long the run may take, from now, as seconds or text such as "3d"; 0 is no limit (R7).
-        priority: higher first.
-        delay: how long to wait before it may start.
-        queue: the queue, if not the job's own.
-        group: whose it is among those that share the queue: a tenant, a customer.
-        attributes: what it is to be found by.
-        budget: what it may spend of each unit before it is parked, as {"tokens": 100000, "usd": 2}.
-        plan: a plan of its own, if the entry is open to them; see the page on plans.
+        plugin_id: The app.
+        entry_id: The job.
+        args: The arguments of the job, by name.
+        idempotency_key: The same key with the same arguments returns the same run (R8).
+        deadline: Maximum duration of the run, from now, as seconds or text such as "3d". 0 means no limit (R7).
+        priority: Higher runs first.
+        delay: Time to wait before the run may start.
+        queue: The queue. Default: the queue of the job.
+        group: The tenant or customer among those that share the queue.
+        attributes: Values to find the run by.
+        budget: Maximum spending per unit before the run is parked, such as {"tokens": 100000, "usd": 2}.
+        plan: A plan for this run, if the entry is open to plans. See the page on plans.
     """
 
     plugin_id: str
@@ -60,46 +60,47 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Created(msgspec.Struct, frozen=True):
-    """The run, and whether it was there before."""
+    """A created run, and whether it existed before."""
 
     record: RunRecord
     existing: bool
 
 
-def run_filter(given: Mapping[str, Any]) -> RunFilter:
-    """Make a filter from names and values; `status` may be one word.
+def run_filter(where: Mapping[str, Any]) -> RunFilter:
+    """Return a filter made from names and values. `status` may be one word or several.
 
     Raises:
-        InvalidArguments: a filter that there is not, or of another type.
+        InvalidArguments: A filter does not exist, or its value has the wrong type.
     """
     names = RunFilter.__struct_fields__
-    unknown = sorted(set(given) - set(names))
+    unknown = sorted(set(where) - set(names))
     if unknown:
         raise InvalidArguments("list", f"no filter {', '.join(unknown)}; there are {', '.join(names)}")
-    status = given.get("status") or ()
+    status = where.get("status") or ()
+    statuses = (status,) if isinstance(status, str) else tuple(status)
     try:
-        made = msgspec.convert({**given, "status": (status,) if isinstance(status, str) else tuple(status)}, RunFilter)
+        chosen = msgspec.convert({**where, "status": statuses}, RunFilter)
     except (TypeError, msgspec.ValidationError) as error:
         raise InvalidArguments("list", str(error)) from error
-    wrong = sorted(set(made.status) - set(RunStatus))
+    wrong = sorted(set(chosen.status) - set(RunStatus))
     if wrong:
         raise InvalidArguments("list", f"no status {', '.join(wrong)}; there are {', '.join(RunStatus)}")
-    return made
+    return chosen
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a run has produced (R10).
+    """An export: one product of a run (R10).
 
     Attributes:
-        run_id: the run.
-        number: its place among the run's exports, from 1: the cursor of a listing.
-        name: what the job calls it.
+        run_id: The run.
+        number: Its position among the run's exports, from 1. It is the cursor of a listing.
+        name: The name that the job gave it.
         kind: text, json, url or binary.
-        media_type: what its bytes are.
-        size: how many bytes.
-        at: when it was recorded.
-        provisional: the run has not ended well yet; what it produced may still be in vain.
-        value: the thing itself, if it is small and no bytes; else None: read it as content.
+        media_type: The media type of its bytes.
+        size: Number of bytes.
+        at: When it was recorded.
+        provisional: Whether the run has not succeeded yet. The run may still fail.
+        value: The value, if it is small and not binary. Otherwise None: read the content.
     """
 
     run_id: str
@@ -114,16 +115,16 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that can be started by name.
+    """A job that a client can start by name.
 
     Attributes:
-        plugin_id: its app.
-        entry_id: its name.
-        description: the first line of its docstring.
-        queue: where its runs go unless told otherwise.
-        deadline_seconds: how long a run may take; None is no limit.
-        parameters: a JSON Schema of its arguments.
-        open: whether whoever may start it may give its runs a plan of their own.
+        plugin_id: The app.
+        entry_id: The name of the job.
+        description: The first line of its docstring.
+        queue: The default queue of its runs.
+        deadline_seconds: Maximum duration of a run. None means no limit.
+        parameters: A JSON Schema of its arguments.
+        open: Whether a client that starts it may send its own plan.
     """
 
     plugin_id: str
@@ -136,7 +137,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Where a run is, who holds it, what will wake it and when, in plain words."""
+    """An explanation in words: where a run is, which worker holds it, what will wake it, and when."""
 
     run_id: str
     job: str
@@ -145,14 +146,14 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """The store in numbers.
+    """Statistics of a store.
 
     Attributes:
-        now: the store's time.
-        runs: how many jobs' newest runs have each status.
-        queues: by queue, how many jobs are queued and due, queued for later, running, and waiting.
-        oldest_due_seconds: for how long the job that waits longest for a worker has been due; None if none does.
-        workers: how many workers were heard of lately.
+        now: The store's time.
+        runs: Number of jobs by the status of their newest run.
+        queues: Number of jobs in each queue that are queued and due, queued for later, running, and waiting.
+        oldest_due_seconds: How long the oldest due job has waited for a worker. None if no job waits.
+        workers: Number of live workers.
     """
 
     now: float

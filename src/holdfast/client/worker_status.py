@@ -1,7 +1,7 @@
-"""Who works, on what, and since when (SPEC L9): the workers' own reports, beside the leases and streams of their jobs.
+"""The workers of a store, their jobs, and how long each step has run (SPEC L9).
 
-What a worker runs is not what it says but what the store knows: the jobs whose lease carries its name, and the calls
-that their streams show as begun and not ended. So it is true at any moment, also of a worker that hangs.
+The jobs of a worker come from the store, not from the worker's own report. They are the jobs whose lease has its name,
+with the calls that their streams show as started and not ended. So the list is correct even if the worker hangs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["GateView", "RunningJob", "WorkerStatus", "gates", "stats", "workers"
 
 
 class RunningJob(msgspec.Struct, frozen=True):
-    """A job in a worker's hands.
+    """A job that a worker runs.
 
     Attributes:
-        job: the job.
-        entry: what it is, as ``plugin.entry``.
-        attempt: which attempt at it this is.
-        since: when the attempt began.
-        lease_until: when the lease ends unless it is renewed.
-        steps: the calls that it is in, the oldest first, each with since when.
+        job: The id of the job.
+        entry: Its app and name, as ``plugin.entry``.
+        attempt: The number of the attempt.
+        since: When the attempt started.
+        lease_until: When the lease expires unless the worker renews it.
+        steps: The calls in progress with their start times, oldest first.
     """
 
     job: str
@@ -37,7 +37,7 @@ class RunningJob(msgspec.Struct, frozen=True):
 
 
 class GateView(msgspec.Struct, frozen=True):
-    """A gate in a worker's process, as the worker has last reported it, at the time given."""
+    """A gate in a worker's process, as the worker last reported it at the time `at`."""
 
     worker: str
     at: float
@@ -45,7 +45,7 @@ class GateView(msgspec.Struct, frozen=True):
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
-    """A worker: how it describes itself, whether it was heard of lately, what it runs."""
+    """A worker: its own report, whether it is alive (it reported within its lease time), and the jobs that it runs."""
 
     card: WorkerCard
     alive: bool
@@ -53,7 +53,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
 
 async def workers(store: Store) -> list[WorkerStatus]:
-    """List everybody who works on this store."""
+    """List the workers of a store with their jobs."""
     now = await store.now()
     held: dict[str, list[RunningJob]] = {}
     before = None
@@ -69,7 +69,7 @@ async def workers(store: Store) -> list[WorkerStatus]:
 
 
 async def gates(store: Store) -> list[GateView]:
-    """List the gates of everybody who was heard of lately."""
+    """List the gates of all live workers."""
     now = await store.now()
     alive = [card for card in await store.workers() if now - card.seen_at <= card.lease_seconds]
     return [GateView(card.name, card.seen_at, gate) for card in alive for gate in card.gates]
