@@ -1,1 +1,1 @@
-"""A client of a Holdfast server: the verbs of an app, over HTTP."""
+"""The client of a Holdfast server: the operations of an app, over HTTP."""

@@ -1,8 +1,8 @@
-"""A Holdfast server in the hand of a Python program: `connect` gives the same calls as an `App` has.
+"""The remote client: `connect` returns a client of a Holdfast server with the same calls as an `App`.
 
-Runs are started by name, ``"shop.checkout"``, or ``"checkout"`` where only one app has it; what they return comes as
-plain JSON values. Errors are those of an app. A run that is started without a key is given one here, so that a lost
-answer cannot start it twice; it begins with ``auto:``, is nobody's to use, and is not shown by this client.
+A caller starts runs by name: ``"shop.checkout"``, or ``"checkout"`` if only one app has such a job. Results are JSON
+values. Errors are those of an `App`. The client generates an idempotency key for a run that has none, so that a lost
+response cannot start it twice. Such a key starts with ``auto:``. It is reserved, and this client does not show it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import payload_for_server
 from holdfast.client.interface import Client
-from holdfast.client.remote.remote_job import AUTO, RemoteJob, as_plain
+from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
 from holdfast.client.remote.transport import Wire, at_run
 from holdfast.client.run_handle import RunHandle
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
@@ -40,22 +40,24 @@ __all__ = ["RemoteClient", "connect"]
 
 T = TypeVar("T")
 
-PAGE_MAX = 1000  # what a server gives at once
-AT_ONCE = 16  # requests of one `start_many`
-LONG_SECONDS = 600.0  # for what looks at everything
+PAGE_MAX = 1000  # longest page that a server returns
+AT_ONCE = 16  # concurrent requests of one `start_many`
+LONG_SECONDS = 600.0  # timeout of operations that read the whole store
 CREATED_STATUS = 201
 
 
 def connect(url: str, *, token: str | None = None, timeout: Duration = 30.0) -> RemoteClient:
-    """Give a client of the server at `url`. Nothing is sent yet.
+    """Return a client of the server at `url`. This sends no request.
+
+    The client is a context manager: ``with connect(url) as client: …`` closes its connections at the end.
 
     Args:
-        url: its address, as in ``http://127.0.0.1:4653``; with the path at which it is mounted, if it is.
-        token: who asks; ``HOLDFAST_TOKEN`` unless given.
-        timeout: how long a call may take, its repeats included; streams are as long as the run.
+        url: The address of the server, such as ``http://127.0.0.1:4653``, with the mount path if there is one.
+        token: The API token. Default: the environment variable ``HOLDFAST_TOKEN``.
+        timeout: Maximum duration of a call, including its retries. A watch has no limit.
 
     Raises:
-        InvalidSetting: no address of a server.
+        InvalidSetting: The URL is not an ``http://`` or ``https://`` address, or the token has invalid characters.
     """
     return RemoteClient(url, token if token is not None else Config.read().token or None, seconds(timeout))
 
@@ -70,11 +72,11 @@ class _Outcome(msgspec.Struct):
     result: Any = None
 
 
-class _Told(msgspec.Struct):
+class _SignalOutcome(msgspec.Struct):
     outcome: str
 
 
-class _Wrong(msgspec.Struct):
+class _Violations(msgspec.Struct):
     wrong: dict[str, list[str]]
 
 
@@ -87,115 +89,131 @@ class _Removed(msgspec.Struct):
 
 
 class RemoteClient(Client):
-    """Runs on a server: every verb of `Client`, and starting by name."""
+    """A client of a server: every operation of `Client`, and `start` by name. `connect` creates it."""
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float) -> None:
         super().__init__("remote")
         self._wire = Wire(url, token, timeout_seconds)
         self.url = self._wire.url
 
-    # Starting
+    # Start
 
     def entry(self, job: RemoteJob | str) -> RemoteJob:
-        """Give a job by name, to choose options for; whether the server has it, starting it tells."""
+        """Return a job by name, for its `options`. This sends no request; `start` fails if the job does not exist."""
         return job if isinstance(job, RemoteJob) else RemoteJob(self, job)
 
     async def astart(self, job: RemoteJob | str, /, **arguments: Any) -> RunHandle:
-        """Start a run, durably: when this returns, the job will not be lost."""
-        chosen = self.entry(job)
-        plugin, name = await self._names(chosen.name)
-        created = await self.acreate(chosen.creation(plugin, name, arguments))
+        """Start a run of a job by name. When this returns, the run is durable.
+
+        Args:
+            job: The name, such as ``"shop.checkout"``, or a job from `entry` with options.
+            arguments: Keyword arguments of the job.
+
+        Raises:
+            UnknownEntry: The server has no such job.
+            InvalidArguments: The arguments do not fit the job, or several apps have a job with this name.
+            IdempotencyConflict: Another run has the same key and other arguments.
+            QueueFull: The queue has reached its depth limit.
+            NotAllowed: The token may not start runs.
+            StoreUnavailable: The server does not answer.
+        """
+        remote_job = self.entry(job)
+        plugin, name = await self._names(remote_job.name)
+        created = await self.acreate(remote_job.creation(plugin, name, arguments))
         return RunHandle(self, created.record.run_id)
 
     async def astart_many(self, job: RemoteJob | str, arguments: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
-        """Start many runs of one job, several at a time; the list of their ids, in order."""
-        chosen = self.entry(job)
-        plugin, name = await self._names(chosen.name)
-        creations = [chosen.creation(plugin, name, dict(one)) for one in arguments]
-        door = asyncio.Semaphore(AT_ONCE)
+        """Start many runs of one job, several at a time, and return their ids in order.
 
-        async def one(creation: Creation) -> str:
-            async with door:
+        If the server refuses one run, the others are started before this raises.
+        """
+        remote_job = self.entry(job)
+        plugin, name = await self._names(remote_job.name)
+        creations = [remote_job.creation(plugin, name, dict(kwargs)) for kwargs in arguments]
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def create(creation: Creation) -> str:
+            async with slots:
                 return (await self.acreate(creation)).record.run_id
 
-        found = await asyncio.gather(*map(one, creations), return_exceptions=True)  # one refusal stops no other
-        for failure in found:
+        outcomes = await asyncio.gather(*map(create, creations), return_exceptions=True)  # a refusal stops no other
+        for failure in outcomes:
             if isinstance(failure, BaseException):
                 raise failure
-        return [name for name in found if isinstance(name, str)]
+        return [run_id for run_id in outcomes if isinstance(run_id, str)]
 
     def start(self, job: RemoteJob | str, /, **arguments: Any) -> RunHandle:
-        """Start a run; see `astart`."""
+        """Start a run of a job by name. When this returns, the run is durable. See `astart` for the errors."""
         return self.block(self.astart(job, **arguments))
 
     def start_many(self, job: RemoteJob | str, arguments: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
-        """Start many runs; see `astart_many`."""
+        """Start many runs of one job, several at a time, and return their ids in order. See `astart_many`."""
         return self.block(self.astart_many(job, arguments))
 
     async def acreate(self, creation: Creation) -> Created:
-        """Create a run by the names of its app and job; see `Client.acreate`."""
+        """Create a run by the names of its app and job, durably. See `Client.acreate`."""
         name = f"{creation.plugin_id}.{creation.entry_id}"
-        ours = creation.idempotency_key is None
+        generated = creation.idempotency_key is None
         key = f"{AUTO}{new_id()}" if creation.idempotency_key is None else creation.idempotency_key
-        plain = payload_for_server(creation.entry_id, msgspec.structs.replace(creation, idempotency_key=key))
-        about = name if ours else key
-        status, record = await self._wire.ask("POST", "/runs", RunRecord, body=plain, again=True, about=about)
-        return Created(_shown(record), existing=status != CREATED_STATUS and not ours)
+        body = outgoing(creation.entry_id, msgspec.structs.replace(creation, idempotency_key=key))
+        about = name if generated else key
+        status, record = await self._wire.ask("POST", "/runs", RunRecord, body=body, again=True, about=about)
+        return Created(_shown(record), existing=status != CREATED_STATUS and not generated)
 
     async def _names(self, job: str) -> tuple[str, str]:
-        """Split a name into app and job, with the server's help where it says only the job."""
+        """Split a name into app and job. Ask the server if the name has only the job."""
         if job.count(".") == 1:
             plugin, _, name = job.partition(".")
             return plugin, name
-        found = await self.aentries()
-        known = [f"{one.plugin_id}.{one.entry_id}" for one in found]
-        fits = [one for one, full in zip(found, known, strict=True) if job in {full, one.entry_id}]
-        if not fits:
+        entries = await self.aentries()
+        known = [f"{entry.plugin_id}.{entry.entry_id}" for entry in entries]
+        matches = [entry for entry, full in zip(entries, known, strict=True) if job in {full, entry.entry_id}]
+        if not matches:
             raise UnknownEntry(job, known)
-        if len(fits) > 1:
-            names = " and ".join(f"{one.plugin_id}.{one.entry_id}" for one in fits)
+        if len(matches) > 1:
+            names = " and ".join(f"{entry.plugin_id}.{entry.entry_id}" for entry in matches)
             raise InvalidArguments(job, f"several apps have it: say which, {names}")
-        return fits[0].plugin_id, fits[0].entry_id
+        return matches[0].plugin_id, matches[0].entry_id
 
-    # Looking
+    # Read
 
     async def aget(self, run_id: str) -> RunRecord:
-        """Read a run's record."""
+        """Return the record of a run. Raise `UnknownJob` if no run has this id."""
         return _shown(await self._get(at_run(run_id), RunRecord, run_id))
 
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
-        """List runs; see `Client.apage`."""
-        found = await self._pages("/runs", RunRecord, limit, before, query=_query(where))
-        return [_shown(record) for record in found]
+        """Return one page of runs, newest first. See `Client.apage`."""
+        records = await self._pages("/runs", RunRecord, limit, before, query=_query(where))
+        return [_shown(record) for record in records]
 
     async def aoutcome(self, run_id: str) -> Any:
-        """Read what a run returned; see `Client.aoutcome`."""
+        """Return the result of a succeeded run as a JSON value, or None. See `Client.aoutcome`."""
         return (await self._get(at_run(run_id, "result"), _Outcome, run_id)).result
 
     async def acurrent(self, run_id: str) -> str:
-        """Give the id of the run that goes on for this one; see `Client.acurrent`."""
+        """Return the id of the run that continues this one, or its own id. See `Client.acurrent`."""
         return (await self._get(at_run(run_id, "result"), _Outcome, run_id)).run_id
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
-        """Read what happened; see `Client.aevents`."""
+        """Return the events of a run's job, oldest first. See `Client.aevents`."""
         return await self._pages(at_run(run_id, "events"), Event, limit, _number(after), about=run_id)
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
-        """List what a run has produced; see `Client.aexports`."""
+        """List the exports of a run in order. See `Client.aexports`."""
         return await self._pages(at_run(run_id, "exports"), Export, limit, _number(after), about=run_id)
 
     def acontent(self, run_id: str, number: int) -> AsyncIterator[bytes]:
-        """Read one export's bytes; see `Client.acontent`."""
+        """Yield the bytes of one export in pieces."""
         return self._wire.content(at_run(run_id, "exports", str(int(number)), "content"), run_id)
 
     async def awatch(self, run_id: str) -> AsyncIterator[RunRecord]:
-        """Give a run's record now and at each change; see `Client.awatch`."""
+        """Yield the record of a run now and after each change, until the run has ended."""
         last: RunRecord | None = None
-        async with aclosing(self._wire.follow(at_run(run_id, "stream") + "?events=no", run_id)) as sent:
-            async for one in sent:
-                if one.kind != "run":
+        async with aclosing(self._wire.follow(at_run(run_id, "stream") + "?events=no", run_id)) as stream:
+            async for sent in stream:
+                if sent.kind != "run":
                     continue
-                record = _shown(msgspec.json.decode(one.data, type=RunRecord))
+                record = _shown(msgspec.json.decode(sent.data, type=RunRecord))
                 if record != last:
                     yield record
                     last = record
@@ -203,19 +221,19 @@ class RemoteClient(Client):
                     return
 
     async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
-        """List what came too late; see `Client.aevidence`."""
+        """List the results that calls of a run reported too late. See `Client.aevidence`."""
         return await self._items(at_run(run_id, "evidence"), Evidence, about=run_id)
 
     async def aexplain(self, run_id: str) -> Explanation:
-        """Say where a run is; see `Client.aexplain`."""
+        """Explain in words where a run is, which worker holds it, what will wake it, and when."""
         return await self._get(at_run(run_id, "explain"), Explanation, run_id)
 
     async def aworkers(self) -> builtins.list[WorkerStatus]:
-        """List who works; see `Client.aworkers`."""
+        """List the workers and the jobs that each one runs. See `Client.aworkers`."""
         return await self._items("/workers", WorkerStatus)
 
     async def agates(self) -> builtins.list[GateView]:
-        """List gates; see `Client.agates`."""
+        """List the gates of live workers as each worker last reported them."""
         return await self._items("/gates", GateView)
 
     async def aentries(self) -> builtins.list[Entry]:
@@ -223,18 +241,18 @@ class RemoteClient(Client):
         return await self._items("/entries", Entry)
 
     async def astats(self) -> Stats:
-        """Count; see `Client.astats`."""
+        """Count runs, queues and workers."""
         return await self._get("/stats", Stats, "")
 
     async def averify(self, run_id: str | None = None) -> dict[str, builtins.list[Any]]:
-        """Check histories; see `Client.averify`. What is wrong comes as text."""
+        """Check histories and return the violations by job, as text. See `Client.averify`."""
         body = {} if run_id is None else {"run_id": run_id}
-        _, found = await self._wire.ask(
-            "POST", "/verify", _Wrong, body=body, again=True, about=run_id or "", timeout_seconds=LONG_SECONDS
+        _, violations = await self._wire.ask(
+            "POST", "/verify", _Violations, body=body, again=True, about=run_id or "", timeout_seconds=LONG_SECONDS
         )
-        return dict(found.wrong)
+        return dict(violations.wrong)
 
-    # Steering
+    # Control
 
     async def asignal(
         self,
@@ -243,30 +261,32 @@ class RemoteClient(Client):
         payload: Any = None,
         id: str | None = None,
     ) -> str:
-        """Send a signal; what became of it.
+        """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `Client.asignal`.
 
-        It is sent again when an answer is lost: it has an id. So ``repeat`` may mean that the first one has arrived.
+        The client repeats the request if the response is lost, because a signal has an id. So ``repeat`` can mean that
+        the first request has arrived.
         """
-        plain = kept(f"the payload of the signal {key!r}", payload)
-        body = {"key": key, "payload": plain, "id": id or new_id()}
-        _, told = await self._wire.ask("POST", at_run(run_id, "signal"), _Told, body=body, again=True, about=run_id)
-        return told.outcome
+        encoded = kept(f"the payload of the signal {key!r}", payload)
+        body = {"key": key, "payload": encoded, "id": id or new_id()}
+        path = at_run(run_id, "signal")
+        _, sent = await self._wire.ask("POST", path, _SignalOutcome, body=body, again=True, about=run_id)
+        return sent.outcome
 
     async def acancel(self, run_id: str, reason: str | None = None, *, actor: str | None = None) -> RunRecord:
-        """Ask a run to cancel; at once if nobody runs it. To ask again does no harm, so a lost request is."""
-        return await self._steer(run_id, "cancel", again=True, reason=reason, actor=actor)
+        """Request the cancellation of a run. The client repeats a lost request, because a repeat is harmless."""
+        return await self._control(run_id, "cancel", again=True, reason=reason, actor=actor)
 
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
-        """Reopen a failed job: the record of its new run."""
-        return await self._steer(run_id, "retry", actor=actor, reason=reason)
+        """Reopen a failed job and return the record of its new run."""
+        return await self._control(run_id, "retry", actor=actor, reason=reason)
 
     async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Pause a run at its next step boundary; at once if it is queued."""
-        return await self._steer(run_id, "pause", actor=actor)
+        """Pause a run at its next step boundary. A queued run pauses at once."""
+        return await self._control(run_id, "pause", actor=actor)
 
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Let a paused run go on."""
-        return await self._steer(run_id, "resume", actor=actor)
+        """Resume a paused run."""
+        return await self._control(run_id, "resume", actor=actor)
 
     async def agrant(
         self,
@@ -277,10 +297,11 @@ class RemoteClient(Client):
         id: str | None = None,
         **more: float,
     ) -> str:
-        """Let a run spend more than its budget, by so much; see `Client.agrant`."""
-        body = _given(amounts={**(granted or {}), **more}, actor=actor, id=id or new_id())
-        _, told = await self._wire.ask("POST", at_run(run_id, "grant"), _Told, body=body, again=True, about=run_id)
-        return told.outcome
+        """Grant a run more budget: ``agrant(run, tokens=50_000)``. See `Client.agrant`."""
+        body = _without_none(amounts={**(granted or {}), **more}, actor=actor, id=id or new_id())
+        path = at_run(run_id, "grant")
+        _, sent = await self._wire.ask("POST", path, _SignalOutcome, body=body, again=True, about=run_id)
+        return sent.outcome
 
     async def aresolve(
         self,
@@ -292,21 +313,21 @@ class RemoteClient(Client):
         fail: bool = False,
         actor: str | None = None,
     ) -> RunRecord:
-        """Answer for a tool in doubt: it was done, with this result; it was not done; or give up."""
+        """Resolve a tool call in doubt with exactly one of `done`, `not_done` and `fail`. See `Client.aresolve`."""
         answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
-        given = [answer for answer, chosen in answers if chosen]
-        if len(given) != 1:
+        chosen = [answer for answer, is_chosen in answers if is_chosen]
+        if len(chosen) != 1:
             raise ValueError("answer with one of done=result, not_done=True, fail=True")
-        result = kept(f"the result of {step}", done) if given == ["done"] else None
-        return await self._steer(run_id, "resolve", step=step, answer=given[0], result=result, actor=actor)
+        result = kept(f"the result of {step}", done) if chosen == ["done"] else None
+        return await self._control(run_id, "resolve", step=step, answer=chosen[0], result=result, actor=actor)
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = (), limit: int | None = None) -> int:
-        """Remove old runs; see `Client.apurge`."""
-        body = _given(older_than=seconds(older_than), statuses=list(statuses) or None, limit=limit)
-        _, done = await self._wire.ask("POST", "/purge", _Removed, body=body, timeout_seconds=LONG_SECONDS)
-        return done.removed
+        """Remove ended runs permanently, in batches, and return their number. See `Client.apurge`."""
+        body = _without_none(older_than=seconds(older_than), statuses=list(statuses) or None, limit=limit)
+        _, purged = await self._wire.ask("POST", "/purge", _Removed, body=body, timeout_seconds=LONG_SECONDS)
+        return purged.removed
 
-    # Forks, and limits of queues
+    # Forks and queue limits
 
     async def afork(
         self,
@@ -317,50 +338,51 @@ class RemoteClient(Client):
         plan: Plan | Draft | dict[str, Any] | None = None,
         key: str | None = None,
     ) -> RunHandle:
-        """Start a run anew from where another was; see `Client.afork`. It has a key, so a lost request is repeated."""
-        said = {
-            "from_node": from_node,
-            "from_step": from_step,
-            "plan": as_plain(plan) if plan is not None else None,
-            "idempotency_key": key if key is not None else f"{AUTO}{new_id()}",
-        }
-        body = {name: value for name, value in said.items() if value is not None}
+        """Start a new run that reuses the results of another run. See `Client.afork` for the arguments.
+
+        The request has a key, so the client repeats it if the response is lost.
+        """
+        body = _without_none(
+            from_node=from_node,
+            from_step=from_step,
+            plan=plan_dict(plan) if plan is not None else None,
+            idempotency_key=key if key is not None else f"{AUTO}{new_id()}",
+        )
         name = run_id.id if isinstance(run_id, RunHandle) else run_id
         _, record = await self._wire.ask("POST", at_run(name, "fork"), RunRecord, body=body, again=True, about=name)
         return RunHandle(self, record.run_id)
 
     async def alimits(self) -> builtins.list[QueueState]:
-        """List limits; see `Client.alimits`."""
+        """Return the state of each queue that has limits or jobs with groups."""
         return (await self._wire.ask("GET", "/limits", _States))[1].items
 
     async def aset_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
-        """Set limits; see `Client.aset_limits`."""
-        said = msgspec.to_builtins(limits)
-        body = {name: value for name, value in said.items() if name not in {"queue", "paused"}}
+        """Replace all limits of a queue except its pause. They apply from the next claim on."""
+        fields = msgspec.to_builtins(limits)
+        body = {name: value for name, value in fields.items() if name not in {"queue", "paused"}}
         return await self._queue("PUT", limits.queue, "", {**body, **_actor(actor)})
 
     async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Pause a queue; see `Client.apause_queue`."""
+        """Stop workers from starting jobs of a queue. Running jobs continue."""
         return await self._queue("POST", queue, "/pause", _actor(actor))
 
     async def aresume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Have a queue go on; see `Client.aresume_queue`."""
+        """Resume a paused queue."""
         return await self._queue("POST", queue, "/resume", _actor(actor))
 
     async def _queue(self, method: str, queue: str, verb: str, body: dict[str, Any]) -> QueueState:
         path = f"/limits/{quote(queue, safe='')}{verb}"
         return (await self._wire.ask(method, path, QueueState, body=body, again=True, about=queue))[1]
 
-    async def _steer(self, run_id: str, verb: str, *, again: bool = False, **said: Any) -> RunRecord:
-        _, record = await self._wire.ask(
-            "POST", at_run(run_id, verb), RunRecord, body=_given(**said), again=again, about=run_id
-        )
+    async def _control(self, run_id: str, verb: str, *, again: bool = False, **fields: Any) -> RunRecord:
+        body = _without_none(**fields)
+        _, record = await self._wire.ask("POST", at_run(run_id, verb), RunRecord, body=body, again=again, about=run_id)
         return _shown(record)
 
-    # Machinery
+    # Connections and pages
 
     async def aclose(self) -> None:
-        """Let go of the connections of this loop."""
+        """Close the connections of the current event loop."""
         await self._wire.close()
 
     def __enter__(self) -> Self:
@@ -395,25 +417,25 @@ class RemoteClient(Client):
         query: builtins.list[tuple[str, str]] | None = None,
         about: str = "",
     ) -> builtins.list[T]:
-        """Read a listing, page by page, as far as asked for."""
-        found: builtins.list[T] = []
-        while limit is None or len(found) < limit:
-            size = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(found))
-            asked = [*(query or []), ("limit", str(size)), *([("cursor", cursor)] if cursor is not None else [])]
-            page = await self._page(path, kind, asked, about)
-            found += page.items
+        """Read a listing page by page, up to `limit` items."""
+        items: builtins.list[T] = []
+        while limit is None or len(items) < limit:
+            size = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(items))
+            parameters = [*(query or []), ("limit", str(size)), *([("cursor", cursor)] if cursor is not None else [])]
+            page = await self._page(path, kind, parameters, about)
+            items += page.items
             if page.next is None or page.next == cursor:
                 break
             cursor = page.next
-        return found
+        return items
 
     async def _page(self, path: str, kind: type[T], query: Sequence[tuple[str, str]], about: str) -> _Page[T]:
-        made: type[_Page[T]] = _Page[kind]  # type: ignore[valid-type]  # - a type by its value, which msgspec reads
-        return (await self._wire.ask("GET", path, made, query=query, about=about))[1]
+        page: type[_Page[T]] = _Page[kind]  # type: ignore[valid-type]  # - a type from a value, for msgspec
+        return (await self._wire.ask("GET", path, page, query=query, about=about))[1]
 
 
 def _shown(record: RunRecord) -> RunRecord:
-    """Give a record without a key that was made up here."""
+    """Return a record without its key if this client generated the key."""
     if (record.idempotency_key or "").startswith(AUTO):
         return msgspec.structs.replace(record, idempotency_key=None)
     return record
@@ -427,8 +449,8 @@ def _query(where: RunFilter) -> builtins.list[tuple[str, str]]:
     return query
 
 
-def _given(**said: Any) -> dict[str, Any]:
-    return {name: value for name, value in said.items() if value is not None}
+def _without_none(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _number(after: int) -> str | None:

@@ -1,4 +1,4 @@
-"""A job on a server: a name, and the options for the runs that are started from it."""
+"""A job on a server: its name, and the options of the runs that it starts."""
 
 from __future__ import annotations
 
@@ -17,72 +17,76 @@ if TYPE_CHECKING:
     from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan
 
-__all__ = ["AUTO", "RemoteJob", "as_plain"]
+__all__ = ["AUTO", "RemoteJob", "plan_dict"]
 
 _OPTIONS = frozenset({"attributes", "budget", "deadline", "delay", "group", "key", "priority", "queue"})
-AUTO = "auto:"  # how a key begins that this client made up
+AUTO = "auto:"  # prefix of keys that this client generates
 
 
 class RemoteJob:
-    """A job on a server, by name, with the options for the runs started from it."""
+    """A job on a server, by name, with the options of the runs that it starts."""
 
     def __init__(
         self,
         client: RemoteClient,
         name: str,
-        chosen: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         plan: dict[str, Any] | None = None,
     ) -> None:
         self.name = name
-        self.chosen = dict(chosen or {})
+        self.chosen = dict(options or {})
         self.plan = plan
         self._client = client
 
-    def options(self, **chosen: Any) -> RemoteJob:
-        """Choose ``key``, ``priority``, ``queue``, ``deadline``, ``delay``, ``group``, ``attributes``, ``budget``."""
-        unknown = sorted(set(chosen) - _OPTIONS)
+    def options(self, **options: Any) -> RemoteJob:
+        """Return this job with other options for its runs.
+
+        Args:
+            options: ``key``, ``priority``, ``queue``, ``deadline``, ``delay``, ``group``, ``attributes``, ``budget``.
+        """
+        unknown = sorted(set(options) - _OPTIONS)
         if unknown:
             raise TypeError(f"unknown options {', '.join(unknown)}; there are {', '.join(sorted(_OPTIONS))}")
-        return RemoteJob(self._client, self.name, chosen, self.plan)
+        return RemoteJob(self._client, self.name, options, self.plan)
 
     def given(self, plan: Plan | Draft | dict[str, Any]) -> RemoteJob:
-        """Give this job with a plan of one's own for the runs that are started from the result, if it takes such."""
-        return RemoteJob(self._client, self.name, self.chosen, as_plain(plan))
+        """Return this job with your plan for its runs. The server refuses it unless the entry is open to plans."""
+        return RemoteJob(self._client, self.name, self.chosen, plan_dict(plan))
 
     def start(self, **arguments: Any) -> RunHandle:
-        """Start a run of this job and return its handle."""
+        """Start a run of this job and return its handle. When this returns, the run is durable."""
         return self._client.start(self, **arguments)
 
     async def astart(self, **arguments: Any) -> RunHandle:
-        """Start a run of this job and return its handle."""
+        """Start a run of this job and return its handle. When this returns, the run is durable."""
         return await self._client.astart(self, **arguments)
 
     def __repr__(self) -> str:
         return f"<job {self.name} at {self._client.url}>"
 
     def creation(self, plugin: str, name: str, arguments: dict[str, Any]) -> Creation:
-        """Put together what a server is asked for."""
-        chosen = self.chosen
-        deadline, delay = chosen.get("deadline"), chosen.get("delay")
+        """Build the request that creates a run."""
+        options = self.chosen
+        deadline, delay = options.get("deadline"), options.get("delay")
         return Creation(
             plugin_id=plugin,
             entry_id=name,
-            args=payload_for_server(name, arguments),
-            idempotency_key=chosen.get("key"),
+            args=outgoing(name, arguments),
+            idempotency_key=options.get("key"),
             deadline=seconds(deadline) if deadline is not None else None,
-            priority=chosen.get("priority", 0),
+            priority=options.get("priority", 0),
             delay=seconds(delay) if delay is not None else None,
-            queue=chosen.get("queue"),
-            group=chosen.get("group"),
-            attributes=dict(chosen.get("attributes") or {}),
-            budget=chosen.get("budget"),
+            queue=options.get("queue"),
+            group=options.get("group"),
+            attributes=dict(options.get("attributes") or {}),
+            budget=options.get("budget"),
             plan=self.plan,
         )
 
 
-def as_plain(plan: Plan | Draft | dict[str, Any]) -> dict[str, Any]:
-    """Give a plan as it is sent."""
+def plan_dict(plan: Plan | Draft | dict[str, Any]) -> dict[str, Any]:
+    """Return a plan as the dict that is sent to the server."""
     if isinstance(plan, dict):
         return plan
-    made: Plan = plan if isinstance(plan, msgspec.Struct) else plan.plan()
-    return made.to_dict()
+    whole: Plan = plan if isinstance(plan, msgspec.Struct) else plan.plan()
+    return whole.to_dict()

@@ -1,7 +1,7 @@
-"""Server-sent events, read from bytes as they come.
+"""A parser of server-sent events from a stream of bytes.
 
-Lines end with LF or CRLF and with nothing else: text may hold characters that other readers take for the end of a
-line. A comment, which a server sends so that nobody takes silence for death, gives no event.
+Lines end with LF or CRLF only, because text may hold other characters that `splitlines` treats as line ends. A comment
+produces no event. A server sends comments so that clients can tell an idle connection from a dead one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["Sent", "events"]
 
 
 class Sent(NamedTuple):
-    """One event: its kind, the id to go on from, and its data."""
+    """One event: its kind, the id to resume from, and its data."""
 
     kind: str
     id: str | None
@@ -21,7 +21,7 @@ class Sent(NamedTuple):
 
 
 async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[Sent]:
-    """Give each whole event; what is cut off at the end is none."""
+    """Yield each complete event. An incomplete event at the end is dropped."""
     rest = b""
     kind, name, data = "message", None, [b""][:0]
     async for piece in pieces:

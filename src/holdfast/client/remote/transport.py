@@ -1,12 +1,12 @@
-"""Requests to a Holdfast server: sent, sent again where that is safe, their answers read, their refusals raised.
+"""The HTTP transport of the remote client: requests, safe retries, response decoding, and errors.
 
-- What only reads, and what carries a name of its own (a created run's key, a signal's id), is sent again when its
-  answer was lost; everything else only if the connection could not even be made.
-- A call takes as long as its time-out allows in all, repeats included; a stream as long as it lives.
-- One connection pool for each loop that asks: a pool cannot be shared between loops.
+- The transport repeats a request after a lost response if it only reads, or if it carries its own id (the key of a new
+  run, the id of a signal). It repeats any other request only if the connection could not be made.
+- The timeout of a call includes its retries. A stream has no timeout.
+- Each event loop has its own connection pool, because loops cannot share one.
 
-What can go wrong: the server is away, or its answer was lost, or is none of ours: `StoreUnavailable`, which says what
-to do; a refusal: the error that the same call on an app raises.
+What can fail: the server does not answer, the response is lost, or it is not from a Holdfast server. Then the call
+raises `StoreUnavailable`, whose message says what to do. A refusal raises the error of the same call on an `App`.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ T = TypeVar("T")
 Query = Sequence[tuple[str, str]]
 
 CONNECT_SECONDS = 5.0
-PAUSES_SECONDS = (0.1, 0.3, 0.9)  # before each repeat
-RETRY_AFTER_MAX_SECONDS = 5.0  # a server that wants to be asked later than this is away
-SILENCE_SECONDS = 60.0  # a stream that is silent for so long, comments included, is dead
-LOST_SECONDS = 60.0  # how long a watch tries to reach its server again
+PAUSES_SECONDS = (0.1, 0.3, 0.9)  # before each retry
+RETRY_AFTER_MAX_SECONDS = 5.0  # a server that asks for a longer wait counts as unavailable
+SILENCE_SECONDS = 60.0  # a stream without any bytes, comments included, for this long is dead
+LOST_SECONDS = 60.0  # how long a watch tries to reconnect
 _LATER = frozenset({429, 502, 503, 504})
 _LOOPBACK: dict[str, Any] = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
 
 
-def at_run(run_id: str, *behind: str) -> str:
-    """Give the path of a run.
+def at_run(run_id: str, *parts: str) -> str:
+    """Return the URL path of a run, followed by other parts.
 
     Raises:
-        UnknownJob: no run can have this id.
+        UnknownJob: No run can have this id.
     """
-    if run_id in {"", ".", ".."}:  # as part of a path these would mean another one
+    if run_id in {"", ".", ".."}:  # in a path these would name another resource
         raise UnknownJob(run_id)
-    return "/".join(["/runs", quote(run_id, safe=""), *behind])
+    return "/".join(["/runs", quote(run_id, safe=""), *parts])
 
 
 class Wire:
-    """The way to one server."""
+    """The HTTP connection to one server."""
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidSetting("server", url, "it is no address of a server: use http://host:port or https://…")
         try:
-            urlsplit(url).port  # noqa: B018 - it is looked at
+            urlsplit(url).port  # noqa: B018 - the access validates the port
         except ValueError as error:
             raise InvalidSetting("server", url, str(error)) from error
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
@@ -84,17 +84,17 @@ class Wire:
         about: str = "",
         timeout_seconds: float | None = None,
     ) -> tuple[int, T]:
-        """Send a request and read its answer: the status, and the value.
+        """Send a request and return the status and the decoded body of its response.
 
         Args:
-            method: as HTTP has it.
-            path: behind ``/api/v1``.
-            kind: what the answer is.
-            query: names and values.
-            body: what is sent as JSON.
-            again: whether a repeat does no harm; None is: if it only reads.
-            about: what it is about, for an error that does not say.
-            timeout_seconds: how long it may take, if not as usual.
+            method: The HTTP method.
+            path: The path after ``/api/v1``.
+            kind: The type of the response body.
+            query: Query parameters.
+            body: The request body, sent as JSON.
+            again: Whether a repeat is harmless. None means: only for GET.
+            about: The subject of the request, for an error whose response does not name it.
+            timeout_seconds: Maximum duration, if not the client's.
         """
         again = method == "GET" if again is None else again
         end = time.monotonic() + (timeout_seconds or self._timeout_seconds)
@@ -103,7 +103,7 @@ class Wire:
                 answer = await self._send(method, path, query, body, end - time.monotonic())
             except _Lost as lost:
                 if pause is None or not (again or lost.unsent) or time.monotonic() + pause >= end:
-                    raise lost.told(self.url, harmless=again or lost.unsent) from lost
+                    raise lost.as_error(self.url, harmless=again or lost.unsent) from lost
                 await asyncio.sleep(pause)
                 continue
             if answer.is_success:
@@ -115,9 +115,10 @@ class Wire:
         raise AssertionError("the last try has returned or raised")
 
     async def follow(self, path: str, about: str) -> AsyncGenerator[sse.Sent, None]:
-        """Read a stream for as long as it lives; one that is lost goes on where it was.
+        """Yield the events of a stream. After a lost connection, reconnect and resume at the last event.
 
-        Whoever reads it stops when it is at its end; a stream that ends before is taken up again.
+        The generator does not end by itself: it also reconnects after a regular end of the response. The caller stops
+        reading at the last event that it expects.
         """
         last: str | None = None
         heard = time.monotonic()
@@ -132,27 +133,27 @@ class Wire:
                         yield sent
             except _Lost as lost:
                 if time.monotonic() - heard > LOST_SECONDS:
-                    raise lost.told(self.url, harmless=True) from lost
+                    raise lost.as_error(self.url, harmless=True) from lost
             await asyncio.sleep(PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS) - 1)])
             tries += 1
 
     async def content(self, path: str, about: str) -> AsyncIterator[bytes]:
-        """Read bytes, a piece at a time."""
+        """Yield the bytes of a response in pieces."""
         try:
             async with self._stream(path, about, {}) as answer:
                 async for piece in answer.aiter_bytes():
                     yield piece
         except _Lost as lost:
-            raise lost.told(self.url, harmless=True) from lost
+            raise lost.as_error(self.url, harmless=True) from lost
 
     async def close(self) -> None:
-        """Let go of the connections of this loop."""
+        """Close the connections of the current event loop."""
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
             await pool.aclose()
 
     async def _send(self, method: str, path: str, query: Query, body: Any, left: float) -> httpx.Response:
-        import httpx  # noqa: PLC0415 - a program that asks no server does not wait for it
+        import httpx  # noqa: PLC0415 - slow to import, and programs without a server do not need it
 
         kwargs: dict[str, Any] = {"params": list(query)} if query else {}
         if body is not None:
@@ -188,8 +189,8 @@ class Wire:
         if loop not in self._pools:
             headers = {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
             try:
-                # A proxy is for what is far away: it could not reach this machine's own addresses. Each watch holds a
-                # connection for as long as its run lives: there is no number of them at which others have to wait.
+                # No proxy for loopback addresses, because a proxy cannot reach them. No maximum of connections,
+                # because each watch holds one until its run ends, and other requests must not wait for it.
                 self._pools[loop] = httpx.AsyncClient(
                     base_url=self.url,
                     headers=headers,
@@ -210,15 +211,15 @@ class Wire:
 
 
 class _Lost(Exception):
-    """No answer: nothing was sent, or it is not known what became of it."""
+    """No response: the request was not sent, or its outcome is unknown."""
 
     def __init__(self, cause: Exception) -> None:
         self.cause = cause
         self.unsent = type(cause).__name__ in {"ConnectError", "ConnectTimeout", "PoolTimeout"}
         super().__init__(cause)
 
-    def told(self, server: str, *, harmless: bool) -> Exception:
-        """Give it as users see it."""
+    def as_error(self, server: str, *, harmless: bool) -> Exception:
+        """Return the error that users see."""
         if isinstance(self.cause, StoreUnavailable):
             return self.cause
         why = str(self.cause) or type(self.cause).__name__
@@ -230,7 +231,7 @@ class _Lost(Exception):
 
 
 def _retry_after(answer: httpx.Response) -> float | None:
-    """For how long to wait before a repeat; None if that is too long."""
+    """Return the seconds to wait before a retry, or None if that is too long."""
     text = answer.headers.get("Retry-After", "0")
     wait = float(text) if text.isdecimal() else 0.0
     return wait if wait <= RETRY_AFTER_MAX_SECONDS else None
