@@ -1,4 +1,4 @@
-"""Commands that check: histories, the installation, the tables the engine enforces; and the demonstration."""
+"""Commands that check histories and the installation, print the state tables, and run the demonstration."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from holdfast import __version__
 from holdfast.cli import completion
 from holdfast.cli.options import (
     Where,
-    client,
     full_id,
     json_option,
     local_app,
+    open_client,
     run_argument,
     show_result,
     where_options,
@@ -32,17 +32,17 @@ __all__ = ["COMMANDS"]
 @where_options
 @json_option
 def verify(run: str | None, where: Where, as_json: bool) -> None:
-    """Check RUN, or everything: rules, hash chain, projections. Exit code 1 if anything is wrong."""
-    asked = client(where)
-    found = asked.verify(full_id(asked, run) if run is not None else None)
-    lines = [f"{job}: {violation}" for job, wrong in found.items() for violation in wrong]
+    """Check RUN, or all jobs: rules, hash chain, projections. The exit code is 1 if anything is wrong."""
+    client = open_client(where)
+    violations = client.verify(full_id(client, run) if run is not None else None)
+    lines = [f"{job}: {violation}" for job, wrong in violations.items() for violation in wrong]
     checked = "it" if run is not None else "everything"
     show_result(
-        {job: [str(violation) for violation in wrong] for job, wrong in found.items()},
+        {job: [str(violation) for violation in wrong] for job, wrong in violations.items()},
         as_json=as_json,
         text=lambda: "\n".join(lines) if lines else f"{checked} is legal and unbroken",
     )
-    sys.exit(1 if found else 0)
+    sys.exit(1 if violations else 0)
 
 
 @click.command(epilog="Example: holdfast replay 3f2a shop.py")
@@ -51,34 +51,34 @@ def verify(run: str | None, where: Where, as_json: bool) -> None:
 @where_options
 @json_option
 def replay(run: str, target: str, where: Where, as_json: bool) -> None:
-    """Run the history of RUN through the code in TARGET as it is now, calling nothing: do the two still fit?
+    """Check whether the current code in TARGET still fits the history of RUN. This calls no step and no tool.
 
-    Steps, tools, waits and children are answered from the history. Exit code 1 if the engine would refuse this code, or
-    if the run has ended and would end otherwise now.
+    The history supplies the results of steps, tools, waits and children. The exit code is 1 if the engine would refuse
+    this code, or if the run has ended and would now end differently.
     """
     from holdfast.cli.target import load
     from holdfast.client.verify import check_replay
 
-    asked, app = client(where), load(target)
-    found = app.block(check_replay(app, asked.events(full_id(asked, run))))
-    lines = [f"it does not fit: {reason}" for reason in found.reasons] or ["it fits"]
-    lines.append(f"{found.answered} recorded answers were asked for")
-    lines += [f"recorded and no longer asked for: {', '.join(found.unasked)}"] if found.unasked else []
-    lines += [f"it would go on with {', '.join(found.beyond)}"] if found.beyond and found.fits else []
-    show_result(found, as_json=as_json, text=lambda: "\n".join(lines))
-    sys.exit(0 if found.fits else 1)
+    client, app = open_client(where), load(target)
+    rehearsed = app.block(rehearse(app, client.events(full_id(client, run))))
+    lines = [f"it does not fit: {reason}" for reason in rehearsed.reasons] or ["it fits"]
+    lines.append(f"{rehearsed.answered} recorded answers were asked for")
+    lines += [f"recorded and no longer asked for: {', '.join(rehearsed.unasked)}"] if rehearsed.unasked else []
+    lines += [f"it would go on with {', '.join(rehearsed.beyond)}"] if rehearsed.beyond and rehearsed.fits else []
+    show_result(rehearsed, as_json=as_json, text=lambda: "\n".join(lines))
+    sys.exit(0 if rehearsed.fits else 1)
 
 
 @click.command(epilog="Example: holdfast doctor --json")
 @where_options
 @json_option
 def doctor(where: Where, as_json: bool) -> None:
-    """Tell versions, where jobs are kept, and whether the store, or the server, works."""
+    """Print versions, the store or server in use, and whether it works."""
     import platform
 
-    found = {"holdfast": __version__, "python": platform.python_version()}
-    found |= _store(where.url) if where.server is None else _server(where)
-    show_result(found, as_json=as_json, text=lambda: "\n".join(f"{name:<12} {value}" for name, value in found.items()))
+    facts = {"holdfast": __version__, "python": platform.python_version()}
+    facts |= _store(where.url) if where.server is None else _server(where)
+    show_result(facts, as_json=as_json, text=lambda: "\n".join(f"{name:<12} {value}" for name, value in facts.items()))
 
 
 def _store(url: str | None) -> dict[str, Any]:
@@ -87,21 +87,21 @@ def _store(url: str | None) -> dict[str, Any]:
     from holdfast.store import Reclaim
 
     app = local_app(url)
-    answers = app.store().commit_blocking([Reclaim(0)])  # a whole transaction, that touches nothing
+    answers = app.store().commit_blocking([Reclaim(0)])  # a complete transaction that changes nothing
     works = not any(isinstance(answer, Exception) for answer in answers)
     return {"sqlite": apsw.sqlite_lib_version(), "store": app.url, "store_works": works}
 
 
 def _server(where: Where) -> dict[str, Any]:
-    found = client(where).stats()
-    return {"server": where.server, "server_works": True, "workers": found.workers}
+    counts = open_client(where).stats()
+    return {"server": where.server, "server_works": True, "workers": counts.workers}
 
 
 @click.command(epilog="Example: holdfast demo")
 def demo() -> None:
-    """Run a job, kill its worker with SIGKILL in the middle, and show that nothing is lost and nothing done twice.
+    """Run a job, kill its worker with SIGKILL, and show that nothing is lost and nothing is done twice.
 
-    It uses a temporary folder and nothing of yours. Exit code 0 if all of that is so, else 1.
+    The demo uses only a temporary folder. The exit code is 0 if it succeeds, otherwise 1.
     """
     from holdfast.cli.demo import tell
 
@@ -116,23 +116,23 @@ def demo() -> None:
     type=click.Choice(["table", "mermaid", "dot", "json"]),
     default="table",
     show_default=True,
-    help="How to draw it.",
+    help="Output format.",
 )
 def machines(machine: str | None, form: str) -> None:
-    """Show the three state machines: every legal move, drawn from the tables the engine enforces.
+    """Print the state machines: every legal transition, from the tables that the engine enforces.
 
-    MACHINE is job, run or ready; without it all three are shown.
+    MACHINE is job, run or ready. Without it, print all three.
     """
     from holdfast.machines import JOB, READY, RUN
 
     tables: dict[str, Table[Any, Any]] = {"job": JOB, "run": RUN, "ready": READY}
-    chosen = [tables[machine]] if machine else list(tables.values())
+    selected = [tables[machine]] if machine else list(tables.values())
     if form == "json":
-        described = [table.as_dict() for table in chosen]
-        click.echo(json.dumps(described[0] if machine else described, indent=2))
+        documents = [table.as_dict() for table in selected]
+        click.echo(json.dumps(documents[0] if machine else documents, indent=2))
         return
     draw = {"table": "text", "mermaid": "mermaid", "dot": "dot"}[form]
-    click.echo("\n\n".join(getattr(table, draw)() for table in chosen))
+    click.echo("\n\n".join(getattr(table, draw)() for table in selected))
 
 
 COMMANDS = (verify, replay, doctor, machines, demo)

@@ -1,7 +1,6 @@
-"""Completion in the user's shell: commands and options by click, and the ids of runs and names of jobs from the store.
+"""Shell completion: commands and options from click, run ids and job names from the store.
 
-Whatever goes wrong, nothing is offered and nothing is printed: a shell that asks for completions is in the middle of a
-line.
+A failure offers no completions and prints nothing, because the user is in the middle of a command line.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import click
 
 __all__ = ["COMMANDS", "entries", "run_ids"]
 
-OFFERED = 50  # the newest runs
-SECONDS = 2.0  # a server that takes longer is not waited for
+OFFERED = 50  # newest runs to offer
+SECONDS = 2.0  # timeout of a server
 
 
 def run_ids(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
@@ -21,34 +20,34 @@ def run_ids(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
     del parameter
     try:
         listed = _client(ctx).list(limit=OFFERED)
-    except Exception:  # noqa: BLE001 - see the module's promise
+    except Exception:  # noqa: BLE001 - a failure offers nothing
         return []
     from click.shell_completion import CompletionItem
 
     return [
-        CompletionItem(one.run_id, help=f"{one.plugin_id}.{one.entry_id}, {one.status}")
-        for one in listed
-        if one.run_id.startswith(incomplete)
+        CompletionItem(record.run_id, help=f"{record.plugin_id}.{record.entry_id}, {record.status}")
+        for record in listed
+        if record.run_id.startswith(incomplete)
     ]
 
 
 def entries(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Offer the jobs of the app that was named before."""
+    """Offer the jobs of the app that the command line names."""
     del parameter
     target = ctx.params.get("target")
     try:
         if target is not None and _server(ctx) is None:
             from holdfast.cli.target import load
 
-            asked: Any = load(target)
+            client: Any = load(target)
         else:
-            asked = _client(ctx)
-        found = asked.block(asked.aentries())
-    except Exception:  # noqa: BLE001 - see the module's promise
+            client = _client(ctx)
+        jobs = client.block(client.aentries())
+    except Exception:  # noqa: BLE001 - a failure offers nothing
         return []
     from click.shell_completion import CompletionItem
 
-    return [CompletionItem(one.entry_id, help=one.description) for one in found if one.entry_id.startswith(incomplete)]
+    return [CompletionItem(job.entry_id, help=job.description) for job in jobs if job.entry_id.startswith(incomplete)]
 
 
 def _server(ctx: click.Context) -> str | None:
@@ -70,9 +69,9 @@ def _client(ctx: click.Context) -> Any:
 @click.command(epilog="Example: holdfast completion bash >> ~/.bashrc")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes SHELL complete commands, options, the ids of runs and the names of jobs.
+    """Print the completion script of SHELL: for commands, options, run ids and job names.
 
-    For bash and zsh, append it to ~/.bashrc or ~/.zshrc; for fish, write it to
+    For bash and zsh, append it to ~/.bashrc or ~/.zshrc. For fish, write it to
     ~/.config/fish/completions/holdfast.fish.
     """
     from click.shell_completion import get_completion_class
@@ -80,8 +79,8 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the three shells"
     group = click.get_current_context().find_root().command
-    made = kind(group, {}, "holdfast", "_HOLDFAST_COMPLETE")
-    click.echo(made.source_template % made.source_vars())  # `source` would ask the shell for its version first
+    script = kind(group, {}, "holdfast", "_HOLDFAST_COMPLETE")
+    click.echo(script.source_template % script.source_vars())  # `source()` would first run the shell for its version
 
 
 COMMANDS = (completion,)

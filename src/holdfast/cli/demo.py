@@ -1,7 +1,7 @@
-"""``holdfast demo``: a checkout whose worker is killed with SIGKILL after the card was charged; and what is left of it.
+"""``holdfast demo``: a checkout whose worker is killed with SIGKILL after it has charged the card.
 
-Everything is real: a SQLite file in a temporary folder, worker processes, kill -9. What is shown is read back from the
-history. On a terminal it has colours; in a pipe it is plain text.
+Everything is real: a SQLite file in a temporary folder, worker processes, kill -9. The output comes from the history.
+It has colours on a terminal and is plain text in a pipe.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ PATIENCE_SECONDS = 60
 
 
 def tell() -> int:
-    """Tell the story; 0 if it ended well, else 1."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as made:
-        folder = Path(made)
+    """Run the demo. Return 0 if it succeeds, otherwise 1."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as path:
+        folder = Path(path)
         app = App("shop", config=Config(url=f"sqlite:///{folder / 'jobs.db'}"))
         app.entries.update(demo_shop.app.entries)
         try:
@@ -56,7 +56,7 @@ def tell() -> int:
 
 
 def judge(ledger: Sequence[str], wrong: Mapping[str, Any]) -> int:
-    """Say whether the card was charged once and the history is whole; 0 if both, else 1."""
+    """Print whether the card was charged once and the history is valid. Return 0 if both are true, otherwise 1."""
     once = len(ledger) == 1
     click.secho(f"  charged {'once' if once else f'{len(ledger)} TIMES'}", fg="green" if once else "red", bold=True)
     click.secho("\nverify: rules, hash chain, projections", bold=True)
@@ -125,13 +125,13 @@ def _until(what: str, is_so: Callable[[], bool]) -> None:
 
 def _timeline(events: list[Event]) -> None:
     for event in events:
-        told = event.payload.get("node") or event.payload.get("reason") or event.payload.get("worker") or ""
+        detail = event.payload.get("node") or event.payload.get("reason") or event.payload.get("worker") or ""
         if event.type == "wait_completed":
-            told = f"{event.payload['correlation_key']} {event.payload.get('payload') or ''}"
+            detail = f"{event.payload['correlation_key']} {event.payload.get('payload') or ''}"
         who = f"attempt {event.attempt}" if event.attempt else ""
         name = click.style(event.type, fg=COLOURS.get(event.type))
-        space = " " * (25 - len(event.type)) if told else ""
-        click.echo(f"  {event.at - events[0].at:7.3f} s  {who:<10} {name}{space} {str(told)[:60]}".rstrip())
+        space = " " * (25 - len(event.type)) if detail else ""
+        click.echo(f"  {event.at - events[0].at:7.3f} s  {who:<10} {name}{space} {str(detail)[:60]}".rstrip())
 
 
 def _say(text: str) -> None:

@@ -1,7 +1,7 @@
-"""The shop of ``holdfast demo``: a checkout with a step, a tool, a wait and a child.
+"""The app of ``holdfast demo``: a checkout with a step, a tool, a wait and a child.
 
-Its workers run in a folder of their own. The bank's ledger is a file there, with a line for each charge: Holdfast
-itself neither writes nor reads it.
+Its workers run in a temporary folder. The bank's ledger is a file there with one line per charge. Holdfast itself
+neither writes nor reads it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from holdfast import App, external_key, wait_for
 __all__ = ["LEDGER", "app"]
 
 LEDGER = "ledger"
-MAIL_SECONDS = 0.5  # long enough to be killed in the middle of
+MAIL_SECONDS = 0.5  # long enough to kill the worker during this step
 
 app = App("shop")
 
 
 @app.step(retries=3, timeout=10)  # may run again after a crash
 async def price(sku: str) -> int:
-    """Look a price up."""
+    """Look up a price."""
     return 100 * len(sku)
 
 
@@ -36,14 +36,14 @@ def charge(card: str, cents: int) -> str:
 
 @app.step
 async def write_mail(text: str) -> str:
-    """Write to the customer, with care."""
+    """Write to the customer, slowly."""
     await asyncio.sleep(MAIL_SECONDS)
     return f"Dear customer: {text}."
 
 
 @app.job
 async def notify(text: str) -> str:
-    """Tell the customer: a job of its own."""
+    """Notify the customer, in a separate job."""
     return await write_mail(text)
 
 

@@ -1,11 +1,12 @@
-"""A job's events as a person follows them: what began, what ended and how long it took, what it waits for.
+"""The events of a job as lines of text: starts, ends with durations, and waits; for a plan, the progress of its nodes.
 
-Pure: events in, lines out. Steps that have begun and not ended are in `open`, for whoever shows them.
+Pure: events in, lines out. `Story.open` holds the steps that have started and not ended.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,18 +15,20 @@ from holdfast.cli.text_table import ago, lasted
 if TYPE_CHECKING:
     from holdfast.machines import Event
 
-__all__ = ["BEGAN", "Line", "Story"]
+__all__ = ["BEGAN", "Line", "NodeProgress", "Story"]
 
-BEGAN = "…"  # the mark of what has only begun
+BEGAN = "…"  # the mark of a step that has started
 
 RESULT_CHARACTERS = 60
+NAMED_MAX = 5  # nodes of a state that are listed by name
+_NAMED = ("running", "waiting", "in doubt", "failed", "stopped", "skipped")
 
-Told = tuple[str, str, str]  # mark, text, style
-Teller = Callable[["Event", dict[str, Any]], Told]
+Parts = tuple[str, str, str]  # mark, text, style
+Formatter = Callable[["Event", dict[str, Any]], Parts]
 
 
 class Line(NamedTuple):
-    """One thing that happened, with its mark and since when the story goes on."""
+    """One event as text, with its mark, its style, and the seconds since the first event."""
 
     mark: str
     text: str
@@ -35,77 +38,106 @@ class Line(NamedTuple):
 
 
 class Story:
-    """Tells a stream, event by event."""
+    """A formatter of a stream, event by event."""
 
     def __init__(self) -> None:
-        self.open: dict[str, float] = {}  # steps that have begun, with when
+        self.open: dict[str, float] = {}  # start times of the steps in progress
         self._first: float | None = None
         self._results: dict[str, Any] = {}
         self._called: dict[str, str] = {}
 
     def called(self, node: str) -> str:
-        """Give a step as its code calls it."""
+        """Return a step as its code calls it, with arguments."""
         return self._called.get(node, node)
 
     def tell(self, event: Event) -> Line | None:
-        """Tell an event; None for what only the engine cares about."""
+        """Return the line of an event, or None if the event concerns only the engine."""
         if self._first is None:
             self._first = event.at
-        told = self._told(event)
-        if told is None:
+        parts = self._parts(event)
+        if parts is None:
             return None
-        mark, text, style = told
+        mark, text, style = parts
         return Line(mark, text, style, event.at - self._first, event.payload.get("node"))
 
-    def _told(self, event: Event) -> Told | None:
-        said, node = event.payload, event.payload.get("node") or ""
+    def _parts(self, event: Event) -> Parts | None:
+        payload, node = event.payload, event.payload.get("node") or ""
         if event.type in _UNWINDS:
             self.open.clear()
         match event.type:
             case "node_started" | "tool_invocation_started":
                 self.open[node] = event.at
-                self._called[node] = f"{said.get('name')}({_arguments(said)})"
-                again = f", try {said['try']}" if (said.get("try") or 1) > 1 else ""
+                self._called[node] = f"{payload.get('name')}({_arguments(payload)})"
+                again = f", try {payload['try']}" if (payload.get("try") or 1) > 1 else ""
                 return BEGAN, f"{self._called[node]} began{again}", "dim"
             case "command_committed" | "tool_invocation_finished":
-                self._results[node] = said.get("result")
+                self._results[node] = payload.get("result")
                 return None
             case "node_finished":
                 return self._finished(event, node)
             case kind:
-                return _MOVES[kind](event, said) if kind in _MOVES else None
+                return _MOVES[kind](event, payload) if kind in _MOVES else None
 
-    def _finished(self, event: Event, node: str) -> Told:
-        said = event.payload
+    def _finished(self, event: Event, node: str) -> Parts:
+        payload = event.payload
         begun = self.open.pop(node, None)
         took = f" in {lasted(event.at - begun)}" if begun is not None else ""
-        if said.get("result_type") == "success":
+        if payload.get("result_type") == "success":
             result = self._results.pop(node, None)
             return "✓", f"{self.called(node)}{took}" + (f" → {_short(result)}" if result is not None else ""), "green"
-        due = said.get("retry_at")
+        due = payload.get("retry_at")
         later = f"; again {ago(due, event.at)}" if due is not None else ""
-        return "✗", f"{self.called(node)} failed{took}: {said.get('kind')}: {said.get('reason')}{later}", "red"
+        return "✗", f"{self.called(node)} failed{took}: {payload.get('kind')}: {payload.get('reason')}{later}", "red"
 
 
-def _created(event: Event, said: dict[str, Any]) -> Told:
+class NodeProgress:
+    """The progress of a plan's nodes as one line. A run without a plan has none."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._has_plan = False
+
+    def take(self, events: list[Event]) -> str | None:
+        """Return the progress of the nodes after these events, or None for a run without a plan."""
+        self._events += events
+        self._has_plan = self._has_plan or any(event.type == "plan_generated" for event in events)
+        return self._line() if self._has_plan else None
+
+    def _line(self) -> str:
+        from holdfast.plans.model import Plan
+        from holdfast.plans.node_history import Past
+        from holdfast.plans.node_states import Course
+
+        past = Past(self._events)
+        states = Course(Plan.from_dict(past.plan), past).states
+        counts = Counter(states.values())
+        parts = [f"{counts['done']} of {len(states)} nodes done"]
+        for state in _NAMED:
+            names = [name for name, its in states.items() if its == state]
+            more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+            parts += [f"{state}: {', '.join(names[:NAMED_MAX])}{more}"] if names else []
+        return " · ".join(parts)
+
+
+def _created(event: Event, payload: dict[str, Any]) -> Parts:
     del event
-    return "·", f"{said.get('plugin')}.{said.get('entry')}({_arguments(said)})", "dim"
+    return "·", f"{payload.get('plugin')}.{payload.get('entry')}({_arguments(payload)})", "dim"
 
 
-def _requeued(event: Event, said: dict[str, Any]) -> Told:
-    due = said.get("not_before")
+def _requeued(event: Event, payload: dict[str, Any]) -> Parts:
+    due = payload.get("not_before")
     later = f", again {ago(due, event.at)}" if due is not None else ""
-    reason = _REASONS.get(str(said.get("reason")), said.get("reason"))
+    reason = _REASONS.get(str(payload.get("reason")), payload.get("reason"))
     return "↻", f"queued again: {reason}{later}", "yellow"
 
 
-def _ended(mark: str, text: str, style: str) -> Teller:
-    def told(event: Event, said: dict[str, Any]) -> Told:
+def _ended(mark: str, text: str, style: str) -> Formatter:
+    def parts(event: Event, payload: dict[str, Any]) -> Parts:
         del event
-        reason = said.get("message") or said.get("reason")
+        reason = payload.get("message") or payload.get("reason")
         return mark, f"{text}: {reason}" if reason else text, style
 
-    return told
+    return parts
 
 
 _REASONS = {
@@ -118,12 +150,20 @@ _REASONS = {
 }
 _UNWINDS = frozenset({"job_waiting", "job_requeued", "job_completed", "job_failed", "job_cancelled"})
 _OUTCOMES = {"signal": "came", "expired": "did not come in time"}
-_MOVES: dict[str, Teller] = {
+_MOVES: dict[str, Formatter] = {
     "job_created": _created,
-    "job_running": lambda event, said: ("▸", f"attempt {event.attempt}, worker {said.get('worker')}", "dim"),
-    "job_waiting": lambda _, said: ("⏸", _wait(said), "yellow"),
-    "wait_completed": lambda _, said: ("▸", f"{_key(said)} {_OUTCOMES.get(str(said.get('outcome')), 'ended')}", ""),
-    "cancel_requested": lambda _, said: ("!", f"asked to cancel: {said.get('reason') or 'no reason given'}", "yellow"),
+    "job_running": lambda event, payload: ("▸", f"attempt {event.attempt}, worker {payload.get('worker')}", "dim"),
+    "job_waiting": lambda _, payload: ("⏸", _wait(payload), "yellow"),
+    "wait_completed": lambda _, payload: (
+        "▸",
+        f"{_key(payload)} {_OUTCOMES.get(str(payload.get('outcome')), 'ended')}",
+        "",
+    ),
+    "cancel_requested": lambda _, payload: (
+        "!",
+        f"asked to cancel: {payload.get('reason') or 'no reason given'}",
+        "yellow",
+    ),
     "job_requeued": _requeued,
     "job_completed": _ended("✓", "completed", "bold green"),
     "job_failed": _ended("✗", "failed", "bold red"),
@@ -131,14 +171,14 @@ _MOVES: dict[str, Teller] = {
 }
 
 
-def _wait(said: dict[str, Any]) -> str:
-    if said.get("correlation_key") == "holdfast:pause":
+def _wait(payload: dict[str, Any]) -> str:
+    if payload.get("correlation_key") == "holdfast:pause":
         return "paused until somebody resumes it"
-    return f"waits for {_key(said)}"
+    return f"waits for {_key(payload)}"
 
 
-def _key(said: dict[str, Any]) -> str:
-    key = str(said.get("correlation_key") or "")
+def _key(payload: dict[str, Any]) -> str:
+    key = str(payload.get("correlation_key") or "")
     kind, _, node = key.removeprefix("holdfast:").partition(":")
     names = {
         "doubt": f"an answer: did {node} act?",
@@ -149,8 +189,8 @@ def _key(said: dict[str, Any]) -> str:
     return (names.get(kind) or f"the retry of {node}") if key.startswith("holdfast:") else f"the signal {key!r}"
 
 
-def _arguments(said: dict[str, Any]) -> str:
-    return _cut(", ".join(f"{name}={_short(value)}" for name, value in (said.get("args") or {}).items()))
+def _arguments(payload: dict[str, Any]) -> str:
+    return _cut(", ".join(f"{name}={_short(value)}" for name, value in (payload.get("args") or {}).items()))
 
 
 def _short(value: Any) -> str:

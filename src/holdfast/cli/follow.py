@@ -1,26 +1,25 @@
-"""Commands that stay: what happens to a run, as it happens, until it has ended.
+"""Commands that show the events and progress of a run until it has ended.
 
-On a terminal finished steps scroll by above a live bar; anywhere else each event is one plain line, and with ``--json``
-one JSON document a line. Ctrl-C leaves the run alone and exits with 130.
+On a terminal, finished steps scroll above a live bar. Elsewhere each event is one line of text, and with ``--json``
+each line is one JSON document. Ctrl-C does not change the run and exits with 130.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.event_lines import Line, Story
-from holdfast.cli.node_line import Nodes
+from holdfast.cli.event_lines import Line, NodeProgress, Story
 from holdfast.cli.options import (
     Where,
     as_exit_code,
-    client,
     full_id,
     json_option,
-    plain,
+    json_value,
+    open_client,
     run_argument,
     show_result,
     where_options,
@@ -33,75 +32,113 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "follow_run"]
 
+POLL_SECONDS = 1.0  # between two reads of events while the record does not change
 
-def follow_run(asked: Client, run_id: str, *, as_json: bool) -> int:
-    """Show a run, and the runs that go on for it, until the last has ended; the exit code for how it did."""
+
+def follow_run(client: Client, run_id: str, *, as_json: bool) -> int:
+    """Show a run, and the runs that continue it, until the last one has ended. Return the exit code."""
     show = _as_json if as_json else _live if on_terminal() else _as_lines
     try:
-        record = show(asked, run_id)
+        record = show(client, run_id)
         while record.continued_as is not None:
             if not as_json:
                 click.echo(f"continued as {record.continued_as}")
-            run_id = asked.current(run_id)
-            record = show(asked, run_id)
+            run_id = client.current(run_id)
+            record = show(client, run_id)
     except KeyboardInterrupt:
         click.echo(f"the run goes on: holdfast follow {run_id}", err=True)
         raise
     if not as_json and record.status == "succeeded":
-        click.echo(json.dumps(asked.outcome(run_id), ensure_ascii=False))
+        click.echo(json.dumps(client.outcome(run_id), ensure_ascii=False))
     return as_exit_code(record.status)
 
 
-def _followed(asked: Client, run_id: str, tell: Callable[[RunRecord, list[Event]], None]) -> RunRecord:
-    from holdfast.cli.run_changes import follow as watched
-
-    return asked.block(watched(asked, run_id, tell))
+def _watch(client: Client, run_id: str, show: Callable[[RunRecord, list[Event]], None]) -> RunRecord:
+    return client.block(_changes(client, run_id, show))
 
 
-def _as_json(asked: Client, run_id: str) -> RunRecord:
-    def tell(record: RunRecord, news: list[Event]) -> None:
+async def _changes(client: Client, run_id: str, show: Callable[[RunRecord, list[Event]], None]) -> RunRecord:
+    """Call `show` with the record and the new events at each change until the run has ended. Return the last record.
+
+    A watch reports changed records. The start of a step does not change the record on every client, so this also reads
+    the events every second.
+    """
+    import asyncio
+
+    from holdfast.machines import TERMINAL_RUN_STATUSES
+
+    records = client.awatch(run_id)
+    record = await anext(records)
+    coming: asyncio.Future[RunRecord | None] | None = None
+    seen, changed = 0, True
+    try:
+        while True:
+            news = await client.aevents(run_id, after=seen)
+            seen = news[-1].seq if news else seen
+            mine = [event for event in news if record.created_at <= event.at <= (record.finished_at or event.at)]
+            if mine or changed:
+                show(record, mine)
+            if record.status in TERMINAL_RUN_STATUSES:
+                return record
+            coming = coming or asyncio.ensure_future(_next(records))
+            await asyncio.wait({coming}, timeout=POLL_SECONDS)
+            changed = coming.done()
+            if changed:
+                record, coming = coming.result() or await client.aget(run_id), None
+    finally:
+        if coming is not None:
+            coming.cancel()
+
+
+async def _next(records: AsyncIterator[RunRecord]) -> RunRecord | None:
+    return await anext(records, None)
+
+
+def _as_json(client: Client, run_id: str) -> RunRecord:
+    def show(record: RunRecord, news: list[Event]) -> None:
         for event in news:
-            click.echo(json.dumps({"event": plain(event)}, ensure_ascii=False))
-        click.echo(json.dumps({"run": plain(record)}, ensure_ascii=False))
+            click.echo(json.dumps({"event": json_value(event)}, ensure_ascii=False))
+        click.echo(json.dumps({"run": json_value(record)}, ensure_ascii=False))
 
-    return _followed(asked, run_id, tell)
+    return _watch(client, run_id, show)
 
 
-def _as_lines(asked: Client, run_id: str) -> RunRecord:
-    story, nodes = Story(), Nodes()
+def _as_lines(client: Client, run_id: str) -> RunRecord:
+    story, nodes = Story(), NodeProgress()
     shown: list[tuple[Any, ...]] = [()]
-    far: list[str | None] = [None]
+    progress: list[str | None] = [None]
 
-    def tell(record: RunRecord, news: list[Event]) -> None:
+    def show(record: RunRecord, news: list[Event]) -> None:
         for line in filter(None, map(story.tell, news)):
             click.echo(_line(line))
-        far.append(nodes.take(news))
-        if far[-1] is not None and far[-1] != far[-2]:
-            click.echo(f"{'':>12}{far[-1]}")
+        progress.append(nodes.take(news))
+        if progress[-1] is not None and progress[-1] != progress[-2]:
+            click.echo(f"{'':>12}{progress[-1]}")
         reported = (record.progress, record.message)
         if any(reported) and reported != shown[-1] and record.finished_at is None:
             click.echo(f"{'':>12}{_reported(record)}")
             shown.append(reported)
 
     click.echo(f"run {run_id}")
-    record = _followed(asked, run_id, tell)
+    record = _watch(client, run_id, show)
     click.echo(_ended(record))
     return record
 
 
-def _live(asked: Client, run_id: str) -> RunRecord:
+def _live(client: Client, run_id: str) -> RunRecord:
     from holdfast.cli.live_view import Screen
 
-    story, nodes = Story(), Nodes()
+    story, nodes = Story(), NodeProgress()
     with Screen(run_id) as screen:
 
-        def tell(record: RunRecord, news: list[Event]) -> None:
+        def show(record: RunRecord, news: list[Event]) -> None:
             for line in filter(None, map(story.tell, news)):
                 screen.say(line)
-            far = nodes.take(news)
-            screen.show(record, {**({far: far} if far else {}), **{node: story.called(node) for node in story.open}})
+            line_of_nodes = nodes.take(news)
+            progress = {line_of_nodes: line_of_nodes} if line_of_nodes else {}
+            screen.show(record, {**progress, **{node: story.called(node) for node in story.open}})
 
-        record = _followed(asked, run_id, tell)
+        record = _watch(client, run_id, show)
     screen.end(_ended(record), str(record.status))
     return record
 
@@ -127,47 +164,47 @@ def _ended(record: RunRecord) -> str:
 @where_options
 @json_option
 def follow(run: str, where: Where, as_json: bool) -> None:
-    """Show RUN live, step by step, until it has ended; then its result.
+    """Show RUN live, step by step, until it has ended, then its result.
 
-    With --json, one document a line: events as they happen, and the record at each change. Exit code 1 if the run
+    With --json, print one document per line: each event, and the record at each change. The exit code is 1 if the run
     did not succeed.
     """
-    asked = client(where)
-    click.get_current_context().exit(follow_run(asked, full_id(asked, run), as_json=as_json))
+    client = open_client(where)
+    click.get_current_context().exit(follow_run(client, full_id(client, run), as_json=as_json))
 
 
 @click.command(epilog="Example: holdfast events 3f2a --follow")
 @run_argument
 @where_options
-@click.option("--follow", "following", is_flag=True, help="Stay, and list more as it happens, until the run has ended.")
-@click.option("--after", type=click.IntRange(0), default=0, help="Only those behind this number.")
+@click.option("--follow", "following", is_flag=True, help="Also list new events until the run has ended.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Only events after this number.")
 @json_option
 def events(run: str, where: Where, following: bool, after: int, as_json: bool) -> None:
-    """List what has happened to the job of RUN, oldest first. With --follow --json, one document a line."""
-    asked = client(where)
-    run_id = full_id(asked, run)
+    """List the events of the job of RUN, oldest first. With --follow --json, print one document per line."""
+    client = open_client(where)
+    run_id = full_id(client, run)
     if not following:
-        found = asked.events(run_id, after=after)
-        since = found[0].at if found else 0.0
-        show_result(found, as_json=as_json, text=lambda: "\n".join(_event(one, since) for one in found))
+        listed = client.events(run_id, after=after)
+        since = listed[0].at if listed else 0.0
+        show_result(listed, as_json=as_json, text=lambda: "\n".join(_event(event, since) for event in listed))
         return
 
     first: list[float] = []
 
-    def tell(record: RunRecord, news: list[Event]) -> None:
+    def show(record: RunRecord, news: list[Event]) -> None:
         del record
-        for one in news:
-            first[:] = first or [one.at]
-            if one.seq > after:
-                click.echo(json.dumps(plain(one), ensure_ascii=False) if as_json else _event(one, first[0]))
+        for event in news:
+            first[:] = first or [event.at]
+            if event.seq > after:
+                click.echo(json.dumps(json_value(event), ensure_ascii=False) if as_json else _event(event, first[0]))
 
-    _followed(asked, run_id, tell)
+    _watch(client, run_id, show)
 
 
-def _event(one: Event, first: float) -> str:
-    said = ("node", "reason", "worker", "correlation_key", "outcome", "result")
-    return f"{one.seq:>4} {one.at - first:>9.3f}s  {one.attempt or '':>3}  {one.type:<26}" + "  ".join(
-        f"{name}={one.payload[name]}" for name in said if one.payload.get(name) is not None
+def _event(event: Event, first: float) -> str:
+    fields = ("node", "reason", "worker", "correlation_key", "outcome", "result")
+    return f"{event.seq:>4} {event.at - first:>9.3f}s  {event.attempt or '':>3}  {event.type:<26}" + "  ".join(
+        f"{name}={event.payload[name]}" for name in fields if event.payload.get(name) is not None
     )
 
 

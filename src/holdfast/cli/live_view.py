@@ -1,7 +1,7 @@
-"""The live view of one run on a terminal: what is done scrolls by, what is under way stays below it, with a bar.
+"""The live view of one run on a terminal. Finished steps scroll; steps in progress and a bar stay below them.
 
-The only module that draws; it is imported on a terminal only. Colours are rich's to decide: it honours NO_COLOR and
-terminals that have none.
+Only this module draws, and it is imported on a terminal only. rich decides about colours. It respects NO_COLOR and
+terminals without colours.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Screen"]
 
-SHOWN_MAX = 8  # steps under way that are listed one by one
+SHOWN_MAX = 8  # steps in progress that are listed one by one
 
 
 class Screen:
-    """A terminal on which one run is followed."""
+    """A terminal that shows one run live."""
 
     def __init__(self, run_id: str, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
@@ -58,12 +58,12 @@ class Screen:
         self._live.__exit__(kind, error, trace)
 
     def say(self, line: Line) -> None:
-        """Print what has happened, above; what has only begun is shown below."""
+        """Print a line above the bar. A step that has only started is left out: `show` draws it below."""
         if line.mark != BEGAN:
             self._console.print(Text(f"{line.seconds:>8.2f}s {line.mark} {line.text}", style=line.style))
 
     def show(self, record: RunRecord, under_way: Mapping[str, str]) -> None:
-        """Draw what is under way, by node and as the code calls it, and how far the run is."""
+        """Draw the steps in progress, given by node and text, and the progress of the run."""
         shown = dict(list(under_way.items())[:SHOWN_MAX])
         for node in [node for node in self._under_way if node not in shown]:
             self._steps.remove_task(self._under_way.pop(node))
@@ -81,7 +81,7 @@ class Screen:
         self._live.update(Group(*([self._steps] if shown else []), *rest, self._bar))
 
     def end(self, text: str, status: str) -> None:
-        """Say how it has ended."""
+        """Print how the run has ended."""
         self._console.print(Text(text, style=f"bold {STYLES.get(status, '')}".strip()))
 
 

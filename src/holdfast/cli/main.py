@@ -1,7 +1,7 @@
-"""The command line. One function a command; each imports what it needs when it runs, so that start-up stays short.
+"""The command line. Each command is one function, and it imports what it needs when it runs, for a fast start-up.
 
-Results go to standard output and nothing else does. With ``--json`` the result is one JSON document. Errors are one
-line that says what to do, and an exit code.
+Only results go to standard output. With ``--json`` a result is one JSON document. An error is one line that says what
+to do, plus an exit code.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ EXIT_CODES = {
     1: "the run failed or the check found something",
     2: "wrong usage",
     3: "not found",
-    4: "refused by the state it is in",
-    5: "the store, or the server, is away",
-    6: "not in time",
+    4: "refused in the current state",
+    5: "the store or the server is unavailable",
+    6: "timed out",
     7: "not allowed",
-    8: "what it says could not be written",
-    9: "the worker's event loop has died or hung; its jobs were given back",
+    8: "cannot write output",
+    9: "the worker's event loop died or hung; its jobs were released",
     130: "interrupted",
 }
 
@@ -48,31 +48,31 @@ _CODES: list[tuple[type[Exception], int]] = [
 
 # The commands, in the order in which the help and the reference list them.
 SECTIONS: dict[str, list[click.Command]] = {
-    "Start and work": [*start.COMMANDS, *fork.COMMANDS, *serve.COMMANDS],
-    "Look": [*show.COMMANDS, *follow.COMMANDS],
-    "Steer": [*operate.COMMANDS, *queues.COMMANDS],
-    "Check and keep": [*check.COMMANDS, *plans.COMMANDS, *maintain.COMMANDS, *completion.COMMANDS],
+    "Start and run": [*start.COMMANDS, *fork.COMMANDS, *serve.COMMANDS],
+    "Inspect": [*show.COMMANDS, *follow.COMMANDS],
+    "Control": [*operate.COMMANDS, *queues.COMMANDS],
+    "Check and maintain": [*check.COMMANDS, *plans.COMMANDS, *maintain.COMMANDS, *completion.COMMANDS],
 }
 
 
 class _Commands(click.Group):
-    """Turns our errors into one line and an exit code, and lists commands by what they are for."""
+    """A group that turns Holdfast's errors into one line and an exit code, and lists commands by section."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except (HoldfastError, TimeoutError) as error:
-            said = " ".join((str(error) or "it has not ended in time").split())
-            if isinstance(error, errors.InvalidPlan):  # what is wrong with it is a list
-                said = str(error)
-            click.echo(f"holdfast: {said}", err=True)
+            message = " ".join((str(error) or "it has not ended in time").split())
+            if isinstance(error, errors.InvalidPlan):  # its message is a list of problems, one per line
+                message = str(error)
+            click.echo(f"holdfast: {message}", err=True)
             ctx.exit(next(code for kind, code in _CODES if isinstance(error, kind)))
         except KeyboardInterrupt:
             ctx.exit(130)
         except BrokenPipeError:
-            raise  # whoever read has enough: click sees to it
+            raise  # the reader has closed the pipe: click handles it
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to be written would fail again at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the flush of buffered output at exit would fail again
             click.echo(f"holdfast: {error.filename or 'output'}: {error.strerror or error}", err=True)
             ctx.exit(8)
 
@@ -85,7 +85,7 @@ class _Commands(click.Group):
         width = formatter.width - 6 - max(map(len, self.commands))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(one.name or "", one.get_short_help_str(width)) for one in commands])
+                formatter.write_dl([(command.name or "", command.get_short_help_str(width)) for command in commands])
 
 
 @click.group(
@@ -98,8 +98,9 @@ def main() -> None:
     """Durable jobs for Python."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an arrow that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="replace")  # a character that the terminal cannot show must not be an error
 
 
-for command in (one for section in SECTIONS.values() for one in section):
-    main.add_command(command)
+for section in SECTIONS.values():
+    for command in section:
+        main.add_command(command)

@@ -1,4 +1,4 @@
-"""Commands about the store itself: whether its schema is up to date, what it may forget, and where it goes."""
+"""Commands that maintain a store: schema migration, removal of old runs, moves to PostgreSQL, and backups."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import sys
 
 import click
 
-from holdfast.cli.options import Where, client, json_option, local_app, show_result, url_option, where_options
+from holdfast.cli.options import Where, json_option, local_app, open_client, show_result, url_option, where_options
 
 __all__ = ["COMMANDS"]
 
 
 @click.command(epilog="Example: holdfast migrate --check || holdfast migrate")
 @url_option
-@click.option("--check", is_flag=True, help="Change nothing; exit code 1 if something is missing.")
+@click.option("--check", is_flag=True, help="Change nothing. The exit code is 1 if a migration is missing.")
 @json_option
 def migrate(url: str | None, check: bool, as_json: bool) -> None:
-    """Bring the store's schema up to this release: numbered migrations, forward only, one process at a time."""
-    from holdfast.client.store_migration import migrate as bring_up
+    """Migrate the schema of the store to this release. Migrations go forward only, one process at a time."""
+    from holdfast.client.store_migration import migrate as apply_migrations
 
     app = local_app(url)
-    found = app.block(bring_up(app.url, check=check))
+    migration = app.block(apply_migrations(app.url, check=check))
 
     def text() -> str:
-        if not found.missing:
-            return f"schema {found.newest}: nothing is missing"
-        numbers = ", ".join(map(str, found.missing))
-        return f"schema {found.schema} of {found.newest}: {'missing' if check else 'applied'} {numbers}"
+        if not migration.missing:
+            return f"schema {migration.newest}: nothing is missing"
+        numbers = ", ".join(map(str, migration.missing))
+        return f"schema {migration.schema} of {migration.newest}: {'missing' if check else 'applied'} {numbers}"
 
-    show_result(found, as_json=as_json, text=text)
-    sys.exit(1 if check and found.missing else 0)
+    show_result(migration, as_json=as_json, text=text)
+    sys.exit(1 if check and migration.missing else 0)
 
 
 @click.command(epilog="Example: holdfast purge --older-than 30d --status succeeded")
 @where_options
-@click.option("--older-than", required=True, help="How long ago a run must have ended: 30d, 12h, 1w.")
-@click.option("--limit", type=click.IntRange(1), help="Remove so many at most.  [default: all]")
+@click.option("--older-than", required=True, help="Minimum time since the end of a run: 30d, 12h, 1w.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of runs to remove.  [default: all]")
 @click.option(
     "--status",
     "statuses",
     multiple=True,
     type=click.Choice(["succeeded", "failed", "canceled"]),
-    help="Only runs that ended so; may be given again.  [default: all]",
+    help="Only runs that ended with this status. Repeatable.  [default: all]",
 )
 @json_option
 def purge(
@@ -51,28 +51,29 @@ def purge(
     statuses: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Remove runs that ended long ago, oldest first, with everything that is kept of them; never one that goes on."""
-    chosen = {"statuses": statuses} if statuses else {}
-    removed = client(where).purge(older_than=older_than, limit=limit, **chosen)
+    """Remove ended runs with all their data, oldest first. Runs that have not ended are never removed."""
+    options = {"statuses": statuses} if statuses else {}
+    removed = open_client(where).purge(older_than=older_than, limit=limit, **options)
     show_result({"removed": removed}, as_json=as_json, text=lambda: f"removed {removed}")
 
 
 @click.command(name="migrate-store", epilog="Example: holdfast migrate-store sqlite:///holdfast.db postgresql:///shop")
 @click.argument("source")
 @click.argument("target")
-@click.option("--abort", is_flag=True, help="Take back a move that was interrupted: open SOURCE again.")
+@click.option("--abort", is_flag=True, help="Undo an interrupted move: open SOURCE again.")
 @json_option
 def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:
-    """Move all jobs from SOURCE, sqlite:///…, to TARGET, postgresql://…, running ones included.
+    """Move all jobs, including running ones, from SOURCE to TARGET.
 
-    SOURCE is closed for ever. Interrupted, the same command goes on.
+    SOURCE is sqlite:///path and TARGET is postgresql://host/database. SOURCE is closed permanently. After an
+    interruption, run the same command again to continue.
     """
     from holdfast.client.move_store import move, take_back
 
     if abort:
         back = take_back(source, target)
-        said = "the move is taken back: the source is open again" if back else "there was no move to take back"
-        show_result({"taken_back": back}, as_json=as_json, text=lambda: said)
+        message = "the move is taken back: the source is open again" if back else "there was no move to take back"
+        show_result({"taken_back": back}, as_json=as_json, text=lambda: message)
         return
     moved = move(source, target)
 
@@ -96,13 +97,13 @@ def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:
 def backup(destination: str, url: str | None, force: bool, as_json: bool) -> None:
     """Copy the SQLite database to the file DESTINATION while workers use it, and check the copy.
 
-    DESTINATION appears when the copy is complete and on disk. A PostgreSQL database is backed up with pg_dump.
+    DESTINATION appears when the copy is complete and on disk. For a PostgreSQL database, use pg_dump.
     """
     from holdfast.client.backup import backup as back_up
 
-    made = back_up(local_app(url).url, destination, force=force)
-    counts = f"{made.bytes:,} bytes, {made.jobs:,} jobs, {made.events:,} events"
-    show_result(made, as_json=as_json, text=lambda: f"{made.path}: {counts}, integrity ok")
+    copy = back_up(local_app(url).url, destination, force=force)
+    counts = f"{copy.bytes:,} bytes, {copy.jobs:,} jobs, {copy.events:,} events"
+    show_result(copy, as_json=as_json, text=lambda: f"{copy.path}: {counts}, integrity ok")
 
 
 COMMANDS = (migrate, purge, migrate_store, backup)

@@ -1,4 +1,4 @@
-"""Commands that steer runs: signals, cancel, pause, resume, retry, and answers for tools in doubt."""
+"""Commands that control runs: signal, cancel, pause, resume, retry, grant, and resolve for tools in doubt."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import click
 from holdfast.cli.options import (
     Where,
     amounts_of,
-    client,
     full_id,
     json_option,
+    open_client,
     run_argument,
     show_result,
     value_of,
@@ -21,8 +21,8 @@ from holdfast.cli.options import (
 
 __all__ = ["COMMANDS"]
 
-_reason = click.option("--reason", help="Why; it is kept with the run.")
-_actor = click.option("--actor", help="Who does this; it is kept with the run.  [default: cli, or the token's name]")
+_reason = click.option("--reason", help="Reason to record with the run.")
+_actor = click.option("--actor", help="Your name, to record with the run.  [default: cli, or the token's name]")
 
 
 @click.command(name="signal", epilog="""Example: holdfast signal 3f2a shipped '{"by": "dhl"}'""")
@@ -30,7 +30,7 @@ _actor = click.option("--actor", help="Who does this; it is kept with the run.  
 @click.argument("key")
 @click.argument("payload", required=False)
 @where_options
-@click.option("--id", "name", help="A repeat with the same id changes nothing.")
+@click.option("--id", "name", help="Id of the signal: a repeat with the same id changes nothing.")
 @json_option
 def send_signal(
     run: str,
@@ -40,52 +40,54 @@ def send_signal(
     name: str | None,
     as_json: bool,
 ) -> None:
-    """Send the signal KEY to RUN, with PAYLOAD as JSON, or text; prints delivered, kept, repeat or too_late."""
-    asked = client(where)
-    outcome = asked.signal(full_id(asked, run), key, value_of(payload) if payload is not None else None, name)
+    """Send the signal KEY to RUN and print delivered, kept, repeat or too_late. PAYLOAD is JSON or text."""
+    client = open_client(where)
+    outcome = client.signal(full_id(client, run), key, value_of(payload) if payload is not None else None, name)
     show_result({"outcome": outcome}, as_json=as_json, text=lambda: outcome)
 
 
-def _steer(name: str, text: str, act: Callable[..., Any], *options: Callable[[Any], Any]) -> click.Command:
-    """Make a command that does something to a run and shows its record's new status."""
+def _run_command(name: str, text: str, act: Callable[..., Any], *options: Callable[[Any], Any]) -> click.Command:
+    """Return a command that calls `act` on a run and prints the new status."""
 
-    def command(run: str, where: Where, as_json: bool, **chosen: Any) -> None:
-        asked = client(where)
-        if "actor" in chosen:
-            chosen["actor"] = _who(where, chosen["actor"])
-        record = act(asked, full_id(asked, run), **chosen)
+    def command(run: str, where: Where, as_json: bool, **values: Any) -> None:
+        client = open_client(where)
+        if "actor" in values:
+            values["actor"] = _actor_of(where, values["actor"])
+        record = act(client, full_id(client, run), **values)
         line = f"{record.run_id} {record.status} {record.stage or ''}".rstrip()
         show_result(record, as_json=as_json, text=lambda: line)
 
-    made: Any = json_option(where_options(command))
+    decorated: Any = json_option(where_options(command))
     for option in [*options, run_argument]:
-        made = option(made)
-    return click.command(name=name, help=text, epilog=f"Example: holdfast {name} 3f2a")(made)
+        decorated = option(decorated)
+    return click.command(name=name, help=text, epilog=f"Example: holdfast {name} 3f2a")(decorated)
 
 
-def _who(where: Where, actor: str | None) -> str | None:
-    """Say who acts: on a store, the command line; on a server it knows better, by the token."""
+def _actor_of(where: Where, actor: str | None) -> str | None:
+    """Return the actor to record. The default for a store is ``cli``; a server takes the name of the token."""
     return actor if actor is not None or where.server is not None else "cli"
 
 
-cancel = _steer(
+cancel = _run_command(
     "cancel",
-    "Ask RUN to cancel; at once if nobody runs it.",
-    lambda asked, run, reason, actor: asked.cancel(run, reason, actor=actor),
+    "Request the cancellation of RUN. A run that no worker holds is canceled at once.",
+    lambda client, run, reason, actor: client.cancel(run, reason, actor=actor),
     _reason,
     _actor,
 )
-pause = _steer(
+pause = _run_command(
     "pause",
-    "Pause RUN at its next step; at once if it is queued.",
-    lambda asked, run, actor: asked.pause(run, actor=actor),
+    "Pause RUN at its next step. A queued run pauses at once.",
+    lambda client, run, actor: client.pause(run, actor=actor),
     _actor,
 )
-resume = _steer("resume", "Let a paused RUN go on.", lambda asked, run, actor: asked.resume(run, actor=actor), _actor)
-retry = _steer(
+resume = _run_command(
+    "resume", "Resume a paused RUN.", lambda client, run, actor: client.resume(run, actor=actor), _actor
+)
+retry = _run_command(
     "retry",
-    "Reopen a failed RUN: a new run on the same job.",
-    lambda asked, run, actor, reason: asked.retry(run, actor=actor, reason=reason or "retried by an operator"),
+    "Retry a failed RUN: start a new run of the same job.",
+    lambda client, run, actor, reason: client.retry(run, actor=actor, reason=reason or "retried by an operator"),
     _actor,
     _reason,
 )
@@ -94,9 +96,9 @@ retry = _steer(
 @click.command(epilog="Example: holdfast resolve 3f2a charge:9c1b --done '\"receipt-7\"'")
 @run_argument
 @click.argument("step")
-@click.option("--done", "result", help="It has acted; its result as JSON, or text.")
-@click.option("--not-done", is_flag=True, help="It has not acted: call it.")
-@click.option("--fail", is_flag=True, help="Give up.")
+@click.option("--done", "result", help="The tool acted. The value is its result, as JSON or text.")
+@click.option("--not-done", is_flag=True, help="The tool did not act: call it again.")
+@click.option("--fail", is_flag=True, help="Fail the run.")
 @_actor
 @where_options
 @json_option
@@ -110,12 +112,12 @@ def resolve(
     where: Where,
     as_json: bool,
 ) -> None:
-    """Answer for the tool call STEP of RUN, which was started by a worker that died: did it act?"""
+    """Resolve the tool call STEP of RUN, whose worker died during the call: did the tool act?"""
     if (result is not None) + not_done + fail != 1:
         raise click.UsageError("give one of --done RESULT, --not-done, --fail")
-    asked = client(where)
+    client = open_client(where)
     answer: dict[str, Any] = {"done": value_of(result)} if result is not None else {"not_done": not_done, "fail": fail}
-    record = asked.resolve(full_id(asked, run), step, actor=_who(where, actor), **answer)
+    record = client.resolve(full_id(client, run), step, actor=_actor_of(where, actor), **answer)
     show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
 
 
@@ -123,7 +125,7 @@ def resolve(
 @run_argument
 @click.argument("amounts", nargs=-1, required=True)
 @_actor
-@click.option("--id", "name", help="A repeat with the same id changes nothing.")
+@click.option("--id", "name", help="Id of the signal: a repeat with the same id changes nothing.")
 @where_options
 @json_option
 def grant(
@@ -134,9 +136,9 @@ def grant(
     where: Where,
     as_json: bool,
 ) -> None:
-    """Let RUN spend more than its budget: AMOUNTS such as tokens=50000; prints delivered, kept, repeat or too_late."""
-    asked = client(where)
-    outcome = asked.grant(full_id(asked, run), amounts_of(amounts), actor=_who(where, actor), id=name)
+    """Grant RUN more budget, AMOUNTS such as tokens=50000, and print delivered, kept, repeat or too_late."""
+    client = open_client(where)
+    outcome = client.grant(full_id(client, run), amounts_of(amounts), actor=_actor_of(where, actor), id=name)
     show_result({"outcome": outcome}, as_json=as_json, text=lambda: outcome)
 
 

@@ -1,8 +1,8 @@
-"""What the commands share: their options, the client behind them, ids as people type them, results on standard output.
+"""The parts that commands share: common options, the client, completion of run ids, and output of results.
 
-Runs are in a store that is opened here, ``--url``, or behind a server, ``--server``. A flag comes before the
-environment, and of the two in the environment the server. The token is read from the environment only: a flag would be
-seen by everybody who lists processes.
+Runs are in a store that the command opens (``--url``) or on a server (``--server``). A flag has precedence over the
+environment. In the environment the server has precedence. The token comes from the environment only, because every user
+of the machine can read the flags of a process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = [
     "Where",
     "amounts_of",
     "as_exit_code",
-    "client",
     "full_id",
     "json_option",
+    "json_value",
     "local_app",
-    "plain",
+    "open_client",
     "plugins_option",
     "run_argument",
     "show_result",
@@ -38,34 +38,34 @@ __all__ = [
     "where_options",
 ]
 
-SHOWN_MAX = 20  # runs of one beginning that are looked for
-SCANNED_MAX = 10_000  # how many runs an end of an id is looked for among
+SHOWN_MAX = 20  # runs to list that start with a prefix
+SCANNED_MAX = 10_000  # runs to search for an id with a suffix
 PAGE = 1000
-ID_LENGTH = 36  # characters of an id of ours
+ID_LENGTH = 36  # characters of a complete id
 
-url_option = click.option("--url", envvar="HOLDFAST_URL", help="Where jobs are kept.  [default: sqlite:///holdfast.db]")
+url_option = click.option("--url", envvar="HOLDFAST_URL", help="URL of the store.  [default: sqlite:///holdfast.db]")
 server_option = click.option(
-    "--server", envvar="HOLDFAST_SERVER", help="Ask this server instead, http://…; the token is HOLDFAST_TOKEN."
+    "--server", envvar="HOLDFAST_SERVER", help="Use this server, http://…, with the token in HOLDFAST_TOKEN."
 )
-plugins_option = click.option("--plugins", is_flag=True, help="Serve the apps of installed packages as well.")
+plugins_option = click.option("--plugins", is_flag=True, help="Also serve the apps of installed packages.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 run_argument = click.argument("run", shell_complete=completion.run_ids)
 
 
 class Where(NamedTuple):
-    """Where the runs are: in a store, or behind a server."""
+    """The place of the runs: the URL of a store, or a server."""
 
     url: str | None
     server: str | None
 
 
 def where_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say where its runs are; it is called with them as `where`."""
+    """Add the options ``--url`` and ``--server`` to a command. It receives them as `where`."""
 
     @url_option
     @server_option
     @functools.wraps(command)
-    def chosen(url: str | None, server: str | None, **others: Any) -> Any:
+    def with_where(url: str | None, server: str | None, **others: Any) -> Any:
         typed = click.core.ParameterSource.COMMANDLINE
         ctx = click.get_current_context()
         by_hand = {name for name in ("url", "server") if ctx.get_parameter_source(name) is typed}
@@ -73,11 +73,11 @@ def where_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("give --url or --server, not both")
         return command(where=Where(url, None if "url" in by_hand else server), **others)
 
-    return chosen
+    return with_where
 
 
-def client(where: Where) -> Client:
-    """Give a client of the runs there."""
+def open_client(where: Where) -> Client:
+    """Return a client of the store or server."""
     if where.server is not None:
         from holdfast.client.remote.client import connect
 
@@ -86,58 +86,58 @@ def client(where: Where) -> Client:
 
 
 def local_app(url: str | None) -> App:
-    """Give an app without jobs of its own, for commands that look at or steer those of others."""
+    """Return an app without jobs, for commands that inspect or control the jobs of other apps."""
     from holdfast import App
 
     return App("holdfast-cli", url)
 
 
-def full_id(asked: Client, run: str) -> str:
-    """Complete a run's id from its beginning, else from its end, if only one fits.
+def full_id(client: Client, run: str) -> str:
+    """Complete a run's id from a unique prefix, or else from a unique suffix.
 
-    A beginning is found by one short listing: ids sort by time. An end means to read ids, the newest first.
+    One short listing finds a prefix, because ids sort by time. For a suffix, read the ids from the newest on.
     """
     job, dot, number = run.partition(".")
     if len(job) == ID_LENGTH:
         return run
     try:
-        return asked.get(run).run_id
+        return client.get(run).run_id
     except errors.UnknownJob:
-        found = _beginning_with(asked, job) or _ending_with(asked, job)
-    if len(found) > 1:
-        many = f"{len(found)} runs" if len(found) < SHOWN_MAX else f"{SHOWN_MAX} runs or more"
-        raise click.UsageError(f"{run} fits {many}, {found[0]} and {found[1]} among them: give more of it")
-    if not found:
+        matches = _beginning_with(client, job) or _ending_with(client, job)
+    if len(matches) > 1:
+        many = f"{len(matches)} runs" if len(matches) < SHOWN_MAX else f"{SHOWN_MAX} runs or more"
+        raise click.UsageError(f"{run} fits {many}, {matches[0]} and {matches[1]} among them: give more of it")
+    if not matches:
         raise errors.UnknownJob(run)
-    return f"{found[0]}{dot}{number}"
+    return f"{matches[0]}{dot}{number}"
 
 
-def _beginning_with(asked: Client, job: str) -> list[str]:
+def _beginning_with(client: Client, job: str) -> list[str]:
     if not job or len(job) > ID_LENGTH:
         return []
-    # Which sorts behind every id that begins so, also behind one that ends in f.
-    listed = _jobs(asked, f"{job}~", SHOWN_MAX)
-    return [one for one in listed if one.startswith(job)]
+    # A tilde sorts after every hex digit, so this cursor is after every id with the prefix.
+    listed = _jobs(client, f"{job}~", SHOWN_MAX)
+    return [job_id for job_id in listed if job_id.startswith(job)]
 
 
-def _ending_with(asked: Client, job: str) -> list[str]:
-    found: dict[str, None] = {}
+def _ending_with(client: Client, job: str) -> list[str]:
+    matches: dict[str, None] = {}
     before: str | None = None
     for _ in range(SCANNED_MAX // PAGE):
-        page = _jobs(asked, before, PAGE)
-        found |= dict.fromkeys(one for one in page if one.endswith(job))
-        if len(page) < PAGE or len(found) > 1:
+        page = _jobs(client, before, PAGE)
+        matches |= dict.fromkeys(job_id for job_id in page if job_id.endswith(job))
+        if len(page) < PAGE or len(matches) > 1:
             break
         before = page[-1]
-    return list(found)
+    return list(matches)
 
 
-def _jobs(asked: Client, before: str | None, limit: int) -> list[str]:
-    return list(dict.fromkeys(one.task_id or one.run_id for one in asked.list(limit=limit, before=before)))
+def _jobs(client: Client, before: str | None, limit: int) -> list[str]:
+    return list(dict.fromkeys(record.task_id or record.run_id for record in client.list(limit=limit, before=before)))
 
 
-def plain(value: Any) -> Any:
-    """Give a value as what JSON has; what is none, such as a secret, as it shows itself."""
+def json_value(value: Any) -> Any:
+    """Return a value as JSON types. A value that is not JSON, such as a secret, becomes its `str`."""
     import msgspec
 
     return msgspec.to_builtins(value, enc_hook=str)
@@ -145,32 +145,32 @@ def plain(value: Any) -> Any:
 
 def show_result(value: Any, *, as_json: bool, text: Callable[[], str]) -> None:
     """Print a result as JSON, or as text for people."""
-    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False) if as_json else text())
+    click.echo(json.dumps(json_value(value), indent=2, ensure_ascii=False) if as_json else text())
 
 
 def value_of(text: str) -> Any:
-    """Read a value as JSON if it is some, else as text."""
+    """Parse a value as JSON, or return it as text if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def amounts_of(given: tuple[str, ...]) -> dict[str, float]:
-    """Read amounts that are given as unit=number."""
-    found: dict[str, float] = {}
-    for one in given:
-        unit, _, amount = one.partition("=")
+def amounts_of(texts: tuple[str, ...]) -> dict[str, float]:
+    """Parse amounts of the form unit=number."""
+    amounts: dict[str, float] = {}
+    for text in texts:
+        unit, _, amount = text.partition("=")
         try:
             number = float(amount)
         except ValueError:
-            raise click.UsageError(f"an amount is unit=number, as tokens=50000, got {one!r}") from None
-        if unit in found:
+            raise click.UsageError(f"an amount is unit=number, as tokens=50000, got {text!r}") from None
+        if unit in amounts:
             raise click.UsageError(f"{unit} is given more than once")
-        found[unit] = number
-    return found
+        amounts[unit] = number
+    return amounts
 
 
 def as_exit_code(status: str) -> int:
-    """Give the exit code for how a run has ended."""
+    """Return the exit code for the final status of a run."""
     return 0 if status == "succeeded" else 1

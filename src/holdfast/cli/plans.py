@@ -1,4 +1,4 @@
-"""Commands about plans: check a file before anything runs, and draw a file or a run."""
+"""Commands for plans: check a file, draw a file or a run, print the schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.fork import start
-from holdfast.cli.options import Where, client, full_id, json_option, plain, show_result, where_options
+from holdfast.cli.options import Where, full_id, json_option, json_value, open_client, show_result, where_options
 
 if TYPE_CHECKING:
     from holdfast.plans.model import Plan
@@ -20,17 +20,17 @@ __all__ = ["COMMANDS"]
 
 @click.group(epilog="Example: holdfast plan check etl.yaml --target shop.py")
 def plan() -> None:
-    """Check, draw and start plans: jobs that are graphs. See the page on plans."""
+    """Check, draw and start plans: jobs that are graphs of steps. See the page on plans."""
 
 
 @plan.command(epilog="Example: holdfast plan check etl.yaml --target shop.py")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--target", help="A file or module with an App: its names, arguments and types are checked, too.")
+@click.option("--target", help="A file or module with an App: also check names, arguments and types against it.")
 @json_option
 def check(file: str, target: str | None, as_json: bool) -> None:
-    """List everything that is wrong with the plan in FILE, YAML or JSON, each with its place. Nothing is run.
+    """List all problems of the plan in FILE, YAML or JSON, each with its place. This runs nothing.
 
-    Without --target only what the file itself can say is checked. Exit code 1 if anything is wrong.
+    Without --target, check only the file itself. The exit code is 1 if there is a problem.
     """
     from holdfast.cli.target import load
     from holdfast.errors import InvalidPlan
@@ -39,13 +39,13 @@ def check(file: str, target: str | None, as_json: bool) -> None:
 
     names = load(target).names() if target is not None else None
     try:
-        read = Plan.read(file)
-        found = problems(read, names)
-        good = f"{read.name}: {len(read.nodes)} nodes, and nothing is wrong"
+        plan = Plan.read(file)
+        wrong = problems(plan, names)
+        good = f"{plan.name}: {len(plan.nodes)} nodes, and nothing is wrong"
     except InvalidPlan as error:
-        found, good = error.problems, ""
-    show_result({"problems": found}, as_json=as_json, text=lambda: "\n".join(found) if found else good)
-    sys.exit(1 if found else 0)
+        wrong, good = error.problems, ""
+    show_result({"problems": wrong}, as_json=as_json, text=lambda: "\n".join(wrong) if wrong else good)
+    sys.exit(1 if wrong else 0)
 
 
 @plan.command(epilog="Example: holdfast plan show 3f2a --format mermaid")
@@ -57,48 +57,49 @@ def check(file: str, target: str | None, as_json: bool) -> None:
     type=click.Choice(["tree", "mermaid", "dot", "json"]),
     default="tree",
     show_default=True,
-    help="How to draw it.",
+    help="Output format.",
 )
 def show(subject: str, where: Where, form: str) -> None:
-    """Draw the plan in a FILE, or that of a RUN with the state of each node.
+    """Draw the plan in a FILE, or the plan of a RUN with the state of each node.
 
-    A run's plan is the recorded one, with everything that has extended it since.
+    The plan of a run is the recorded one with all its extensions.
     """
     from holdfast.plans import plan_diagram
 
-    found, states = _found(subject, where)
+    plan, states = _plan_of(subject, where)
     match form:
         case "tree":
-            for line, state in plan_diagram.tree(found, states):
+            for line, state in plan_diagram.tree(plan, states):
                 click.secho(line, fg=plan_diagram.COLOURS.get(state or ""))
         case "mermaid":
-            click.echo(plan_diagram.mermaid(found, states))
+            click.echo(plan_diagram.mermaid(plan, states))
         case "dot":
-            click.echo(plan_diagram.dot(found, states))
+            click.echo(plan_diagram.dot(plan, states))
         case _:
-            told = {"plan": plain(found), **({"states": states} if states is not None else {})}
-            click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+            document = {"plan": json_value(plan), **({"states": states} if states is not None else {})}
+            click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 @plan.command(epilog="Example: holdfast plan schema > plan.schema.json")
 def schema() -> None:
-    """Print the JSON Schema of plans, for editors and for whoever makes plans by program."""
+    """Print the JSON Schema of plans, for editors and for programs that generate plans."""
     from holdfast.plans.model import Plan
 
     click.echo(json.dumps(Plan.schema(), indent=2))
 
 
-def _found(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
+def _plan_of(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
+    """Return the plan of a file or a run, and for a run the states of its nodes."""
     from holdfast.plans.model import Plan
     from holdfast.plans.node_history import NodeHistory, NodeStates
 
     if Path(subject).is_file():
         return Plan.read(subject), None
-    suffix = Path(subject).suffix[1:]  # the run that a retry has opened is called `<job>.2`
-    if (suffix and not suffix.isdecimal()) or Path(subject).name != subject:  # no run is called so
+    suffix = Path(subject).suffix[1:]  # a retry opens the run `<job>.2`
+    if (suffix and not suffix.isdecimal()) or Path(subject).name != subject:  # not a possible id of a run
         raise click.UsageError(f"there is no file {subject}")
-    asked = client(where)
-    past = NodeHistory(asked.events(full_id(asked, subject)))
+    client = open_client(where)
+    past = Past(client.events(full_id(client, subject)))
     if past.plan is None:
         raise click.UsageError(f"{subject} has no plan: it is code, or its planner has not answered yet")
     course = NodeStates(Plan.from_dict(past.plan), past)

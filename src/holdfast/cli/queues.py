@@ -1,4 +1,4 @@
-"""Commands about the limits of queues: what they are, how the queues stand; setting, clearing, pausing, resuming."""
+"""Commands for the limits of queues: list, set, clear, pause and resume."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.options import Where, client, json_option, show_result, where_options
+from holdfast.cli.options import Where, json_option, open_client, show_result, where_options
 
 if TYPE_CHECKING:
     from holdfast.store import QueueState
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 PERIODS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_actor = click.option("--actor", help="Who does this; it is kept with the limits.  [default: cli, or the token's name]")
+_actor = click.option("--actor", help="Your name, to record with the limits.  [default: cli, or the token's name]")
 
 
 @click.group(name="limits", invoke_without_command=True, epilog="Example: holdfast limits set mail --rate 100/s")
@@ -22,21 +22,23 @@ _actor = click.option("--actor", help="Who does this; it is kept with the limits
 @json_option
 @click.pass_context
 def limits(ctx: click.Context, where: Where, as_json: bool) -> None:
-    """List the queues that have limits, or jobs with groups, and how they stand; or change them."""
+    """List the state of queues that have limits or jobs with groups, or change their limits."""
     if ctx.invoked_subcommand is not None:
         return
-    found = client(where).limits()
-    show_result(found, as_json=as_json, text=lambda: "\n".join(map(_line, found)) or "no queue has limits")
+    states = open_client(where).limits()
+    show_result(states, as_json=as_json, text=lambda: "\n".join(map(_line, states)) or "no queue has limits")
 
 
 @limits.command(name="set", epilog="Example: holdfast limits set mail --concurrency 5 --rate 100/s --weight acme=3")
 @click.argument("queue")
-@click.option("--concurrency", type=click.IntRange(1), help="Jobs that run at once, over all processes.")
-@click.option("--group-concurrency", type=click.IntRange(1), help="Jobs of each group that run at once.")
-@click.option("--rate", help="Jobs that are started in a period: 100/s, 30/min, 500/h, 5000/d.")
-@click.option("--burst", type=click.IntRange(1), help="How many may start at once.  [default: one period's worth]")
-@click.option("--depth", type=click.IntRange(1), help="Jobs that may wait; more are refused.")
-@click.option("--weight", "weights", multiple=True, help="GROUP=NUMBER; may be given again.  [default: 1 each]")
+@click.option("--concurrency", type=click.IntRange(1), help="Maximum number of concurrent jobs, over all processes.")
+@click.option("--group-concurrency", type=click.IntRange(1), help="Maximum number of concurrent jobs of each group.")
+@click.option("--rate", help="Maximum number of starts per period: 100/s, 30/min, 500/h, 5000/d.")
+@click.option(
+    "--burst", type=click.IntRange(1), help="Maximum number of starts at once.  [default: that of one period]"
+)
+@click.option("--depth", type=click.IntRange(1), help="Maximum number of waiting jobs. More are refused.")
+@click.option("--weight", "weights", multiple=True, help="Weight of a group, GROUP=NUMBER. Repeatable.  [default: 1]")
 @_actor
 @where_options
 @json_option
@@ -49,31 +51,31 @@ def set_limits(
     as_json: bool,
     **numbers: Any,
 ) -> None:
-    """Set the limits of QUEUE, all of them: what is not given is no limit. A pause stays as it is."""
+    """Replace all limits of QUEUE. A limit without an option is removed. A paused queue stays paused."""
     from holdfast.store import Limits
 
     number, seconds = _rate(rate) if rate is not None else (None, 1.0)
-    chosen = Limits(queue=queue, rate=number, rate_seconds=seconds, weights=dict(map(_weight, weights)), **numbers)
-    _show(client(where).set_limits(chosen, actor=_who(where, actor)), as_json=as_json)
+    new = Limits(queue=queue, rate=number, rate_seconds=seconds, weights=dict(map(_weight, weights)), **numbers)
+    _show(open_client(where).set_limits(new, actor=_actor_of(where, actor)), as_json=as_json)
 
 
 def _verb(name: str, method: str, text: str) -> click.Command:
     def command(queue: str, where: Where, actor: str | None, as_json: bool) -> None:
-        _show(getattr(client(where), method)(queue, actor=_who(where, actor)), as_json=as_json)
+        _show(getattr(open_client(where), method)(queue, actor=_actor_of(where, actor)), as_json=as_json)
 
-    made: Any = click.argument("queue")(_actor(json_option(where_options(command))))
-    return click.command(name=name, help=text, epilog=f"Example: holdfast limits {name} mail")(made)
+    decorated: Any = click.argument("queue")(_actor(json_option(where_options(command))))
+    return click.command(name=name, help=text, epilog=f"Example: holdfast limits {name} mail")(decorated)
 
 
 for verb in (
-    _verb("clear", "clear_limits", "Take all limits from QUEUE; a pause stays as it is."),
-    _verb("pause", "pause_queue", "Have nothing more of QUEUE started; what runs goes on."),
-    _verb("resume", "resume_queue", "Have a paused QUEUE go on."),
+    _verb("clear", "clear_limits", "Remove all limits of QUEUE. A paused queue stays paused."),
+    _verb("pause", "pause_queue", "Stop workers from starting jobs of QUEUE. Running jobs continue."),
+    _verb("resume", "resume_queue", "Resume a paused QUEUE."),
 ):
     limits.add_command(verb)
 
 
-def _who(where: Where, actor: str | None) -> str | None:
+def _actor_of(where: Where, actor: str | None) -> str | None:
     return actor if actor is not None or where.server is not None else "cli"
 
 
@@ -98,7 +100,7 @@ def _show(state: QueueState, *, as_json: bool) -> None:
 
 
 def _line(state: QueueState) -> str:
-    """One queue in one line."""
+    """Return the state of a queue as one line."""
     limits, shown = state.limits, [f"{state.limits.queue}: {state.running} running"]
     shown[0] += f" of {limits.concurrency}" if limits.concurrency is not None else ""
     shown.append(f"{state.queued:,} waiting" + (f" of {limits.depth:,}" if limits.depth is not None else ""))

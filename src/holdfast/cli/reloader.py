@@ -1,7 +1,7 @@
-"""The API and a worker while one develops: two processes, started again when the code changes.
+"""The reloader of ``holdfast dev``: a server and a worker process that are restarted when the code changes.
 
-The worker is asked to stop, and killed if it does not; either way its jobs are free at once (SPEC L10) and go on with
-the new code. Code that cannot be imported is not started again until it has changed.
+The reloader stops the worker, and kills it if it does not stop. In both cases its jobs are released at once (SPEC L10)
+and continue with the new code. Code that cannot be imported is not started again until it changes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from holdfast.store import Bury, Reclaim
 __all__ = ["develop", "sources"]
 
 LOOK_SECONDS = 0.2
-STOP_SECONDS = 2.0  # how long a process may take to stop before it is killed
+STOP_SECONDS = 2.0  # until a process that does not stop is killed
 FILES_MAX = 5000
 _SKIPPED = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
 
 
 def develop(target: str, url: str | None, options: list[str]) -> None:
-    """Keep both running until this process is asked to stop."""
+    """Run the server and the worker until this process receives SIGTERM or SIGINT."""
     app = App("holdfast-dev", url)
     if app.url.startswith("memory:"):
         raise click.UsageError("memory: is one process's own, and these are two: use sqlite:///holdfast.db")
@@ -49,13 +49,13 @@ def develop(target: str, url: str | None, options: list[str]) -> None:
     children.start()
     while not stopping:
         time.sleep(LOOK_SECONDS)
-        if stopping:  # a signal to the whole group has ended the children as well: that is no news
+        if stopping:  # a signal to the process group has ended the children as well: do not report that
             break
-        found = sources(folder)
-        if found != seen:
-            changed = sorted(path for path in found.keys() | seen.keys() if found.get(path) != seen.get(path))
+        files = sources(folder)
+        if files != seen:
+            changed = sorted(path for path in files.keys() | seen.keys() if files.get(path) != seen.get(path))
             click.echo(f"holdfast: {Path(changed[0]).name} has changed: starting again", err=True)
-            seen = found
+            seen = files
             children.stop()
             children.start()
         children.look()
@@ -64,16 +64,16 @@ def develop(target: str, url: str | None, options: list[str]) -> None:
 
 
 def sources(folder: Path) -> dict[str, int]:
-    """Give the .py files below a folder and when each was changed; what is hidden or installed is left out."""
-    found: dict[str, int] = {}
+    """Return the .py files below a folder with their modification times, without hidden and installed ones."""
+    times: dict[str, int] = {}
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
         for name in files:
-            if name.endswith(".py") and len(found) < FILES_MAX:
+            if name.endswith(".py") and len(times) < FILES_MAX:
                 with contextlib.suppress(FileNotFoundError):
-                    path = os.path.join(place, name)  # noqa: PTH118 - thousands of them, again and again
-                    found[path] = os.stat(path).st_mtime_ns  # noqa: PTH116 - as above
-    return found
+                    path = os.path.join(place, name)  # noqa: PTH118 - faster than pathlib, for thousands of files
+                    times[path] = os.stat(path).st_mtime_ns  # noqa: PTH116 - as above
+    return times
 
 
 def _folder(target: str) -> Path:
@@ -82,7 +82,7 @@ def _folder(target: str) -> Path:
 
 
 class _Children:
-    """The server and the worker."""
+    """The server process and the worker process."""
 
     def __init__(self, app: App, target: str, options: list[str]) -> None:
         self._app = app
@@ -99,7 +99,7 @@ class _Children:
         }
 
     def look(self) -> None:
-        """Tell of a process that has ended by itself, once."""
+        """Report a process that has ended by itself, once."""
         for name, process in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[name]

@@ -1,4 +1,4 @@
-"""Commands that serve: the HTTP API, the API and a worker while one develops, and the tokens that open the door."""
+"""Commands that serve the HTTP API, run the API and a worker for development, and manage API tokens."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ __all__ = ["COMMANDS"]
 PORT = 4653
 
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-_port = click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 is any.")
-_hosts = click.option("--allow-host", "hosts", multiple=True, help="A name it is reached by; may be given again.")
+_port = click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port to listen on. 0 means any."
+)
+_hosts = click.option("--allow-host", "hosts", multiple=True, help="Host name to accept in requests. Repeatable.")
 
 
 @click.command(epilog="Example: holdfast serve shop.py --port 8080")
@@ -40,7 +42,7 @@ def serve(
 ) -> None:
     """Serve the HTTP API for the App in TARGET, a file or a module, until stopped.
 
-    Any address but loopback needs a token: see holdfast tokens create.
+    An address other than loopback needs a token: see holdfast tokens create.
     """
     from holdfast.cli.target import load
     from holdfast.client.logs import guard_process
@@ -51,14 +53,14 @@ def serve(
 
     app = load(target, url, plugins=plugins)
     keys = keyring(app.config)
-    closed = bool(keys)  # what is wrong with their file is said now
-    if not is_loopback(host) and not closed:
+    has_tokens = bool(keys)  # reads the token file, so that an error in it is reported now
+    if not is_loopback(host) and not has_tokens:
         raise click.UsageError(
             f"{host} can be reached from other machines, and no token is set up: make one with `holdfast tokens create "
             f"--name NAME` (kept in {app.config.tokens}), or set HOLDFAST_TOKEN, or listen on 127.0.0.1"
         )
     guard_process()
-    app.store()  # what is wrong with it is said now
+    app.store()  # opens the store, so that an error is reported now
     stop_with_supervisor(lambda: signal.raise_signal(signal.SIGTERM))
     try:
         socket = uvicorn_server.listen(host, port)
@@ -76,7 +78,7 @@ def serve(
 @_port
 @_hosts
 def dev(target: str, url: str | None, host: str, port: int, hosts: tuple[str, ...]) -> None:
-    """Serve the HTTP API of TARGET and work on its jobs; start both again when a .py file near it changes."""
+    """Serve the HTTP API of TARGET and run its jobs. Restart both when a .py file in its folder changes."""
     from holdfast.cli.reloader import develop
 
     names = [part for name in hosts for part in ("--allow-host", name)]
@@ -85,20 +87,20 @@ def dev(target: str, url: str | None, host: str, port: int, hosts: tuple[str, ..
 
 @click.group(epilog="Example: holdfast tokens create --name ci --scope submit")
 def tokens() -> None:
-    """Make, list and revoke the tokens that open the HTTP API."""
+    """Create, list and revoke tokens of the HTTP API."""
 
 
 @tokens.command(name="create", epilog="Example: holdfast tokens create --name acme --scope submit --group acme")
-@click.option("--name", required=True, help="Who it is for; what is done with it is recorded under this name.")
+@click.option("--name", required=True, help="Owner of the token. Actions with it are recorded under this name.")
 @click.option(
     "--scope",
     type=click.Choice(["read", "submit", "operate", "admin"]),
     default="read",
     show_default=True,
-    help="What it may do; each includes those before it.",
+    help="Permission of the token. Each scope includes those before it.",
 )
-@click.option("--expires", help="How long it is good, as in 90d.  [default: for ever]")
-@click.option("--group", help="Whose runs it opens, as those of one tenant.  [default: everybody's]")
+@click.option("--expires", help="Lifetime of the token, such as 90d.  [default: no limit]")
+@click.option("--group", help="The only group whose runs it can reach, such as one tenant.  [default: all]")
 @json_option
 def create_token(
     name: str,
@@ -107,7 +109,7 @@ def create_token(
     group: str | None,
     as_json: bool,
 ) -> None:
-    """Make a token and print it: this once, for only its hash is kept."""
+    """Create a token and print it. It is shown only once, because only its hash is stored."""
     from holdfast.config import Config
     from holdfast.durations import seconds
     from holdfast.http.tokens import TokenFile
@@ -117,18 +119,18 @@ def create_token(
     except ValueError as error:
         raise click.UsageError(f"--expires: {error}") from error
     token = TokenFile(Config.read().tokens).create(name, scope, until, group)
-    made = {"token": token, "name": name, "scope": scope, "expires_at": until, "group": group}
-    show_result(made, as_json=as_json, text=lambda: token)
+    created = {"token": token, "name": name, "scope": scope, "expires_at": until, "group": group}
+    show_result(created, as_json=as_json, text=lambda: token)
 
 
 @tokens.command(name="list", epilog="Example: holdfast tokens list --json")
 @json_option
 def list_tokens(as_json: bool) -> None:
-    """List the tokens: names, scopes, ends and groups, never the tokens themselves."""
+    """List names, scopes, expiry dates and groups of the tokens. The tokens themselves are never shown."""
     from holdfast.config import Config
     from holdfast.http.tokens import TokenFile
 
-    found = TokenFile(Config.read().tokens).all()
+    listed = TokenFile(Config.read().tokens).all()
     now = time.time()
 
     def line(name: str, scope: str, expires_at: float | None, group: str | None) -> str:
@@ -138,15 +140,15 @@ def list_tokens(as_json: bool) -> None:
 
     shown = [
         {
-            "name": one.name,
-            "scope": one.scope,
-            "created_at": one.created_at,
-            "expires_at": one.expires_at,
-            "group": one.group,
+            "name": token.name,
+            "scope": token.scope,
+            "created_at": token.created_at,
+            "expires_at": token.expires_at,
+            "group": token.group,
         }
-        for one in found
+        for token in listed
     ]
-    lines = [line(one.name, one.scope, one.expires_at, one.group) for one in found]
+    lines = [line(token.name, token.scope, token.expires_at, token.group) for token in listed]
     show_result(shown, as_json=as_json, text=lambda: "\n".join(lines) or "no tokens")
 
 
@@ -154,7 +156,7 @@ def list_tokens(as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def revoke_token(name: str, as_json: bool) -> None:
-    """Forget the token NAME; a server that runs refuses it a second later at the latest."""
+    """Revoke the token NAME. A running server refuses it after at most one second."""
     from holdfast.config import Config
     from holdfast.http.tokens import TokenFile
 

@@ -1,4 +1,4 @@
-"""Commands that look and change nothing: runs, their records and exports, why they stand still, and who works."""
+"""Commands that only read: runs, their records, exports and explanations, workers, gates, statistics, and entries."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import click
 
 from holdfast.cli.options import (
     Where,
-    client,
     full_id,
     json_option,
-    plain,
+    json_value,
+    open_client,
     run_argument,
     show_result,
     value_of,
@@ -36,20 +36,18 @@ STATUSES = ["queued", "running", "cancel_requested", "succeeded", "failed", "can
 @click.command(epilog="Example: holdfast runs --status failed --since 2h --attr customer=42")
 @where_options
 @click.option(
-    "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; may be given again."
+    "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs with this status. Repeatable."
 )
 @click.option("--plugin", help="Only runs of this app.")
 @click.option("--entry", help="Only runs of this job.")
 @click.option("--queue", help="Only runs in this queue.")
 @click.option("--group", help="Only runs of this group.")
 @click.option("--key", help="Only the run with this idempotency key.")
-@click.option(
-    "--attr", "attributes", multiple=True, help="Only runs with this attribute, name=value; may be given again."
-)
-@click.option("--since", help="Created since: 2h ago as 2h, or a time as 2026-01-31T12:00.")
-@click.option("--until", help="Created before: as --since.")
-@click.option("--before", help="Go on behind this run: the last of the page before.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many.")
+@click.option("--attr", "attributes", multiple=True, help="Only runs with this attribute, name=value. Repeatable.")
+@click.option("--since", help="Only runs created since then: 2h for 2 hours ago, or a time as 2026-01-31T12:00.")
+@click.option("--until", help="Only runs created before then: as for --since.")
+@click.option("--before", help="Only runs older than this run, the last one of the previous page.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Maximum number of runs.")
 @json_option
 def runs(
     where: Where,
@@ -63,7 +61,7 @@ def runs(
     **names: str | None,
 ) -> None:
     """List runs, newest first."""
-    chosen: dict[str, Any] = {
+    filters: dict[str, Any] = {
         "status": statuses,
         "plugin_id": names["plugin"],
         "entry_id": names["entry"],
@@ -74,27 +72,27 @@ def runs(
         "created_after": _time(since, "--since"),
         "created_before": _time(until, "--until"),
     }
-    found = client(where).list(
-        limit=limit, before=before, **{name: value for name, value in chosen.items() if value not in (None, {})}
+    records = open_client(where).list(
+        limit=limit, before=before, **{name: value for name, value in filters.items() if value not in (None, {})}
     )
     if as_json:
-        show_result(found, as_json=True, text=str)
+        show_result(records, as_json=True, text=str)
         return
     heads = ["RUN", "JOB", "STATUS", "CREATED", "STAGE", "TOOK"]
-    show_table(heads, [_row(one) for one in found], empty="no runs", spare=["STAGE", "TOOK"])
-    if len(found) == limit and on_terminal():
-        click.echo(f"there may be more: --before {found[-1].run_id}", err=True)
+    show_table(heads, [_row(record) for record in records], empty="no runs", spare=["STAGE", "TOOK"])
+    if len(records) == limit and on_terminal():
+        click.echo(f"there may be more: --before {records[-1].run_id}", err=True)
 
 
-def _row(one: RunRecord) -> list[str]:
-    stage = " ".join(filter(None, [one.stage, bar(one.progress) if one.finished_at is None else ""]))
-    took = lasted(one.finished_at - one.started_at) if one.finished_at and one.started_at else ""
-    return [one.run_id, f"{one.plugin_id}.{one.entry_id}", str(one.status), ago(one.created_at), stage, took]
+def _row(run: RunRecord) -> list[str]:
+    stage = " ".join(filter(None, [run.stage, bar(run.progress) if run.finished_at is None else ""]))
+    took = lasted(run.finished_at - run.started_at) if run.finished_at and run.started_at else ""
+    return [run.run_id, f"{run.plugin_id}.{run.entry_id}", str(run.status), ago(run.created_at), stage, took]
 
 
-def pairs(given: tuple[str, ...], what: str) -> list[tuple[str, str]]:
-    """Split what is given as name=value."""
-    split = [one.partition("=") for one in given]
+def pairs(texts: tuple[str, ...], what: str) -> list[tuple[str, str]]:
+    """Split texts of the form name=value. `what` names them in the error."""
+    split = [text.partition("=") for text in texts]
     wrong = [name for name, equals, _ in split if not equals]
     if wrong:
         raise click.UsageError(f"{what} are name=value, got {', '.join(wrong)}")
@@ -102,7 +100,7 @@ def pairs(given: tuple[str, ...], what: str) -> list[tuple[str, str]]:
 
 
 def _time(text: str | None, option: str) -> float | None:
-    """Read a time: so long ago, or a date, in UTC unless it says otherwise."""
+    """Parse a time: a duration before now, or a date, which is UTC unless it has a time zone."""
     from datetime import UTC, datetime
 
     from holdfast.durations import seconds
@@ -124,19 +122,19 @@ def _time(text: str | None, option: str) -> float | None:
 @where_options
 @json_option
 def show(run: str, where: Where, as_json: bool) -> None:
-    """Show the record of RUN, what it returned, and what its calls reported when it was too late."""
-    asked = client(where)
-    record = asked.get(full_id(asked, run))
-    current = _current(asked, record)
+    """Show the record of RUN, its result, and results that its calls reported too late."""
+    client = open_client(where)
+    record = client.get(full_id(client, run))
+    current = _current(client, record)
     result = None
     if current is not None and current.status == "succeeded":
-        result = asked.outcome(current.run_id)
-    late = plain(asked.evidence(record.run_id))
+        result = client.outcome(current.run_id)
+    late = json_value(client.evidence(record.run_id))
     if as_json:
         named = {} if current is record else {"current": _shown_current(current)}
-        show_result({**plain(record), **named, "result": result, "evidence": late}, as_json=True, text=str)
+        show_result({**json_value(record), **named, "result": result, "evidence": late}, as_json=True, text=str)
         return
-    for name, value in plain(record).items():
+    for name, value in json_value(record).items():
         if value in (None, {}, []):
             continue
         shown = f"{_stamp(value)}  {ago(value)}" if name.endswith("_at") else value
@@ -145,19 +143,19 @@ def show(run: str, where: Where, as_json: bool) -> None:
         click.echo(f"{'current run':<20} {'removed' if current is None else f'{current.run_id}  {current.status}'}")
     if current is not None and current.status == "succeeded":
         click.echo(f"{'result':<20} {json.dumps(result, ensure_ascii=False)}")
-    for one in late:
-        told = one["error"] if one["error"] is not None else json.dumps(one["result"], ensure_ascii=False)
-        click.echo(f"{'evidence':<20} {one['node']}, attempt {one['attempt']}, {ago(one['at'])}: {told}")
+    for item in late:
+        outcome = item["error"] if item["error"] is not None else json.dumps(item["result"], ensure_ascii=False)
+        click.echo(f"{'evidence':<20} {item['node']}, attempt {item['attempt']}, {ago(item['at'])}: {outcome}")
 
 
-def _current(asked: Client, record: RunRecord) -> RunRecord | None:
-    """Give the run that goes on for one that was continued, else the run itself; None if it has been removed."""
+def _current(client: Client, record: RunRecord) -> RunRecord | None:
+    """Return the run that continues this one, or the run itself. Return None if that run has been removed."""
     from holdfast.errors import UnknownJob
 
     if record.continued_as is None:
         return record
     try:
-        return asked.get(asked.current(record.run_id))
+        return client.get(client.current(record.run_id))
     except UnknownJob:
         return None
 
@@ -178,29 +176,27 @@ def _line(value: Any) -> str:
 
 @click.command(name="explain", epilog="Example: holdfast explain 3f2a")
 @run_argument
-@click.option("--target", help="The file or module with the App, to know what it can run.")
+@click.option("--target", help="A file or module with the App, to check which jobs it can run.")
 @where_options
 @json_option
 def explain_run(run: str, target: str | None, where: Where, as_json: bool) -> None:
-    """Say in plain words where RUN is, who holds it, what will wake it and when."""
+    """Explain where RUN is, which worker holds it, what will wake it, and when."""
     if target is not None and where.server is None:
         from holdfast.cli.target import load
 
-        asked: Any = load(target, where.url)
+        client: Any = load(target, where.url)
     else:
-        asked = client(where)
-    found = asked.explain(full_id(asked, run))
-    show_result(found, as_json=as_json, text=lambda: found.explanation)
+        client = open_client(where)
+    answer = client.explain(full_id(client, run))
+    show_result(answer, as_json=as_json, text=lambda: answer.explanation)
 
 
 @click.command(epilog="Example: holdfast exports 3f2a --save 1 report.pdf")
 @run_argument
 @where_options
-@click.option(
-    "--save", nargs=2, metavar="N FILE", help="Write the export with this number to a file; - is standard output."
-)
-@click.option("--after", type=click.IntRange(0), default=0, help="Go on behind this number.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many.")
+@click.option("--save", nargs=2, metavar="N FILE", help="Write export number N to FILE. - means standard output.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Only exports after this number.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
 @json_option
 def exports(
     run: str,
@@ -210,33 +206,33 @@ def exports(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List what RUN has produced, or save one of it."""
-    asked = client(where)
-    run_id = full_id(asked, run)
+    """List the exports of RUN, or save one of them."""
+    client = open_client(where)
+    run_id = full_id(client, run)
     if save is not None:
         number, file = save
         if not number.isdecimal():
             raise click.UsageError(f"--save takes the number of an export and a file, got {number!r}")
-        _save(asked.content(run_id, int(number)), file)
+        _save(client.content(run_id, int(number)), file)
         return
-    found = asked.exports(run_id, after=after, limit=limit)
+    listed = client.exports(run_id, after=after, limit=limit)
     if as_json:
-        show_result(found, as_json=True, text=str)
+        show_result(listed, as_json=True, text=str)
         return
     rows = [
-        [str(one.number), one.name, one.kind, one.media_type, f"{one.size:,}", ago(one.at), _value(one)]
-        for one in found
+        [str(item.number), item.name, item.kind, item.media_type, f"{item.size:,}", ago(item.at), _value(item)]
+        for item in listed
     ]
     show_table(["N", "NAME", "KIND", "TYPE", "BYTES", "MADE", "VALUE"], rows, empty="no exports")
 
 
-def _value(one: Any) -> str:
-    shown = "" if one.value is None else _line(one.value)
-    return (shown if len(shown) <= 60 else f"{shown[:59]}…") + (" (provisional)" if one.provisional else "")  # noqa: PLR2004 - fits a line
+def _value(item: Any) -> str:
+    text = "" if item.value is None else _line(item.value)
+    return (text if len(text) <= 60 else f"{text[:59]}…") + (" (provisional)" if item.provisional else "")  # noqa: PLR2004 - fits a line
 
 
 def _save(pieces: Any, file: str) -> None:
-    """Write bytes to a file, whole or not at all."""
+    """Write bytes to a file atomically."""
     from pathlib import Path
 
     if file == "-":
@@ -260,22 +256,22 @@ def _save(pieces: Any, file: str) -> None:
 @where_options
 @json_option
 def workers(where: Where, as_json: bool) -> None:
-    """List who works here, what each runs, and which step that is in since when."""
-    asked = client(where)
-    found = asked.workers()
+    """List the workers, the jobs that each one runs, and the current step of each job with its duration."""
+    client = open_client(where)
+    listed = client.workers()
     if as_json:
-        show_result(found, as_json=True, text=str)
+        show_result(listed, as_json=True, text=str)
         return
-    now = asked.stats().now
-    click.echo("\n".join(line for one in found for line in _worker(one, now)) or "no workers")
+    now = client.stats().now
+    click.echo("\n".join(line for worker in listed for line in _worker(worker, now)) or "no workers")
 
 
-def _worker(one: WorkerStatus, now: float) -> list[str]:
-    card = one.card
+def _worker(worker: WorkerStatus, now: float) -> list[str]:
+    card = worker.card
     heard = f"heard of {now - card.seen_at:.0f} s ago"
-    lost = "" if one.alive else click.style(", LOST", fg="red")
-    lines = [f"{card.name}  {card.host} pid {card.pid}  {len(one.running)} of {card.slots} slots  {heard}{lost}"]
-    for job in one.running:
+    lost = "" if worker.alive else click.style(", LOST", fg="red")
+    lines = [f"{card.name}  {card.host} pid {card.pid}  {len(worker.running)} of {card.slots} slots  {heard}{lost}"]
+    for job in worker.running:
         steps = ", ".join(f"{step.node} for {now - step.since:.1f} s" for step in job.steps)
         lines.append(f"    {job.job}  {job.entry}  attempt {job.attempt}  {steps}".rstrip())
     return lines
@@ -285,29 +281,29 @@ def _worker(one: WorkerStatus, now: float) -> list[str]:
 @where_options
 @json_option
 def gates(where: Where, as_json: bool) -> None:
-    """List the gates of all workers: what each says, what holds it closed, and when it opens."""
-    asked = client(where)
-    found = asked.gates()
+    """List the gates of all workers: the state of each one, what holds it closed, and when it opens."""
+    client = open_client(where)
+    views = client.gates()
     if as_json:
-        show_result(found, as_json=True, text=str)
+        show_result(views, as_json=True, text=str)
         return
-    now = asked.stats().now
+    now = client.stats().now
     rows = [
         [
-            one.gate.name,
-            one.gate.state,
-            "" if one.gate.opens_at is None else f"in {lasted(max(0.0, one.gate.opens_at - now))}",
-            str(one.gate.waiting),
-            one.worker,
-            "; ".join(filter(None, [one.gate.why, _broken(one.gate)])),
+            view.gate.name,
+            view.gate.state,
+            "" if view.gate.opens_at is None else f"in {lasted(max(0.0, view.gate.opens_at - now))}",
+            str(view.gate.waiting),
+            view.worker,
+            "; ".join(filter(None, [view.gate.why, _broken(view.gate)])),
         ]
-        for one in found
+        for view in views
     ]
     show_table(["GATE", "STATE", "OPENS", "LINE", "WORKER", "WHY"], rows, empty="no gates: no worker was heard of")
 
 
 def _broken(gate: GateCard) -> str | None:
-    """Tell of a gate's violations of its own contract, of which there are none unless there is a bug."""
+    """Return a gate's violations of its own contract. They exist only if there is a bug."""
     return f"BROKE ITS CONTRACT {gate.violations} TIMES: {gate.violation}" if gate.violations else None
 
 
@@ -316,17 +312,17 @@ def _broken(gate: GateCard) -> str | None:
 @json_option
 def stats(where: Where, as_json: bool) -> None:
     """Count runs by status, jobs by queue, and workers."""
-    found = client(where).stats()
+    counts = open_client(where).stats()
     if as_json:
-        show_result(found, as_json=True, text=str)
+        show_result(counts, as_json=True, text=str)
         return
-    click.echo(f"workers   {found.workers}")
-    oldest = "no job waits for a worker" if found.oldest_due_seconds is None else lasted(found.oldest_due_seconds)
+    click.echo(f"workers   {counts.workers}")
+    oldest = "no job waits for a worker" if counts.oldest_due_seconds is None else lasted(counts.oldest_due_seconds)
     click.echo(f"longest   {oldest}")
-    show_table(["RUNS", "NUMBER"], [[status, f"{number:,}"] for status, number in found.runs.items()], empty="no runs")
-    kinds = list(dict.fromkeys(kind for counted in found.queues.values() for kind in counted))
-    if found.queues:
-        rows = [[queue, *(f"{counted.get(kind, 0):,}" for kind in kinds)] for queue, counted in found.queues.items()]
+    show_table(["RUNS", "NUMBER"], [[status, f"{number:,}"] for status, number in counts.runs.items()], empty="no runs")
+    kinds = list(dict.fromkeys(kind for counted in counts.queues.values() for kind in counted))
+    if counts.queues:
+        rows = [[queue, *(f"{counted.get(kind, 0):,}" for kind in kinds)] for queue, counted in counts.queues.items()]
         show_table(["QUEUE", *(kind.upper() for kind in kinds)], rows, empty="")
 
 
@@ -335,22 +331,20 @@ def stats(where: Where, as_json: bool) -> None:
 @where_options
 @json_option
 def entries(target: str | None, where: Where, as_json: bool) -> None:
-    """List the jobs that can be started, of the App in TARGET or of a server, with their arguments."""
+    """List the jobs of the App in TARGET, or of a server, with their arguments."""
     if where.server is not None:
-        asked: Any = client(where)
+        client: Any = open_client(where)
     elif target is not None:
         from holdfast.cli.target import load
 
-        asked = load(target, where.url)
+        client = load(target, where.url)
     else:
         raise click.UsageError("say whose: holdfast entries shop.py, or --server http://…")
-    found = asked.block(asked.aentries())
+    jobs = client.block(client.aentries())
     if as_json:
-        show_result(found, as_json=True, text=str)
+        show_result(jobs, as_json=True, text=str)
         return
-    rows = [
-        [f"{one.plugin_id}.{one.entry_id}", _arguments(one.parameters), one.queue, one.description] for one in found
-    ]
+    rows = [[f"{job.plugin_id}.{job.entry_id}", _arguments(job.parameters), job.queue, job.description] for job in jobs]
     show_table(["JOB", "ARGUMENTS", "QUEUE", "DOES"], rows, empty="no jobs")
 
 

@@ -1,4 +1,4 @@
-"""Commands that make things happen: start runs, and work on them."""
+"""Commands that start runs and workers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from holdfast.cli.follow import follow_run
 from holdfast.cli.options import (
     Where,
     amounts_of,
-    client,
     json_option,
-    plain,
+    json_value,
+    open_client,
     plugins_option,
     show_result,
     url_option,
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-FOR_EVER = 1e9
-EXIT_LOOP_DIED = 9  # as `cli.EXIT_CODES` has it
+NO_LIMIT_SECONDS = 1e9
+EXIT_LOOP_DIED = 9  # as in `main.EXIT_CODES`
 
 
 @click.command(epilog="Example: holdfast worker shop.py --processes 4")
 @click.argument("target", required=False)
 @plugins_option
 @url_option
-@click.option("--concurrency", type=click.IntRange(1), help="Jobs at once.  [default: 100]")
-@click.option("--queue", "queues", multiple=True, help="Serve only this queue; may be given again.")
-@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
-@click.option("--until-idle", is_flag=True, help="Stop when there is nothing left to do.")
+@click.option("--concurrency", type=click.IntRange(1), help="Maximum number of concurrent jobs.  [default: 100]")
+@click.option("--queue", "queues", multiple=True, help="Serve only this queue. Repeatable.")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes.")
+@click.option("--until-idle", is_flag=True, help="Stop when there is no job left to run.")
 @click.option("--name", hidden=True)
 @supervised_option
 def worker(
@@ -56,9 +56,10 @@ def worker(
     until_idle: bool,
     name: str | None,
 ) -> None:
-    """Run jobs of the App in TARGET, a file or a module, until stopped; with --plugins those of installed apps, too.
+    """Run the jobs of the App in TARGET, a file or a module, until stopped.
 
-    SIGTERM and Ctrl-C stop it in order. Several processes have a supervisor that replaces the dead.
+    With --plugins, also run the jobs of installed apps. SIGTERM and Ctrl-C stop the worker in order. With several
+    processes, a supervisor replaces processes that die.
     """
     import signal
 
@@ -70,11 +71,11 @@ def worker(
     if processes > 1:
         from holdfast.supervisor import supervise
 
-        chosen = [*([target] if target else []), *(["--plugins"] if plugins else []), "--url", app.url]
-        chosen += [part for queue in queues for part in ("--queue", queue)]
+        options = [*([target] if target else []), *(["--plugins"] if plugins else []), "--url", app.url]
+        options += [part for queue in queues for part in ("--queue", queue)]
         supervise(
             app,
-            [*chosen, *(["--concurrency", str(concurrency)] if concurrency else [])],
+            [*options, *(["--concurrency", str(concurrency)] if concurrency else [])],
             processes,
             until_idle=until_idle,
         )
@@ -89,7 +90,7 @@ def worker(
 
 
 def _end_process(error: errors.LoopDied) -> None:
-    """End this process at once: its loop cannot, and its jobs have been given back."""
+    """End this process at once. The dead loop cannot do it, and the worker has released its jobs."""
     click.echo(f"holdfast: {error}", err=True)
     os._exit(EXIT_LOOP_DIED)
 
@@ -99,20 +100,24 @@ def _end_process(error: errors.LoopDied) -> None:
 @click.argument("entry", shell_complete=completion.entries)
 @click.argument("arguments", nargs=-1)
 @where_options
-@click.option("--key", help="Idempotency key: the same key and arguments give the same run.")
-@click.option("--deadline", help="How long the run may take: 90s, 2h; 0 is no limit.")
-@click.option("--priority", type=int, default=0, help="Higher first.")
-@click.option("--delay", help="How long to wait before it may start: 10m.")
-@click.option("--queue", help="The queue, if not the job's own.")
-@click.option("--group", help="Whose it is among those that share the queue; groups take turns.")
-@click.option("--attr", "attributes", multiple=True, help="What to find it by, name=value; may be given again.")
+@click.option("--key", help="Idempotency key: the same key and arguments return the same run.")
+@click.option("--deadline", help="Maximum duration of the run: 90s, 2h. 0 means no limit.")
+@click.option("--priority", type=int, default=0, help="Higher runs first.")
+@click.option("--delay", help="Time to wait before the run may start: 10m.")
+@click.option("--queue", help="Queue of the run.  [default: the queue of the job]")
+@click.option("--group", help="Tenant or customer of the run. The groups of a queue take turns.")
+@click.option("--attr", "attributes", multiple=True, help="Attribute to find the run by, name=value. Repeatable.")
 @click.option(
-    "--budget", "budget", multiple=True, help="What it may spend before it is parked, unit=amount; may be given again."
+    "--budget", "budget", multiple=True, help="Maximum spending before the run is parked, unit=amount. Repeatable."
 )
 @click.option(
-    "--wait", type=float, is_flag=False, flag_value=FOR_EVER, help="Wait for the result, so many seconds at most."
+    "--wait",
+    type=float,
+    is_flag=False,
+    flag_value=NO_LIMIT_SECONDS,
+    help="Wait for the result, at most this many seconds.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Show it live until it has ended, then its result.")
+@click.option("-f", "--follow", is_flag=True, help="Show the run live until it has ended, then its result.")
 @json_option
 def start(
     target: str,
@@ -124,15 +129,15 @@ def start(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Start a run of the job ENTRY of TARGET, with ARGUMENTS as name=value, and print its id.
+    """Start a run of the job ENTRY in TARGET, with ARGUMENTS of the form name=value, and print its id.
 
-    TARGET is a file or a module with an App in it; with --server, the name of an app there. Values are read as the
-    job's type hints say.
+    TARGET is a file or a module with an App. With --server, TARGET is the name of an app on that server. The type hints
+    of the job decide how values are parsed.
     """
     from holdfast.client.run_handle import RunHandle
     from holdfast.client.views import Creation
 
-    asked, (plugin, name), values = _prepared(target, entry, pairs(arguments, "arguments"), where)
+    client, (plugin, name), values = _prepared(target, entry, pairs(arguments, "arguments"), where)
     creation = Creation(
         plugin_id=plugin,
         entry_id=name,
@@ -146,46 +151,47 @@ def start(
         attributes={name: value_of(text) for name, text in pairs(options["attributes"], "attributes")},
         budget=amounts_of(options["budget"]) or None,
     )
-    run_id = asked.create(creation).record.run_id
+    run_id = client.create(creation).record.run_id
     if follow:
-        click.get_current_context().exit(follow_run(asked, run_id, as_json=as_json))
+        click.get_current_context().exit(follow_run(client, run_id, as_json=as_json))
     if wait is None:
         show_result({"run_id": run_id}, as_json=as_json, text=lambda: run_id)
         return
     try:
-        result = RunHandle(asked, run_id).result(timeout=wait)
+        result = RunHandle(client, run_id).result(timeout=wait)
     except TimeoutError:
         raise TimeoutError(f"run {run_id} has not ended in time; it goes on: see holdfast follow {run_id}") from None
     except (errors.RunFailed, errors.RunCanceled, errors.RunTimedOut) as error:
         click.echo(f"holdfast: {' '.join(str(error).split())}", err=True)
         click.get_current_context().exit(1)
-    show_result({"run_id": run_id, "result": result}, as_json=as_json, text=lambda: json.dumps(plain(result)))
+    show_result({"run_id": run_id, "result": result}, as_json=as_json, text=lambda: json.dumps(json_value(result)))
 
 
 def _prepared(
-    target: str, entry: str, given: list[tuple[str, str]], where: Where
+    target: str, entry: str, arguments: list[tuple[str, str]], where: Where
 ) -> tuple[Client, tuple[str, str], dict[str, Any]]:
-    """Give whom to ask, the names of the app and its job, and the arguments read as that wants them."""
+    """Return the client, the names of the app and its job, and the parsed arguments."""
     if where.server is None:
         from holdfast.cli.target import load
 
         app = load(target, where.url)
         job = app.entry(entry)
-        return app, (job.plugin, job.name), {name: job.signature.from_text(name, text) for name, text in given}
-    asked = client(where)
-    found = [one for one in asked.block(asked.aentries()) if (one.plugin_id, one.entry_id) == (target, entry)]
-    hints = found[0].parameters.get("properties", {}) if found else {}
-    return asked, (target, entry), {name: _read(name, text, hints.get(name, {})) for name, text in given}
+        return app, (job.plugin, job.name), {name: job.signature.from_text(name, text) for name, text in arguments}
+    client = open_client(where)
+    entries = client.block(client.aentries())
+    schemas = [known.parameters for known in entries if (known.plugin_id, known.entry_id) == (target, entry)]
+    hints = schemas[0].get("properties", {}) if schemas else {}
+    return client, (target, entry), {name: _parsed(name, text, hints.get(name, {})) for name, text in arguments}
 
 
-def _read(name: str, text: str, hint: dict[str, Any]) -> Any:
-    """Read an argument: text where text is wanted, else JSON if it is some; a secret by the name of its variable."""
-    if any(one.get("writeOnly") for one in [hint, *hint.get("anyOf", [])]):
+def _parsed(name: str, text: str, hint: dict[str, Any]) -> Any:
+    """Parse an argument by its JSON Schema: text, a secret from an environment variable, or else JSON if possible."""
+    if any(schema.get("writeOnly") for schema in [hint, *hint.get("anyOf", [])]):
         from holdfast import Secret
 
         if not text.startswith("env:") or text == "env:":
-            said = f"{name} is a secret: name the variable that has it, as in {name}=env:STRIPE_KEY"
-            raise click.UsageError(f"{said}: what is typed here, others can read")
+            advice = f"{name} is a secret: name the variable that has it, as in {name}=env:STRIPE_KEY"
+            raise click.UsageError(f"{advice}: what is typed here, others can read")
         return Secret.env(text.removeprefix("env:"))
     return text if hint.get("type") == "string" else value_of(text)
 

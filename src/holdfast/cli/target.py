@@ -1,4 +1,4 @@
-"""Finds the app that a command is about: in a file, in a module, or among the installed plugins."""
+"""The app that a command works on: from a file, from a module, or from installed plugins."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ __all__ = ["load"]
 
 
 def load(target: str | None, url: str | None = None, *, plugins: bool = False) -> App:
-    """Import ``shop.py``, ``shop`` or ``package.shop:app`` and give the App in it, its jobs at `url` if given.
+    """Import ``shop.py``, ``shop`` or ``package.shop:app`` and return its App.
 
-    With `plugins` it includes the apps that installed packages offer, and they keep their jobs where it does. Those
-    alone do without a target.
+    Args:
+        target: The file or module. Optional with `plugins`.
+        url: The store of the jobs. Default: that of the App.
+        plugins: Include the apps of installed packages. They use the same store.
+
+    Raises:
+        UsageError: There is no such file or module, or it does not have exactly one App.
     """
     if target is None and not plugins:
         raise click.UsageError("name a file or a module with an App in it, or serve installed ones with --plugins")
-    app = _found(target) if target is not None else App("plugins", url)
+    app = _app_in(target) if target is not None else App("plugins", url)
     if url is not None:
         app.url = url
     for plugin in discover() if plugins else []:
@@ -36,17 +41,17 @@ def load(target: str | None, url: str | None = None, *, plugins: bool = False) -
     return app
 
 
-def _found(target: str) -> App:
+def _app_in(target: str) -> App:
     name, _, attribute = target.partition(":")
     module = _module(name)
-    found = [value for value in vars(module).values() if isinstance(value, App)]
+    apps = [value for value in vars(module).values() if isinstance(value, App)]
     if attribute:
-        found = [value for value in [getattr(module, attribute, None)] if isinstance(value, App)]
-    if not found:
+        apps = [value for value in [getattr(module, attribute, None)] if isinstance(value, App)]
+    if not apps:
         raise click.UsageError(f'{target} has no App in it: write `app = App("name")` at its top level')
-    if len({id(app) for app in found}) > 1:
+    if len({id(app) for app in apps}) > 1:
         raise click.UsageError(f"{target} has several Apps: say which, as in {name}:app")
-    return found[0]
+    return apps[0]
 
 
 def _module(name: str) -> ModuleType:

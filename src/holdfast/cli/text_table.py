@@ -1,6 +1,6 @@
-"""Lists for people: a table with colours on a terminal, the same columns as plain aligned text anywhere else.
+"""Tables: with colours on a terminal, and as aligned text elsewhere.
 
-rich is imported on a terminal only. It honours NO_COLOR. Ids are never cut: they are there to be copied.
+rich is imported on a terminal only. It respects NO_COLOR. Ids are never truncated, so that users can copy them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 
 __all__ = ["STYLES", "ago", "bar", "lasted", "on_terminal", "show_table"]
 
-# How a status, or a worker's being there, looks on a terminal.
+# Terminal styles of run statuses and worker states.
 STYLES = {
     "queued": "cyan",
     "running": "blue",
@@ -27,16 +27,16 @@ STYLES = {
 }
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 GAP = 2  # between columns
-MILLISECONDS_BELOW = 10.0  # shorter than this is told with a fraction
+MILLISECONDS_BELOW = 10.0  # seconds; shorter durations have a fraction or milliseconds
 
 
 def on_terminal() -> bool:
-    """Whether somebody reads along."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, spare: Sequence[str] = ()) -> None:
-    """Print rows under their heads; the columns named as spare are left out on a terminal that is too narrow."""
+    """Print rows under their heads, or `empty`. On a terminal that is too narrow, leave out the `spare` columns."""
     if not rows:
         click.echo(empty)
     elif on_terminal():
@@ -56,11 +56,11 @@ def _rich(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[s
     widths = {head: max(len(row[place]) for row in [heads, *rows]) for place, head in enumerate(heads)}
     left = list(heads)
     for head in reversed(spare):
-        if sum(widths[one] + GAP for one in left) > console.width + GAP:
+        if sum(widths[column] + GAP for column in left) > console.width + GAP:
             left.remove(head)
     table = Table(box=None, padding=(0, GAP, 0, 0), header_style="bold", pad_edge=False)
     for head in left:
-        fixed = head is not left[-1]  # only the last one is broken into lines
+        fixed = head is not left[-1]  # only the last column wraps
         table.add_column(head, no_wrap=fixed, min_width=widths[head] if fixed else None, overflow="fold")
     for row in rows:
         cells = [cell for head, cell in zip(heads, row, strict=True) if head in left]
@@ -69,7 +69,7 @@ def _rich(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[s
 
 
 def ago(at: float | None, now: float | None = None) -> str:
-    """Say how long ago something was, or in how long it will be."""
+    """Return the time since a moment, such as ``5 min ago``, or until it, such as ``in 5 min``."""
     if at is None:
         return ""
     distance = (time.time() if now is None else now) - at
@@ -77,7 +77,7 @@ def ago(at: float | None, now: float | None = None) -> str:
 
 
 def lasted(duration: float) -> str:
-    """Say how long something took."""
+    """Return a duration with its unit, such as ``12 min``."""
     if duration < MILLISECONDS_BELOW:
         return f"{duration:.2g} s" if duration >= 0.1 else f"{duration * 1000:.0f} ms"  # noqa: PLR2004 - a tenth
     size, unit = next((size, unit) for size, unit in _UNITS if duration >= size)
@@ -85,5 +85,5 @@ def lasted(duration: float) -> str:
 
 
 def bar(progress: float | None) -> str:
-    """Give a progress in per cent."""
+    """Return a progress in per cent."""
     return "" if progress is None else f"{progress:.0%}"
