@@ -97,8 +97,8 @@ retry = _run_command(
 @run_argument
 @click.argument("step")
 @click.option("--done", "result", help="The tool acted. The value is its result, as JSON or text.")
-@click.option("--not-done", is_flag=True, help="The tool did not act: call it again.")
-@click.option("--fail", is_flag=True, help="Fail the run.")
+@click.option("--not-done", is_flag=True, help="The tool did not act: call it.")
+@click.option("--fail", is_flag=True, help="Give up: the call raises InDoubt in the job.")
 @_actor
 @where_options
 @json_option

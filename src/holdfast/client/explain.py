@@ -1,7 +1,7 @@
 """An explanation of one job in words: why it does not run, which worker holds it, what will wake it, and when.
 
-`explain` is pure. `look` reads what it needs in addition to the row: the live workers, the job's last event, and the
-names of the children that it waits for.
+`explain` is pure. `look` reads the other facts that it needs: the live workers, the job's last event, and the names of
+the children that it waits for.
 """
 
 from __future__ import annotations

@@ -252,9 +252,13 @@ class Client(ABC):
             run_id: The run.
             step: The tool call, as `explain` names it.
             done: The tool acted, and this is its result.
-            not_done: The tool did not act. The engine calls it again.
-            fail: Fail the job.
-            actor: The name of the person or program that decided.
+            not_done: The tool did not act. The engine calls it.
+            fail: Give up. The call raises `InDoubt` in the job.
+            actor: The name of the operator or program that decided.
+
+        Raises:
+            NotInDoubt: The run has no such call in doubt.
+            ValueError: Not exactly one answer was passed.
         """
 
     @abstractmethod

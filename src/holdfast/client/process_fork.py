@@ -3,7 +3,7 @@
 A child has a copy of the parent's memory and none of its threads. It shares the parent's files and connections.
 
 - The loop, the journal and the store of an app belong to the parent. The child opens its own on first use.
-- SQLite must not carry an open database over a fork, even an unused one: a connection that the child opens would assume
+- SQLite must not carry an open database over a fork, even an unused one. A connection that the child opens would assume
   that it holds the parent's locks. `holdfast.store.sqlite` closes its connections before the fork. It opens them again
   on next use.
 - Connections to PostgreSQL belong to the parent. The child closes its copies of the sockets and sends nothing on them.

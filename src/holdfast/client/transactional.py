@@ -4,8 +4,8 @@ The module executes one statement on the caller's connection: a call of the func
 never commits, rolls back or aborts the transaction. If the idempotency key belongs to other arguments, the call raises
 `IdempotencyConflict` and the transaction stays usable. Due times and deadlines count from the server's time.
 
-What can fail: `InvalidArguments`, before anything is sent, if the app does not use PostgreSQL, if the connection type
-is unknown, or if the connection is async in a blocking call. Errors of the driver reach the caller unchanged.
+What can fail: the app does not use PostgreSQL, the connection type is unknown, or it is async in a blocking call. Then
+the call raises `InvalidArguments` and sends nothing. Errors of the driver reach the caller unchanged.
 """
 
 from __future__ import annotations
