@@ -60,7 +60,7 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:
     from holdfast.client.verify import check_replay
 
     client, app = open_client(where), load(target)
-    rehearsed = app.block(rehearse(app, client.events(full_id(client, run))))
+    rehearsed = app.block(check_replay(app, client.events(full_id(client, run))))
     lines = [f"it does not fit: {reason}" for reason in rehearsed.reasons] or ["it fits"]
     lines.append(f"{rehearsed.answered} recorded answers were asked for")
     lines += [f"recorded and no longer asked for: {', '.join(rehearsed.unasked)}"] if rehearsed.unasked else []

@@ -105,11 +105,10 @@ class NodeProgress:
 
     def _line(self) -> str:
         from holdfast.plans.model import Plan
-        from holdfast.plans.node_history import Past
-        from holdfast.plans.node_states import Course
+        from holdfast.plans.node_history import NodeHistory, NodeStates
 
-        past = Past(self._events)
-        states = Course(Plan.from_dict(past.plan), past).states
+        past = NodeHistory(self._events)
+        states = NodeStates(Plan.from_dict(past.plan), past).states
         counts = Counter(states.values())
         parts = [f"{counts['done']} of {len(states)} nodes done"]
         for state in _NAMED:

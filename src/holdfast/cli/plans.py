@@ -99,7 +99,7 @@ def _plan_of(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
     if (suffix and not suffix.isdecimal()) or Path(subject).name != subject:  # not a possible id of a run
         raise click.UsageError(f"there is no file {subject}")
     client = open_client(where)
-    past = Past(client.events(full_id(client, subject)))
+    past = NodeHistory(client.events(full_id(client, subject)))
     if past.plan is None:
         raise click.UsageError(f"{subject} has no plan: it is code, or its planner has not answered yet")
     course = NodeStates(Plan.from_dict(past.plan), past)

@@ -350,7 +350,7 @@ class App(OpenedStore, Planning, Forking):
     ) -> str:
         """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `Client.asignal`."""
         encoded = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
-        job, key = job_of_run(run_id)[0], own("signal", key)
+        job, key = job_of_run(run_id)[0], user_key("signal", key)
 
         async def send(name: str) -> str:
             return str((await self._journal().write(SendSignal(job, key, encoded, id or name))).outcome)
@@ -494,7 +494,7 @@ class App(OpenedStore, Planning, Forking):
         """Grant a run more budget. The id of the signal names the actor. See `Client.agrant`."""
         name = f"grant by {actor or 'somebody'}: {id or new_id()}"
         units: dict[str, Any] = {**(granted or {}), **more}
-        command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, amounts("grant", units), name)
+        command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, to_millionths("grant", units), name)
         (answer,) = await self.store().commit([command])
         if isinstance(answer, Exception):
             raise answer

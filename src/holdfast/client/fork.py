@@ -96,7 +96,7 @@ def forked(
     events: Sequence[Event], names: Names, from_node: str | None, from_step: str | None, plan: Plan | None
 ) -> Submit:
     """Build the command that creates the new job."""
-    past = Past(events)
+    past = NodeHistory(events)
     created = past.created
     if past.plan is None:
         if from_step is None or from_node is not None or plan is not None:
@@ -108,7 +108,7 @@ def forked(
             raise InvalidArguments("fork", "the run has a plan: say from_node=, one of its nodes, or another plan=")
         whole = plan.to_dict() if plan is not None else past.plan
         if plan is not None:
-            checked(plan, names)
+            check_plan(plan, names)
             if missing := plan.not_given(created.get("args") or {}):
                 raise InvalidPlan(plan.name, [f"input.{name}: the run was not given it" for name in missing])
         written = list(_of_plan(past, Plan.from_dict(whole), from_node))
@@ -130,7 +130,7 @@ def forked(
     )
 
 
-def _of_code(past: Past, step: str) -> Iterator[tuple[int, Written]]:
+def _of_code(past: NodeHistory, step: str) -> Iterator[tuple[int, Written]]:
     """Yield everything that was recorded before the first call of a step, each with its position."""
     calls = {node: begun.seq for node, begun in past.begun.items()}
     calls |= {node: ended.seq for node, ended in past.ended.items() if ended.wait is not None}
@@ -153,7 +153,7 @@ def _named(past: NodeHistory, node: str) -> str:
     return past.begun[node].name if node in past.begun else node
 
 
-def _of_plan(past: Past, plan: Plan, from_node: str | None) -> Iterator[Written]:
+def _of_plan(past: NodeHistory, plan: Plan, from_node: str | None) -> Iterator[Written]:
     """Yield the outcomes of all nodes that are equal, have succeeded, and depend on no repeated node."""
     assert past.plan is not None, "only of a run with a plan"
     was, now = NodeStates(Plan.from_dict(past.plan), past), NodeStates(plan, past)
@@ -176,7 +176,7 @@ def _of_plan(past: Past, plan: Plan, from_node: str | None) -> Iterator[Written]
             yield from _value(past, f"{EXTENSION}{by}") if by in settled else ()
 
 
-def _reused(was: Course, now: Course, again: set[str]) -> tuple[list[str], set[str]]:
+def _reused(was: NodeStates, now: NodeStates, again: set[str]) -> tuple[list[str], set[str]]:
     """Return the nodes whose outcomes are reused, if they have any, and the set of those that have ended."""
     reused: list[str] = []
     settled: set[str] = set()
@@ -190,7 +190,7 @@ def _reused(was: Course, now: Course, again: set[str]) -> tuple[list[str], set[s
     return reused, settled
 
 
-def _refers_to_others(now: Course, by: str, settled: set[str]) -> bool:
+def _refers_to_others(now: NodeStates, by: str, settled: set[str]) -> bool:
     """Return whether the extension of a node refers to a repeated extension. Then it depends on that one."""
     added = now.added[by]
     needs = {ref.partition(".")[0] for ref in references(added.output)}
@@ -198,7 +198,7 @@ def _refers_to_others(now: Course, by: str, settled: set[str]) -> bool:
     return any(node.id in needs for other, plan in now.added.items() if other not in settled for node in plan.nodes)
 
 
-def _with_other_inputs(was: Course, now: Course) -> list[str]:
+def _with_other_inputs(was: NodeStates, now: NodeStates) -> list[str]:
     """Return the nodes that use an input whose default differs in the new plan."""
     before, after = was.results["input"], now.results["input"]
     changed = {f"input.{name}" for name in after if name not in before or before[name] != after[name]}
@@ -223,7 +223,7 @@ def _value(past: NodeHistory, node: str) -> Iterator[Written]:
         yield HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": past.values[node][1]}
 
 
-def _again(node: str, begun: Begun | None, ended: Ended) -> Iterator[Written]:
+def _again(node: str, begun: CallStart | None, ended: NodeEnd) -> Iterator[Written]:
     """Yield the events that record an outcome in the new job."""
     if ended.wait is not None or begun is None:
         yield HistoryEvent.VALUE_RECORDED.value, {"node": f"{node}:ended", "value": ended.wait}

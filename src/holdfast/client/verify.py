@@ -20,7 +20,7 @@ from holdfast.store.run_queries import as_projected, filed
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
-__all__ = ["Rehearsed", "rehearse", "violations_of"]
+__all__ = ["ReplayReport", "check_replay", "violations_of"]
 
 
 async def violations_of(store: Store, row: Job) -> list[Violation]:
@@ -70,7 +70,7 @@ async def _is_filed(store: Store, row: Job, stream: list[Event]) -> bool:
     return whole and msgspec.structs.replace(entries, exports=newest) == expected
 
 
-async def rehearse(app: App, events: Sequence[Event]) -> Rehearsed:
+async def check_replay(app: App, events: Sequence[Event]) -> ReplayReport:
     """Check a history against the current code of its app. This calls no step and no tool.
 
     Raises:
@@ -82,4 +82,4 @@ async def rehearse(app: App, events: Sequence[Event]) -> Rehearsed:
     if function is None:
         known = [".".join(entry) for entry in app.entries]
         raise UnknownEntry(f"{name[0]}.{name[1]}", known)
-    return await Rehearsal(events, function).run()
+    return await ReplayCheck(events, function).run()

@@ -155,7 +155,7 @@ class RemoteClient(Client):
         name = f"{creation.plugin_id}.{creation.entry_id}"
         generated = creation.idempotency_key is None
         key = f"{AUTO}{new_id()}" if creation.idempotency_key is None else creation.idempotency_key
-        body = outgoing(creation.entry_id, msgspec.structs.replace(creation, idempotency_key=key))
+        body = payload_for_server(creation.entry_id, msgspec.structs.replace(creation, idempotency_key=key))
         about = name if generated else key
         status, record = await self._wire.ask("POST", "/runs", RunRecord, body=body, again=True, about=about)
         return Created(_shown(record), existing=status != CREATED_STATUS and not generated)

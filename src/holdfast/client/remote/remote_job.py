@@ -71,7 +71,7 @@ class RemoteJob:
         return Creation(
             plugin_id=plugin,
             entry_id=name,
-            args=outgoing(name, arguments),
+            args=payload_for_server(name, arguments),
             idempotency_key=options.get("key"),
             deadline=seconds(deadline) if deadline is not None else None,
             priority=options.get("priority", 0),
