@@ -20,7 +20,7 @@ from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
 from holdfast.machines.ready import Reading
 from holdfast.ready import raise_violation
-from holdfast.store.change_flags import ASKED, WORK
+from holdfast.store.commands import ASKED, WORK
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.sqlite.store import SqliteStore
 from support import spec

@@ -56,7 +56,7 @@ from holdfast.store import (
     Store,
     WorkerCard,
 )
-from holdfast.store.change_flags import ASKED, DEATHS, LIMITS, ROOM, WORK
+from holdfast.store.commands import ASKED, DEATHS, LIMITS, ROOM, WORK
 from holdfast.store.effects import EffectStore
 
 __all__ = ["Worker"]

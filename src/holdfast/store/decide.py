@@ -17,7 +17,7 @@ from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobSt
 from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
 from holdfast.machines.run_fields import DEADLINE
 from holdfast.store import commands as c
-from holdfast.store.change_flags import ASKED, EVENTS, WORK
+from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.continuation import BUDGET_KEY, hand_over
 from holdfast.store.inbox import Inbox
 from holdfast.store.rows import Job, Lease, Signal

@@ -135,7 +135,7 @@ class Store(Protocol):
         """Have `notice` called, from any thread, after each commit that changed something; returns what ends it.
 
         Commits of other processes are told of as well, soon, as far as the store hears of them. It is told what has
-        changed, as a sum of the numbers in `change_flags`. A heartbeat or an empty sweep changes nothing.
+        changed, as a sum of the flags in `holdfast.store.commands`. A heartbeat or an empty sweep changes nothing.
         Only a hint: it says that it is worth looking.
         """
         ...

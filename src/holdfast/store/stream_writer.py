@@ -14,7 +14,7 @@ import msgspec
 from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, Place, RunRecord
 from holdfast.machines.event import Frozen, freeze, seal_frozen, vouch
 from holdfast.store import commands as c
-from holdfast.store.change_flags import ASKED, EVENTS, WORK
+from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.rows import Job, Signal, course_after, grown, projected, reader_of
 
 __all__ = ["GROWING", "Decision", "Pen"]
@@ -49,7 +49,7 @@ class Decision:
     past: RunRecord | None = None  # a run that has ended, and is followed by another
     answer: Any = None
     grew_only: bool = False  # nothing of the row has changed but where its stream ends
-    change: int = 0  # what there is to tell; see `holdfast.store.change_flags`
+    change: int = 0  # what there is to tell; see `holdfast.store.commands`
 
 
 class Pen:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.errors import QueueFull
-from holdfast.store.change_flags import ROOM
-from holdfast.store.commands import Append, Bury, Claim, KeepEvidence, PauseQueue, Reclaim, SetLimits, Submit
+from holdfast.store.commands import ROOM, Append, Bury, Claim, KeepEvidence, PauseQueue, Reclaim, SetLimits, Submit
 from holdfast.store.contract.harness import LEASE, Lab, clause
 from holdfast.store.limits import Held, Limits
 from holdfast.store.rows import Evidence, Job

@@ -11,7 +11,7 @@ from holdfast.clock import Clock
 from holdfast.errors import QueueFull
 from holdfast.machines import JobState
 from holdfast.store import commands as c
-from holdfast.store.change_flags import LIMITS, WORK
+from holdfast.store.commands import LIMITS, WORK
 from holdfast.store.limits import (
     Held,
     LimitRow,

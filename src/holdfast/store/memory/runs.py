@@ -11,7 +11,7 @@ from holdfast.errors import UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, JobState, RunRecord
 from holdfast.store import commands as c
 from holdfast.store import decide
-from holdfast.store.change_flags import PROGRESS
+from holdfast.store.commands import PROGRESS
 from holdfast.store.rows import Job
 from holdfast.store.run_queries import (
     Counts,

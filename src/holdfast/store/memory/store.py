@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
-from holdfast.store.change_flags import WORK
+from holdfast.store.commands import WORK
 from holdfast.store.memory.limits import MemoryLimits
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql.limit_claims import Places

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 
 import psycopg
 
-from holdfast.store.change_flags import ASKED, EVENTS, ROOM, WORK
+from holdfast.store.commands import ASKED, EVENTS, ROOM, WORK
 from holdfast.store.postgres.call_timeout import Watch
 from holdfast.store.postgres.connection import is_a_session
 from holdfast.store.postgres.schema import Connection, number_of

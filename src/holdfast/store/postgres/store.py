@@ -36,7 +36,7 @@ from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.machines.run_projection import run_name
 from holdfast.store import commands as c
-from holdfast.store.change_flags import EVENTS, WORK
+from holdfast.store.commands import EVENTS, WORK
 from holdfast.store.postgres.call_timeout import Silent, Watch
 from holdfast.store.postgres.connection import (
     SILENCE_SECONDS,

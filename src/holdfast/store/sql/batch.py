@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
-from holdfast.store.change_flags import WORK
+from holdfast.store.commands import WORK
 from holdfast.store.inbox import SignalTable, StoredInbox
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import attribute_text
@@ -45,7 +45,7 @@ class Batch(Limited, SignalTable):
     def __init__(self, now: float, known: Mapping[str, Job]) -> None:
         super().__init__()
         self.now = now
-        self.change = 0  # what there is to tell; see `holdfast.store.change_flags`
+        self.change = 0  # what there is to tell; see `holdfast.store.commands`
         self.ended = False  # whether a job has come to its end, which others may wait for
         self._known = known
         self._stored: dict[str, Job | None] = {}  # as the database has it; None: not there

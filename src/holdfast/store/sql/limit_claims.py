@@ -19,7 +19,7 @@ import msgspec
 from holdfast.errors import QueueFull
 from holdfast.machines import JobState
 from holdfast.store import commands as c
-from holdfast.store.change_flags import LIMITS, ROOM, WORK
+from holdfast.store.commands import LIMITS, ROOM, WORK
 from holdfast.store.limits import AGES_MAX, Held, LimitRow, Limits, fill, may_take, retry_after, room_of
 from holdfast.store.rows import OUTDATED, Job
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of

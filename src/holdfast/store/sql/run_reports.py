@@ -9,7 +9,7 @@ import msgspec
 from holdfast.machines import RunRecord
 from holdfast.store import commands as c
 from holdfast.store import decide
-from holdfast.store.change_flags import PROGRESS
+from holdfast.store.commands import PROGRESS
 from holdfast.store.rows import Job
 
 __all__ = ["Produced"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.errors import StoreReplaced
-from holdfast.store.change_flags import DEATHS, EVERYTHING, WORK
+from holdfast.store.commands import DEATHS, EVERYTHING, WORK
 from holdfast.store.sqlite.database_files import DatabaseFiles
 from holdfast.store.sqlite.liveness import Attendance
 

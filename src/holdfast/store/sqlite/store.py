@@ -38,7 +38,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.machines.run_projection import run_name
 from holdfast.store import commands as c
-from holdfast.store.change_flags import EVERYTHING
+from holdfast.store.commands import EVERYTHING
 from holdfast.store.limits import QueueState
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import (
