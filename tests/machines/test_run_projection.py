@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.machines import InvalidTransition, RunError, RunProjection, RunRecord, RunStatus, run_paths, runs
 from holdfast.machines.fold import Fold
-from holdfast.machines.run_fields import Course, follow
+from holdfast.machines.run_projection import Course, follow
 from support.streams import Author, sealed
 from support.timeless import given, settings
 

@@ -27,7 +27,7 @@ from holdfast.authoring.conductor import EXTENSION, place
 from holdfast.authoring.signature import fingerprint
 from holdfast.machines import Event, HistoryEvent, JobEvent
 from holdfast.machines.rules import is_failure
-from holdfast.machines.run_fields import DEADLINE
+from holdfast.machines.run_projection import DEADLINE
 
 __all__ = ["CutOff", "Ended", "Failure", "Outcome", "Recorded", "Replay", "Success"]
 

@@ -22,8 +22,7 @@ from holdfast.machines.ready import (
     WakeSource,
 )
 from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
-from holdfast.machines.run_fields import RunError
-from holdfast.machines.run_projection import RunProjection, RunRecord, run_paths, runs
+from holdfast.machines.run_projection import RunError, RunProjection, RunRecord, run_paths, runs
 from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Place, Snapshot
 from holdfast.machines.table import Row, Table
 

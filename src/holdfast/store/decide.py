@@ -15,14 +15,13 @@ import msgspec
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
 from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
-from holdfast.machines.run_fields import DEADLINE
+from holdfast.machines.run_projection import DEADLINE
 from holdfast.store import commands as c
 from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.continuation import BUDGET_KEY, hand_over
 from holdfast.store.inbox import Inbox
 from holdfast.store.rows import Job, Lease, Signal
-from holdfast.store.seeded_jobs import with_past
-from holdfast.store.stream_writer import GROWING, Decision, Pen
+from holdfast.store.stream_writer import GROWING, Decision, Pen, with_past
 
 __all__ = [
     "BUDGET_KEY",

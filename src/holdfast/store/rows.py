@@ -13,8 +13,7 @@ import msgspec
 
 from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, JobState, OpenWait, RunRecord
 from holdfast.machines.job import TARGETS
-from holdfast.machines.run_fields import Course, follow
-from holdfast.machines.run_projection import record_of
+from holdfast.machines.run_projection import Course, follow, record_of
 
 __all__ = ["FORGOTTEN_SECONDS", "OUTDATED", "Evidence", "GateCard", "Job", "Lease", "Signal", "WorkerCard", "rebuilt"]
 

@@ -17,7 +17,9 @@ from holdfast.store import commands as c
 from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.rows import Job, Signal, course_after, grown, projected, reader_of
 
-__all__ = ["GROWING", "Decision", "Pen"]
+__all__ = ["GROWING", "Decision", "Pen", "with_past"]
+
+FORK = "fork"
 
 # What the holder of a job may always write, and what moves nothing. A plan is recorded once only (E11).
 GROWING = frozenset(event.value for event in HistoryEvent) - {
@@ -152,3 +154,21 @@ def _told_of(job: Job) -> int:
     if job.state is JobState.RUNNING:
         return ASKED if job.cancel is not None or job.pause else 0
     return 0 if job.state in TERMINAL_JOB_STATES else WORK
+
+
+def with_past(command: c.Submit, made: Decision, now: float) -> Decision:
+    """Create a job that has a plan, or a past, already: a claim that never starts user code writes the past (J8)."""
+    if command.plan is None and not command.past:
+        return made
+    pen = Pen(made.job, now)
+    if command.plan is not None:
+        pen.put(HistoryEvent.PLAN_GENERATED, {"plan": command.plan})
+    if command.past:
+        pen.put(JobEvent.LEASED, {"purpose": FORK}, attempt=1)
+        for kind, payload in command.past:
+            pen.put(kind, payload, attempt=1)
+        pen.put(JobEvent.REQUEUED, {"reason": FORK}, attempt=1)
+    decision = pen.end()
+    decision.events[:0], decision.payloads[:0] = made.events, made.payloads
+    decision.answer, decision.change = made.answer, made.change
+    return decision

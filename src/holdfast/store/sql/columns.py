@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, CancelRequest, Event, JobState, OpenWait
-from holdfast.machines.run_fields import Course
+from holdfast.machines.run_projection import Course
 from holdfast.store.limits import LimitRow, Limits
 from holdfast.store.rows import OUTDATED, Evidence, Job, Lease, Signal, WorkerCard
 
