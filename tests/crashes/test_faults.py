@@ -18,7 +18,7 @@ from holdfast import App, StoreUnavailable, gather, now, wait_for
 from holdfast.authoring.signature import fingerprint
 from holdfast.store import Append, Bury, Claim, Pause, Resume, Store
 from holdfast.store.effects import DirectoryEffects, Effect, EffectStore
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from holdfast.store.run_queries import RunFilter
 from support.faults import FaultyEffects, FaultyStore, closing, store_of
 from support.stories import drain, play, quick

@@ -14,7 +14,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.ready import raise_violation
 from holdfast.store import Append, Claim, Command, Leave
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from support.stories import play, quick, until
 
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast import App, now
 from holdfast.engine.store_clock import StoreClock
 from holdfast.store import Claim, Command
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from support.stories import drain, play, quick
 
 

@@ -21,7 +21,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.machines.ready import Reading
 from holdfast.ready import raise_violation
 from holdfast.store.commands import ASKED, WORK
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite.store import SqliteStore
 from support import spec
 from support.stories import play, quick, until

@@ -17,7 +17,7 @@ from holdfast.machines.ready import BudgetExhausted, Busy, Pending, ReadyState, 
 from holdfast.ready import Gate, raise_violation
 from holdfast.store import Renew, Report
 from holdfast.store.limits import Held
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from support.stories import play, quick, until
 from support.timeless import given, settings
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import Plan
 from holdfast.store import Store
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from support.faults import closing, store_of
 from support.planned import NODES_MAX, Witness, calculator, evaluated, random_plan, signals_of
 from support.planned_crashes import MODES, as_evaluated, at_every_commit

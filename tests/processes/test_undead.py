@@ -21,7 +21,7 @@ from holdfast.journal import Journal
 from holdfast.machines import JobState
 from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.store import Bury, Command
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from support.postgres import fresh_url
 from support.stories import beating, play, quick, until
 

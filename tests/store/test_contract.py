@@ -12,7 +12,7 @@ import pytest
 from holdfast.clock import ManualClock
 from holdfast.store import Store, contract
 from holdfast.store.contract import CONTRACT, Clause, Lab
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.sqlite.store import SqliteStore
 from support.postgres import ServerClock, fresh_schema, server

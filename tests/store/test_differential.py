@@ -47,7 +47,7 @@ from holdfast.store import (
     WorkerCard,
     rebuilt,
 )
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.run_queries import RunFilter
 from holdfast.store.shared_budgets import SpendBudget

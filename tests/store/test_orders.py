@@ -16,7 +16,7 @@ from holdfast.clock import ManualClock
 from holdfast.errors import StaleAttempt
 from holdfast.machines import Event, JobState, check, run_paths
 from holdfast.store import Append, Appended, Claim, Command, Reclaim, Resolve, SendSignal, Submit, rebuilt
-from holdfast.store.memory.store import MemoryStore, _whole
+from holdfast.store.memory import MemoryStore, _whole
 from holdfast.testing import Actor, Outcome, explore
 
 ENTRIES = frozenset({("shop", "pay")})

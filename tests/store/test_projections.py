@@ -16,7 +16,7 @@ from holdfast import App, export, progress, wait_for
 from holdfast.client.verify import violations_of
 from holdfast.machines import RunStatus, run_paths
 from holdfast.store import Append, Cancel, Claim, Job, Retry, Submit
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from holdfast.store.run_queries import RunFilter, may_be_past
 from holdfast.store.sql.columns import EVENT_COLUMNS, EVENT_READ
 from holdfast.store.sql.row_rebuild import project

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Command, Renew, Report, Store
 from holdfast.store.effects import Effect, EffectStore
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.sqlite.store import SqliteStore
 from support.postgres import fresh_schema, server

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from holdfast import App, StepFailed, StoreUnavailable, WaitTimeout, external_key, sleep, uuid4, wait_for
 from holdfast.store import Append, Command, Store
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from support.scenarios import (
     KINDS,
     START,

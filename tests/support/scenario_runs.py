@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.clock import ManualClock
 from holdfast.store import Store
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.sqlite.store import SqliteStore
 from support.clocked import opened

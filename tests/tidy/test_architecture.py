@@ -58,6 +58,7 @@ LONG = {
     "store/sql/batch.py": "what every command does in a transaction, for all SQL backends",
     "store/commands.py": "the verbs of the engine, one small value each",
     "store/decide.py": "what every command means, as one pure function each",
+    "store/memory.py": "one implementation of the store's protocol",
     "store/postgres/store.py": "one implementation of the store's protocol",
     "store/postgres/transaction.py": "one implementation of a transaction's protocol",
     "store/sqlite/store.py": "one implementation of the store's protocol",

@@ -11,7 +11,7 @@ from holdfast.client.process_fork import abandon_store, leave
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.store import Store
 from holdfast.store.effects import DirectoryEffects, EffectStore
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from holdfast.client.app_worker import AppWorker

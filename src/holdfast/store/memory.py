@@ -6,36 +6,68 @@ Nothing is durable. Everything else of the contract holds; commands are decided 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import HoldfastError, UnknownJob
-from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
+from holdfast.errors import HoldfastError, QueueFull, UnknownJob
+from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState, RunRecord
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
-from holdfast.store.commands import WORK
-from holdfast.store.memory.limits import MemoryLimits
+from holdfast.store.commands import LIMITS, PROGRESS, WORK
+from holdfast.store.limits import (
+    Held,
+    LimitRow,
+    Limits,
+    QueueState,
+    fill,
+    in_turn,
+    may_take,
+    queue_state,
+    retry_after,
+    room_of,
+)
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
-from holdfast.store.sql.limit_claims import Places
+from holdfast.store.run_queries import (
+    Counts,
+    ExportRow,
+    Filing,
+    Place,
+    RunFilter,
+    counts_of,
+    filed,
+    merged,
+    with_progress,
+)
+from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
+from holdfast.store.sql.limit_claims import Pick, Places, held_back, interleaved, is_waiting, place_of
 
 __all__ = ["MemoryStore"]
 
 
-class MemoryStore(MemoryLimits):
+class MemoryStore:
     """Keeps jobs in this process's memory."""
 
     floor_seconds: float | None = None
 
     def __init__(self, clock: Clock | None = None) -> None:
-        super().__init__(clock or SystemClock())
+        self._clock = clock or SystemClock()
+        self._jobs: dict[str, Job] = {}
         self._events: dict[str, list[tuple[Event, bytes]]] = {}  # with payloads as text: every reader gets its own
         self._inboxes: dict[str, _Inbox] = {}
         self._evidence: dict[tuple[str, str, int, int], Evidence] = {}
         self._workers: dict[str, WorkerCard] = {}
+        self._past: dict[Place, RunRecord] = {}
+        self._progress: dict[Place, tuple[bytes, float]] = {}
+        self._exports: dict[Place, list[ExportRow]] = {}
+        self._blobs: dict[tuple[str, str, int], bytes] = {}
+        self._limits: dict[str, LimitRow] = {}
+        self._budgets: dict[str, BudgetRow] = {}
+        self._now = 0.0  # the time of the transaction under way
+        self._change = 0  # what there is to tell of it
         self._next: deque[c.Command] = deque()  # what a command brings about for other jobs, in the same transaction
         self._handlers: dict[type, Callable[[Any], Any]] = {
             c.Submit: self._submit,
@@ -46,14 +78,14 @@ class MemoryStore(MemoryLimits):
             c.Bury: self._bury,
             c.Purge: self._purge,
             c.KeepEvidence: self._keep,
-            c.Progress: self.report_progress,
-            c.KeepExport: self.keep_export,
-            c.PutBlob: self.put_blob,
+            c.Progress: self._report_progress,
+            c.KeepExport: self._keep_export,
+            c.PutBlob: self._put_blob,
             c.Report: self._report,
             c.Leave: self._leave,
-            c.SetLimits: self.set_limits,
-            c.PauseQueue: self.pause_queue,
-            c.SpendBudget: self.spend_budget,
+            c.SetLimits: self._set_limits,
+            c.PauseQueue: self._pause_queue,
+            c.SpendBudget: self._spend_budget,
         }
         self._lock = threading.Lock()
         self._notices: list[Callable[[int], None]] = []
@@ -189,7 +221,7 @@ class MemoryStore(MemoryLimits):
         decide.fence_parent(command, self._jobs.get(command.parent or ""), self._now)
         existing = self._existing(command)
         if existing is None:
-            self.admit(command)
+            self._admit(command)
         return self._write(decide.submit(command, self._now, existing))
 
     def _write(self, decision: decide.Decision) -> Any:
@@ -203,7 +235,7 @@ class MemoryStore(MemoryLimits):
         for signal in decision.used:
             self._inbox(signal.job).use(signal.id)
         if decision.past is not None:
-            self.keep_run(decision.job.id, decision.job.run - 1, decision.past)
+            self._keep_run(decision.job.id, decision.job.run - 1, decision.past)
         if decision.successor is not None:
             self._continue(decision.successor, decision)
         self._next += decision.follow
@@ -252,7 +284,7 @@ class MemoryStore(MemoryLimits):
         return self._inboxes.setdefault(job, _Inbox())
 
     def _claim(self, command: c.Claim) -> c.Claims:
-        names, held = self.choose(command)
+        names, held = self._choose(command)
         claimed = []
         for name in names:
             decision = decide.claim(self._jobs[name], command, self._now)
@@ -310,7 +342,7 @@ class MemoryStore(MemoryLimits):
         for name in gone:
             del self._jobs[name], self._events[name]
             self._inboxes.pop(name, None)
-        self.forget_runs()
+        self._forget_runs()
         self._evidence = {known: one for known, one in self._evidence.items() if one.job in self._jobs}
         return c.Swept(gone)
 
@@ -323,6 +355,195 @@ class MemoryStore(MemoryLimits):
             and (parent is None or parent.state in TERMINAL_JOB_STATES - {JobState.FAILED})
             and (newest is None or newest.state in TERMINAL_JOB_STATES)
         )
+
+    # Queues with limits
+
+    async def limits(self) -> list[QueueState]:
+        """Read the limits of queues, and how these stand."""
+        now = self._clock.now()
+        return [
+            queue_state(row, self._running(queue, now), self._waiting(queue, now), now)
+            for queue, row in sorted(self._limits.items())
+        ]
+
+    def _set_limits(self, command: c.SetLimits) -> None:
+        """Set the limits of a queue."""
+        self._put(self._row(command.limits.queue).set(command.limits, self._now, command.actor))
+
+    def _pause_queue(self, command: c.PauseQueue) -> None:
+        """Pause a queue, or let it go on."""
+        self._put(self._row(command.queue).pause(self._now, command.actor, paused=command.paused))
+
+    def _admit(self, command: c.Submit) -> None:
+        """See that a new job may come in."""
+        row = self._row(command.queue)
+        depth = row.limits.depth
+        if depth is not None and command.parent is None and self._waiting(command.queue, self._now) >= depth:
+            held = [job for job in self._jobs.values() if job.queue == command.queue and self._is_live(job, self._now)]
+            ages = [self._now - job.course.started_at for job in held if job.course.started_at is not None]
+            raise QueueFull(command.queue, depth, retry_after(row.limits, len(held), ages))
+        if command.group is not None and not row.grouped:
+            self._limits[command.queue] = msgspec.structs.replace(row, grouped=True)
+
+    def _choose(self, command: c.Claim) -> tuple[list[str], tuple[Held, ...]]:
+        """Say which jobs a claim takes, in order, and what keeps it from more."""
+        waiting = [job for job in self._jobs.values() if job.state is JobState.QUEUED and is_waiting(job, self._now)]
+        fitting = [
+            job
+            for job in sorted(waiting, key=place_of)
+            if (job.plugin, job.entry) in command.entries and (command.queues is None or job.queue in command.queues)
+        ]
+        plain = [job.id for job in fitting if job.queue not in self._limits]
+        limited = sorted({job.queue for job in fitting} & self._limits.keys())
+        picks = [self._pick(command, queue, [job for job in fitting if job.queue == queue]) for queue in limited]
+        names = interleaved([plain, *(pick.names for pick in picks)], self._jobs, command.limit)
+        held: list[Held] = []
+        for pick in picks:
+            taken = [name for name in pick.names if name in names]
+            row = pick.row.spend([self._jobs[name].group or "" for name in taken], self._now)
+            self._limits[row.queue] = row
+            held += (
+                [pick.held]
+                if pick.held is not None and not pick.room
+                else held_back(pick, row, len(taken), command.limit)
+            )
+        return names, tuple(held)
+
+    def _pick(self, command: c.Claim, queue: str, fitting: list[Job]) -> Pick:
+        row, running = self._limits[queue], self._running(queue, self._now)
+        room, held = room_of(row, sum(running.values()), self._now)
+        heads: dict[str, list[str]] = {}
+        for job in fitting:
+            heads.setdefault(job.group or "", []).append(job.id)
+        groups = in_turn(list(heads), row.turn)
+        order = fill(row, groups, running, min(room, command.limit), {name: len(heads[name]) for name in groups})
+        taken = Counter(order)
+        left = [name for name in groups if len(heads[name]) > taken[name]]
+        full = any(not may_take(row.limits, name, running.get(name, 0) + taken[name]) for name in left)
+        queued = {name: iter(names) for name, names in heads.items()}
+        return Pick(row, [next(queued[name]) for name in order], room, held, bool(left), full)
+
+    def _running(self, queue: str, now: float) -> Mapping[str, int]:
+        return Counter(job.group or "" for job in self._jobs.values() if job.queue == queue and self._is_live(job, now))
+
+    @staticmethod
+    def _is_live(job: Job, now: float) -> bool:
+        return job.state is JobState.RUNNING and job.lease is not None and job.lease.until > now
+
+    def _waiting(self, queue: str, now: float) -> int:
+        return sum(job.queue == queue and is_waiting(job, now) for job in self._jobs.values())
+
+    def _spend_budget(self, command: SpendBudget) -> Spent:
+        """Take of a budget."""
+        answer, row = spent_of(command, self._budgets.get(command.budget))
+        if row is not None:
+            self._budgets[command.budget] = row
+        return answer
+
+    def _row(self, queue: str) -> LimitRow:
+        return self._limits.get(queue) or LimitRow(Limits(queue=queue))
+
+    def _put(self, row: LimitRow) -> None:
+        self._limits[row.queue] = row
+        if row.is_bare():
+            del self._limits[row.queue]
+        self._change |= WORK | LIMITS
+
+    # Runs: records, progress, exports
+
+    async def record(self, job: str, number: int) -> RunRecord | None:
+        """Read one run's record."""
+        row = self._jobs.get(job)
+        kept = row.record() if row is not None and row.run == number else self._past.get((job, number))
+        return with_progress(kept, *self._progress.get((job, number), (None, None))) if kept is not None else None
+
+    async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
+        """List runs, newest first."""
+        found = [
+            (place, record)
+            for place, record in self._records().items()
+            if (before is None or place < before) and _fits(self._jobs[place[0]], record, where)
+        ]
+        return merged(found, limit)
+
+    async def filing(self, job: str) -> Filing | None:
+        """Say what a job is found by: here that is its row."""
+        row = self._jobs.get(job)
+        if row is None:
+            return None
+        made = filed(row, [self._past[job, number] for number in range(1, row.run)])
+        exports = {place[1]: len(kept) for place, kept in self._exports.items() if place[0] == job and kept}
+        return msgspec.structs.replace(made, exports=exports)
+
+    async def counts(self) -> Counts:
+        """Count runs and queues."""
+        now = self._clock.now()
+        runs = Counter(job.course.status.value for job in self._jobs.values())
+        queues: Counter[tuple[str, str]] = Counter()
+        due = []
+        for job in self._jobs.values():
+            if job.state not in TERMINAL_JOB_STATES:
+                delayed = job.state is JobState.QUEUED and job.due_at > now
+                queues[job.queue, "delayed" if delayed else job.state.value] += 1
+                due += [job.due_at] if job.state is JobState.QUEUED and not delayed else []
+        counted = [(queue, state, count) for (queue, state), count in queues.items()]
+        return counts_of(list(runs.items()), counted, min(due, default=None))
+
+    async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
+        """List what a run has produced."""
+        return self._exports.get((job, number), [])[after : after + limit]
+
+    async def blob(self, job: str, blob: str, number: int) -> bytes | None:
+        """Read one piece of a blob."""
+        return self._blobs.get((job, blob, number))
+
+    def _keep_run(self, job: str, number: int, record: RunRecord) -> None:
+        """Keep the record of a run that another follows."""
+        self._past[job, number] = record
+        self._exports[job, number + 1] = list(self._exports.get((job, number), []))
+
+    def _report_progress(self, command: c.Progress) -> None:
+        """Keep what a run reports of itself."""
+        job = self._fenced(command)
+        self._progress[job.id, job.run] = msgspec.json.encode(command.said), self._now
+        self._change |= PROGRESS
+
+    def _keep_export(self, command: c.KeepExport) -> int:
+        """Keep what a run has produced; its number."""
+        job = self._fenced(command)
+        kept = self._exports.setdefault((job.id, job.run), [])
+        known = next((one.number for one in kept if one.key == command.key), None)
+        if known is None:
+            said = {name: getattr(command, name) for name in ("key", "name", "kind", "media_type", "size", "blob")}
+            value = msgspec.json.decode(msgspec.json.encode(command.value)) if command.blob is None else None
+            kept.append(ExportRow(**said, number=len(kept) + 1, value=value, at=self._now))
+            self._jobs[job.id] = msgspec.structs.replace(job, exported=len(kept))
+        self._change |= PROGRESS
+        return known or len(kept)
+
+    def _put_blob(self, command: c.PutBlob) -> None:
+        """Keep a piece of a blob; a repeat changes nothing."""
+        self._fenced(command)
+        self._blobs.setdefault((command.job, command.blob, command.number), command.content)
+
+    def _forget_runs(self) -> None:
+        """Forget what is kept of jobs that are gone."""
+        self._past = {place: one for place, one in self._past.items() if place[0] in self._jobs}
+        self._progress = {place: one for place, one in self._progress.items() if place[0] in self._jobs}
+        self._exports = {place: one for place, one in self._exports.items() if place[0] in self._jobs}
+        self._blobs = {place: one for place, one in self._blobs.items() if place[0] in self._jobs}
+
+    def _records(self) -> dict[Place, RunRecord]:
+        found = {**self._past, **{(job.id, job.run): job.record() for job in self._jobs.values()}}
+        none = (None, None)
+        return {place: with_progress(record, *self._progress.get(place, none)) for place, record in found.items()}
+
+    def _fenced(self, command: c.Progress | c.KeepExport | c.PutBlob) -> Job:
+        job = self._jobs.get(command.job)
+        if job is None:
+            raise UnknownJob(command.job)
+        decide.fence(job, command.attempt, self._now)
+        return job
 
 
 def _own(signal: Signal) -> Signal:
@@ -385,3 +606,25 @@ def _by_lease(job: Job) -> float:
 def _by_end(job: Job) -> float:
     ends = [job.ends_by, job.wait.deadline if job.wait is not None else None, job.wake_at]
     return min((end for end in ends if end is not None), default=float("inf"))
+
+
+def _fits(job: Job, record: RunRecord, where: RunFilter) -> bool:
+    wanted = {
+        "id": where.task_id,
+        "plugin": where.plugin_id,
+        "entry": where.entry_id,
+        "queue": where.queue,
+        "group": where.group,
+        "idempotency_key": where.idempotency_key,
+    }
+    return (
+        all(value is None or getattr(job, name) == value for name, value in wanted.items())
+        and (not where.status or record.status in where.status)
+        and all(_same((job.attributes or {}).get(name), value) for name, value in where.attributes.items())
+        and (where.created_after is None or job.created_at >= where.created_after)
+        and (where.created_before is None or job.created_at < where.created_before)
+    )
+
+
+def _same(kept: object, wanted: object) -> bool:
+    return kept is not None and msgspec.json.encode(kept) == msgspec.json.encode(wanted)
