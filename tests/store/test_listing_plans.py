@@ -13,8 +13,9 @@ import pytest
 
 from holdfast.store import Append, Claim, Submit
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.run_queries import Questions, RunFilter
+from holdfast.store.run_queries import RunFilter
 from holdfast.store.sql.columns import JOB_WRITTEN
+from holdfast.store.sql.run_sql import Questions
 from holdfast.store.sqlite.store import SqliteStore
 from support.postgres import fresh_schema, server
 

@@ -13,8 +13,8 @@ from holdfast.store.postgres.schema import migrate
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.store import _IN_THE_WAY, TRIES, give_way
 from holdfast.store.postgres.transaction import Transaction
-from holdfast.store.run_queries import OF_A_JOB
 from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, event_of, job_of
+from holdfast.store.sql.run_sql import OF_A_JOB
 from support.postgres import ServerClock, fresh_schema, server
 
 STEPS = ("read", "decide", "commit")

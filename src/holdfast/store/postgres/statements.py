@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zlib
 
-from holdfast.store.run_queries import OF_A_JOB
 from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
+from holdfast.store.sql.run_sql import OF_A_JOB
 
 __all__ = ["CHANGING", "Statements"]
 

@@ -53,23 +53,17 @@ from holdfast.store.postgres.schema import Connection, migrate, quoted, require
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.transaction import Transaction
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
-from holdfast.store.run_queries import (
-    Counts,
-    ExportRow,
-    Filing,
-    Place,
+from holdfast.store.run_queries import Counts, ExportRow, Filing, Place, RunFilter, counts_of, merged
+from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
+from holdfast.store.sql.run_sql import (
     Questions,
-    RunFilter,
-    counts_of,
     export_of,
     filing_of,
     may_be_past,
-    merged,
     newest_of,
     past_of,
     record_of_newest,
 )
-from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
 
 __all__ = ["PostgresStore"]
 

@@ -24,9 +24,9 @@ from holdfast.store.postgres.row_cache import Seen
 from holdfast.store.postgres.schema import Connection
 from holdfast.store.postgres.statements import CHANGING, Statements
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
-from holdfast.store.run_queries import export_row
 from holdfast.store.sql.batch import Key, Sealed
 from holdfast.store.sql.columns import JOB_WRITTEN, card_row, event_of, job_of, job_row, signal_of
+from holdfast.store.sql.run_sql import export_row
 
 __all__ = ["Transaction"]
 

@@ -16,15 +16,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from holdfast.errors import HoldfastError, UnknownJob
-from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
+from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState, RunRecord
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
-from holdfast.store.commands import WORK
+from holdfast.store.commands import PROGRESS, WORK
 from holdfast.store.inbox import SignalTable, StoredInbox
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import attribute_text
 from holdfast.store.sql.limit_claims import Limited
-from holdfast.store.sql.run_reports import Produced
 
 __all__ = ["Batch"]
 
@@ -81,7 +80,7 @@ class Batch(Limited, SignalTable):
         held = {name: job for name, job in self._jobs.items() if job.state is JobState.RUNNING or _is_large(job)}
         return {name: held.get(name) for name in (*self._stored, *self._jobs)}  # removed ones are in the first alone
 
-    # What a database does; more of it is named where it is used: in `Limited` and `Produced`
+    # What a database does; `Limited` names more of it
 
     @abstractmethod
     def read_rows(self, names: list[str]) -> Iterable[Job]:
@@ -138,6 +137,26 @@ class Batch(Limited, SignalTable):
     @abstractmethod
     def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Write events, new rows, rows of which only the stream's end is new, and rows that changed."""
+
+    @abstractmethod
+    def keep_run(self, job: str, number: int, record: RunRecord) -> None:
+        """Keep the record of a run that another follows, which begins with its exports."""
+
+    @abstractmethod
+    def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
+        """Have jobs found by their attributes: names, values, jobs."""
+
+    @abstractmethod
+    def put_progress(self, job: str, number: int, said: bytes) -> None:
+        """Keep what a run reports, in place of what it reported before."""
+
+    @abstractmethod
+    def keep_export(self, command: c.KeepExport, number: int) -> int:
+        """Keep an export of a run, unless its key is known; its number."""
+
+    @abstractmethod
+    def put_blob(self, command: c.PutBlob) -> None:
+        """Keep a piece of a blob; a repeat changes nothing."""
 
     # What the commands are
 
@@ -275,6 +294,31 @@ class Batch(Limited, SignalTable):
     def _keep(self, command: c.KeepEvidence) -> bool:
         self.one(command.evidence.job)
         return self.keep_evidence(command.evidence)
+
+    def _progress(self, command: c.Progress) -> None:
+        """Keep what a run reports of itself."""
+        job = self._fenced(command)
+        self.put_progress(job.id, job.run, msgspec.json.encode(command.said))
+        self.change |= PROGRESS
+
+    def _export(self, command: c.KeepExport) -> int:
+        """Keep what a run has produced; its number."""
+        job = self._fenced(command)
+        number = self.keep_export(command, job.run)
+        if number > job.exported:
+            self.put_row(msgspec.structs.replace(job, exported=number))
+        self.change |= PROGRESS
+        return number
+
+    def _put_piece(self, command: c.PutBlob) -> None:
+        """Keep a piece of a blob."""
+        self._fenced(command)
+        self.put_blob(command)
+
+    def _fenced(self, command: c.Progress | c.KeepExport | c.PutBlob) -> Job:
+        job = self.one(command.job)
+        decide.fence(job, command.attempt, self.now)
+        return job
 
     def _report(self, command: c.Report) -> None:
         self.put_card(command.card)
@@ -431,9 +475,9 @@ class Batch(Limited, SignalTable):
         c.Bury: _bury,
         c.Purge: _purge,
         c.KeepEvidence: _keep,
-        c.Progress: Produced.report,
-        c.KeepExport: Produced.export,
-        c.PutBlob: Produced.put_piece,
+        c.Progress: _progress,
+        c.KeepExport: _export,
+        c.PutBlob: _put_piece,
         c.Report: _report,
         c.Leave: _leave,
         **Limited.handlers,

@@ -9,7 +9,7 @@ jobs and takes as many adds nothing to what is counted, and may do so beside oth
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -23,7 +23,6 @@ from holdfast.store.commands import LIMITS, ROOM, WORK
 from holdfast.store.limits import AGES_MAX, Held, LimitRow, Limits, fill, may_take, retry_after, room_of
 from holdfast.store.rows import OUTDATED, Job
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
-from holdfast.store.sql.run_reports import Produced
 
 __all__ = ["Limited", "Pick", "Places", "held_back", "interleaved"]
 
@@ -80,9 +79,11 @@ class Places:
         return 0
 
 
-class Limited(Produced):
+class Limited(ABC):
     """The part of a batch that is about queues with limits."""
 
+    now: float
+    change: int
     _jobs: dict[str, Job]
 
     def __init__(self) -> None:

@@ -41,22 +41,7 @@ from holdfast.store import commands as c
 from holdfast.store.commands import EVERYTHING
 from holdfast.store.limits import QueueState
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
-from holdfast.store.run_queries import (
-    Counts,
-    ExportRow,
-    Filing,
-    Place,
-    Questions,
-    RunFilter,
-    counts_of,
-    export_of,
-    filing_of,
-    may_be_past,
-    merged,
-    newest_of,
-    past_of,
-    record_of_newest,
-)
+from holdfast.store.run_queries import Counts, ExportRow, Filing, Place, RunFilter, counts_of, merged
 from holdfast.store.sql.columns import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
@@ -69,6 +54,15 @@ from holdfast.store.sql.columns import (
     signal_of,
 )
 from holdfast.store.sql.migrate import migrate
+from holdfast.store.sql.run_sql import (
+    Questions,
+    export_of,
+    filing_of,
+    may_be_past,
+    newest_of,
+    past_of,
+    record_of_newest,
+)
 from holdfast.store.sqlite.commit_watcher import Ear
 from holdfast.store.sqlite.database_files import DatabaseFiles, connect
 from holdfast.store.sqlite.error_text import guarded

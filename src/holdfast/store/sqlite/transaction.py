@@ -10,7 +10,6 @@ import msgspec
 from holdfast.machines import Event, RunRecord
 from holdfast.store import commands as c
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
-from holdfast.store.run_queries import OF_A_JOB, export_row
 from holdfast.store.sql.batch import Key, Sealed
 from holdfast.store.sql.columns import (
     EVENT_COLUMNS,
@@ -25,6 +24,7 @@ from holdfast.store.sql.columns import (
     signal_of,
     signal_payload,
 )
+from holdfast.store.sql.run_sql import OF_A_JOB, export_row
 from holdfast.store.sqlite.bulk import inserts, updates
 from holdfast.store.sqlite.limits import SqliteLimits
 

@@ -1,0 +1,198 @@
+"""SQL of run listings, counts and exports: the same for every SQL backend but for its parameter marks.
+
+Runs are listed by the job's id and the run's number, newest first. The newest run of a job is in its row. Runs that
+ended and were followed by another are kept as records beside it, and are few. The names in a statement are fixed here.
+Values go in as parameters only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.machines import RunRecord, RunStatus
+from holdfast.store.commands import KeepExport
+from holdfast.store.rows import Job
+from holdfast.store.run_queries import ExportRow, Filing, Place, RunFilter, attribute_text, with_progress
+from holdfast.store.sql.columns import JOB_COLUMNS, job_of
+
+__all__ = [
+    "OF_A_JOB",
+    "Questions",
+    "export_of",
+    "export_row",
+    "filing_of",
+    "may_be_past",
+    "newest_of",
+    "past_of",
+    "record_of_newest",
+]
+
+# What is kept of a job besides its row and its stream: goes with it, and moves with it.
+OF_A_JOB = ("signals", "evidence", "past_runs", "progress", "attributes", "exports", "blobs")
+# How a run that another follows can have ended (R4): whatever is a failure of its job, a deadline during a cancel too.
+PAST = frozenset({RunStatus.FAILED, RunStatus.TIMEOUT, RunStatus.CANCELED})
+
+_encode = msgspec.json.Encoder().encode
+_decode_record = msgspec.json.Decoder(RunRecord).decode
+
+
+class Questions:
+    """The questions as one backend writes them.
+
+    Args:
+        mark: how a parameter is marked.
+        schema: what stands before a table's name, with its dot.
+    """
+
+    def __init__(self, mark: str, schema: str = "") -> None:
+        self._mark = mark
+        self._schema = schema
+        open_jobs = f"{schema}jobs WHERE status IN ('queued', 'running', 'cancel_requested')"
+        self.count_runs = (
+            f"SELECT status, count(*) FROM {open_jobs} GROUP BY status UNION ALL SELECT status, count(*)"
+            f" FROM {schema}jobs WHERE status IN ('succeeded', 'failed', 'canceled', 'timeout') GROUP BY status"
+        )
+        self.count_queues = (
+            f"SELECT queue, CASE WHEN state = 'queued' AND due_at > {mark} THEN 'delayed' ELSE state END, count(*)"
+            f" FROM {open_jobs} GROUP BY 1, 2"
+        )
+        self.oldest_due = f"SELECT min(due_at) FROM {open_jobs} AND state = 'queued' AND due_at <= {mark}"
+        self.exports = (
+            f"SELECT number, key, name, kind, media_type, size, value, blob, at FROM {schema}exports"
+            f" WHERE job = {mark} AND run = {mark} AND number > {mark} ORDER BY number LIMIT {mark}"
+        )
+        self.filing = (  # one statement, which sees one moment
+            f"SELECT 'job', CASE WHEN course = '' THEN NULL ELSE status END, ends_at, 0 FROM {schema}jobs"
+            f" WHERE id = {mark} UNION ALL"
+            f" SELECT 'past', status, run, 0 FROM {schema}past_runs WHERE job = {mark} UNION ALL"
+            f" SELECT name, value, 0, 1 FROM {schema}attributes WHERE job = {mark} UNION ALL"
+            f" SELECT 'exports', CAST(CASE WHEN count(*) = max(number) THEN count(*) ELSE -1 END AS text), run, 0"
+            f" FROM {schema}exports WHERE job = {mark} GROUP BY run"
+        )
+        self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
+        self.removing = [f"{schema}{table}" for table in OF_A_JOB]
+
+    def newest_runs(self, where: RunFilter, before: Place | None, limit: int) -> tuple[str, list[Any]]:
+        """Ask for newest runs, each with its progress."""
+        others = dict(list(where.attributes.items())[1:])
+        said, values = self._conditions(msgspec.structs.replace(where, attributes=others), "j.status")
+        source, place = f"{self._schema}jobs j", "j.id"
+        if where.attributes:  # its index is in the order that is asked for: a page of it is read, and no more
+            source, place = f"{self._schema}attributes a JOIN {source} ON j.id = a.job", "a.job"
+            name, value = next(iter(where.attributes.items()))
+            said.insert(0, f"a.name = {self._mark} AND a.value = {self._mark}")
+            values[:0] = [name, attribute_text(value)]
+        if before is not None:
+            said.append(f"j.id <= {self._mark} AND (j.id < {self._mark} OR j.run < {self._mark})")
+            values += [before[0], *before]
+            if where.attributes:  # nobody concludes it from the other
+                said.append(f"a.job <= {self._mark}")
+                values.append(before[0])
+        columns = ", ".join(f"j.{name}" for name in JOB_COLUMNS.split(", "))
+        filtered = f"WHERE {' AND '.join(said)}" if said else ""
+        return (
+            f"SELECT {columns}, p.said, p.at FROM {source} LEFT JOIN {self._schema}progress p"
+            f" ON p.job = j.id AND p.run = j.run {filtered} ORDER BY {place} DESC LIMIT {self._mark}"
+        ), [*values, limit]
+
+    def past_runs(self, where: RunFilter, before: Place | None, limit: int) -> tuple[str, list[Any]]:
+        """Ask for runs that another has followed."""
+        said, values = self._conditions(where, "r.status")
+        if before is not None:
+            said.append(f"(r.job < {self._mark} OR (r.job = {self._mark} AND r.run < {self._mark}))")
+            values += [before[0], *before]
+        filtered = f"WHERE {' AND '.join(['j.id = r.job', *said])}"
+        return (
+            f"SELECT r.job, r.run, r.record, p.said, p.at FROM {self._schema}past_runs r"
+            f" CROSS JOIN {self._schema}jobs j"  # in this order on SQLite: a group has many jobs, and few past runs
+            f" LEFT JOIN {self._schema}progress p ON p.job = r.job AND p.run = r.run {filtered}"
+            f" ORDER BY r.job DESC, r.run DESC LIMIT {self._mark}"
+        ), [*values, limit]
+
+    def _conditions(self, where: RunFilter, status: str) -> tuple[list[str], list[Any]]:
+        """Write what a run must fit; the job's row is ``j``."""
+        wanted: dict[str, Any] = {
+            "j.id =": where.task_id,
+            "j.plugin =": where.plugin_id,
+            "j.entry =": where.entry_id,
+            "j.queue =": where.queue,
+            "length(j.group_name) > 0 AND j.group_name =": where.group,  # its indexes are of those that have one
+            "j.idempotency_key =": where.idempotency_key,
+            "j.created_at >=": where.created_after,
+            "j.created_at <": where.created_before,
+        }
+        given = {condition: value for condition, value in wanted.items() if value is not None}
+        said, values = [f"{condition} {self._mark}" for condition in given], list(given.values())
+        if where.status:
+            named = ", ".join(f"'{RunStatus(one).value}'" for one in where.status)  # as they stand, for partial indexes
+            said.append(f"{status} IN ({named})")
+        for name, value in where.attributes.items():
+            said.append(
+                f"EXISTS (SELECT 1 FROM {self._schema}attributes o WHERE o.name = {self._mark}"
+                f" AND o.value = {self._mark} AND o.job = j.id)"
+            )
+            values += [name, attribute_text(value)]
+        return said, values
+
+
+def newest_of(row: tuple[Any, ...]) -> tuple[Job, str | None, float | None]:
+    """Read a job and what its newest run has reported."""
+    *columns, said, at = row
+    return job_of(tuple(columns)), said, at
+
+
+def record_of_newest(job: Job, said: str | None, at: float | None) -> tuple[Place, RunRecord]:
+    """Give a job's newest run."""
+    return (job.id, job.run), with_progress(job.record(), said, at)
+
+
+def past_of(row: tuple[Any, ...]) -> tuple[Place, RunRecord]:
+    """Read a run that another has followed."""
+    job, number, record, said, at = row
+    return (job, number), with_progress(_decode_record(record), said, at)
+
+
+def may_be_past(where: RunFilter) -> bool:
+    """Whether a run that another has followed could fit."""
+    return not where.status or bool(PAST & set(where.status))
+
+
+def filing_of(rows: list[Any]) -> Filing | None:
+    """Read what a job is found by; None if there is no such job."""
+    told = {(what, number): said for what, said, number, named in rows if not named}
+    mine = [(said, at) for what, said, at, named in rows if what == "job" and not named]
+    if not mine:
+        return None
+    status, at = mine[0]
+    return Filing(
+        status,
+        at if status is not None else None,
+        {int(number): said for (what, number), said in told.items() if what == "past"},
+        {what: said for what, said, _, named in rows if named},
+        {int(number): int(said) for (what, number), said in told.items() if what == "exports"},
+    )
+
+
+def export_row(command: KeepExport, number: int, now: float) -> tuple[Any, ...]:
+    """Give an export's columns, without its place in the run."""
+    value = _encode(command.value).decode() if command.blob is None else None
+    what = command.name, command.kind, command.media_type, command.size
+    return (command.job, number, command.key, *what, value, command.blob, now)
+
+
+def export_of(row: tuple[Any, ...]) -> ExportRow:
+    """Read an export back."""
+    number, key, name, kind, media_type, size, value, blob, at = row
+    return ExportRow(
+        number=number,
+        key=key,
+        name=name,
+        kind=kind,
+        media_type=media_type,
+        size=size,
+        value=msgspec.json.decode(value) if value is not None else None,
+        blob=blob,
+        at=at,
+    )
