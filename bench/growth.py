@@ -130,7 +130,7 @@ async def turn(store: Store, times: Times, size: int, number: int) -> None:
     assert all(answer.state is JobState.COMPLETED for answer in answers), answers
     await timed(times["sweep of nothing"], store.commit([Expire(), Reclaim()]))
     await timed(times["next due"], store.next_due())
-    await timed(times["requests"], store.requests("w"))
+    await timed(times["requests"], store.requests_for("w"))
     names = [f"late-{size}-{number}-{n}" for n in range(10)]
     late = [Submit(job=name, plugin="b", entry="e", args={}, deadline=time.time() - 1) for name in names]
     await timed(times["start of 10"], store.commit(late))
@@ -261,7 +261,7 @@ def idleness(folder: Path) -> list[str]:
     looks = 2_000
     started = time.perf_counter()
     for _ in range(looks):
-        store.changes()
+        store.change_count()
     look = (time.perf_counter() - started) / looks
     asyncio.run(store.close())
     extra = some_bytes - none_bytes

@@ -17,7 +17,7 @@ from holdfast import App
 from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.parent_death import start_child
-from holdfast.store import Bury, Reclaim
+from holdfast.store import Reclaim, ReleaseLeases
 
 __all__ = ["supervise"]
 
@@ -79,7 +79,7 @@ def _release_leases(app: App, dead: list[str]) -> None:
     """End the leases of dead workers. If the store is unavailable, the next call does it."""
     try:
         if dead:
-            app.store().commit_blocking([*map(Bury, dead), Reclaim()])
+            app.store().commit_blocking([*map(ReleaseLeases, dead), Reclaim()])
             dead.clear()
     except StoreReplaced:
         raise

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.store import Bury, Reclaim
+from holdfast.store import Reclaim, ReleaseLeases
 from support.scripts import ROOT
 from support.shell import Shell
 from support.stories import TooLate, in_time, play, quick, until
@@ -85,7 +85,7 @@ class Kitchen:
         finally:
             process.kill()
             process.wait()
-        await self.app.store().commit([Bury(name), Reclaim()])
+        await self.app.store().commit([ReleaseLeases(name), Reclaim()])
 
     async def finish(self, run: str) -> Any:
         """Let another worker bring it to its end."""

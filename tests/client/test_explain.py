@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Backoff, sleep, wait_for
-from holdfast.store import Leave, Report, WorkerCard
+from holdfast.store import PutWorker, RemoveWorker, WorkerCard
 from support.postgres import fresh_url
 from support.stories import quick
 
@@ -72,9 +72,9 @@ async def said(app: App, run: str) -> str:
 async def alive(app: App, *entries: str, queues: tuple[str, ...] | None = None) -> AsyncIterator[None]:
     """A worker that reports and does nothing."""
     card = WorkerCard("w", "host", 1, 1, queues, entries, 60.0)
-    await app.store().commit([Report(card)])
+    await app.store().commit([PutWorker(card)])
     yield
-    await app.store().commit([Leave("w")])
+    await app.store().commit([RemoveWorker("w")])
 
 
 def test_a_queued_run_says_who_could_take_it_or_that_nobody_can(app: App) -> None:

@@ -24,8 +24,8 @@ from holdfast.store import (
     Evidence,
     Job,
     KeepEvidence,
+    PutWorker,
     Renew,
-    Report,
     SendSignal,
     Store,
     Submit,
@@ -60,7 +60,7 @@ async def filled(store: SqliteStore, more: int = 0) -> None:
     await store.commit([Append("twice", 1, (wait,)), *(SendSignal("twice", "z", n, f"s{n}") for n in (9, 3, 5))])
     await store.commit([claim(), KeepEvidence(Evidence("twice", "n", 1, 1, [1.5, None], "late"))])
     await store.commit([submit("child", parent="running", parent_key="c", due_at=4e9), submit("queued", priority=3)])
-    await store.commit([Report(WorkerCard("w", "host", 1, 1, None, ("shop.checkout",), 15.0))])
+    await store.commit([PutWorker(WorkerCard("w", "host", 1, 1, None, ("shop.checkout",), 15.0))])
     await store.commit([submit(f"more{number:04}", priority=-1) for number in range(more)])
 
 

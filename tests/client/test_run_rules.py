@@ -566,7 +566,7 @@ def test_r10_eviction_removes_the_oldest_that_have_ended_with_all_they_left_and_
                 look(gone)
         assert not app.block(app.store().events(gone))
         assert not app.block(app.store().exports(gone, 1, 0, 10))
-        assert app.block(app.store().filing(gone)) is None
+        assert app.block(app.store().index_entries(gone)) is None
     for place in (Path(folder) for folder in places.values() if folder):
         assert {path.name for path in place.iterdir()} <= left
     assert app.block(app.aevict()) == 0

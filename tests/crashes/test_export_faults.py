@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, StoreUnavailable, export, progress
-from holdfast.store import Bury, Store
+from holdfast.store import ReleaseLeases, Store
 from support.faults import FaultyStore, closing, store_of
 from support.stories import drain, play, quick
 
@@ -86,7 +86,7 @@ async def survive(inner: Store, faulty: FaultyStore, blobs: str) -> None:
     working.cancel()
     await asyncio.wait([working])
     if worker._worker is not None:
-        await inner.commit([Bury(worker._worker.name)])
+        await inner.commit([ReleaseLeases(worker._worker.name)])
 
     again = press(inner, witness, blobs)
     handle = await again.entries["press", "edition"].options(key="k").astart("News")

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import App, StoreUnavailable, gather, now, wait_for
 from holdfast.authoring.signature import fingerprint
-from holdfast.store import Append, Bury, Claim, Pause, Resume, Store
+from holdfast.store import Append, Claim, Pause, ReleaseLeases, Resume, Store
 from holdfast.store.effects import DirectoryEffects, Effect, EffectStore
 from holdfast.store.memory import MemoryStore
 from holdfast.store.run_queries import RunFilter
@@ -99,7 +99,7 @@ async def survive(inner: Store, faulty: FaultyStore, effects: EffectStore | None
     await asyncio.wait([working])
     came_to_its_end = ("checkout", "succeeded") in await ended_runs(inner)
     if worker._worker is not None:
-        await inner.commit([Bury(worker._worker.name)])
+        await inner.commit([ReleaseLeases(worker._worker.name)])
 
     again = shop(inner, witness, effects)
     handle = await again.entries["shop", "checkout"].options(key="k").astart("AB")
@@ -190,7 +190,7 @@ def test_an_effect_without_its_events_is_caught_up_with_and_not_called_again(tmp
         await inner.commit([Append(handle.id, claimed.job.attempt, (declared,))])
         await effects.begin(handle.id, 1)
         await effects.put(Effect(handle.id, node, 1, 1, "sent by the one that died"))
-        await inner.commit([Bury("w")])
+        await inner.commit([ReleaseLeases("w")])
         await drain(app)
         assert await handle.aresult(timeout=60) == "sent by the one that died"
         ended = [event for event in await handle.aevents() if event.type == "tool_invocation_finished"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Limits, RunFailed, gather, sleep, wait_for
-from holdfast.store import Bury, Cancel, Command, Reclaim, Store, Submit
+from holdfast.store import Cancel, Command, Reclaim, ReleaseLeases, Store, Submit
 from support.faults import closing, store_of
 from support.stories import drain, play, quick
 
@@ -182,7 +182,7 @@ def test_the_late_start_of_a_child_whose_parent_was_taken_away_writes_nothing(
             row = await inner.get(parent)
             assert row is not None
             assert row.lease is not None
-            await inner.commit([Bury(row.lease.worker), Reclaim()])
+            await inner.commit([ReleaseLeases(row.lease.worker), Reclaim()])
             if cancelled:
                 await inner.commit([Cancel(parent, "not needed")])
 

@@ -13,7 +13,7 @@ from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.ready import raise_violation
-from holdfast.store import Append, Claim, Command, Leave
+from holdfast.store import Append, Claim, Command, RemoveWorker
 from holdfast.store.memory import MemoryStore
 from support.stories import play, quick, until
 
@@ -41,13 +41,13 @@ def test_what_trails_is_made_once_and_goes_behind_what_came_after_it() -> None:
 
         def make() -> Command:
             made.append("made")
-            return Leave("last")
+            return RemoveWorker("last")
 
         asked = journal.trail(make)
-        written = journal.enqueue(Leave("first"))
+        written = journal.enqueue(RemoveWorker("first"))
         assert journal.trail(make) is asked
         await asyncio.gather(asked, written)
-        assert (store.batches, made) == ([[Leave("first"), Leave("last")]], ["made"])
+        assert (store.batches, made) == ([[RemoveWorker("first"), RemoveWorker("last")]], ["made"])
 
     play(story())
 
@@ -66,7 +66,7 @@ def test_who_claims_is_told_that_the_store_is_away() -> None:
         store = Watched()
         store.away = True
         with pytest.raises(StoreUnavailable):
-            await Journal(store).trail(lambda: Leave("w"))
+            await Journal(store).trail(lambda: RemoveWorker("w"))
 
     play(story())
 

@@ -22,7 +22,7 @@ from holdfast import (
     spend,
     wait_for,
 )
-from holdfast.store import Bury, Reclaim
+from holdfast.store import Reclaim, ReleaseLeases
 from support.faults import FaultyStore, closing, store_of
 from support.stories import drain, play, quick, until
 
@@ -174,7 +174,7 @@ async def _with_fault(store: Any, at: int, mode: str) -> bool:
     await asyncio.wait([working, gone])
 
     async def ended() -> bool:
-        await store.commit([Bury("faulted"), Reclaim()])
+        await store.commit([ReleaseLeases("faulted"), Reclaim()])
         await drain(client)
         return (await client.aget(await client.acurrent(run))).finished_at is not None
 

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import App, Backoff
 from holdfast.client.explain import explain
-from holdfast.store import Bury, Reclaim
+from holdfast.store import Reclaim, ReleaseLeases
 from support.stories import drain, play
 
 
@@ -34,7 +34,7 @@ async def steal(app: App, job: str) -> None:
     row = await app.store().get(job)
     assert row is not None
     assert row.lease is not None
-    await app.store().commit([Bury(row.lease.worker), Reclaim()])
+    await app.store().commit([ReleaseLeases(row.lease.worker), Reclaim()])
 
 
 @pytest.mark.parametrize("colour", ["async", "plain"])

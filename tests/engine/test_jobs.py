@@ -41,7 +41,7 @@ from holdfast import (
     wait_for,
 )
 from holdfast import map as map_steps
-from holdfast.store import Append, Bury, Reclaim
+from holdfast.store import Append, Reclaim, ReleaseLeases
 from support.clocked import opened
 from support.stories import drain, play, quick
 
@@ -859,7 +859,7 @@ async def die_inside(app: App, handle: Any) -> None:
     """Have the job claimed and its tool declared by a worker that is then gone."""
     row = await app.store().get(handle.id)
     assert row is not None
-    await app.store().commit([Bury(row.lease.worker if row.lease else ""), Reclaim()])
+    await app.store().commit([ReleaseLeases(row.lease.worker if row.lease else ""), Reclaim()])
 
 
 def doubtful(app: App, calls: list[str], **options: Any) -> Any:

@@ -21,7 +21,7 @@ from holdfast.authoring.conductor import conductor
 from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines import JobState
-from holdfast.store import Append, Bury, Command, Reclaim, Store
+from holdfast.store import Append, Command, Reclaim, ReleaseLeases, Store
 from holdfast.store.sqlite.store import SqliteStore
 from support.stories import play, quick, until
 
@@ -121,7 +121,7 @@ def test_a_worker_that_gets_back_a_job_it_has_lost_ends_the_old_attempt_and_keep
         worker = app.worker(name="w1")
         working = asyncio.create_task(worker.arun())
         await until(lambda: _is(begun == [1]))
-        await app.store().commit([Bury("w1"), Reclaim()])  # as after a night in standby: nobody was told of anything
+        await app.store().commit([ReleaseLeases("w1"), Reclaim()])  # as after a night in standby: no notice came
         await until(lambda: _is(begun == [1, 2]))
         await until(lambda: _is(ended == [1]))
         seen.set()

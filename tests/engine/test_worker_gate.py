@@ -15,8 +15,8 @@ from holdfast.engine.worker_gate import WorkGate, gate_cards
 from holdfast.errors import StoreUnavailable
 from holdfast.machines.ready import BudgetExhausted, Busy, Pending, ReadyState, RetryAfter, WakeSource
 from holdfast.ready import Gate, raise_violation
-from holdfast.store import Renew, Report
-from holdfast.store.limits import Held
+from holdfast.store import PutWorker, Renew
+from holdfast.store.limits import Blocked
 from holdfast.store.memory import MemoryStore
 from support.stories import play, quick, until
 from support.timeless import given, settings
@@ -27,8 +27,8 @@ def gate(slots: int = 2) -> tuple[WorkGate, list[float]]:
     return WorkGate(slots, now=lambda: clock[0], on_violation=raise_violation), clock
 
 
-def held(why: str, until: float | None = None) -> Held:
-    return Held("default", cast(Any, why), 10.0, 0.0, until)
+def held(why: str, until: float | None = None) -> Blocked:
+    return Blocked("default", cast(Any, why), 10.0, 0.0, until)
 
 
 def said(one: WorkGate) -> list[Any]:
@@ -242,19 +242,19 @@ def test_leases_are_renewed_before_a_gate_is_asked_how_it_is() -> None:
 
     class Watched(MemoryStore):
         def commit_blocking(self, batch: Any) -> Any:
-            order.extend(type(command).__name__ for command in batch if isinstance(command, (Renew, Report)))
+            order.extend(type(command).__name__ for command in batch if isinstance(command, (Renew, PutWorker)))
             return super().commit_blocking(batch)
 
     async def story() -> None:
         app = App("shop", config=quick("memory:", lease_seconds=3600))
         worker = Worker(Watched(), app.entries, app.config, children=app.submission, gates=asked)
         working = asyncio.create_task(worker.run())
-        await until(lambda: _is("Report" in order))
+        await until(lambda: _is("PutWorker" in order))
         worker.stop()
         await working
 
     play(story())
-    assert order[:3] == ["Renew", "asked", "Report"]
+    assert order[:3] == ["Renew", "asked", "PutWorker"]
 
 
 def test_a_changed_settings_file_takes_effect_without_a_restart(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ async def everything(app: App) -> dict[str, Any]:
         job = record.task_id or ""
         kept[record.run_id] = (
             record, await app.aevents(record.run_id), await app.store().get(job), await app.store().inbox(job),
-            await app.store().filing(job),
+            await app.store().index_entries(job),
         )  # fmt: skip
     return kept
 

@@ -15,8 +15,8 @@ from holdfast.machines import (
     JobState,
     OpenStep,
     OpenWait,
-    Place,
     Violation,
+    WaitPlace,
     check,
     derive,
     fold,
@@ -50,7 +50,7 @@ def test_a_parked_job_waits_and_is_shown_as_parked() -> None:
     assert snapshot.wait == OpenWait("w", "k", "signal", 9.0, park=True)
     several = fold(sealed([CREATED, RUNNING, WAITS]))
     assert several.wait is not None
-    assert several.wait.places() == (Place("w", "k"), Place("v", "other"))
+    assert several.wait.places() == (WaitPlace("w", "k"), WaitPlace("v", "other"))
     assert fold(sealed([CREATED, RUNNING, WAITS, ("wait_completed", {"correlation_key": "other"})])).wait is None
     assert (snapshot.parked, snapshot.blocked, snapshot.shown(now=0)) == (True, True, JobState.PARKED)
     woken = fold(sealed([CREATED, RUNNING, WAIT, ("wait_completed", {"correlation_key": "k"})]))
@@ -394,9 +394,9 @@ def test_what_is_no_event_at_all_moves_nothing() -> None:
 
 
 def test_a_wait_finds_its_places_by_key_and_knows_those_of_children() -> None:
-    child = Place("job.one:a", f"{CHILD_KEY}job.one:a")
-    wait = OpenWait("wait:k", "k", "signal", also=(child, Place("wait:k#2", "k"), Place("bare", None)))
-    assert wait.place("k") == Place("wait:k", "k"), "of equal keys the first"
+    child = WaitPlace("job.one:a", f"{CHILD_KEY}job.one:a")
+    wait = OpenWait("wait:k", "k", "signal", also=(child, WaitPlace("wait:k#2", "k"), WaitPlace("bare", None)))
+    assert wait.place("k") == WaitPlace("wait:k", "k"), "of equal keys the first"
     assert wait.place(child.correlation_key) == child
     assert wait.place("other") is None
     assert wait.by_key is wait.by_key, "made once: a wait for thousands of children is asked once for each"

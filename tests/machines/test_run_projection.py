@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.machines import InvalidTransition, RunError, RunProjection, RunRecord, RunStatus, run_paths, runs
 from holdfast.machines.fold import Fold
-from holdfast.machines.run_projection import Course, follow
+from holdfast.machines.run_projection import RunFields, follow
 from support.streams import Author, sealed
 from support.timeless import given, settings
 
@@ -218,7 +218,7 @@ def test_the_projection_made_anew_equals_the_one_that_was_kept(seed: int) -> Non
 
 def test_a_course_is_followed_without_its_path_and_an_ended_one_never_again() -> None:
     job = Fold()
-    course = Course()
+    course = RunFields()
     for event in sealed([CREATED, RUNNING, ("job_completed", {"result": 1})]):
         job.take(event)
         course = follow(course, job, event.type, event.payload, event.at)

@@ -233,7 +233,7 @@ def test_extensions_come_in_order_though_a_failure_is_heard_of_before_them(app: 
         await until(lambda: has(app, run.id, "bad:bad", "node_finished"))
         working.cancel()
         await asyncio.wait([working])
-        await app.store().commit([Bury("w"), Reclaim()])
+        await app.store().commit([ReleaseLeases("w"), Reclaim()])
         await drain(app)
         with pytest.raises(RunFailed, match=r"2 of 6 nodes: late: late failed: InvalidPlan(.|\n)*; bad: "):
             await run.aresult(timeout=60)

@@ -23,7 +23,7 @@ from holdfast.client.verify import check_replay
 from holdfast.plans import Draft, Extension
 from holdfast.plans.node_history import NodeHistory, NodeStates
 from holdfast.ready import ConcurrencyGate
-from holdfast.store import Bury, Reclaim
+from holdfast.store import Reclaim, ReleaseLeases
 from support.codec import HmacCodec
 from support.stories import drain, play, until
 
@@ -1112,7 +1112,7 @@ def test_what_fails_fast_begins_nothing_after_a_crash(app: App) -> None:
         await until(lambda: _has(app, run.id, "good:good", "node_finished"))
         working.cancel()
         await asyncio.wait([working])
-        await app.store().commit([Bury("w"), Reclaim()])
+        await app.store().commit([ReleaseLeases("w"), Reclaim()])
         await drain(app)
         with pytest.raises(RunFailed, match="bad: "):
             await run.aresult(timeout=60)
@@ -1157,7 +1157,7 @@ def test_what_fails_fast_asks_about_a_tool_in_doubt_that_had_begun_behind_anothe
         await until(lambda: _has(app, run.id, "run:stopped"))
         working.cancel()
         await asyncio.wait([working])
-        await app.store().commit([Bury("w"), Reclaim()])
+        await app.store().commit([ReleaseLeases("w"), Reclaim()])
         await drain(app)
         assert (await states(app, run.id))["act"] == "in doubt"
         await app.aresolve(run.id, "act:act", done=1)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Config
-from holdfast.store import Bury, Reclaim
+from holdfast.store import Reclaim, ReleaseLeases
 from support.postgres import fresh_url
 from support.stories import play, until
 
@@ -51,7 +51,7 @@ def test_a_kill_at_a_gate_repeats_no_tool_frees_the_place_and_keeps_what_was_spe
         worker.kill()
         worker.wait()
         if store == "sqlite":
-            await app.store().commit([Bury(name), Reclaim()])
+            await app.store().commit([ReleaseLeases(name), Reclaim()])
 
     async def story() -> None:
         worker = start_worker(tmp_path, url, "w1")

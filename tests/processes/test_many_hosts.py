@@ -128,7 +128,7 @@ def test_with_every_notice_lost_jobs_still_run_within_the_floor(monkeypatch: pyt
 
         for _ in range(4):
             await in_time(found_by_a_look)
-        assert store.changes() == 1, "it has heard of nothing since it began to listen"
+        assert store.change_count() == 1, "it has heard of nothing since it began to listen"
         worker.stop()
         await working
         await here.aclose()
@@ -166,7 +166,7 @@ def test_a_listener_that_comes_back_looks_for_what_was_said_meanwhile(monkeypatc
         assert isinstance(store, PostgresStore)
 
         async def has_nothing_to_do() -> bool:
-            return store.changes() == 1 and await holds_its_lock(here, "w") and asleep.is_set()
+            return store.change_count() == 1 and await holds_its_lock(here, "w") and asleep.is_set()
 
         await until(has_nothing_to_do)
         for _ in range(50):
@@ -187,7 +187,7 @@ def test_a_listener_that_comes_back_looks_for_what_was_said_meanwhile(monkeypatc
         gate.set()
         async with asyncio.timeout(60):
             await ran.wait()
-        assert store.changes() == 2, "the look itself, and no notice of the job"
+        assert store.change_count() == 2, "the look itself, and no notice of the job"
         worker.stop()
         await working
         await here.aclose()

@@ -20,7 +20,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.journal import Journal
 from holdfast.machines import JobState
 from holdfast.machines.event import Frozen, freeze_plain
-from holdfast.store import Bury, Command
+from holdfast.store import Command, ReleaseLeases
 from holdfast.store.memory import MemoryStore
 from support.postgres import fresh_url
 from support.stories import beating, play, quick, until
@@ -292,7 +292,7 @@ def test_a_writer_that_fails_to_hear_its_answer_keeps_no_other_waiting() -> None
     async def story() -> None:
         journal = Journal(MemoryStore())
         journal.append(Odd(), [("x", freeze_plain({}))])
-        answers = await asyncio.gather(*(journal.write(Bury(f"w{number}")) for number in range(3)))
+        answers = await asyncio.gather(*(journal.write(ReleaseLeases(f"w{number}")) for number in range(3)))
         assert len(answers) == 3
 
     play(story())
@@ -307,7 +307,7 @@ class Interrupted(MemoryStore):
 def test_a_commit_that_is_interrupted_answers_whoever_waits_for_it() -> None:
     async def story() -> None:
         journal = Journal(Interrupted())
-        commands: list[Command] = [Bury("first"), Bury("second")]
+        commands: list[Command] = [ReleaseLeases("first"), ReleaseLeases("second")]
         first = journal.enqueue(commands[0])
         for _ in range(10):
             await asyncio.sleep(0)

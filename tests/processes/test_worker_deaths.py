@@ -177,13 +177,13 @@ def test_a_worker_whose_lock_file_was_deleted_or_replaced_is_not_dead(workers: W
         lock = workers.lock("first")
         copy = Path(shutil.copy(lock, workers.folder / "copy"))
         lock.unlink()
-        assert await app.store().dead() == [], "a missing file is no proof of a death"
+        assert await app.store().dead_workers() == [], "a missing file is no proof of a death"
         await until(lambda: is_there(lock))
         copied = copy.stat().st_ino
         copy.replace(lock)
-        assert await app.store().dead() == [], "nor is a copy of one"
+        assert await app.store().dead_workers() == [], "nor is a copy of one"
         await until(lambda: has_another_inode(lock, copied))
-        assert await app.store().dead() == []
+        assert await app.store().dead_workers() == []
         workers.start("last")
         await until(lambda: is_there(workers.lock("last")))
         other = await app.astart("job", 99)  # whichever worker takes it: by its end, leases were looked after
@@ -211,10 +211,10 @@ def test_a_stopped_worker_is_not_dead(workers: Workers) -> None:
     play(until(lambda: is_there(workers.lock("first"))))
     first.send_signal(signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(first.pid, os.WUNTRACED)[1])
-    assert asyncio.run(store.dead()) == []
+    assert asyncio.run(store.dead_workers()) == []
     first.kill()
     first.wait()
-    assert asyncio.run(store.dead()) == ["first"]
+    assert asyncio.run(store.dead_workers()) == ["first"]
     app.close()
 
 

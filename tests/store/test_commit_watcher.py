@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from holdfast.store import Submit
-from holdfast.store.sqlite.commit_watcher import Ear
+from holdfast.store.sqlite.commit_watcher import CommitWatcher
 from holdfast.store.sqlite.store import SqliteStore
 
 
@@ -54,7 +54,7 @@ def test_a_commit_of_another_is_heard_of(stores: tuple[SqliteStore, SqliteStore]
     for number in range(3):
         there.commit_blocking([submission(f"job-{number}")])
         assert told.wait()
-    assert here.changes() == 3
+    assert here.change_count() == 3
     end()
 
 
@@ -66,7 +66,7 @@ def test_a_commit_of_ones_own_is_told_once_and_not_heard_of_again(stores: tuple[
     assert told.wait()
     there.commit_blocking([submission("other")])
     assert told.wait()
-    assert (told.times, here.changes()) == (2, 1)
+    assert (told.times, here.change_count()) == (2, 1)
 
 
 def test_who_writes_without_a_ring_is_noticed_all_the_same(stores: tuple[SqliteStore, SqliteStore]) -> None:
@@ -94,7 +94,7 @@ def test_without_the_systems_help_the_file_is_looked_at(tmp_path: Path, monkeypa
 
 def test_a_bell_that_cannot_be_watched_is_looked_at(tmp_path: Path) -> None:
     looked = threading.Event()
-    ear = Ear(tmp_path / "nothing", tmp_path / "no log", looked.set, poll_seconds=0.001)
+    ear = CommitWatcher(tmp_path / "nothing", tmp_path / "no log", looked.set, poll_seconds=0.001)
     assert not ear.is_woken
     assert looked.wait(60)
     ear.stop()
@@ -109,7 +109,7 @@ def test_somebody_whose_loop_was_closed_does_not_end_the_ear(tmp_path: Path) -> 
         looked.release()
         raise RuntimeError("Event loop is closed")
 
-    ear = Ear(bell, tmp_path / "no log", look, poll_seconds=0.001)
+    ear = CommitWatcher(bell, tmp_path / "no log", look, poll_seconds=0.001)
     assert ear.is_woken
     descriptor = os.open(bell, os.O_RDWR)
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_an_ear_that_is_not_rung_does_not_look(tmp_path: Path) -> None:
     bell = tmp_path / "bell"
     bell.touch()
     looks: list[int] = []
-    ear = Ear(bell, tmp_path / "no log", lambda: looks.append(1), poll_seconds=0.001)
+    ear = CommitWatcher(bell, tmp_path / "no log", lambda: looks.append(1), poll_seconds=0.001)
     assert not ear._rung(ear._watched or 0)
     ear.stop()
     assert looks == []

@@ -17,13 +17,13 @@ import pytest
 
 from holdfast.store import (
     Append,
-    Bury,
     Cancel,
     Claim,
     Command,
     Expire,
     Limits,
     Reclaim,
+    ReleaseLeases,
     Renew,
     Retry,
     SendSignal,
@@ -131,13 +131,13 @@ CASES = {
         "0": ("completed completed", [COMPLETED]),
         "1": ("completed running", ["a completed 1: created running cancel_requested completed"]),
     }),
-    "bury, append": Case(RUNNING, 0, (Bury("w"), done()), {
+    "bury, append": Case(RUNNING, 0, (ReleaseLeases("w"), done()), {
         "0": ("a StaleAttempt", [OVERDUE]), "1": ("none completed", [COMPLETED]),
     }),
-    "bury, renew": Case(RUNNING, 0, (Bury("w"), RENEW), {
+    "bury, renew": Case(RUNNING, 0, (ReleaseLeases("w"), RENEW), {
         "0": ("a lost", [OVERDUE]), "1": ("a kept", [OVERDUE]),
     }),
-    "bury, bury": Case(RUNNING, 0, (Bury("w"), Bury("w")), {
+    "bury, bury": Case(RUNNING, 0, (ReleaseLeases("w"), ReleaseLeases("w")), {
         "0": ("a a", [OVERDUE]), "1": ("a a", [OVERDUE]),
     }),
     "renew, renew": Case(RUNNING, 1, (RENEW, RENEW), {"0": ("kept kept", [HELD]), "1": ("kept kept", [HELD])}),
@@ -182,7 +182,7 @@ CASES = {
 
 def locks_at(command: Command) -> int:
     """The step in which a command locks: what it names when it reads ahead, what it looks for when it decides."""
-    return 1 if isinstance(command, (Claim, Reclaim, Expire, Bury, Submit)) else 0
+    return 1 if isinstance(command, (Claim, Reclaim, Expire, ReleaseLeases, Submit)) else 0
 
 
 def first_of(order: tuple[int, ...], commands: tuple[Command, ...]) -> str:
@@ -317,7 +317,7 @@ THREE: dict[str, tuple[float, tuple[Command, ...], set[tuple[str, str]]]] = {
         },
     ),
     "bury, reclaim, an append in time": (
-        0, (Bury("w"), Reclaim(), done()), {
+        0, (ReleaseLeases("w"), Reclaim(), done()), {
             ("none none completed", COMPLETED),
             ("a none StaleAttempt", OVERDUE),
             ("a a StaleAttempt", REQUEUED),

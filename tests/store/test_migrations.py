@@ -16,7 +16,7 @@ from holdfast import App, Limits, wait_for
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.machines import RunRecord
-from holdfast.store import Append, Claim, Report, SendSignal, Submit, WorkerCard
+from holdfast.store import Append, Claim, PutWorker, SendSignal, Submit, WorkerCard
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres import schema as postgres_schema
 from holdfast.store.shared_budgets import SpendBudget
@@ -69,7 +69,7 @@ async def live(store: SqliteStore) -> None:
     entries = frozenset({("shop", "checkout")})
     claim = Claim(worker="w", entries=entries, queues=None, limit=1, lease_seconds=15)
     submit = Submit(job=job, plugin="shop", entry="checkout", args={}, idempotency_key=job)
-    answers = await store.commit([Report(card), submit, SendSignal(job, "k", 1, "s"), claim])
+    answers = await store.commit([PutWorker(card), submit, SendSignal(job, "k", 1, "s"), claim])
     assert [claimed.job.id for claimed in answers[3]] == [job]
     done = ("job_waiting", {"correlation_key": "k", "wait_type": "signal"})
     answers += await store.commit([Append(job, 1, (done,)), claim, Append(job, 2, (("job_completed", {"result": 1}),))])

@@ -18,9 +18,9 @@ from holdfast import App, InvalidArguments, StoreUnavailable, wait_for
 from holdfast.machines import JobState
 from holdfast.store import (
     Append,
-    Bury,
     Command,
-    Report,
+    PutWorker,
+    ReleaseLeases,
     SendSignal,
 )
 from holdfast.store.postgres import store as backend
@@ -221,7 +221,7 @@ def test_a_process_with_many_open_files_hears_of_others() -> None:
         await other.close()
 
     async def heard(store: PostgresStore, times: int) -> bool:
-        return store.changes() >= times
+        return store.change_count() >= times
 
     try:
         with_store(story, schema)
@@ -251,9 +251,9 @@ def test_behind_a_pooler_nothing_is_heard_and_no_lock_is_left_that_others_would_
             await until(lambda: listed(schema))
             await asyncio.to_thread(store._listener._thread.join, 60)
             for _ in range(3):
-                store.commit_blocking([Report(card("w"))])
+                store.commit_blocking([PutWorker(card("w"))])
             assert asked(f"SELECT name, lock_key FROM {schema}.workers") == [("w", None)]
-            assert store.changes() == 0
+            assert store.change_count() == 0
             worker.stop()
             await working
             await app.aclose()
@@ -334,14 +334,14 @@ def test_a_worker_that_takes_its_lock_again_in_time_is_not_dead(monkeypatch: pyt
 
     async def story(store: PostgresStore) -> None:
         other = PostgresStore(server().url, schema)
-        store.attend("w")
-        store.commit_blocking([Report(card("w"))])
+        store.hold_liveness_lock("w")
+        store.commit_blocking([PutWorker(card("w"))])
         await until(lambda: alive(schema, "w"))
         for pid in holders(schema, "w"):
             end(pid)
         while not await alive(schema, "w"):
-            assert await other.dead() == []
-        assert await other.dead() == []
+            assert await other.dead_workers() == []
+        assert await other.dead_workers() == []
         assert other._suspects == {}, "nothing is held against it"
         await other.close()
 
@@ -359,10 +359,10 @@ def test_a_worker_that_only_lost_the_connection_it_listens_on_is_not_dead(monkey
         with psycopg.connect(server().url, autocommit=True) as owner:
             owner.execute(asked_for.encode())
         store, other = PostgresStore(url, schema), PostgresStore(server().url, schema)
-        store.attend("w")
-        store.commit_blocking([Report(card("w"))])
+        store.hold_liveness_lock("w")
+        store.commit_blocking([PutWorker(card("w"))])
         await until(lambda: alive(schema, "w"))
-        store.commit_blocking([Report(card("w"))])
+        store.commit_blocking([PutWorker(card("w"))])
         with psycopg.connect(server().url, autocommit=True) as owner:
             owner.execute(f"ALTER ROLE r{schema} CONNECTION LIMIT 0".encode())
         assert store._write_connection is not None
@@ -372,11 +372,11 @@ def test_a_worker_that_only_lost_the_connection_it_listens_on_is_not_dead(monkey
             end(pid)
         until_then = time.monotonic() + 20 * backend.PATIENCE_SECONDS
         while time.monotonic() < until_then:
-            assert await other.dead() == []
+            assert await other.dead_workers() == []
         await store.close()
 
         async def dead() -> bool:
-            return await other.dead() == ["w"]
+            return await other.dead_workers() == ["w"]
 
         await until(dead)
         await other.close()
@@ -390,17 +390,17 @@ def test_a_report_shows_that_a_worker_lives_that_has_no_lock(monkeypatch: pytest
 
     async def story(store: PostgresStore) -> None:
         other = PostgresStore(server().url, schema)
-        store.attend("w")
-        store.commit_blocking([Report(card("w"))])
+        store.hold_liveness_lock("w")
+        store.commit_blocking([PutWorker(card("w"))])
         await until(lambda: alive(schema, "w"))
         await store.close()
         until_then = time.monotonic() + 3 * backend.PATIENCE_SECONDS
         while time.monotonic() < until_then:
-            await other.commit([Report(card("w"))])
-            assert await other.dead() == []
+            await other.commit([PutWorker(card("w"))])
+            assert await other.dead_workers() == []
 
         async def dead() -> bool:
-            return await other.dead() == ["w"]
+            return await other.dead_workers() == ["w"]
 
         await until(dead)
         await other.close()
@@ -432,23 +432,23 @@ def test_a_worker_that_was_buried_alive_is_seen_again_and_its_death_is_noticed(m
 
     async def story(store: PostgresStore) -> None:
         other = PostgresStore(server().url, schema)
-        store.attend("w")
-        store.commit_blocking([Report(card("w"))])
+        store.hold_liveness_lock("w")
+        store.commit_blocking([PutWorker(card("w"))])
         await until(lambda: alive(schema, "w"))
         await store.commit([submit("a"), claim()])
-        await other.commit([Bury("w")])
-        assert await store.dead() == []
+        await other.commit([ReleaseLeases("w")])
+        assert await store.dead_workers() == []
         (answer,) = await store.commit([Append("a", 1, (("job_completed", {}),))])
         assert type(answer).__name__ == "StaleAttempt"
         row = await store.get("a")
         assert row is not None
         assert (row.state, row.version) == (JobState.RUNNING, 2), "it wrote nothing"
-        store.commit_blocking([Report(card("w"))])
+        store.commit_blocking([PutWorker(card("w"))])
         assert await alive(schema, "w"), "its lock is on its new card"
         await store.close()
 
         async def dead() -> bool:
-            return await other.dead() == ["w"]
+            return await other.dead_workers() == ["w"]
 
         await until(dead)
         await other.close()

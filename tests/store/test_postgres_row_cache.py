@@ -11,7 +11,7 @@ import pytest
 from holdfast.machines import JobState
 from holdfast.store import Append, Cancel, Pause, Renew
 from holdfast.store.postgres import transaction
-from holdfast.store.postgres.row_cache import Seen
+from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.rows import Job
 from holdfast.store.sql.columns import job_of
@@ -115,7 +115,7 @@ def test_a_row_of_the_same_transaction_with_another_stream_is_not_the_one_we_kno
         await store.commit([claim()])
         row = await store.get("a")
         assert row is not None
-        seen = Seen()
+        seen = RowCache()
         seen.remember({"a": row}, {"a"}, "7")
         assert seen.unchanged("a", "7", row.head) is row
         assert seen.unchanged("a", "8", row.head) is None

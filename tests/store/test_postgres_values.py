@@ -13,15 +13,15 @@ from holdfast import App, HoldfastError, wait_for
 from holdfast.machines import check
 from holdfast.store import (
     Append,
-    Bury,
     Cancel,
     Command,
     Evidence,
     KeepEvidence,
-    Leave,
     Pause,
+    PutWorker,
+    ReleaseLeases,
+    RemoveWorker,
     Renew,
-    Report,
     Resolve,
     Retry,
     SendSignal,
@@ -43,7 +43,7 @@ NAMES: dict[str, Callable[[str], Command]] = {
     "parent": lambda text: submit("x", parent=text, parent_key="k"),
     "signal's id": lambda text: SendSignal("a", "k", None, text),
     "evidence's node": lambda text: KeepEvidence(Evidence("a", text, 1, 1)),
-    "worker": lambda text: Report(card(text)),
+    "worker": lambda text: PutWorker(card(text)),
     "worker of a claim": claim,
 }
 ASKED: dict[str, Callable[[str], Command]] = {
@@ -52,8 +52,8 @@ ASKED: dict[str, Callable[[str], Command]] = {
     "signal's job": lambda text: SendSignal(text, "k", None, "s"),
     "job to cancel": lambda text: Cancel(text, None),
     "evidence's error": lambda text: KeepEvidence(Evidence("a", "n", 1, 1, None, text)),
-    "worker that leaves": Leave,
-    "worker that died": Bury,
+    "worker that leaves": RemoveWorker,
+    "worker that died": ReleaseLeases,
     "job of a renewal": lambda text: Renew("w", ((text, 1),), 60.0),
     "type of an event": lambda text: Append("a", 1, ((text, {}),)),
 }

@@ -209,11 +209,11 @@ def test_a_job_that_moves_while_it_is_verified_is_not_taken_for_a_broken_one(*, 
 def test_a_job_without_what_it_is_found_by_is_found_out() -> None:
     async def story() -> None:
         store = MemoryStore()
-        assert await store.filing("a") is None
+        assert await store.index_entries("a") is None
         await store.commit([Submit(job="a", plugin="p", entry="e", args={}, attributes={"size": 3})])
         await store.commit([Claim(worker="w", entries=frozenset({("p", "e")}), queues=None, limit=1, lease_seconds=60)])
         await store.commit([Append("a", 1, (("job_failed", {"reason": "no"}),)), Retry("a", "ana", "again")])
-        filing = await store.filing("a")
+        filing = await store.index_entries("a")
         assert filing is not None
         assert (filing.status, filing.past, filing.attributes) == ("queued", {1: "failed"}, {"size": "3"})
         await store.commit([Cancel("a", None)])

@@ -18,7 +18,7 @@ import pytest
 from holdfast.clock import Clock, ManualClock
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import JobState, check
-from holdfast.store import Append, Bury, Claim, Expire, Reclaim, Submit
+from holdfast.store import Append, Claim, Expire, Reclaim, ReleaseLeases, Submit
 from holdfast.store.sql.migrate import migrations
 from holdfast.store.sqlite.store import SqliteStore
 
@@ -273,9 +273,9 @@ def test_a_workers_turn_costs_the_same_however_many_jobs_are_queued(tmp_path: Pa
         store._write_connection.set_progress_handler(one_more, 1)
         store._read_connection.set_progress_handler(one_more, 1)
         claim = Claim(worker="w", entries=ENTRIES, queues=None, limit=5, lease_seconds=60)
-        await store.commit([Expire(), Reclaim(), claim, Bury("another")])
+        await store.commit([Expire(), Reclaim(), claim, ReleaseLeases("another")])
         await store.next_due()
-        await store.requests("w")
+        await store.requests_for("w")
         return count
 
     few = with_store(tmp_path / "few.db", lambda store: instructions(store, 50))

@@ -209,7 +209,7 @@ before = count()
 store = SqliteStore(path)
 store.commit_blocking([submit("a")])
 store.subscribe(lambda change: None)
-store.attend("worker-1")
+store.hold_liveness_lock("worker-1")
 def in_child():
     assert count() <= before, (count(), before)
 assert forked(in_child) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store import Command, Renew, Report, Store
+from holdfast.store import Command, PutWorker, Renew, Store
 from holdfast.store.effects import Effect, EffectStore
 from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
@@ -47,7 +47,7 @@ class FaultyStore:
         return await self._store.commit(batch)
 
     def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
-        if self.crashed and all(isinstance(command, (Renew, Report)) for command in batch):
+        if self.crashed and all(isinstance(command, (Renew, PutWorker)) for command in batch):
             raise StoreUnavailable("the process is gone")
         return self._store.commit_blocking(batch)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from holdfast import App, Config, Limits
 from holdfast.machines import Event, JobEvent
 from holdfast.machines.job import TARGETS
-from holdfast.store import Bury, QueueState, Reclaim
+from holdfast.store import QueueState, Reclaim, ReleaseLeases
 from support.scripts import load
 
 TARGET = Path(__file__).parent.parent / "processes" / "limited_shop.py"
@@ -87,7 +87,7 @@ async def torture(url: str, seconds: float, seed: int, pause_seconds: float = 1.
                 name = rng.choice(sorted(workers))
                 await _kill(app, workers, [name])
                 dead.append(name)
-                await app.store().commit([*map(Bury, dead), Reclaim()])  # what they had sent may have come since
+                await app.store().commit([*map(ReleaseLeases, dead), Reclaim()])  # their last write may have come since
                 kills, killed_at = kills + 1, now
                 workers[f"x{kills}"] = worker(url, f"x{kills}")
             await asyncio.sleep(0.01)
@@ -128,7 +128,7 @@ async def _kill(app: App, workers: dict[str, subprocess.Popen[bytes]], names: li
         workers[name].send_signal(signal.SIGKILL)
     for name in names:
         workers.pop(name).wait()
-        await app.store().commit([Bury(name), Reclaim()])
+        await app.store().commit([ReleaseLeases(name), Reclaim()])
 
 
 async def _kill_all(app: App, workers: dict[str, subprocess.Popen[bytes]], dead: list[str]) -> int:
@@ -137,7 +137,7 @@ async def _kill_all(app: App, workers: dict[str, subprocess.Popen[bytes]], dead:
     await _kill(app, workers, sorted(workers))
     left = 1
     for _ in range(1500):
-        await app.store().commit([*map(Bury, names), Reclaim()])
+        await app.store().commit([*map(ReleaseLeases, names), Reclaim()])
         left = sum(state.running for state in await app.alimits())
         if not left:
             break

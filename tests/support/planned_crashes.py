@@ -62,7 +62,7 @@ def given_to(node: str, meant: Evaluated) -> Any:
     return meant.results[name][int(item.rstrip("]"))] if item else meant.results[name]
 
 
-async def until_it_fails(name: str, faulty: FaultyStore, data: dict[str, Any], witness: Witness) -> list[Bury]:
+async def until_it_fails(name: str, faulty: FaultyStore, data: dict[str, Any], witness: Witness) -> list[ReleaseLeases]:
     """Play the story on a store that fails once, as one process that dies if it is to; its workers, to be buried."""
     app = calculator(faulty, quick("memory:"), witness, name)
     first, second = app.worker(), app.worker()
@@ -89,7 +89,7 @@ async def until_it_fails(name: str, faulty: FaultyStore, data: dict[str, Any], w
     ended, _ = await asyncio.gather(telling, gone, return_exceptions=True)
     if isinstance(ended, Exception) and not faulty.crashed:
         raise ended
-    return [Bury(one._worker.name) for one in (first, second) if one._worker is not None]
+    return [ReleaseLeases(one._worker.name) for one in (first, second) if one._worker is not None]
 
 
 async def survive(name: str, store: Store, faulty: FaultyStore, data: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from holdfast.client.verify import check_replay
 from holdfast.clock import ManualClock
 from holdfast.ids import new_id
 from holdfast.machines import Event, HistoryEvent, JobState, RunRecord
-from holdfast.store import Bury, Command, Renew, Report, Store
+from holdfast.store import Command, PutWorker, ReleaseLeases, Renew, Store
 from support.stories import TooLate
 
 __all__ = [
@@ -370,7 +370,7 @@ class DyingStore:
         return await self._store.commit(batch)
 
     def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
-        if self.killed.is_set() and all(isinstance(command, (Renew, Report)) for command in batch):
+        if self.killed.is_set() and all(isinstance(command, (Renew, PutWorker)) for command in batch):
             raise StoreUnavailable("this process was killed")
         return self._store.commit_blocking(batch)
 
@@ -665,7 +665,7 @@ async def run_worker(story: Story, process: Process) -> bool:
             task.cancel()
         await asyncio.wait([moving, dying, working], timeout=2)
     if worker._worker is not None:
-        await story.store.commit([Bury(worker._worker.name)])
+        await story.store.commit([ReleaseLeases(worker._worker.name)])
     return True
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 
-from holdfast.store import Appended, Claims, Command, Job, Kept, Leases, Submitted, Swept, rebuilt
+from holdfast.store import Appended, Claims, Command, Job, JobIds, Leases, SignalResult, Submitted, rebuilt
 from holdfast.store.postgres.schema import migrate
 from holdfast.store.postgres.statements import Statements
-from holdfast.store.postgres.store import _IN_THE_WAY, TRIES, give_way
+from holdfast.store.postgres.store import _IN_THE_WAY, TRIES, back_off
 from holdfast.store.postgres.transaction import Transaction
 from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, event_of, job_of
 from holdfast.store.sql.run_sql import OF_A_JOB
@@ -57,7 +57,7 @@ class Session:
             except _IN_THE_WAY:
                 self._connection.execute("ROLLBACK")
                 self.gave_way += 1
-                give_way(attempt)
+                back_off(attempt)
             else:
                 return
         raise AssertionError("others stood in its way all the time")
@@ -148,9 +148,9 @@ def said(answer: Any) -> str:
     match answer:
         case Appended():
             return f"{answer.state}"
-        case Swept():
+        case JobIds():
             return "+".join(answer.jobs) or "none"
-        case Kept():
+        case SignalResult():
             return answer.outcome
         case Leases():
             return "lost" if answer.lost else "kept"

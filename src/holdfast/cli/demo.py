@@ -22,7 +22,7 @@ from holdfast import App, Config, RunFailed
 from holdfast.cli import demo_shop
 from holdfast.client.run_handle import RunHandle
 from holdfast.machines import Event
-from holdfast.store import Bury, Reclaim
+from holdfast.store import Reclaim, ReleaseLeases
 
 __all__ = ["judge", "tell"]
 
@@ -77,7 +77,7 @@ def _act(app: App, folder: Path) -> Any:
         ada.kill()
         ada.wait()
         click.secho(f"  kill -9 {ada.pid}", fg="red", bold=True)
-    app.block(app.store().commit([Bury("ada"), Reclaim()]))  # what a supervisor does when a worker's process is gone
+    app.block(app.store().commit([ReleaseLeases("ada"), Reclaim()]))  # as a supervisor does when a worker dies
     with _worker(folder, "bob"):
         return handle.result(timeout=PATIENCE_SECONDS)
 

@@ -20,7 +20,7 @@ from holdfast import App
 from holdfast.errors import StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.parent_death import start_child
-from holdfast.store import Bury, Reclaim
+from holdfast.store import Reclaim, ReleaseLeases
 
 __all__ = ["develop", "sources"]
 
@@ -122,7 +122,7 @@ class _Children:
 
     def _free(self) -> None:
         with contextlib.suppress(StoreUnavailable):
-            self._app.store().commit_blocking([Bury(self._worker), Reclaim()])
+            self._app.store().commit_blocking([ReleaseLeases(self._worker), Reclaim()])
 
     @staticmethod
     def _process(*words: str) -> subprocess.Popen[bytes]:

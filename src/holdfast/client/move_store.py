@@ -27,7 +27,7 @@ from holdfast.ids import new_id
 from holdfast.machines import Event, check
 from holdfast.store import rebuilt
 from holdfast.store.sql.columns import event_of
-from holdfast.store.sqlite.export import Luggage, MovingSource
+from holdfast.store.sqlite.export import JobDump, MovingSource
 
 if TYPE_CHECKING:
     from holdfast.store.postgres.importer import Arrived, MovingTarget
@@ -135,7 +135,7 @@ def _move(leaving: MovingSource, arriving: MovingTarget, path: str, name: str) -
     return Moved(name, **msgspec.structs.asdict(arrived), requeued=note.requeued, broken=broken)
 
 
-def _wrong(luggage: Luggage) -> list[str]:
+def _wrong(luggage: JobDump) -> list[str]:
     streams: dict[str, list[Event]] = {job.id: [] for job in luggage.jobs}
     for row in luggage.events:
         streams[row[0]].append(event_of(row))

@@ -15,7 +15,7 @@ from holdfast.engine.replay_check import ReplayCheck, ReplayReport
 from holdfast.errors import UnknownEntry
 from holdfast.machines import Event, Violation, check, runs
 from holdfast.store import Job, Store, rebuilt
-from holdfast.store.run_queries import as_projected, filed
+from holdfast.store.run_queries import as_projected, expected_index_entries
 
 if TYPE_CHECKING:
     from holdfast.client.app import App

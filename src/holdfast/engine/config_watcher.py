@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.config import Config
 from holdfast.errors import InvalidSetting
-from holdfast.store.sqlite.commit_watcher import Ear
+from holdfast.store.sqlite.commit_watcher import CommitWatcher
 
 __all__ = ["watch_settings"]
 
@@ -42,4 +42,4 @@ def watch_settings(config: Config, changed: Callable[[Config], object]) -> Calla
 
     look()
     path = Path(config.settings_file)
-    return Ear(path, path, look, LOOK_SECONDS).stop
+    return CommitWatcher(path, path, look, LOOK_SECONDS).stop

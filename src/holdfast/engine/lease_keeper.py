@@ -20,7 +20,7 @@ from holdfast.engine.heartbeat import Heartbeat
 from holdfast.engine.lease import Lease
 from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import LoopDied, StoreUnavailable
-from holdfast.store import Bury, Leases, Reclaim, Renew, Report, Store, WorkerCard
+from holdfast.store import Leases, PutWorker, Reclaim, ReleaseLeases, Renew, Store, WorkerCard
 
 __all__ = ["LeaseHolder", "LeaseKeeper", "lose"]
 
@@ -147,7 +147,7 @@ class LeaseKeeper:
 
     def _tell_store(self) -> None:
         try:
-            self._store.commit_blocking([Bury(self._worker.name), Reclaim()])
+            self._store.commit_blocking([ReleaseLeases(self._worker.name), Reclaim()])
         except StoreUnavailable as error:
             _log.warning("the leases of worker %s will expire by themselves: %s", self._worker.name, error)
 

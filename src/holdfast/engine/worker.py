@@ -44,15 +44,15 @@ from holdfast.journal import Journal
 from holdfast.machines.ready import ReadyState
 from holdfast.ready import Gate, OnViolation, WakeSource, log_violation
 from holdfast.store import (
-    Bury,
     Claim,
     Claimed,
     Claims,
     Command,
     Expire,
     Leases,
-    Leave,
     Reclaim,
+    ReleaseLeases,
+    RemoveWorker,
     Store,
     WorkerCard,
 )
@@ -133,7 +133,7 @@ class Worker:
         unsubscribe = self._store.subscribe(self._on_change)
         end_reloading = watch_settings(self._config, lambda new: self._loop.call_soon_threadsafe(self._reload, new))
         self._keeper.start()
-        self._store.attend(self.name)
+        self._store.hold_liveness_lock(self.name)
         try:
             await self._work(until_idle=until_idle)
             await self._claims_answered()
@@ -141,7 +141,7 @@ class Worker:
             if self._dead is not None:
                 raise self._dead
             with contextlib.suppress(StoreUnavailable):
-                await self._store.commit([Leave(self.name)])
+                await self._store.commit([RemoveWorker(self.name)])
         finally:
             self._gone = True
             self._keeper.stop()
@@ -247,7 +247,7 @@ class Worker:
         floor = self._store.floor_seconds
         if news & DEATHS or (floor is not None and now - self._looked_at >= floor / 2):
             self._looked_at = now
-            await self._write(*map(Bury, await self._store.dead()))
+            await self._write(*map(ReleaseLeases, await self._store.dead_workers()))
             self._sweep_at = await self._store.next_due()
         if self._sweep_at is not None and self._sweep_at <= now:
             expired, reclaimed = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX))
@@ -406,7 +406,7 @@ class Worker:
                 if wait is not None and wait < longest:
                     continue  # the gate has a timer
                 due = self._sweep_at is not None and self._sweep_at <= self._loop.time() - begun
-                if not due and (self.running or await self._store.stirs()):
+                if not due and (self.running or await self._store.has_work()):
                     self.gate.heard()
                 if due or self.running or self.gate.fresh:
                     self._news |= WORK | ASKED

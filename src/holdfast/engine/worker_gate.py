@@ -26,7 +26,7 @@ from holdfast.ready import Gate, OnViolation, log_violation
 from holdfast.ready.base_gate import BaseGate
 from holdfast.ready.leaf_gate import LeafGate
 from holdfast.ready.next_reading import Hold, HoldKey
-from holdfast.store.limits import Held
+from holdfast.store.limits import Blocked
 from holdfast.store.rows import GateCard
 
 __all__ = ["WorkGate", "gate_cards"]
@@ -92,7 +92,7 @@ class WorkGate(LeafGate):
         self.change(WakeSource.CONFIG_RELOAD, resize)
 
     def claimed(
-        self, *, all_there_was: bool, held: Sequence[Held], now: float, took: Collection[str] = frozenset()
+        self, *, all_there_was: bool, held: Sequence[Blocked], now: float, took: Collection[str] = frozenset()
     ) -> None:
         """Note the end of a claim.
 

@@ -23,7 +23,7 @@ from holdfast.machines.ready import (
 )
 from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
 from holdfast.machines.run_projection import RunError, RunProjection, RunRecord, run_paths, runs
-from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Place, Snapshot
+from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Snapshot, WaitPlace
 from holdfast.machines.table import Row, Table
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "OpenStep",
     "OpenWait",
     "Pending",
-    "Place",
     "Reading",
     "Ready",
     "ReadyState",
@@ -61,6 +60,7 @@ __all__ = [
     "Snapshot",
     "Table",
     "Violation",
+    "WaitPlace",
     "WakeSource",
     "advance",
     "canonical",

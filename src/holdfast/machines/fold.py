@@ -25,7 +25,7 @@ from holdfast.errors import InvalidTransition
 from holdfast.machines import chain, rules
 from holdfast.machines.event import Event, HistoryEvent
 from holdfast.machines.job import TARGETS, JobEvent, JobState
-from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Place, Snapshot
+from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Snapshot, WaitPlace
 
 __all__ = ["Fold", "Violation", "check", "derive", "fold"]
 
@@ -302,10 +302,10 @@ def _open_wait(payload: Mapping[str, Any]) -> OpenWait:
     )
 
 
-def _also(others: object) -> tuple[Place, ...]:
+def _also(others: object) -> tuple[WaitPlace, ...]:
     listed = others if isinstance(others, list) else []
     said = [other for other in listed if isinstance(other, dict)]
-    return tuple(Place(_text(other, "node"), _text(other, "correlation_key")) for other in said)
+    return tuple(WaitPlace(_text(other, "node"), _text(other, "correlation_key")) for other in said)
 
 
 def _stream(events: Iterable[object]) -> Iterable[object]:

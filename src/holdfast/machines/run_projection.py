@@ -31,7 +31,17 @@ from holdfast.machines.job import JobEvent, JobState
 from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
 from holdfast.machines.snapshot import CancelRequest
 
-__all__ = ["Course", "RunError", "RunProjection", "RunRecord", "follow", "record_of", "run_name", "run_paths", "runs"]
+__all__ = [
+    "RunError",
+    "RunFields",
+    "RunProjection",
+    "RunRecord",
+    "follow",
+    "record_of",
+    "run_name",
+    "run_paths",
+    "runs",
+]
 
 DEADLINE = "deadline"  # the reason in job_failed, and the flag in job_cancelled, that a run's deadline leaves (R7)
 
@@ -47,7 +57,7 @@ class RunError(msgspec.Struct, frozen=True):
     details: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Course(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunFields(msgspec.Struct, frozen=True, omit_defaults=True):
     """What of a run changes while its job goes on; a new run's has every default.
 
     Attributes:
@@ -114,7 +124,7 @@ def run_name(job: str, number: int) -> str:
 
 
 def record_of(
-    course: Course, *, job: str, number: int, created_at: float, updated_at: float, **fixed: Any
+    course: RunFields, *, job: str, number: int, created_at: float, updated_at: float, **fixed: Any
 ) -> RunRecord:
     """Put a run's record together from its course and what was fixed when its job was created."""
     ended = course.status in TERMINAL_RUN_STATUSES
@@ -172,7 +182,7 @@ class RunProjection:
         self._id = ""
         self._created_at = 0.0
         self._fixed: dict[str, Any] = {}
-        self._course = Course()
+        self._course = RunFields()
         self.runs: list[RunRecord] = []
         self.paths: list[list[RunStatus]] = []
 
@@ -205,7 +215,7 @@ class RunProjection:
             self._id = event.job if isinstance(event, Event) else ""
             self._fixed = fixed_by(payload)
             self._created_at = at
-        self._course = Course(opened_at=None if first else at)
+        self._course = RunFields(opened_at=None if first else at)
         self.paths.append([RUN.advance(None, RunStatus.QUEUED)])
 
 
@@ -223,8 +233,8 @@ def fixed_by(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def follow(
-    course: Course, job: Fold, name: str, payload: Mapping[str, Any], at: float, path: list[RunStatus] | None = None
-) -> Course:
+    course: RunFields, job: Fold, name: str, payload: Mapping[str, Any], at: float, path: list[RunStatus] | None = None
+) -> RunFields:
     """Give a run's course after an event that its job's reader has taken; the statuses passed go onto `path`."""
     if course.status in TERMINAL_RUN_STATUSES:
         return course
@@ -255,16 +265,16 @@ def follow(
         status = RUN.advance(status, way)
         if path is not None:
             path.append(status)
-    return Course(status, stage, started_at, cancel, error, refs, course.opened_at, continued_as)
+    return RunFields(status, stage, started_at, cancel, error, refs, course.opened_at, continued_as)
 
 
-def _through_running(course: Course, end: RunStatus) -> tuple[RunStatus, ...]:
+def _through_running(course: RunFields, end: RunStatus) -> tuple[RunStatus, ...]:
     """No run ends well or badly from queued; one whose job was never started passes through running (R3)."""
     return (_RUNNING, end) if course.status is _QUEUED else (end,)
 
 
 def _failed(
-    course: Course, payload: Mapping[str, Any], cancel: CancelRequest | None
+    course: RunFields, payload: Mapping[str, Any], cancel: CancelRequest | None
 ) -> tuple[tuple[RunStatus, ...], RunError]:
     late = payload.get("reason") == DEADLINE
     if late and cancel is not None:

@@ -9,12 +9,12 @@ import msgspec
 
 from holdfast.machines.job import JobState
 
-__all__ = ["CHILD_KEY", "CancelRequest", "OpenStep", "OpenWait", "Place", "Snapshot"]
+__all__ = ["CHILD_KEY", "CancelRequest", "OpenStep", "OpenWait", "Snapshot", "WaitPlace"]
 
 CHILD_KEY = "holdfast:child:"  # begins the keys of the waits for children
 
 
-class Place(msgspec.Struct, frozen=True):
+class WaitPlace(msgspec.Struct, frozen=True):
     """One place in a job's code that waits: where it is, and the key of the signal that ends it."""
 
     node: str | None = None
@@ -33,25 +33,25 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
     wait_type: str | None = None
     deadline: float | None = None
     park: bool = False
-    also: tuple[Place, ...] = ()
+    also: tuple[WaitPlace, ...] = ()
 
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[WaitPlace, ...]:
         """Every place that waits, the one that ends first by time first."""
-        return (Place(self.node, self.correlation_key), *self.also)
+        return (WaitPlace(self.node, self.correlation_key), *self.also)
 
-    def place(self, key: str | None) -> Place | None:
+    def place(self, key: str | None) -> WaitPlace | None:
         """The first place that a signal with this key ends; None if there is none."""
         if not self.also:
-            return Place(self.node, self.correlation_key) if self.correlation_key == key else None
+            return WaitPlace(self.node, self.correlation_key) if self.correlation_key == key else None
         return self.by_key.get(key)
 
     @property
-    def by_key(self) -> Mapping[str | None, Place]:
+    def by_key(self) -> Mapping[str | None, WaitPlace]:
         """The places by their keys; of equal keys the first. A wait for many children is asked once for each."""
         kept: dict[str, Any] = vars(self)  # pyright: ignore[reportAssignmentType] - of an instance
         if "by_key" not in kept:
             kept["by_key"] = {place.correlation_key: place for place in reversed(self.places())}
-        found: Mapping[str | None, Place] = kept["by_key"]
+        found: Mapping[str | None, WaitPlace] = kept["by_key"]
         return found
 
     @property

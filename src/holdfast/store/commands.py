@@ -8,7 +8,7 @@ Who may write what (L3): `Append`, `Renew`, `Progress`, `KeepExport`, `PutBlob` 
 attempt and are fenced; everything else is the closed list of unfenced writers: submit by a client, signal, the
 operator's verbs, reclaim, expiry and purge.
 They look at the row inside the transaction, and where the stream has moved they do what is right for where it is now,
-or nothing. `KeepEvidence`, `Report`, `SpendBudget` and `Leave` touch no job at all.
+or nothing. `KeepEvidence`, `PutWorker`, `SpendBudget` and `RemoveWorker` touch no job at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.machines.event import Frozen
-from holdfast.store.limits import Held, Limits
+from holdfast.store.limits import Blocked, Limits
 from holdfast.store.rows import Evidence, Job, WorkerCard
 from holdfast.store.shared_budgets import SpendBudget
 
@@ -35,36 +35,36 @@ __all__ = [
     "WORK",
     "Append",
     "Appended",
-    "Bury",
     "Cancel",
     "Claim",
     "Claimed",
     "Claims",
     "Command",
     "Expire",
+    "JobIds",
     "KeepEvidence",
     "KeepExport",
-    "Kept",
     "Leases",
-    "Leave",
     "Pause",
     "PauseQueue",
     "Progress",
     "Purge",
     "PutBlob",
+    "PutWorker",
     "Reclaim",
+    "ReleaseLeases",
+    "RemoveWorker",
     "Renew",
-    "Report",
     "Resolve",
     "Resume",
     "Retry",
     "SendSignal",
     "SetLimits",
+    "SignalResult",
     "SpendBudget",
     "Submit",
     "Submitted",
     "Successor",
-    "Swept",
 ]
 
 # What a commit has changed, as a sum of flags. Subscribers of a store get it.
@@ -151,7 +151,7 @@ class Claims(msgspec.Struct, frozen=True):
     """What a claim has taken, and what kept it from taking more of queues in which jobs wait."""
 
     claimed: list[Claimed]
-    held: tuple[Held, ...] = ()
+    held: tuple[Blocked, ...] = ()
 
     def __iter__(self) -> Iterator[Claimed]:
         """Go through what was taken."""
@@ -261,7 +261,7 @@ class PutBlob(msgspec.Struct, frozen=True):
 
 
 class SendSignal(msgspec.Struct, frozen=True):
-    """Put a signal into the inbox; if the job waits for its key, complete the wait. Answer: `Kept`.
+    """Put a signal into the inbox; if the job waits for its key, complete the wait. Answer: `SignalResult`.
 
     A repeat with the same id changes nothing. A job that has ended takes no signals; if it was continued, the job that
     goes on for it takes them.
@@ -277,7 +277,7 @@ class SendSignal(msgspec.Struct, frozen=True):
     may_wait: bool = False
 
 
-class Kept(msgspec.Struct, frozen=True):
+class SignalResult(msgspec.Struct, frozen=True):
     """What became of a signal: delivered to a wait, kept for later, a repeat, or too late."""
 
     outcome: str  # "delivered" | "kept" | "repeat" | "too_late"
@@ -329,13 +329,13 @@ class Resolve(msgspec.Struct, frozen=True):
 
 
 class Reclaim(msgspec.Struct, frozen=True):
-    """Requeue up to `limit` jobs with an expired lease; fail what crashed too often (L5, J14). Answer: `Swept`."""
+    """Requeue up to `limit` jobs with an expired lease; fail what crashed too often (L5, J14). Answer: `JobIds`."""
 
     limit: int = 100
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """End up to `limit` waits, and runs that nobody holds, whose time is up. Answer: `Swept`.
+    """End up to `limit` waits, and runs that nobody holds, whose time is up. Answer: `JobIds`.
 
     Parents that are due to be woken by results of their children are woken by it.
     """
@@ -343,14 +343,14 @@ class Expire(msgspec.Struct, frozen=True):
     limit: int = 100
 
 
-class Bury(msgspec.Struct, frozen=True):
-    """A worker is known to be dead: end its leases, for the next `Reclaim` to take its jobs (L10). Answer: `Swept`."""
+class ReleaseLeases(msgspec.Struct, frozen=True):
+    """A worker is known to be dead: end its leases, for the next `Reclaim` to take its jobs (L10). Answer: `JobIds`."""
 
     worker: str
 
 
 class Purge(msgspec.Struct, frozen=True):
-    """Remove up to `limit` jobs that ended at `before` or earlier, for good. Answer: `Swept`.
+    """Remove up to `limit` jobs that ended at `before` or earlier, for good. Answer: `JobIds`.
 
     Those created first go first. Only jobs in one of `states`, which have ended, whatever else is named; and of a child
     only when its parent is gone, or completed or cancelled: a parent that goes on, or is retried, asks for its child by
@@ -372,13 +372,13 @@ class KeepEvidence(msgspec.Struct, frozen=True):
     evidence: Evidence
 
 
-class Report(msgspec.Struct, frozen=True):
+class PutWorker(msgspec.Struct, frozen=True):
     """A worker says that it is there (L9). Answer: None. Workers not heard of for `FORGOTTEN_SECONDS` are dropped."""
 
     card: WorkerCard
 
 
-class Leave(msgspec.Struct, frozen=True):
+class RemoveWorker(msgspec.Struct, frozen=True):
     """A worker says that it is gone. Answer: None."""
 
     worker: str
@@ -399,7 +399,7 @@ class PauseQueue(msgspec.Struct, frozen=True):
     actor: str | None = None
 
 
-class Swept(msgspec.Struct, frozen=True):
+class JobIds(msgspec.Struct, frozen=True):
     """Which jobs a sweep has touched, in the order it did."""
 
     jobs: list[str]
@@ -418,15 +418,15 @@ Command = (
     | Resolve
     | Reclaim
     | Expire
-    | Bury
+    | ReleaseLeases
     | Purge
     | Progress
     | KeepExport
     | PutBlob
     | KeepEvidence
-    | Report
+    | PutWorker
     | SpendBudget
-    | Leave
+    | RemoveWorker
     | SetLimits
     | PauseQueue
 )

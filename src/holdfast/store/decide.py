@@ -21,7 +21,7 @@ from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.continuation import BUDGET_KEY, hand_over
 from holdfast.store.inbox import Inbox
 from holdfast.store.rows import Job, Lease, Signal
-from holdfast.store.stream_writer import GROWING, Decision, Pen, with_past
+from holdfast.store.stream_writer import GROWING, Decision, StreamWriter, with_past
 
 __all__ = [
     "BUDGET_KEY",
@@ -126,10 +126,10 @@ def succeed(successor: c.Submit, ended: Decision, now: float) -> Decision:
 
 def claim(job: Job, command: c.Claim, now: float) -> Decision:
     """Take one claimable job: job_running under the next attempt, and the lease."""
-    pen = Pen(job, now)
-    pen.put(_RUNNING, _taken_by(command.worker), attempt=job.attempt + 1)
-    pen.set(lease=Lease(command.worker, now + command.lease_seconds))
-    return pen.end()
+    writer = StreamWriter(job, now)
+    writer.put(_RUNNING, _taken_by(command.worker), attempt=job.attempt + 1)
+    writer.set(lease=Lease(command.worker, now + command.lease_seconds))
+    return writer.end()
 
 
 def fence(job: Job, attempt: int, now: float) -> None:
@@ -179,25 +179,25 @@ def reclaim(job: Job, now: float) -> Decision | None:
     expired = job.state is JobState.RUNNING and job.lease is not None and job.lease.until <= now
     if not expired:
         return None
-    pen = Pen(job, now)
-    pen.put(JobEvent.REQUEUED, {"reason": "lease_expired", "attempt": job.attempt})
-    if _deadline_passed(pen.job, now):
-        _end_late(pen, now)
-    elif pen.job.cancel is not None:
-        pen.administrative("cancel", JobEvent.CANCELLED, _cancellation(pen.job, now))
-    elif pen.job.attempts >= job.max_attempts:
-        said = {"reason": "poison", "message": f"crashed {pen.job.attempts} times; {job.max_attempts} are allowed"}
-        pen.administrative("fail", JobEvent.FAILED, said)
-    return pen.end()
+    writer = StreamWriter(job, now)
+    writer.put(JobEvent.REQUEUED, {"reason": "lease_expired", "attempt": job.attempt})
+    if _deadline_passed(writer.job, now):
+        _end_late(writer, now)
+    elif writer.job.cancel is not None:
+        writer.administrative("cancel", JobEvent.CANCELLED, _cancellation(writer.job, now))
+    elif writer.job.attempts >= job.max_attempts:
+        said = {"reason": "poison", "message": f"crashed {writer.job.attempts} times; {job.max_attempts} are allowed"}
+        writer.administrative("fail", JobEvent.FAILED, said)
+    return writer.end()
 
 
 def moved(job: Job, now: float) -> Decision:
     """Take a running job from its worker, whose store is closed under it; its attempt is stale from now on."""
-    pen = Pen(job, now)
-    pen.put(JobEvent.REQUEUED, {"reason": "moved", "attempt": job.attempt})
-    if pen.job.cancel is not None:
-        pen.administrative("cancel", JobEvent.CANCELLED, _cancellation(pen.job, now))
-    return pen.end()
+    writer = StreamWriter(job, now)
+    writer.put(JobEvent.REQUEUED, {"reason": "moved", "attempt": job.attempt})
+    if writer.job.cancel is not None:
+        writer.administrative("cancel", JobEvent.CANCELLED, _cancellation(writer.job, now))
+    return writer.end()
 
 
 def expire(job: Job, now: float, inbox: Inbox) -> Decision | None:
@@ -207,19 +207,19 @@ def expire(job: Job, now: float, inbox: Inbox) -> Decision | None:
     """
     if job.state in TERMINAL_JOB_STATES or job.state is JobState.RUNNING:
         return None
-    pen = Pen(job, now)
+    writer = StreamWriter(job, now)
     if _deadline_passed(job, now):
         if job.wait is not None:
-            pen.complete_wait(DEADLINE)  # not by its own time: a retried run waits there again
-        _end_late(pen, now)
-        return pen.end()
+            writer.complete_wait(DEADLINE)  # not by its own time: a retried run waits there again
+        _end_late(writer, now)
+        return writer.end()
     if job.wait is not None and job.wake_at is not None and job.wake_at <= now:
-        pen.set(wake_at=None)
-        _look_into_the_inbox(pen, inbox)
-        return pen.end()
+        writer.set(wake_at=None)
+        _look_into_the_inbox(writer, inbox)
+        return writer.end()
     if job.wait is not None and job.wait.deadline is not None and job.wait.deadline <= now:
-        pen.complete_wait("expired")
-        return pen.end()
+        writer.complete_wait("expired")
+        return writer.end()
     return None
 
 
@@ -260,16 +260,16 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
         grown.used = _used(command, now)
         return grown
     before = _grow(command.events[:moving], command.attempt, job, now) if moving else None
-    pen = Pen(before.job if before is not None else job, now)
+    writer = StreamWriter(before.job if before is not None else job, now)
     continued = command.successor is not None
     for kind, payload in command.events[moving:]:
-        pen.put(*_as_asked(kind, payload, job, now, continued=continued), attempt=command.attempt)
-    pen.decision.used = _used(command, now)
-    if pen.job.cancel is not None:
-        _cancel_what_was_let_go(pen, now)
+        writer.put(*_as_asked(kind, payload, job, now, continued=continued), attempt=command.attempt)
+    writer.decision.used = _used(command, now)
+    if writer.job.cancel is not None:
+        _cancel_what_was_let_go(writer, now)
     else:
-        _look_into_the_inbox(pen, inbox, frozenset(command.uses))
-    decision = pen.end()
+        _look_into_the_inbox(writer, inbox, frozenset(command.uses))
+    decision = writer.end()
     if command.successor is not None and decision.job.state is JobState.COMPLETED:
         hand_over(decision, command.successor, job, now, inbox)
     if before is not None:
@@ -327,21 +327,21 @@ def _cancellation(job: Job, now: float) -> dict[str, Any]:
     return {"reason": job.cancel.reason, **late}
 
 
-def _cancel_what_was_let_go(pen: Pen, now: float) -> None:
+def _cancel_what_was_let_go(writer: StreamWriter, now: float) -> None:
     """A cancel that was asked for while the job was about to wait: nobody holds it now who could hear of it (R6)."""
-    if pen.job.state is JobState.WAITING:
-        pen.put(JobEvent.CANCELLED, _cancellation(pen.job, now))
-    elif pen.job.state is JobState.QUEUED:
-        pen.administrative("cancel", JobEvent.CANCELLED, _cancellation(pen.job, now))
+    if writer.job.state is JobState.WAITING:
+        writer.put(JobEvent.CANCELLED, _cancellation(writer.job, now))
+    elif writer.job.state is JobState.QUEUED:
+        writer.administrative("cancel", JobEvent.CANCELLED, _cancellation(writer.job, now))
 
 
-def _look_into_the_inbox(pen: Pen, inbox: Inbox, used: frozenset[str] = frozenset()) -> None:
+def _look_into_the_inbox(writer: StreamWriter, inbox: Inbox, used: frozenset[str] = frozenset()) -> None:
     """Complete a wait at once with the oldest signal for one of its places that is there already (E12)."""
-    wait = pen.job.wait
+    wait = writer.job.wait
     early = inbox.oldest(wait.by_key, used) if wait is not None else None
     if wait is not None and early is not None:
-        pen.complete_wait("signal", early.payload, signal=early.id, place=wait.place(early.key))
-        pen.decision.used = (*pen.decision.used, early)
+        writer.complete_wait("signal", early.payload, signal=early.id, place=wait.place(early.key))
+        writer.decision.used = (*writer.decision.used, early)
 
 
 def _wake_later(job: Job, key: str, now: float, inbox: Inbox) -> float | None:
@@ -359,53 +359,53 @@ def _wake_later(job: Job, key: str, now: float, inbox: Inbox) -> float | None:
 
 def _signal(command: c.SendSignal, job: Job, now: float, inbox: Inbox) -> Decision:
     if inbox.knows(command.id):
-        return Decision(job, answer=c.Kept("repeat"))
+        return Decision(job, answer=c.SignalResult("repeat"))
     if job.state in TERMINAL_JOB_STATES:
-        return Decision(job, answer=c.Kept("too_late"))
+        return Decision(job, answer=c.SignalResult("too_late"))
     signal = Signal(command.job, command.id, command.key, command.payload, now)
-    pen = Pen(job, now)
-    pen.decision.kept = (signal,)
+    writer = StreamWriter(job, now)
+    writer.decision.kept = (signal,)
     place = job.wait.place(command.key) if job.wait is not None else None
     wake_at = _wake_later(job, command.key, now, inbox) if place is not None and command.may_wait else None
     if wake_at is not None:
         place = None
         if job.wake_at is None:
-            pen.set(wake_at=wake_at)
+            writer.set(wake_at=wake_at)
     if place is not None:
-        pen.complete_wait("signal", command.payload, signal=command.id, place=place)
-        pen.decision.used = (signal,)
-    decision = pen.end()
-    decision.answer = c.Kept("delivered" if place is not None else "kept")
+        writer.complete_wait("signal", command.payload, signal=command.id, place=place)
+        writer.decision.used = (signal,)
+    decision = writer.end()
+    decision.answer = c.SignalResult("delivered" if place is not None else "kept")
     if job.state is JobState.RUNNING:
         decision.change |= ASKED  # a branch of it may wait for this while another works
     return decision
 
 
 def _cancel(command: c.Cancel, job: Job, now: float) -> Decision:
-    pen = Pen(job, now)
+    writer = StreamWriter(job, now)
     said = {"reason": command.reason, "actor": command.actor}
     match job.state:
         case JobState.QUEUED:
-            pen.administrative("cancel", JobEvent.CANCELLED, said)
+            writer.administrative("cancel", JobEvent.CANCELLED, said)
         case JobState.WAITING:
-            pen.put(JobEvent.CANCELLED, said)
+            writer.put(JobEvent.CANCELLED, said)
         case JobState.RUNNING if job.cancel is None:
-            pen.put(HistoryEvent.CANCEL_REQUESTED, said)
+            writer.put(HistoryEvent.CANCEL_REQUESTED, said)
         case _:
             pass  # ended, or asked already
-    decision = pen.end()
+    decision = writer.end()
     decision.answer = decision.job
     return decision
 
 
 def _pause(command: c.Pause, job: Job, now: float) -> Decision:
-    pen = Pen(job, now)
+    writer = StreamWriter(job, now)
     if job.state is JobState.QUEUED:
         said = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True, "actor": command.actor}
-        pen.administrative("pause", JobEvent.WAITING, said)
+        writer.administrative("pause", JobEvent.WAITING, said)
     elif job.state not in TERMINAL_JOB_STATES:
-        pen.set(pause=True)
-    decision = pen.end()
+        writer.set(pause=True)
+    decision = writer.end()
     decision.answer = decision.job
     return decision
 
@@ -414,11 +414,11 @@ def _resume(command: c.Resume, job: Job, now: float) -> Decision:
     if job.wait is not None and job.wait.place(BUDGET_KEY) is not None and not job.pause:
         detail = "it has spent more than its budget: grant it more, and it goes on by itself"
         raise InvalidTransition(job.state, JobEvent.WAIT_COMPLETED.value, detail=detail, rule="J12")
-    pen = Pen(job, now)
+    writer = StreamWriter(job, now)
     if job.wait is not None and job.wait.correlation_key == PAUSE_KEY:
-        pen.complete_wait("resumed", {"actor": command.actor})
-    pen.set(pause=False)
-    decision = pen.end()
+        writer.complete_wait("resumed", {"actor": command.actor})
+    writer.set(pause=False)
+    decision = writer.end()
     decision.answer = decision.job
     return decision
 
@@ -427,9 +427,9 @@ def _retry(command: c.Retry, job: Job, now: float) -> Decision:
     if job.state is not JobState.FAILED:
         detail = "only a failed job is retried by an operator"
         raise InvalidTransition(job.state, JobEvent.REQUEUED.value, detail=detail, rule="J11")
-    pen = Pen(job, now)
-    pen.put(JobEvent.REQUEUED, {"actor": command.actor, "reason": command.reason})
-    decision = pen.end()
+    writer = StreamWriter(job, now)
+    writer.put(JobEvent.REQUEUED, {"actor": command.actor, "reason": command.reason})
+    decision = writer.end()
     decision.past = job.record()
     decision.answer = decision.job
     return decision
@@ -439,10 +439,10 @@ def _resolve(command: c.Resolve, job: Job, now: float) -> Decision:
     place = job.wait.place(f"{DOUBT}{command.node}") if job.wait is not None else None
     if place is None:
         raise NotInDoubt(job.id, command.node)
-    pen = Pen(job, now)
+    writer = StreamWriter(job, now)
     answer = {"answer": command.answer, "result": command.result, "actor": command.actor}
-    pen.complete_wait("resolved", answer, place=place)
-    decision = pen.end()
+    writer.complete_wait("resolved", answer, place=place)
+    decision = writer.end()
     decision.answer = decision.job
     return decision
 
@@ -451,9 +451,9 @@ def _deadline_passed(job: Job, now: float) -> bool:
     return job.ends_by is not None and job.ends_by <= now
 
 
-def _end_late(pen: Pen, now: float) -> None:
+def _end_late(writer: StreamWriter, now: float) -> None:
     """End a queued job whose run's deadline has passed: failed, or cancelled if that was asked for before (R6, R7)."""
-    if pen.job.cancel is not None:
-        pen.administrative("cancel", JobEvent.CANCELLED, _cancellation(pen.job, now))
+    if writer.job.cancel is not None:
+        writer.administrative("cancel", JobEvent.CANCELLED, _cancellation(writer.job, now))
     else:
-        pen.administrative("fail", JobEvent.FAILED, {"reason": DEADLINE, "message": "the run's deadline passed"})
+        writer.administrative("fail", JobEvent.FAILED, {"reason": DEADLINE, "message": "the run's deadline passed"})

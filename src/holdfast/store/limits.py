@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.errors import InvalidSetting
 
-__all__ = ["Held", "LimitRow", "Limits", "QueueState", "fill", "queue_state", "retry_after", "room_of", "tokens_of"]
+__all__ = ["Blocked", "LimitRow", "Limits", "QueueState", "fill", "queue_state", "retry_after", "room_of", "tokens_of"]
 
 NEARLY = 1e-6  # of a token: what rounding may have lost of it
 RETRY_SECONDS = (1.0, 60.0)  # how soon, and how late at most, somebody who was refused is told to come back
@@ -91,7 +91,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (self.capacity - 1.0) / self.per_second if self.rate is not None else 0.0
 
 
-class Held(msgspec.Struct, frozen=True):
+class Blocked(msgspec.Struct, frozen=True):
     """What kept a claim from taking more of a queue: which limit, what is left of it, and until when, if time decides.
 
     Attributes:
@@ -202,20 +202,20 @@ def tokens_of(row: LimitRow, now: float) -> float:
     return min(row.limits.capacity, row.tokens + grown)
 
 
-def room_of(row: LimitRow, running: int, now: float) -> tuple[int, Held | None]:
+def room_of(row: LimitRow, running: int, now: float) -> tuple[int, Blocked | None]:
     """How many jobs of a queue may be started now, and what it is that allows no more; None if nothing does."""
     limits = row.limits
     if limits.paused:
-        return 0, Held(row.queue, "paused", 0, 0)
+        return 0, Blocked(row.queue, "paused", 0, 0)
     room, held = 2**53, None
     if limits.concurrency is not None:
         room = max(0, limits.concurrency - running)
-        held = Held(row.queue, "concurrency", limits.concurrency, room)
+        held = Blocked(row.queue, "concurrency", limits.concurrency, room)
     if limits.rate is not None:
         tokens = tokens_of(row, now)
         whole = max(0, math.floor(tokens + NEARLY))
         if whole < room:
-            room, held = whole, Held(row.queue, "rate", limits.rate, tokens, row.opens_at, limits.slack)
+            room, held = whole, Blocked(row.queue, "rate", limits.rate, tokens, row.opens_at, limits.slack)
     return room, held
 
 

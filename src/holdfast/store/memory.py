@@ -19,7 +19,7 @@ from holdfast.store import commands as c
 from holdfast.store import continuation, decide
 from holdfast.store.commands import LIMITS, PROGRESS, WORK
 from holdfast.store.limits import (
-    Held,
+    Blocked,
     LimitRow,
     Limits,
     QueueState,
@@ -34,11 +34,11 @@ from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, Worker
 from holdfast.store.run_queries import (
     Counts,
     ExportRow,
-    Filing,
-    Place,
+    IndexEntries,
+    RunCursor,
     RunFilter,
     counts_of,
-    filed,
+    expected_index_entries,
     merged,
     with_progress,
 )
@@ -60,9 +60,9 @@ class MemoryStore:
         self._inboxes: dict[str, _Inbox] = {}
         self._evidence: dict[tuple[str, str, int, int], Evidence] = {}
         self._workers: dict[str, WorkerCard] = {}
-        self._past: dict[Place, RunRecord] = {}
-        self._progress: dict[Place, tuple[bytes, float]] = {}
-        self._exports: dict[Place, list[ExportRow]] = {}
+        self._past: dict[RunCursor, RunRecord] = {}
+        self._progress: dict[RunCursor, tuple[bytes, float]] = {}
+        self._exports: dict[RunCursor, list[ExportRow]] = {}
         self._blobs: dict[tuple[str, str, int], bytes] = {}
         self._limits: dict[str, LimitRow] = {}
         self._budgets: dict[str, BudgetRow] = {}
@@ -75,14 +75,14 @@ class MemoryStore:
             c.Renew: self._renew,
             c.Reclaim: self._reclaim,
             c.Expire: self._expire,
-            c.Bury: self._bury,
+            c.ReleaseLeases: self._release_leases,
             c.Purge: self._purge,
             c.KeepEvidence: self._keep,
             c.Progress: self._report_progress,
             c.KeepExport: self._keep_export,
             c.PutBlob: self._put_blob,
-            c.Report: self._report,
-            c.Leave: self._leave,
+            c.PutWorker: self._put_worker,
+            c.RemoveWorker: self._remove_worker,
             c.SetLimits: self._set_limits,
             c.PauseQueue: self._pause_queue,
             c.SpendBudget: self._spend_budget,
@@ -111,7 +111,7 @@ class MemoryStore:
         self._notices.append(notice)
         return lambda: self._notices.remove(notice)
 
-    def changes(self) -> int:
+    def change_count(self) -> int:
         """Nobody else can write here."""
         return 0
 
@@ -155,7 +155,7 @@ class MemoryStore:
         )
         return [job for job, _ in zip(chosen, range(limit), strict=False)]
 
-    async def requests(self, worker: str) -> c.Leases:
+    async def requests_for(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""
         held = [job for job in self._jobs.values() if job.lease is not None and job.lease.worker == worker]
         cancel = frozenset(job.id for job in held if job.cancel is not None)
@@ -166,7 +166,7 @@ class MemoryStore:
         since = self._clock.now() if after is None else after
         return min((time for job in self._jobs.values() for time in _times(job, since)), default=None)
 
-    async def stirs(self) -> bool:
+    async def has_work(self) -> bool:
         """See whether there is anything to do."""
         now = self._clock.now()
         return any(time <= now for job in self._jobs.values() for time in _times(job, 0.0))
@@ -175,10 +175,10 @@ class MemoryStore:
         """Read the clock."""
         return self._clock.now()
 
-    def attend(self, worker: str) -> None:
+    def hold_liveness_lock(self, worker: str) -> None:
         """Nobody here can tell; a supervisor can."""
 
-    async def dead(self) -> list[str]:
+    async def dead_workers(self) -> list[str]:
         """Nobody here can tell."""
         return []
 
@@ -266,7 +266,7 @@ class MemoryStore:
         self._evidence[known] = msgspec.structs.replace(evidence, at=self._now)
         return True
 
-    def _report(self, command: c.Report) -> None:
+    def _put_worker(self, command: c.PutWorker) -> None:
         card, now = command.card, self._now
         before = self._workers.get(card.name)
         started = before.started_at if before is not None else now
@@ -305,18 +305,18 @@ class MemoryStore:
             pause |= {name} if renewed.pause else set()
         return c.Leases(frozenset(lost), frozenset(cancel), frozenset(pause))
 
-    def _leave(self, command: c.Leave) -> None:
+    def _remove_worker(self, command: c.RemoveWorker) -> None:
         self._workers.pop(command.worker, None)
 
-    def _reclaim(self, command: c.Reclaim) -> c.Swept:
+    def _reclaim(self, command: c.Reclaim) -> c.JobIds:
         return self._sweep(command.limit, lambda job: decide.reclaim(job, self._now), _by_lease)
 
-    def _expire(self, command: c.Expire) -> c.Swept:
+    def _expire(self, command: c.Expire) -> c.JobIds:
         return self._sweep(command.limit, lambda job: decide.expire(job, self._now, self._inbox(job.id)), _by_end)
 
     def _sweep(
         self, limit: int, decided: Callable[[Job], decide.Decision | None], order: Callable[[Job], float]
-    ) -> c.Swept:
+    ) -> c.JobIds:
         swept: list[str] = []
         ending = [(at, job.id, job) for job in self._jobs.values() if (at := order(job)) <= self._now]
         for _, _, job in sorted(ending, key=lambda one: one[:2]):
@@ -324,9 +324,9 @@ class MemoryStore:
             if decision is not None:
                 self._write(decision)
                 swept.append(job.id)
-        return c.Swept(swept)
+        return c.JobIds(swept)
 
-    def _bury(self, command: c.Bury) -> c.Swept:
+    def _release_leases(self, command: c.ReleaseLeases) -> c.JobIds:
         dead = sorted(
             job.id for job in self._jobs.values() if job.lease is not None and job.lease.worker == command.worker
         )
@@ -334,9 +334,9 @@ class MemoryStore:
             self._jobs[name] = decide.buried(self._jobs[name], self._now)
         self._workers.pop(command.worker, None)
         self._change |= WORK if dead else 0
-        return c.Swept(dead)
+        return c.JobIds(dead)
 
-    def _purge(self, command: c.Purge) -> c.Swept:
+    def _purge(self, command: c.Purge) -> c.JobIds:
         old = [job for job in self._jobs.values() if self._is_purged(job, command)]
         gone = [job.id for job in sorted(old, key=lambda job: (job.created_at, job.id))[: command.limit]]
         for name in gone:
@@ -344,7 +344,7 @@ class MemoryStore:
             self._inboxes.pop(name, None)
         self._forget_runs()
         self._evidence = {known: one for known, one in self._evidence.items() if one.job in self._jobs}
-        return c.Swept(gone)
+        return c.JobIds(gone)
 
     def _is_purged(self, job: Job, command: c.Purge) -> bool:
         parent = self._jobs.get(job.parent) if job.parent is not None else None
@@ -385,7 +385,7 @@ class MemoryStore:
         if command.group is not None and not row.grouped:
             self._limits[command.queue] = msgspec.structs.replace(row, grouped=True)
 
-    def _choose(self, command: c.Claim) -> tuple[list[str], tuple[Held, ...]]:
+    def _choose(self, command: c.Claim) -> tuple[list[str], tuple[Blocked, ...]]:
         """Say which jobs a claim takes, in order, and what keeps it from more."""
         waiting = [job for job in self._jobs.values() if job.state is JobState.QUEUED and is_waiting(job, self._now)]
         fitting = [
@@ -397,7 +397,7 @@ class MemoryStore:
         limited = sorted({job.queue for job in fitting} & self._limits.keys())
         picks = [self._pick(command, queue, [job for job in fitting if job.queue == queue]) for queue in limited]
         names = interleaved([plain, *(pick.names for pick in picks)], self._jobs, command.limit)
-        held: list[Held] = []
+        held: list[Blocked] = []
         for pick in picks:
             taken = [name for name in pick.names if name in names]
             row = pick.row.spend([self._jobs[name].group or "" for name in taken], self._now)
@@ -457,7 +457,7 @@ class MemoryStore:
         kept = row.record() if row is not None and row.run == number else self._past.get((job, number))
         return with_progress(kept, *self._progress.get((job, number), (None, None))) if kept is not None else None
 
-    async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
+    async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         """List runs, newest first."""
         found = [
             (place, record)
@@ -466,12 +466,12 @@ class MemoryStore:
         ]
         return merged(found, limit)
 
-    async def filing(self, job: str) -> Filing | None:
+    async def index_entries(self, job: str) -> IndexEntries | None:
         """Say what a job is found by: here that is its row."""
         row = self._jobs.get(job)
         if row is None:
             return None
-        made = filed(row, [self._past[job, number] for number in range(1, row.run)])
+        made = expected_index_entries(row, [self._past[job, number] for number in range(1, row.run)])
         exports = {place[1]: len(kept) for place, kept in self._exports.items() if place[0] == job and kept}
         return msgspec.structs.replace(made, exports=exports)
 
@@ -533,7 +533,7 @@ class MemoryStore:
         self._exports = {place: one for place, one in self._exports.items() if place[0] in self._jobs}
         self._blobs = {place: one for place, one in self._blobs.items() if place[0] in self._jobs}
 
-    def _records(self) -> dict[Place, RunRecord]:
+    def _records(self) -> dict[RunCursor, RunRecord]:
         found = {**self._past, **{(job.id, job.run): job.record() for job in self._jobs.values()}}
         none = (None, None)
         return {place: with_progress(record, *self._progress.get(place, none)) for place, record in found.items()}

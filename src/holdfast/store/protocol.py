@@ -17,7 +17,7 @@ from holdfast.machines import Event, JobState, RunRecord
 from holdfast.store.commands import Command, Leases
 from holdfast.store.limits import QueueState
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
-from holdfast.store.run_queries import Counts, ExportRow, Filing, Place, RunFilter
+from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter
 
 __all__ = ["Store"]
 
@@ -79,11 +79,11 @@ class Store(Protocol):
         """Read the record of one run of a job, with what it has last reported."""
         ...
 
-    async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
+    async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         """List runs that fit, by job and number, newest first, from before the place given."""
         ...
 
-    async def filing(self, job: str) -> Filing | None:
+    async def index_entries(self, job: str) -> IndexEntries | None:
         """Read what a job is found by besides its row, all of one moment; to compare it with what it must be."""
         ...
 
@@ -103,7 +103,7 @@ class Store(Protocol):
         """Read the queues that have limits, or jobs with groups, by name; and how they stand."""
         ...
 
-    async def requests(self, worker: str) -> Leases:
+    async def requests_for(self, worker: str) -> Leases:
         """Read which of the jobs that a worker holds were asked to cancel or to pause; `lost` is empty here."""
         ...
 
@@ -116,7 +116,7 @@ class Store(Protocol):
         told by the claim that it held back, and to nobody else.
         """
 
-    async def stirs(self) -> bool:
+    async def has_work(self) -> bool:
         """See, cheaply, whether anybody could do anything now: claim, reclaim, expire, bury.
 
         For whoever looks by himself although nothing was heard: most of the time there is nothing.
@@ -140,15 +140,15 @@ class Store(Protocol):
         """
         ...
 
-    def changes(self) -> int:
+    def change_count(self) -> int:
         """Give a number that grows when others were heard of: a cheap look, only a hint, and only for subscribers."""
         ...
 
-    def attend(self, worker: str) -> None:
+    def hold_liveness_lock(self, worker: str) -> None:
         """Have others notice when the process of this worker dies, where the store can tell (L10)."""
         ...
 
-    async def dead(self) -> list[str]:
+    async def dead_workers(self) -> list[str]:
         """Find workers of which the store can tell that their process is gone; to be buried."""
         ...
 

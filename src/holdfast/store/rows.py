@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, JobState, OpenWait, RunRecord
 from holdfast.machines.job import TARGETS
-from holdfast.machines.run_projection import Course, follow, record_of
+from holdfast.machines.run_projection import RunFields, follow, record_of
 
 __all__ = ["FORGOTTEN_SECONDS", "OUTDATED", "Evidence", "GateCard", "Job", "Lease", "Signal", "WorkerCard", "rebuilt"]
 
@@ -160,7 +160,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     wait: OpenWait | None = None
     cancel: CancelRequest | None = None
     updated_at: float = 0.0
-    course: Course = Course()  # of its newest run
+    course: RunFields = RunFields()  # of its newest run
 
     lease: Lease | None = None
     pause: bool = False
@@ -216,17 +216,17 @@ def reader_of(job: Job) -> Fold:
     return reader
 
 
-OUTDATED = Course(stage="outdated")  # an older release has moved the job, and knew nothing of its run
+OUTDATED = RunFields(stage="outdated")  # an older release has moved the job, and knew nothing of its run
 
 
-def course_after(course: Course, reader: Fold, event: Event) -> Course:
+def course_after(course: RunFields, reader: Fold, event: Event) -> RunFields:
     """Give a run's course after an event that the job's reader has taken; a new one's, where the event opens a run."""
     if event.type == JobEvent.REQUEUED and course.error is not None:
-        course = Course(opened_at=event.at)
+        course = RunFields(opened_at=event.at)
     return follow(course, reader, event.type, event.payload, event.at)
 
 
-def projected(job: Job, reader: Fold, last: Event, course: Course) -> Job:
+def projected(job: Job, reader: Fold, last: Event, course: RunFields) -> Job:
     """Bring a row up to where its reader stands, `last` being the newest event."""
     return msgspec.structs.replace(
         job,
@@ -245,7 +245,7 @@ def projected(job: Job, reader: Fold, last: Event, course: Course) -> Job:
     )
 
 
-def grown(job: Job, reader: Fold, last: Event, course: Course) -> Job:
+def grown(job: Job, reader: Fold, last: Event, course: RunFields) -> Job:
     """Bring a row up to its stream where no event has moved the job: only where the stream ends is new."""
     del reader, course
     return msgspec.structs.replace(job, version=last.seq, head=last.hash, updated_at=last.at)
@@ -289,7 +289,7 @@ def rebuilt(job: Job, events: Iterable[Event]) -> Job:
         wake_at=job.wake_at,
         newest=job.newest,
     )
-    course = Course()
+    course = RunFields()
     for event in events:
         reader.push(event)
         course = course_after(course, reader, event)

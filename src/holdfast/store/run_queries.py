@@ -17,16 +17,16 @@ __all__ = [
     "Attribute",
     "Counts",
     "ExportRow",
-    "Filing",
-    "Place",
+    "IndexEntries",
+    "RunCursor",
     "RunFilter",
-    "filed",
+    "expected_index_entries",
     "merged",
     "with_progress",
 ]
 
 Attribute = str | int | float | bool
-Place = tuple[str, int]  # a job and the number of its run: the cursor of a listing
+RunCursor = tuple[str, int]  # a job and the number of its run: the cursor of a listing
 
 
 _encode = msgspec.json.Encoder().encode
@@ -83,7 +83,7 @@ class ExportRow(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Filing(msgspec.Struct, frozen=True):
+class IndexEntries(msgspec.Struct, frozen=True):
     """What a job and its runs are found by, where that is kept in columns and rows of its own, for an index.
 
     Attributes:
@@ -101,12 +101,12 @@ class Filing(msgspec.Struct, frozen=True):
     exports: dict[int, int]
 
 
-def filed(job: Job, past: list[RunRecord]) -> Filing:
+def expected_index_entries(job: Job, past: list[RunRecord]) -> IndexEntries:
     """Give what a job must be found by; of exports, those of the newest run alone."""
     attributes = {name: attribute_text(value) for name, value in (job.attributes or {}).items()}
     numbered = {number: record.status.value for number, record in enumerate(past, 1)}
     exports = {job.run: job.exported} if job.exported else {}
-    return Filing(job.course.status.value, ends_at(job), numbered, attributes, exports)
+    return IndexEntries(job.course.status.value, ends_at(job), numbered, attributes, exports)
 
 
 def attribute_text(value: Attribute) -> str:
@@ -137,7 +137,7 @@ def as_projected(record: RunRecord | None) -> RunRecord | None:
     return msgspec.structs.replace(record, **told, metrics={}, updated_at=ended)
 
 
-def merged(found: list[tuple[Place, RunRecord]], limit: int) -> list[RunRecord]:
+def merged(found: list[tuple[RunCursor, RunRecord]], limit: int) -> list[RunRecord]:
     """Put both kinds together, newest first."""
     return [record for _, record in sorted(found, key=lambda one: one[0], reverse=True)[:limit]]
 

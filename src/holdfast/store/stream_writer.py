@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, Place, RunRecord
+from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, RunRecord, WaitPlace
 from holdfast.machines.event import Frozen, freeze, seal_frozen, vouch
 from holdfast.store import commands as c
 from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.rows import Job, Signal, course_after, grown, projected, reader_of
 
-__all__ = ["GROWING", "Decision", "Pen", "with_past"]
+__all__ = ["GROWING", "Decision", "StreamWriter", "with_past"]
 
 FORK = "fork"
 
@@ -54,7 +54,7 @@ class Decision:
     change: int = 0  # what there is to tell; see `holdfast.store.commands`
 
 
-class Pen:
+class StreamWriter:
     """Writes onto the end of one job's stream. Nothing illegal comes out of it."""
 
     def __init__(self, job: Job, now: float) -> None:
@@ -105,7 +105,7 @@ class Pen:
         self.put(kind, payload, attempt=attempt)
 
     def complete_wait(
-        self, outcome: str, payload: Any = None, *, signal: str | None = None, place: Place | None = None
+        self, outcome: str, payload: Any = None, *, signal: str | None = None, place: WaitPlace | None = None
     ) -> None:
         """End the wait: at this place, or at the one that ends first by time."""
         wait = self.job.wait
@@ -160,15 +160,15 @@ def with_past(command: c.Submit, made: Decision, now: float) -> Decision:
     """Create a job that has a plan, or a past, already: a claim that never starts user code writes the past (J8)."""
     if command.plan is None and not command.past:
         return made
-    pen = Pen(made.job, now)
+    writer = StreamWriter(made.job, now)
     if command.plan is not None:
-        pen.put(HistoryEvent.PLAN_GENERATED, {"plan": command.plan})
+        writer.put(HistoryEvent.PLAN_GENERATED, {"plan": command.plan})
     if command.past:
-        pen.put(JobEvent.LEASED, {"purpose": FORK}, attempt=1)
+        writer.put(JobEvent.LEASED, {"purpose": FORK}, attempt=1)
         for kind, payload in command.past:
-            pen.put(kind, payload, attempt=1)
-        pen.put(JobEvent.REQUEUED, {"reason": FORK}, attempt=1)
-    decision = pen.end()
+            writer.put(kind, payload, attempt=1)
+        writer.put(JobEvent.REQUEUED, {"reason": FORK}, attempt=1)
+    decision = writer.end()
     decision.events[:0], decision.payloads[:0] = made.events, made.payloads
     decision.answer, decision.change = made.answer, made.change
     return decision

@@ -11,7 +11,6 @@ from holdfast.machines import JobState
 from holdfast.store.commands import (
     Append,
     Cancel,
-    Kept,
     Pause,
     Purge,
     Reclaim,
@@ -19,6 +18,7 @@ from holdfast.store.commands import (
     Retry,
     SendSignal,
     SetLimits,
+    SignalResult,
     Successor,
 )
 from holdfast.store.contract.harness import LEASE, Lab, clause
@@ -108,17 +108,17 @@ async def unused_signals_move_along_and_later_ones_are_forwarded(lab: Lab) -> No
     await lab.do(SendSignal("a", "holdfast:child:1", {"state": "completed"}, "of a child"))
     await lab.do(msgspec.structs.replace(_continuation(held, "b"), uses=("s0",)))
     assert [(one.id, one.payload) for one in await lab.store.inbox("b")] == [("s1", 1), ("s2", 2)]
-    assert await lab.do(SendSignal("a", "k", 3, "s3")) == Kept("kept")
+    assert await lab.do(SendSignal("a", "k", 3, "s3")) == SignalResult("kept")
     for name in ("s0", "s1", "s3"):
-        assert await lab.do(SendSignal("a", "k", "again", name)) == Kept("repeat"), name
+        assert await lab.do(SendSignal("a", "k", "again", name)) == SignalResult("repeat"), name
     (claimed,) = await lab.claim()
     await lab.do(_continuation(claimed.job, "c"))
     assert [one.id for one in await lab.store.inbox("c")] == ["s1", "s2", "s3"]
     assert await lab.store.inbox("b") == []
     for link in ("a", "b"):
-        assert await lab.do(SendSignal(link, "k", link, f"to {link}")) == Kept("kept")
-        assert await lab.do(SendSignal(link, "k", link, f"to {link}")) == Kept("repeat")
-    assert await lab.do(SendSignal("a", "holdfast:child:1", {}, "late")) == Kept("too_late"), (
+        assert await lab.do(SendSignal(link, "k", link, f"to {link}")) == SignalResult("kept")
+        assert await lab.do(SendSignal(link, "k", link, f"to {link}")) == SignalResult("repeat")
+    assert await lab.do(SendSignal("a", "holdfast:child:1", {}, "late")) == SignalResult("too_late"), (
         "no call of c waits for it"
     )
     (claimed,) = await lab.claim()
@@ -132,7 +132,7 @@ async def a_signal_to_any_of_a_chain_completes_the_wait_of_the_newest(lab: Lab) 
     held = await _chain(lab, "a", "b", "c", "d")
     for link in ("a", "b", "c", "d"):
         await lab.append(held, ("job_waiting", {"correlation_key": link, "wait_type": "signal"}))
-        assert await lab.do(SendSignal(link, link, 1, f"to {link}")) == Kept("delivered")
+        assert await lab.do(SendSignal(link, link, 1, f"to {link}")) == SignalResult("delivered")
         (held,) = [one.job for one in await lab.claim()]
     assert [name for name in "abc" if (await lab.job(name)).version != 3] == [], "links that have ended do not change"
 
@@ -212,7 +212,7 @@ async def the_first_of_a_chain_is_kept_until_the_chain_has_ended(lab: Lab) -> No
     held = await _chain(lab, "a", "b", "c", "d", idempotency_key="k")
     lab.clock.move(1)
     assert (await lab.do(Purge(lab.clock.now()))).jobs == ["b", "c"], "links between may go"
-    assert await lab.do(SendSignal("a", "k", 1, "s1")) == Kept("kept")
+    assert await lab.do(SendSignal("a", "k", 1, "s1")) == SignalResult("kept")
     assert [one.id for one in await lab.store.inbox("d")] == ["s1"], "the first names the newest"
     await lab.append(held, ("job_completed", {"result": 1}))
     assert (await lab.job("a")).newest == "d"
@@ -227,6 +227,6 @@ async def what_is_asked_of_a_chain_whose_end_is_gone_changes_nothing(lab: Lab) -
     lab.clock.move(1)
     assert (await lab.do(Purge(lab.clock.now(), states=frozenset({JobState.FAILED})))).jobs == ["b"]
     before = await lab.job("a"), await lab.store.events("a")
-    assert await lab.do(SendSignal("a", "k", 1, "s1")) == Kept("too_late")
+    assert await lab.do(SendSignal("a", "k", 1, "s1")) == SignalResult("too_late")
     assert (await lab.do(Cancel("a", "enough"))).state is JobState.COMPLETED
     assert (await lab.job("a"), await lab.store.events("a")) == before

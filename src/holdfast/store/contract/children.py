@@ -6,7 +6,16 @@ from typing import Any
 
 from holdfast.errors import StaleAttempt, UnknownJob
 from holdfast.machines import JobState
-from holdfast.store.commands import Bury, Cancel, Expire, KeepEvidence, Leave, Reclaim, Report, Submit
+from holdfast.store.commands import (
+    Cancel,
+    Expire,
+    KeepEvidence,
+    PutWorker,
+    Reclaim,
+    ReleaseLeases,
+    RemoveWorker,
+    Submit,
+)
 from holdfast.store.contract.harness import LEASE, Lab, clause
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, WorkerCard
 
@@ -44,7 +53,7 @@ async def a_running_child_of_a_job_that_failed_is_asked_to_cancel(lab: Lab) -> N
     await lab.append(held, ("job_failed", {"reason": "error"}))
     row = await lab.job("child")
     assert (row.state, row.cancel is not None) == (JobState.RUNNING, True)
-    assert (await lab.store.requests("w2")).cancel == {"child"}
+    assert (await lab.store.requests_for("w2")).cancel == {"child"}
     await lab.append(child.job, ("job_cancelled", {}))
     assert (await lab.job("parent")).state is JobState.FAILED, "the child's end reopens nothing"
 
@@ -128,22 +137,22 @@ async def evidence_is_kept_once_and_moves_nothing(lab: Lab) -> None:
 @clause
 async def workers_are_listed_from_their_report_until_they_leave_or_are_dead(lab: Lab) -> None:
     begun = lab.clock.now()
-    await lab.do(Report(CARD))
+    await lab.do(PutWorker(CARD))
     lab.clock.move(5)
-    await lab.do(Report(CARD))
+    await lab.do(PutWorker(CARD))
     (seen,) = await lab.store.workers()
     assert (seen.name, seen.host, seen.pid, seen.slots, seen.queues) == ("w1", "host", 4711, 100, None)
     assert (seen.started_at, seen.seen_at) == (begun, begun + 5)
-    await lab.do(Leave("w1"))
+    await lab.do(RemoveWorker("w1"))
     assert await lab.store.workers() == []
-    await lab.do(Report(CARD))
-    await lab.do(Bury("w1"))
+    await lab.do(PutWorker(CARD))
+    await lab.do(ReleaseLeases("w1"))
     assert await lab.store.workers() == []
 
 
 @clause
 async def a_worker_not_heard_of_for_long_is_forgotten(lab: Lab) -> None:
-    await lab.do(Report(CARD))
+    await lab.do(PutWorker(CARD))
     lab.clock.move(FORGOTTEN_SECONDS + 1)
-    await lab.do(Report(WorkerCard("w2", "host", 1, 1, ("mail",), (), LEASE)))
+    await lab.do(PutWorker(WorkerCard("w2", "host", 1, 1, ("mail",), (), LEASE)))
     assert [(card.name, card.queues) for card in await lab.store.workers()] == [("w2", ("mail",))]

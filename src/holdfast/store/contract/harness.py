@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.clock import ManualClock
 from holdfast.machines import JobState, check, fold, runs
 from holdfast.store.commands import Append, Claim, Claimed, Claims, Command, Submit
-from holdfast.store.limits import Held
+from holdfast.store.limits import Blocked
 from holdfast.store.protocol import Store
 from holdfast.store.rows import Job, rebuilt
 
@@ -32,7 +32,7 @@ class Lab:
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
-        self.held: tuple[Held, ...] = ()  # what kept the last claim from taking more
+        self.held: tuple[Blocked, ...] = ()  # what kept the last claim from taking more
 
     async def do(self, command: Command) -> Any:
         """Carry out one command; raise its refusal."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.errors import InvalidTransition, StaleAttempt
 from holdfast.machines import JobState, run_paths
-from holdfast.store.commands import Append, Bury, Cancel, Reclaim, Renew, SendSignal
+from holdfast.store.commands import Append, Cancel, Reclaim, ReleaseLeases, Renew, SendSignal
 from holdfast.store.contract.harness import LEASE, Lab, clause
 
 
@@ -144,7 +144,7 @@ async def a_dead_workers_jobs_are_free_at_once_and_only_its_own(lab: Lab) -> Non
     await lab.submit("b")
     await lab.claim(worker="dead")
     await lab.claim(worker="alive")
-    assert (await lab.do(Bury("dead"))).jobs == ["a"]
+    assert (await lab.do(ReleaseLeases("dead"))).jobs == ["a"]
     await lab.refused(Append("a", 1, (("node_started", {"node": "x"}),)), StaleAttempt)
     assert (await lab.do(Reclaim())).jobs == ["a"]
     assert (await lab.job("b")).state is JobState.RUNNING

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.errors import QueueFull
-from holdfast.store.commands import ROOM, Append, Bury, Claim, KeepEvidence, PauseQueue, Reclaim, SetLimits, Submit
+from holdfast.store.commands import (
+    ROOM,
+    Append,
+    Claim,
+    KeepEvidence,
+    PauseQueue,
+    Reclaim,
+    ReleaseLeases,
+    SetLimits,
+    Submit,
+)
 from holdfast.store.contract.harness import LEASE, Lab, clause
-from holdfast.store.limits import Held, Limits
+from holdfast.store.limits import Blocked, Limits
 from holdfast.store.rows import Evidence, Job
 
 LATE = LEASE + 1
@@ -38,9 +48,9 @@ async def no_more_run_at_once_than_the_queue_may(lab: Lab) -> None:
     await lab.submit("other", queue="mail")
     first = await _taken(lab, 10)
     assert _names(first) == ["000", "001", "002", "other"]
-    assert lab.held == (Held("default", "concurrency", 3, 0),)
+    assert lab.held == (Blocked("default", "concurrency", 3, 0),)
     assert await _taken(lab, 10, "w2") == []
-    assert lab.held == (Held("default", "concurrency", 3, 0),)
+    assert lab.held == (Blocked("default", "concurrency", 3, 0),)
     await lab.append(first[0], DONE)
     assert _names(await _taken(lab, 10, "w2")) == ["003"]
 
@@ -84,7 +94,7 @@ async def what_runs_is_counted_from_live_leases_alone(lab: Lab) -> None:
     assert _names(await _taken(lab, 5)) == ["002"], "a job that waits holds nothing"
     lab.clock.move(LATE)
     assert _names(await _taken(lab, 5, "w2")) == ["003", "004"], "leases that are over hold nothing, before any sweep"
-    await lab.do(Bury("w2"))
+    await lab.do(ReleaseLeases("w2"))
     assert (await lab.store.limits())[0].running == 0
     await lab.do(Reclaim())
     assert len(await _taken(lab, 5)) == 2
@@ -128,7 +138,7 @@ async def a_queue_that_is_paused_starts_nothing_and_goes_on_where_it_was(lab: La
     (running,) = await _taken(lab, 1)
     await lab.do(PauseQueue("default", paused=True, actor="ana"))
     assert await _taken(lab, 5) == []
-    assert lab.held == (Held("default", "paused", 0, 0),)
+    assert lab.held == (Blocked("default", "paused", 0, 0),)
     await lab.append(running, DONE)
     await _limit(lab, concurrency=5)
     assert await _taken(lab, 5) == [], "other limits do not end the pause"
@@ -187,7 +197,7 @@ async def a_group_runs_no_more_than_each_may_and_holds_nobody_else(lab: Lab) -> 
     await _many(lab, 3)
     first = await _taken(lab, 20)
     assert Counter(job.group for job in first) == Counter({"big": 2, "ant": 2, None: 3})
-    assert lab.held == (Held("default", "group_concurrency", 2, 0),)
+    assert lab.held == (Blocked("default", "group_concurrency", 2, 0),)
     (state,) = await lab.store.limits()
     assert (state.running, state.queued, state.groups) == (7, 8, {"ant": 2, "big": 2})
 

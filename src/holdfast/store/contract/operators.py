@@ -39,9 +39,9 @@ async def a_running_job_is_asked_to_cancel_and_its_worker_learns_of_it(lab: Lab)
     assert row.cancel.reason == "first"
     assert (await lab.types()).count("cancel_requested") == 1
     assert (await lab.do(Renew("w1", ((held.id, held.attempt),), LEASE))).cancel == {"a"}
-    asked = await lab.store.requests("w1")
+    asked = await lab.store.requests_for("w1")
     assert (asked.lost, asked.cancel, asked.pause) == (frozenset(), frozenset({"a"}), frozenset())
-    assert (await lab.store.requests("w2")).cancel == frozenset()
+    assert (await lab.store.requests_for("w2")).cancel == frozenset()
     await lab.append(held, ("job_completed", {}))
     assert runs(await lab.store.events("a"))[0].status == "succeeded", "it finished first"
 
@@ -97,7 +97,7 @@ async def a_running_job_is_asked_to_pause_and_may_be_let_go_on(lab: Lab) -> None
     held = await lab.running()
     assert (await lab.do(Pause("a"))).pause
     assert (await lab.do(Renew("w1", ((held.id, held.attempt),), LEASE))).pause == {"a"}
-    assert (await lab.store.requests("w1")).pause == {"a"}
+    assert (await lab.store.requests_for("w1")).pause == {"a"}
     assert not (await lab.do(Resume("a"))).pause
     assert (await lab.do(Renew("w1", ((held.id, held.attempt),), LEASE))).pause == frozenset()
 

@@ -49,12 +49,12 @@ async def the_next_due_time_is_the_earliest_of_all(lab: Lab) -> None:
 
 @clause
 async def a_store_stirs_when_there_is_something_to_do_for_anybody(lab: Lab) -> None:
-    assert not await lab.store.stirs()
+    assert not await lab.store.has_work()
     await lab.submit("a", due_at=lab.clock.now() + 4)
-    assert not await lab.store.stirs()
+    assert not await lab.store.has_work()
     lab.clock.move(4)
-    assert await lab.store.stirs()
+    assert await lab.store.has_work()
     (held,) = await lab.claim()
-    assert not await lab.store.stirs(), "it is held"
+    assert not await lab.store.has_work(), "it is held"
     lab.clock.move(LEASE)
-    assert await lab.store.stirs(), f"the lease of {held.job.id} has run out"
+    assert await lab.store.has_work(), f"the lease of {held.job.id} has run out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.errors import UnknownJob
 from holdfast.machines import JobState
 from holdfast.machines.snapshot import CHILD_KEY
-from holdfast.store.commands import Append, Cancel, Expire, Kept, Purge, SendSignal
+from holdfast.store.commands import Append, Cancel, Expire, Purge, SendSignal, SignalResult
 from holdfast.store.contract.harness import Lab, clause
 from holdfast.store.decide import WAKE_SECONDS_MAX, WAKE_SECONDS_PER_CHILD
 from holdfast.store.rows import Job
@@ -14,7 +14,7 @@ from holdfast.store.rows import Job
 @clause
 async def a_signal_completes_the_wait_with_its_key_and_payload(lab: Lab) -> None:
     await lab.waiting(key="shipped", node="n", park=True)
-    assert await lab.do(SendSignal("a", "shipped", {"by": "dhl"}, "s1")) == Kept("delivered")
+    assert await lab.do(SendSignal("a", "shipped", {"by": "dhl"}, "s1")) == SignalResult("delivered")
     row = await lab.job()
     assert (row.state, row.wait) == (JobState.QUEUED, None)
     last = (await lab.store.events("a"))[-1]
@@ -28,7 +28,7 @@ async def a_signal_completes_the_wait_with_its_key_and_payload(lab: Lab) -> None
 @clause
 async def a_signal_with_another_key_is_kept_and_wakes_nobody(lab: Lab) -> None:
     await lab.waiting(key="shipped")
-    assert await lab.do(SendSignal("a", "paid", 1, "s1")) == Kept("kept")
+    assert await lab.do(SendSignal("a", "paid", 1, "s1")) == SignalResult("kept")
     assert (await lab.job()).state is JobState.WAITING
     assert [signal.key for signal in await lab.store.inbox("a")] == ["paid"]
 
@@ -36,8 +36,8 @@ async def a_signal_with_another_key_is_kept_and_wakes_nobody(lab: Lab) -> None:
 @clause
 async def a_signal_that_comes_before_its_wait_completes_it_at_once(lab: Lab) -> None:
     held = await lab.running()
-    assert await lab.do(SendSignal("a", "k", "early", "s1")) == Kept("kept")
-    assert await lab.do(SendSignal("a", "k", "second", "s2")) == Kept("kept")
+    assert await lab.do(SendSignal("a", "k", "early", "s1")) == SignalResult("kept")
+    assert await lab.do(SendSignal("a", "k", "second", "s2")) == SignalResult("kept")
     answer = await lab.append(held, ("job_waiting", {"correlation_key": "k", "wait_type": "signal"}))
     assert answer.state is JobState.QUEUED
     assert (await lab.types())[-2:] == ["job_waiting", "wait_completed"]
@@ -51,7 +51,7 @@ async def a_repeated_signal_changes_nothing(lab: Lab) -> None:
     await lab.waiting()
     await lab.do(SendSignal("a", "k", 1, "s1"))
     version = (await lab.job()).version
-    assert await lab.do(SendSignal("a", "k", 1, "s1")) == Kept("repeat")
+    assert await lab.do(SendSignal("a", "k", 1, "s1")) == SignalResult("repeat")
     assert (await lab.job()).version == version
     assert await lab.store.inbox("a") == []
 
@@ -60,7 +60,7 @@ async def a_repeated_signal_changes_nothing(lab: Lab) -> None:
 async def a_job_that_has_ended_takes_no_signal(lab: Lab) -> None:
     held = await lab.running()
     await lab.append(held, ("job_completed", {}))
-    assert await lab.do(SendSignal("a", "k", 1, "s1")) == Kept("too_late")
+    assert await lab.do(SendSignal("a", "k", 1, "s1")) == SignalResult("too_late")
     assert await lab.store.inbox("a") == []
     await lab.refused(SendSignal("nobody", "k", 1, "s1"), UnknownJob)
 
@@ -74,7 +74,7 @@ async def a_wait_whose_time_is_up_is_completed_as_expired(lab: Lab) -> None:
     lab.clock.move(0.2)
     assert (await lab.do(Expire())).jobs == ["a"]
     assert (await lab.store.events("a"))[-1].payload["outcome"] == "expired"
-    assert await lab.do(SendSignal("a", "k", 1, "late")) == Kept("kept")
+    assert await lab.do(SendSignal("a", "k", 1, "late")) == SignalResult("kept")
     assert (await lab.job()).state is JobState.QUEUED
 
 
@@ -82,11 +82,11 @@ async def a_wait_whose_time_is_up_is_completed_as_expired(lab: Lab) -> None:
 async def a_signal_for_any_of_several_places_completes_the_wait_there(lab: Lab) -> None:
     also = [{"node": "m", "correlation_key": "paid"}, {"node": "o", "correlation_key": "seen"}]
     await lab.waiting(key="shipped", node="n", also=also, deadline=lab.clock.now() + 60)
-    assert await lab.do(SendSignal("a", "paid", 7, "s1")) == Kept("delivered")
+    assert await lab.do(SendSignal("a", "paid", 7, "s1")) == SignalResult("delivered")
     last = (await lab.store.events("a"))[-1]
     assert (last.payload["node"], last.payload["correlation_key"], last.payload["payload"]) == ("m", "paid", 7)
     (held,) = await lab.claim()
-    assert await lab.do(SendSignal("a", "seen", 8, "s2")) == Kept("kept")
+    assert await lab.do(SendSignal("a", "seen", 8, "s2")) == SignalResult("kept")
     said = {"correlation_key": "shipped", "node": "n", "wait_type": "signal", "also": also[1:]}
     await lab.append(held.job, ("job_waiting", said))
     assert (await lab.store.events("a"))[-1].payload["node"] == "o", "the inbox is looked into for every place"
@@ -136,7 +136,7 @@ async def the_results_of_several_children_wake_their_parent_once(lab: Lab) -> No
     assert await lab.store.next_due() == row.wake_at
     assert (await lab.do(Expire())).jobs == []
     lab.clock.move(4 * WAKE_SECONDS_PER_CHILD)
-    assert await lab.store.stirs()
+    assert await lab.store.has_work()
     assert (await lab.do(Expire())).jobs == ["parent"]
     row = await lab.job("parent")
     assert (row.state, row.wake_at) == (JobState.QUEUED, None)
@@ -242,7 +242,7 @@ async def a_parent_that_no_result_is_for_is_not_woken(lab: Lab) -> None:
     await lab.do(Expire())
     (again,) = await lab.claim()
     await lab.append(again.job, ("job_waiting", {**_place(1), "wait_type": "child", "also": [_place(2)]}))
-    assert await lab.do(SendSignal("parent", kept.key, kept.payload, kept.id, may_wait=True)) == Kept("repeat")
-    assert await lab.do(SendSignal("parent", f"{CHILD_KEY}0", None, "another", may_wait=True)) == Kept("kept")
+    assert await lab.do(SendSignal("parent", kept.key, kept.payload, kept.id, may_wait=True)) == SignalResult("repeat")
+    assert await lab.do(SendSignal("parent", f"{CHILD_KEY}0", None, "another", may_wait=True)) == SignalResult("kept")
     row = await lab.job("parent")
     assert (row.state, row.wake_at) == (JobState.WAITING, None)

@@ -17,7 +17,15 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from holdfast.store.postgres.call_timeout import Watch
 from holdfast.store.postgres.schema import Connection
 
-__all__ = ["SILENCE_SECONDS", "connect", "in_a_line", "is_a_session", "leave", "leaving", "pipelined"]
+__all__ = [
+    "SILENCE_SECONDS",
+    "connect",
+    "is_a_session",
+    "one_line",
+    "pipelined",
+    "rollback_on_error",
+    "rollback_or_close",
+]
 
 SILENCE_SECONDS = 10.0  # how long a server may not answer before its connection is given up
 CONNECT_SECONDS_MIN = 2  # libpq takes no shorter limit
@@ -79,7 +87,7 @@ def _read_exactly(connection: Connection) -> None:
     connection.execute("SET extra_float_digits = 1")
 
 
-def leave(connection: Connection) -> bool:
+def rollback_or_close(connection: Connection) -> bool:
     """Leave a transaction that has failed. Whether the connection is fit for another; if it is not, it is closed.
 
     One that was ended in the middle of a pipeline may not know it, and would refuse every command from then on.
@@ -94,12 +102,12 @@ def leave(connection: Connection) -> bool:
 
 
 @contextlib.contextmanager
-def leaving(connection: Connection) -> Iterator[None]:
+def rollback_on_error(connection: Connection) -> Iterator[None]:
     """Leave the transaction if what is done in it fails."""
     try:
         yield
     except BaseException:
-        leave(connection)
+        rollback_or_close(connection)
         raise
 
 
@@ -124,6 +132,6 @@ def pipelined(connection: Connection) -> Iterator[psycopg.Pipeline]:
         raise failure
 
 
-def in_a_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """Give what an error says, in one line."""
     return " ".join(str(error).split()) or type(error).__name__

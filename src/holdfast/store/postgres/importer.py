@@ -22,7 +22,7 @@ from holdfast.store.postgres.connection import connect
 from holdfast.store.postgres.schema import migrate, number_of, quoted
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.sql.columns import EVENT_COLUMNS, EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, job_of, job_row, limits_row
-from holdfast.store.sqlite.export import ALONG, Luggage
+from holdfast.store.sqlite.export import ALONG, JobDump
 
 __all__ = ["Arrived", "MovingTarget"]
 
@@ -56,7 +56,7 @@ class MovingTarget:
         """Begin, after whoever else moves the same; what has arrived with this move before, or None."""
         return self._guarded(lambda: self._begin(move))
 
-    def take(self, luggage: Luggage) -> None:
+    def take(self, luggage: JobDump) -> None:
         """Write some jobs, and see that they are here as they were there."""
         self._guarded(lambda: self._take(luggage))
 
@@ -109,7 +109,7 @@ class MovingTarget:
         row = self._connection.execute(sql.encode(), (move,)).fetchone()
         return Arrived(*row) if row is not None else None
 
-    def _take(self, luggage: Luggage) -> None:
+    def _take(self, luggage: JobDump) -> None:
         found = self._connection.execute(f"SELECT {self._schema}.clock()".encode()).fetchone()
         assert found is not None, "a clock gives a time"
         self._copy("jobs", ", ".join(JOB_WRITTEN), [job_row(job, found[0]) for job in luggage.jobs])
@@ -130,7 +130,7 @@ class MovingTarget:
             for row in rows:
                 copy.write_row(row)
 
-    def _compare(self, luggage: Luggage, signals: list[tuple[Any, ...]]) -> None:
+    def _compare(self, luggage: JobDump, signals: list[tuple[Any, ...]]) -> None:
         names = [job.id for job in luggage.jobs]
         here: list[list[Any]] = [
             [job_of(row) for row in self._of(names, JOB_COLUMNS, "jobs", "id", "id")],

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.store.rows import Job
 
-__all__ = ["Seen"]
+__all__ = ["RowCache"]
 
 ROWS_MAX = 20_000
 
 
-class Seen:
+class RowCache:
     """The rows of jobs that are held, each with the transaction that wrote it; used by the writing thread alone."""
 
     def __init__(self) -> None:

@@ -165,7 +165,7 @@ class Statements:
             " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at,"
             " lock_key = coalesce(excluded.lock_key, w.lock_key)"
         )
-        self.requests = (
+        self.requests_for = (
             f"SELECT id, cancel IS NOT NULL, pause FROM {schema}.jobs"
             " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)"
         )
@@ -174,14 +174,14 @@ class Statements:
             f" coalesce(%s, {schema}.clock())), (SELECT min(lease_until) FROM {schema}.jobs WHERE state = 'running'),"
             f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL))"
         )
-        self.dead = (
+        self.dead_workers = (
             f"SELECT name, seen_at FROM {schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
             "SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM"
             " pg_database WHERE datname = current_database()) AND l.objsubid = 1"
             " AND ((l.classid::bigint << 32) | l.objid::bigint) = w.lock_key)"
         )
-        self.stirs = (
-            f"SELECT EXISTS (SELECT 1 FROM {schema}.jobs WHERE claimable) OR EXISTS ({self.dead})"
+        self.has_work = (
+            f"SELECT EXISTS (SELECT 1 FROM {schema}.jobs WHERE claimable) OR EXISTS ({self.dead_workers})"
             f" OR ({self.next_due}) <= {schema}.clock()"
         )
         self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"

@@ -41,24 +41,24 @@ from holdfast.store.postgres.call_timeout import Silent, Watch
 from holdfast.store.postgres.connection import (
     SILENCE_SECONDS,
     connect,
-    in_a_line,
     is_a_session,
-    leaving,
+    one_line,
     pipelined,
+    rollback_on_error,
 )
 from holdfast.store.postgres.limits import LooksOn
 from holdfast.store.postgres.listener import Listener, lock_key
-from holdfast.store.postgres.row_cache import Seen
+from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection, migrate, quoted, require
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.transaction import Transaction
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
-from holdfast.store.run_queries import Counts, ExportRow, Filing, Place, RunFilter, counts_of, merged
+from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter, counts_of, merged
 from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
 from holdfast.store.sql.run_sql import (
-    Questions,
+    RunSql,
     export_of,
-    filing_of,
+    index_entries_of,
     may_be_past,
     newest_of,
     past_of,
@@ -109,14 +109,14 @@ class PostgresStore(LooksOn):
         self._watch = Watch(silence_seconds)
         self._schema = quoted(schema)
         self._sql = Statements(self._schema)
-        self._ask = Questions("%s", f"{self._schema}.")
+        self._ask = RunSql("%s", f"{self._schema}.")
         self._notices: list[Callable[[int], None]] = []
         self._write_connection: Connection | None = None
         self._read_connection: Connection | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
         self._listener = Listener(self._connect, self._schema, self._tell, self._watch)
-        self._seen = Seen()
+        self._seen = RowCache()
         self._suspects: dict[str, tuple[float, float]] = {}  # workers whose lock is missing: last seen, and since when
         self._locked: set[str] = set()  # workers whose session lock the connection that writes has
         self._is_a_session: bool | None = None  # whether that connection may hold locks; None is not known
@@ -210,7 +210,7 @@ class PostgresStore(LooksOn):
         found = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
         return found[0] if found and found[0].run_id == run_name(job, number) else None
 
-    async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
+    async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         """List runs, newest first."""
         rows = [newest_of(row) for row in await self._read(*self._ask.newest_runs(where, before, limit))]
         found = [record_of_newest(await self._brought_up(job), said, at) for job, said, at in rows]
@@ -218,9 +218,9 @@ class PostgresStore(LooksOn):
             found += [past_of(row) for row in await self._read(*self._ask.past_runs(where, before, limit))]
         return merged(found, limit)
 
-    async def filing(self, job: str) -> Filing | None:
+    async def index_entries(self, job: str) -> IndexEntries | None:
         """Read what a job is found by."""
-        return filing_of(await self._read(self._ask.filing, (job,) * 4))
+        return index_entries_of(await self._read(self._ask.index_entries, (job,) * 4))
 
     async def counts(self) -> Counts:
         """Count runs and queues."""
@@ -237,9 +237,9 @@ class PostgresStore(LooksOn):
         rows = await self._read(self._ask.blob, (job, blob, number))
         return bytes(rows[0][0]) if rows else None
 
-    async def requests(self, worker: str) -> c.Leases:
+    async def requests_for(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""
-        rows = await self._read(self._sql.requests, (worker,))
+        rows = await self._read(self._sql.requests_for, (worker,))
         cancel = frozenset(name for name, cancel, _ in rows if cancel)
         return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
 
@@ -248,31 +248,31 @@ class PostgresStore(LooksOn):
         found: float | None = (await self._read(self._sql.next_due, (after,)))[0][0]
         return found
 
-    async def stirs(self) -> bool:
+    async def has_work(self) -> bool:
         """See whether there is anything to do, in one read."""
-        return bool((await self._read(self._sql.stirs, (0.0,)))[0][0])
+        return bool((await self._read(self._sql.has_work, (0.0,)))[0][0])
 
     async def now(self) -> float:
         """Read the server's clock."""
         found: float = (await self._read(self._sql.clock, ()))[0][0]
         return found
 
-    def changes(self) -> int:
+    def change_count(self) -> int:
         """Give a number that changes when another process has told of a commit."""
         return self._listener.heard
 
-    def attend(self, worker: str) -> None:
+    def hold_liveness_lock(self, worker: str) -> None:
         """Have others notice when this process dies: a session lock, held by the connection that listens."""
         self._listener.hold(worker)
 
-    async def dead(self) -> list[str]:
+    async def dead_workers(self) -> list[str]:
         """Find workers whose session lock is missing for a while: their process, or its host, is gone.
 
         The lock is held by the connection of the heartbeat and by the one that listens. It is missing for a while
         before its worker is dead, because a worker that lost both takes it again; and a report meanwhile shows that the
         worker lives. The caller is told to look again when the time is over.
         """
-        found = await self._read(self._sql.dead, ())
+        found = await self._read(self._sql.dead_workers, ())
         missing = {name: seen_at for name, seen_at in found if name not in self._listener.workers}  # ours: we are here
         loop = asyncio.get_running_loop()
         suspects = {}
@@ -332,7 +332,7 @@ class PostgresStore(LooksOn):
         """Something in the batch cannot be kept: find out what, and refuse that alone."""
         if len(batch) > 1:
             return [answer for command in batch for answer in self._commit([command])]
-        return [InvalidArguments(type(batch[0]).__name__.lower(), f"the database cannot keep it: {in_a_line(why)}")]
+        return [InvalidArguments(type(batch[0]).__name__.lower(), f"the database cannot keep it: {one_line(why)}")]
 
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         last: Exception | None = None
@@ -342,11 +342,11 @@ class PostgresStore(LooksOn):
         for attempt in range(TRIES):
             connection, self._committing = self._connected_for_writing(), False
             try:
-                with self._watch.over(connection, deadline), leaving(connection):
+                with self._watch.over(connection, deadline), rollback_on_error(connection):
                     self._hold_locks(connection)
                     return self._transact(connection, batch, seconds, looking_first=attempt > 0)
             except _IN_THE_WAY as error:
-                give_way(attempt)
+                back_off(attempt)
                 last = error
             except psycopg.OperationalError as error:
                 if self._committing or not connection.closed or isinstance(error, Silent):
@@ -383,7 +383,7 @@ class PostgresStore(LooksOn):
 
         def fetch() -> list[Any]:
             connection = self._connected_for_reading()
-            with self._watch.over(connection, deadline), leaving(connection):
+            with self._watch.over(connection, deadline), rollback_on_error(connection):
                 rows: list[Any] = connection.execute(sql, bindings).fetchall()
             return rows
 
@@ -409,12 +409,12 @@ class PostgresStore(LooksOn):
         except Silent as error:
             raise StoreUnavailable(_silence(self._watch.seconds)) from error
         except psycopg.OperationalError as error:
-            raise StoreUnavailable(f"PostgreSQL is away: {in_a_line(error)}: check the server and the URL") from error
+            raise StoreUnavailable(f"PostgreSQL is away: {one_line(error)}: check the server and the URL") from error
         except psycopg.errors.ReadOnlySqlTransaction as error:
             what = "use the URL of the server that writes, or wait until this one does"
-            raise StoreUnavailable(f"PostgreSQL only reads: {in_a_line(error)}: {what}") from error
+            raise StoreUnavailable(f"PostgreSQL only reads: {one_line(error)}: {what}") from error
         except psycopg.Error as error:
-            raise StoreUnavailable(f"PostgreSQL refuses: {in_a_line(error)}: check the rights of this user") from error
+            raise StoreUnavailable(f"PostgreSQL refuses: {one_line(error)}: check the rights of this user") from error
 
     def _shut(self) -> None:
         with self._closing:
@@ -446,7 +446,7 @@ def _why(error: Exception) -> str:
     return said or str(error)
 
 
-def give_way(attempt: int) -> None:
+def back_off(attempt: int) -> None:
     """Before a batch is tried again: let the one that it stood in the way of go first, or both meet there again."""
     if attempt:
         time.sleep(random.uniform(0, GIVING_WAY_SECONDS * 2**attempt))  # noqa: S311 - only spreads the tries

@@ -20,7 +20,7 @@ from holdfast.machines import Event, JobEvent, RunRecord
 from holdfast.store import commands as c
 from holdfast.store.postgres.connection import pipelined
 from holdfast.store.postgres.limits import PostgresLimits, entries_of
-from holdfast.store.postgres.row_cache import Seen
+from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection
 from holdfast.store.postgres.statements import CHANGING, Statements
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
@@ -60,13 +60,13 @@ class Transaction(PostgresLimits):
         *,
         looking_first: bool,
         locks: Mapping[str, int] | None = None,
-        seen: Seen | None = None,
+        seen: RowCache | None = None,
         sync: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(connection, statements)
         self.rewritten: set[str] = set()  # jobs whose rows are written
         self.read_now: dict[str, str] = {}  # jobs whose rows were read, and the transaction that wrote them
-        self._seen = seen or Seen()
+        self._seen = seen or RowCache()
         self._sync = sync
         self._looking_first = looking_first
         self._locks = locks or {}

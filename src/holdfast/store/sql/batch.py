@@ -252,36 +252,36 @@ class Batch(Limited, SignalTable):
                 pause.add(name)
         return c.Leases(frozenset(lost), frozenset(cancel), frozenset(pause))
 
-    def _reclaim(self, command: c.Reclaim) -> c.Swept:
+    def _reclaim(self, command: c.Reclaim) -> c.JobIds:
         self.flush()
         return self._sweep(self.find_expired(command.limit), lambda job: decide.reclaim(job, self.now))
 
-    def _expire(self, command: c.Expire) -> c.Swept:
+    def _expire(self, command: c.Expire) -> c.JobIds:
         self.flush()
         names = self.find_ended(command.limit)
         if names:
             self.expect_orphans(names)
         return self._sweep(names, lambda job: decide.expire(job, self.now, self.inbox(job.id)))
 
-    def _sweep(self, names: list[str], decided: Callable[[Job], decide.Decision | None]) -> c.Swept:
+    def _sweep(self, names: list[str], decided: Callable[[Job], decide.Decision | None]) -> c.JobIds:
         swept = []
         for name in self._found(names):
             decision = decided(self._jobs[name])
             if decision is not None:
                 self._take(decision)
                 swept.append(name)
-        return c.Swept(swept)
+        return c.JobIds(swept)
 
-    def _bury(self, command: c.Bury) -> c.Swept:
+    def _release_leases(self, command: c.ReleaseLeases) -> c.JobIds:
         self.flush()
         names = self._found(self.find_held(command.worker))
         for name in names:
             self.put_row(decide.buried(self._jobs[name], self.now))
         self.drop_card(command.worker)
         self.change |= WORK if names else 0
-        return c.Swept(names)
+        return c.JobIds(names)
 
-    def _purge(self, command: c.Purge) -> c.Swept:
+    def _purge(self, command: c.Purge) -> c.JobIds:
         self.flush()
         names = self.find_finished(command)
         if names:
@@ -289,7 +289,7 @@ class Batch(Limited, SignalTable):
         for name in names:
             self._jobs.pop(name, None)
             self._stored[name] = None
-        return c.Swept(names)
+        return c.JobIds(names)
 
     def _keep(self, command: c.KeepEvidence) -> bool:
         self.one(command.evidence.job)
@@ -320,10 +320,10 @@ class Batch(Limited, SignalTable):
         decide.fence(job, command.attempt, self.now)
         return job
 
-    def _report(self, command: c.Report) -> None:
+    def _put_worker(self, command: c.PutWorker) -> None:
         self.put_card(command.card)
 
-    def _leave(self, command: c.Leave) -> None:
+    def _remove_worker(self, command: c.RemoveWorker) -> None:
         self.drop_card(command.worker)
 
     # Rows at hand
@@ -472,14 +472,14 @@ class Batch(Limited, SignalTable):
         c.Renew: _renew,
         c.Reclaim: _reclaim,
         c.Expire: _expire,
-        c.Bury: _bury,
+        c.ReleaseLeases: _release_leases,
         c.Purge: _purge,
         c.KeepEvidence: _keep,
         c.Progress: _progress,
         c.KeepExport: _export,
         c.PutBlob: _put_piece,
-        c.Report: _report,
-        c.Leave: _leave,
+        c.PutWorker: _put_worker,
+        c.RemoveWorker: _remove_worker,
         **Limited.handlers,
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, CancelRequest, Event, JobState, OpenWait
-from holdfast.machines.run_projection import Course
+from holdfast.machines.run_projection import RunFields
 from holdfast.store.limits import LimitRow, Limits
 from holdfast.store.rows import OUTDATED, Evidence, Job, Lease, Signal, WorkerCard
 
@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_wait = msgspec.json.Decoder(OpenWait).decode
 _decode_cancel = msgspec.json.Decoder(CancelRequest).decode
-_decode_course = msgspec.json.Decoder(Course).decode
+_decode_course = msgspec.json.Decoder(RunFields).decode
 _decode_facts = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_limits = msgspec.json.Decoder(Limits).decode
 _decode_card = msgspec.json.Decoder(WorkerCard).decode

@@ -20,7 +20,7 @@ from holdfast.errors import QueueFull
 from holdfast.machines import JobState
 from holdfast.store import commands as c
 from holdfast.store.commands import LIMITS, ROOM, WORK
-from holdfast.store.limits import AGES_MAX, Held, LimitRow, Limits, fill, may_take, retry_after, room_of
+from holdfast.store.limits import AGES_MAX, Blocked, LimitRow, Limits, fill, may_take, retry_after, room_of
 from holdfast.store.rows import OUTDATED, Job
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
 
@@ -46,7 +46,7 @@ class Pick(msgspec.Struct):
     row: LimitRow
     names: list[str]
     room: int
-    held: Held | None
+    held: Blocked | None
     more: bool
     full: bool
 
@@ -222,7 +222,7 @@ class Limited(ABC):
         self._depths[command.queue] += (command.due_at or 0.0) <= self.now
         return True
 
-    def choose(self, command: c.Claim) -> tuple[list[str], tuple[Held, ...]]:
+    def choose(self, command: c.Claim) -> tuple[list[str], tuple[Blocked, ...]]:
         """Say which jobs a claim takes, in order, and what keeps it from more."""
         limited = [queue for queue in self._all_limits() if command.queues is None or queue in command.queues]
         if not limited:
@@ -233,7 +233,7 @@ class Limited(ABC):
         plain = self.find_claimable(command, limited) if others else []
         self.load(plain)
         seen = look()
-        held: list[Held] = []
+        held: list[Blocked] = []
         with_room = []
         for queue, running in seen.items():
             room, why = room_of(self._all_limits()[queue], sum(running.values()), self.now)
@@ -247,11 +247,11 @@ class Limited(ABC):
         held += self._spend(command, picks, set(names))
         return names, tuple(sorted(held, key=lambda one: one.queue))
 
-    def _passed_over(self, queues: list[str], picks: list[Pick]) -> list[Held]:
+    def _passed_over(self, queues: list[str], picks: list[Pick]) -> list[Blocked]:
         """Those that were not waited for, because somebody else takes from them: to be looked at again soon."""
         passed_over = sorted({*queues} - {pick.row.queue for pick in picks})
         soon = self.now + AGAIN_SECONDS
-        return [Held(queue, "turn", 0, 0, soon, self._of(queue).limits.slack) for queue in passed_over]
+        return [Blocked(queue, "turn", 0, 0, soon, self._of(queue).limits.slack) for queue in passed_over]
 
     def _pick(self, command: c.Claim, row: LimitRow, running: Running) -> Pick:
         """Say what may be taken of one queue, whose row is locked: groups in turn, each in the claim's order."""
@@ -279,7 +279,7 @@ class Limited(ABC):
         full = any(not may_take(row.limits, name, running.get(name, 0) + taken[name]) for name in left)
         return Pick(row, [next(heads_of[name]) for name in order], room, held, bool(left), full)
 
-    def _spend(self, command: c.Claim, picks: list[Pick], taken: set[str]) -> list[Held]:
+    def _spend(self, command: c.Claim, picks: list[Pick], taken: set[str]) -> list[Blocked]:
         """Write what was taken of each queue; what holds the rest back."""
         held = []
         for pick in picks:
@@ -321,7 +321,7 @@ class Limited(ABC):
     }
 
 
-def held_back(pick: Pick, row: LimitRow, taken: int, wanted: int) -> list[Held]:
+def held_back(pick: Pick, row: LimitRow, taken: int, wanted: int) -> list[Blocked]:
     """Say what kept a claim from taking more of a queue, if something did; `row` is the queue's after it."""
     if not pick.more or taken >= wanted:
         return []
@@ -331,7 +331,7 @@ def held_back(pick: Pick, row: LimitRow, taken: int, wanted: int) -> list[Held]:
         return [msgspec.structs.replace(pick.held, remaining=left, until=until)]
     limit = row.limits.group_concurrency
     if pick.full and limit is not None and taken == len(pick.names):
-        return [Held(row.queue, "group_concurrency", limit, 0)]
+        return [Blocked(row.queue, "group_concurrency", limit, 0)]
     return []
 
 

@@ -14,15 +14,15 @@ import msgspec
 from holdfast.machines import RunRecord, RunStatus
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
-from holdfast.store.run_queries import ExportRow, Filing, Place, RunFilter, attribute_text, with_progress
+from holdfast.store.run_queries import ExportRow, IndexEntries, RunCursor, RunFilter, attribute_text, with_progress
 from holdfast.store.sql.columns import JOB_COLUMNS, job_of
 
 __all__ = [
     "OF_A_JOB",
-    "Questions",
+    "RunSql",
     "export_of",
     "export_row",
-    "filing_of",
+    "index_entries_of",
     "may_be_past",
     "newest_of",
     "past_of",
@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(RunRecord).decode
 
 
-class Questions:
+class RunSql:
     """The questions as one backend writes them.
 
     Args:
@@ -63,7 +63,7 @@ class Questions:
             f"SELECT number, key, name, kind, media_type, size, value, blob, at FROM {schema}exports"
             f" WHERE job = {mark} AND run = {mark} AND number > {mark} ORDER BY number LIMIT {mark}"
         )
-        self.filing = (  # one statement, which sees one moment
+        self.index_entries = (  # one statement, which sees one moment
             f"SELECT 'job', CASE WHEN course = '' THEN NULL ELSE status END, ends_at, 0 FROM {schema}jobs"
             f" WHERE id = {mark} UNION ALL"
             f" SELECT 'past', status, run, 0 FROM {schema}past_runs WHERE job = {mark} UNION ALL"
@@ -74,7 +74,7 @@ class Questions:
         self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
         self.removing = [f"{schema}{table}" for table in OF_A_JOB]
 
-    def newest_runs(self, where: RunFilter, before: Place | None, limit: int) -> tuple[str, list[Any]]:
+    def newest_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
         """Ask for newest runs, each with its progress."""
         others = dict(list(where.attributes.items())[1:])
         said, values = self._conditions(msgspec.structs.replace(where, attributes=others), "j.status")
@@ -97,7 +97,7 @@ class Questions:
             f" ON p.job = j.id AND p.run = j.run {filtered} ORDER BY {place} DESC LIMIT {self._mark}"
         ), [*values, limit]
 
-    def past_runs(self, where: RunFilter, before: Place | None, limit: int) -> tuple[str, list[Any]]:
+    def past_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
         """Ask for runs that another has followed."""
         said, values = self._conditions(where, "r.status")
         if before is not None:
@@ -143,12 +143,12 @@ def newest_of(row: tuple[Any, ...]) -> tuple[Job, str | None, float | None]:
     return job_of(tuple(columns)), said, at
 
 
-def record_of_newest(job: Job, said: str | None, at: float | None) -> tuple[Place, RunRecord]:
+def record_of_newest(job: Job, said: str | None, at: float | None) -> tuple[RunCursor, RunRecord]:
     """Give a job's newest run."""
     return (job.id, job.run), with_progress(job.record(), said, at)
 
 
-def past_of(row: tuple[Any, ...]) -> tuple[Place, RunRecord]:
+def past_of(row: tuple[Any, ...]) -> tuple[RunCursor, RunRecord]:
     """Read a run that another has followed."""
     job, number, record, said, at = row
     return (job, number), with_progress(_decode_record(record), said, at)
@@ -159,14 +159,14 @@ def may_be_past(where: RunFilter) -> bool:
     return not where.status or bool(PAST & set(where.status))
 
 
-def filing_of(rows: list[Any]) -> Filing | None:
+def index_entries_of(rows: list[Any]) -> IndexEntries | None:
     """Read what a job is found by; None if there is no such job."""
     told = {(what, number): said for what, said, number, named in rows if not named}
     mine = [(said, at) for what, said, at, named in rows if what == "job" and not named]
     if not mine:
         return None
     status, at = mine[0]
-    return Filing(
+    return IndexEntries(
         status,
         at if status is not None else None,
         {int(number): said for (what, number), said in told.items() if what == "past"},

@@ -15,12 +15,12 @@ from typing import Any
 
 import apsw
 
-__all__ = ["ROWS_MAX", "Many", "inserts", "updates"]
+__all__ = ["ROWS_MAX", "BulkStatement", "inserts", "updates"]
 
 ROWS_MAX = 128  # with one statement
 
 
-class Many:
+class BulkStatement:
     """A statement for any number of rows.
 
     Args:
@@ -44,13 +44,13 @@ class Many:
             done += size
 
 
-def inserts(table: str, columns: Sequence[str]) -> Many:
+def inserts(table: str, columns: Sequence[str]) -> BulkStatement:
     """Insert rows of these columns."""
-    return Many(f"INSERT INTO {table} ({', '.join(columns)}) VALUES", len(columns), "")
+    return BulkStatement(f"INSERT INTO {table} ({', '.join(columns)}) VALUES", len(columns), "")
 
 
-def updates(table: str, columns: Sequence[str]) -> Many:
+def updates(table: str, columns: Sequence[str]) -> BulkStatement:
     """Set these columns in rows that there are; in each row that is given, `id` comes first."""
     values = ", ".join(f"{name} = new.column{number}" for number, name in enumerate(columns, 2))
     end = f") AS new WHERE {table}.id = new.column1"
-    return Many(f"UPDATE {table} SET {values} FROM (VALUES", len(columns) + 1, end)
+    return BulkStatement(f"UPDATE {table} SET {values} FROM (VALUES", len(columns) + 1, end)

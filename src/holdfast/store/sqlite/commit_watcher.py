@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Ear"]
+__all__ = ["CommitWatcher"]
 
 FLOOR_SECONDS = 0.5  # between two looks at the log
 PAUSE_SECONDS = 0.001  # after a ring that comes alone
@@ -33,7 +33,7 @@ IN_MODIFY = 0x2
 EVENTS_BYTES = 65_536
 
 
-class Ear:
+class CommitWatcher:
     """A thread that calls `look` when the bell was rung, by whomever.
 
     Args:

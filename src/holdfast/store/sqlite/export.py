@@ -29,7 +29,7 @@ from holdfast.store.sql.run_sql import OF_A_JOB
 from holdfast.store.sqlite.file_lock import BUSY_SECONDS, FileLock
 from holdfast.store.sqlite.transaction import Transaction
 
-__all__ = ["Luggage", "MovedNote", "MovingSource", "moved_note"]
+__all__ = ["JobDump", "MovedNote", "MovingSource", "moved_note"]
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class MovedNote(msgspec.Struct, frozen=True):
         )
 
 
-class Luggage(msgspec.Struct, frozen=True):
+class JobDump(msgspec.Struct, frozen=True):
     """Some jobs, with everything that is kept of them, as columns; each in its order."""
 
     jobs: list[Job]
@@ -118,14 +118,14 @@ class MovingSource:
             raise StoreUnavailable(str(note))
         return note
 
-    def batches(self) -> Iterator[Luggage]:
+    def batches(self) -> Iterator[JobDump]:
         """Read everything, by id."""
         last = ""
         sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? ORDER BY id LIMIT {BATCH}"
         while jobs := [job_of(row) for row in self._connection.execute(sql, (last,))]:
             last = jobs[-1].id
             names = msgspec.json.encode([job.id for job in jobs]).decode()
-            yield Luggage(
+            yield JobDump(
                 jobs,
                 self._of(names, EVENT_COLUMNS, "events", "job, seq"),
                 self._of(names, _SIGNAL_COLUMNS, "signals", "job, place"),

@@ -25,7 +25,7 @@ class SqliteWatch:
     def look(self) -> None:
         """Look, and tell what is new: the subscribers then read or write, and get the error there."""
         self._attendance.keep()
-        before, self._dead = self._dead, set(self._attendance.dead())
+        before, self._dead = self._dead, set(self._attendance.dead_workers())
         if self._dead - before:
             self._tell(WORK | DEATHS)
         if not self._replaced and self._is_replaced():

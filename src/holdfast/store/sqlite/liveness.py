@@ -45,7 +45,7 @@ class Attendance:
         self._swept_at = float("-inf")
         _of_this_process.add(self)
 
-    def attend(self, worker: str) -> None:
+    def hold_liveness_lock(self, worker: str) -> None:
         """Make a worker's file and lock it, until `leave` or the end of the process.
 
         Raises:
@@ -70,7 +70,7 @@ class Attendance:
         with contextlib.suppress(OSError):  # not empty, or missing
             self._folder.rmdir()
 
-    def dead(self) -> list[str]:
+    def dead_workers(self) -> list[str]:
         """List the workers whose process is gone."""
         found = [self._dead_worker(path) for path in self._files(".lock")]
         return sorted(worker for worker in found if worker is not None)

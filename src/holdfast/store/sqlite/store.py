@@ -41,7 +41,7 @@ from holdfast.store import commands as c
 from holdfast.store.commands import EVERYTHING
 from holdfast.store.limits import QueueState
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
-from holdfast.store.run_queries import Counts, ExportRow, Filing, Place, RunFilter, counts_of, merged
+from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter, counts_of, merged
 from holdfast.store.sql.columns import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
@@ -55,15 +55,15 @@ from holdfast.store.sql.columns import (
 )
 from holdfast.store.sql.migrate import migrate
 from holdfast.store.sql.run_sql import (
-    Questions,
+    RunSql,
     export_of,
-    filing_of,
+    index_entries_of,
     may_be_past,
     newest_of,
     past_of,
     record_of_newest,
 )
-from holdfast.store.sqlite.commit_watcher import Ear
+from holdfast.store.sqlite.commit_watcher import CommitWatcher
 from holdfast.store.sqlite.database_files import DatabaseFiles, connect
 from holdfast.store.sqlite.error_text import guarded
 from holdfast.store.sqlite.export import moved_note
@@ -78,7 +78,7 @@ __all__ = ["SqliteStore"]
 
 T = TypeVar("T")
 
-_ASK = Questions("?")
+_ASK = RunSql("?")
 ROWS_MAX = 20_000  # rows kept at hand
 POLL_SECONDS = 0.02
 LOCKS = 3  # that a fork takes
@@ -107,7 +107,7 @@ class SqliteStore:
         self._rows_version = -1
         self._others = False  # whether another process has committed, and nobody was told of it yet
         self._heard = 0
-        self._ear: Ear | None = None
+        self._ear: CommitWatcher | None = None
         self._connections: list[apsw.Connection] = []
         self._refusal: str | None = None  # why it cannot be used any more
         self._paused: list[threading.Lock] = []  # held by a fork that is under way
@@ -148,7 +148,7 @@ class SqliteStore:
         if self._ear is None:
             lock, log = self._path.with_name(f"{self._path.name}-lock"), Path(f"{self._path.resolve()}-wal")
             watch = SqliteWatch(self._files, self._attendance, self._tell)
-            self._ear = Ear(lock, log, self._listen, self._poll_seconds, watch.look)
+            self._ear = CommitWatcher(lock, log, self._listen, self._poll_seconds, watch.look)
         return lambda: self._notices.remove(notice)
 
     async def get(self, job: str) -> Job | None:
@@ -200,7 +200,7 @@ class SqliteStore:
         found = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
         return found[0] if found and found[0].run_id == run_name(job, number) else None
 
-    async def records(self, where: RunFilter, limit: int, before: Place | None = None) -> list[RunRecord]:
+    async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         """List runs, newest first."""
         rows = [newest_of(row) for row in self._read(*_ASK.newest_runs(where, before, limit))]
         found = [record_of_newest(await self._brought_up(job), said, at) for job, said, at in rows]
@@ -208,9 +208,9 @@ class SqliteStore:
             found += [past_of(row) for row in self._read(*_ASK.past_runs(where, before, limit))]
         return merged(found, limit)
 
-    async def filing(self, job: str) -> Filing | None:
+    async def index_entries(self, job: str) -> IndexEntries | None:
         """Read what a job is found by."""
-        return filing_of(self._read(_ASK.filing, (job,) * 4))
+        return index_entries_of(self._read(_ASK.index_entries, (job,) * 4))
 
     async def counts(self) -> Counts:
         """Count runs and queues."""
@@ -234,7 +234,7 @@ class SqliteStore:
         with self._reading:
             return self._guard(lambda: [state_of(self._readable(), limits_of(row), now) for row in rows])
 
-    async def requests(self, worker: str) -> c.Leases:
+    async def requests_for(self, worker: str) -> c.Leases:
         """Read what was asked of a worker's jobs."""
         sql = (
             "SELECT id, cancel IS NOT NULL, pause FROM jobs INDEXED BY jobs_leased"
@@ -257,7 +257,7 @@ class SqliteStore:
         found: float | None = self._read(sql, (self._clock.now() if after is None else after,))[0][0]
         return found
 
-    async def stirs(self) -> bool:
+    async def has_work(self) -> bool:
         """See whether there is anything to do."""
         if self._read("SELECT 1 FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 LIMIT 1", ()):
             return True
@@ -268,16 +268,16 @@ class SqliteStore:
         """Read the host's clock."""
         return self._clock.now()
 
-    def attend(self, worker: str) -> None:
+    def hold_liveness_lock(self, worker: str) -> None:
         """Have others notice when this process dies: a lock file of its own, see `Attendance`."""
         with contextlib.suppress(StoreUnavailable):
-            if worker in self._attendance.dead():  # one of this name was killed, and its file is about to be replaced
-                self.commit_blocking([c.Bury(worker)])
-            self._guard(lambda: self._attendance.attend(worker))
+            if worker in self._attendance.dead_workers():  # one of this name was killed: its file is replaced
+                self.commit_blocking([c.ReleaseLeases(worker)])
+            self._guard(lambda: self._attendance.hold_liveness_lock(worker))
 
-    async def dead(self) -> list[str]:
+    async def dead_workers(self) -> list[str]:
         """Find workers whose lock the kernel has released."""
-        return self._attendance.dead()
+        return self._attendance.dead_workers()
 
     async def close(self) -> None:
         """Close the files; the last process that does so moves what is in the log to the database."""
@@ -333,7 +333,7 @@ class SqliteStore:
             self._ear.forget()
         self._writing, self._reading, self._paused, self._ear = threading.Lock(), threading.Lock(), [], None
 
-    def changes(self) -> int:
+    def change_count(self) -> int:
         """Give a number that grows when another process has committed; once somebody has subscribed."""
         return self._heard
 
