@@ -24,7 +24,7 @@ from holdfast.machines import (
     runs,
     seal,
 )
-from holdfast.machines.snapshot import CHILD_KEY
+from holdfast.machines.keys import CHILD_KEY
 from support.streams import sealed
 
 Letter = tuple[str, dict[str, Any]]

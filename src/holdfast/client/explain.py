@@ -12,14 +12,19 @@ from datetime import UTC, datetime
 import msgspec
 
 from holdfast.machines import Event, HistoryEvent, JobEvent, JobState
+from holdfast.machines.keys import (
+    BUDGET_KEY,
+    CHILD_KEY,
+    DOUBT_KEY,
+    PAUSE_KEY,
+    RETRY_KEY,
+    TIMER_KEY,
+    id_name,
+    is_reserved,
+)
 from holdfast.store import Evidence, Job, QueueState, Store, WorkerCard
-from holdfast.store.decide import BUDGET_KEY, DOUBT, PAUSE_KEY
 
 __all__ = ["Around", "explain", "look"]
-
-CHILD = "holdfast:child:"
-RETRY = "holdfast:retry:"
-TIMERS = ("holdfast:timer:", RETRY)
 
 
 class Around(msgspec.Struct, frozen=True):
@@ -42,14 +47,14 @@ async def look(store: Store, job: Job, now: float) -> Around:
     """Read the facts that `explain` needs in addition to the row."""
     alive = [card for card in await store.workers() if now - card.seen_at <= card.lease_seconds]
     waits = [place.correlation_key or "" for place in job.wait.places()] if job.wait is not None else []
-    keys = [key for key in waits if key.startswith(CHILD)]
+    keys = [key for key in waits if key.startswith(CHILD_KEY)]
     stream = await store.events(job.id, 0 if keys else max(0, job.version - 1))
     values = {event.payload.get("node"): event.payload for event in stream if event.type == HistoryEvent.VALUE_RECORDED}
     run = f".{job.run}" if job.run > 1 else ""  # a new run has its own children
     children: dict[str, str] = {}
     for key in keys:
-        node = key.removeprefix(CHILD).removesuffix(run)
-        child = values.get(f"{node}:id{run}", {}).get("value")
+        node = key.removeprefix(CHILD_KEY).removesuffix(run)
+        child = values.get(id_name(node, run), {}).get("value")
         if isinstance(child, str):
             children[key] = child
     queued = job.state is JobState.QUEUED and job.due_at <= now
@@ -210,7 +215,7 @@ def _waits(job: Job, now: float, around: Around) -> str:
 
 
 def _child(key: str, around: Around) -> str:
-    name = key.removeprefix(CHILD).removeprefix("job.").partition(":")[0]
+    name = key.removeprefix(CHILD_KEY).removeprefix("job.").partition(":")[0]
     child = f", run {around.children[key]}" if key in around.children else ""
     return f"It waits for a job that it has started: {name}{child}."
 
@@ -222,7 +227,7 @@ def _over_budget(last: Event | None) -> str:
 
 
 def _question(key: str) -> str:
-    node = key.removeprefix(DOUBT)
+    node = key.removeprefix(DOUBT_KEY)
     return f"It asks: did {node} act? A worker died in the middle of it. Answer with resolve: done, not_done or fail."
 
 

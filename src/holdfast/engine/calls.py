@@ -40,7 +40,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.machines import HistoryEvent
-from holdfast.store.decide import DOUBT
+from holdfast.machines.keys import doubt_key
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -436,7 +436,7 @@ class Calls:
             return {"answer": "not_done"}
         if call.on_doubt == "fail":
             return {"answer": "fail"}
-        await attempt.waits.ask(node, f"{DOUBT}{node}")
+        await attempt.waits.ask(node, doubt_key(node))
         raise AssertionError("an operator's answer comes with another attempt")
 
 

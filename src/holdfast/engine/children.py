@@ -27,7 +27,7 @@ from holdfast.engine.replay import CutOff, Ended, Failure, Outcome
 from holdfast.errors import HoldfastError, IdempotencyConflict, StepFailed
 from holdfast.ids import new_id
 from holdfast.machines import HistoryEvent
-from holdfast.machines.snapshot import CHILD_KEY
+from holdfast.machines.keys import child_key, ended_name, id_name
 from holdfast.store import Submit, Submitted
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Children:
             self._attempt.code_failed(error)
 
     def _end(self, pending: Pending, ended: dict[str, Any], outcome: Outcome | None = None) -> None:
-        event = HistoryEvent.VALUE_RECORDED.value, {"node": f"{pending.node}:ended", "value": ended}
+        event = HistoryEvent.VALUE_RECORDED.value, {"node": ended_name(pending.node), "value": ended}
         self._attempt.code.arrive(pending, outcome or Ended(ended), [event])
 
     async def _start_child(self, job: JobFunction[..., Any], arguments: dict[str, Any], key: str, node: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.machines import HistoryEvent
-from holdfast.store.decide import BUDGET_KEY
+from holdfast.machines.keys import BUDGET_KEY, GRANTED, SPENT, node_of_ended
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt

@@ -24,8 +24,8 @@ from holdfast.engine.job_code import Pending
 from holdfast.engine.replay import Ended
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import HistoryEvent, JobEvent
+from holdfast.machines.keys import PAUSE_KEY, ended_name, retry_key, until_name
 from holdfast.store import Signal
-from holdfast.store.decide import PAUSE_KEY
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -99,7 +99,7 @@ class Waits:
     def _place(self, node: str, key: str, wait_type: str, timeout: float | None) -> tuple[float, Written]:
         attempt, deadline = self._attempt, None
         if timeout is not None:
-            deadline = attempt.recorded(f"{node}:until", lambda: attempt.now() + timeout)
+            deadline = attempt.recorded(until_name(node), lambda: attempt.now() + timeout)
         long = deadline is None or deadline - attempt.now() > attempt.config.park_seconds
         place = {"node": node, "correlation_key": key, "wait_type": wait_type, "deadline": deadline, "park": long}
         return float("inf") if deadline is None else deadline, (JobEvent.WAITING.value, place)
@@ -227,11 +227,11 @@ class Waits:
         """End a wait: a wait of the code when the code rests, a wait of a call at once."""
         attempt = self._attempt
         node = place.intent[1]["node"]
-        event = HistoryEvent.VALUE_RECORDED.value, {"node": f"{node}:ended", "value": ended}
+        event = HistoryEvent.VALUE_RECORDED.value, {"node": ended_name(node), "value": ended}
         self._remove(place)
 
         def delivered() -> None:
-            attempt.replay.values[f"{node}:ended"] = ended
+            attempt.replay.values[ended_name(node)] = ended
             if signal is not None:
                 attempt.uses.append(signal.id)
 

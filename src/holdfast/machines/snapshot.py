@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from holdfast.machines.job import JobState
+from holdfast.machines.keys import CHILD_KEY
 
-__all__ = ["CHILD_KEY", "CancelRequest", "OpenStep", "OpenWait", "Snapshot", "WaitPlace"]
-
-CHILD_KEY = "holdfast:child:"  # begins the keys of the waits for children
+__all__ = ["CancelRequest", "OpenStep", "OpenWait", "Snapshot", "WaitPlace"]
 
 
 class WaitPlace(msgspec.Struct, frozen=True):

@@ -11,15 +11,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.machines.keys import BUDGET_KEY, is_reserved
 from holdfast.store import commands as c
 from holdfast.store.inbox import Inbox
 from holdfast.store.rows import Job, Signal
 from holdfast.store.stream_writer import Decision
 
-__all__ = ["BUDGET_KEY", "current", "hand_over", "noted", "stays"]
-
-RESERVED = "holdfast:"  # begins the keys that are ours
-BUDGET_KEY = "holdfast:budget"  # correlation key of the wait of a run that has spent more than it may
+__all__ = ["current", "hand_over", "noted", "stays"]
 
 
 def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, inbox: Inbox) -> None:
@@ -58,7 +56,7 @@ def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, 
 
 def _is_for_the_chain(key: str) -> bool:
     """Whether a signal with this key is of use to the job that goes on: not if a call of the old one waits for it."""
-    return key == BUDGET_KEY or not key.startswith(RESERVED)
+    return key == BUDGET_KEY or not is_reserved(key)
 
 
 def current(job: Job, row_of: Callable[[str], Job | None]) -> Job:

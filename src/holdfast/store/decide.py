@@ -15,18 +15,16 @@ import msgspec
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
 from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
+from holdfast.machines.keys import BUDGET_KEY, PAUSE_KEY, doubt_key
 from holdfast.machines.run_projection import DEADLINE
 from holdfast.store import commands as c
 from holdfast.store.commands import ASKED, EVENTS, WORK
-from holdfast.store.continuation import BUDGET_KEY, hand_over
+from holdfast.store.continuation import hand_over
 from holdfast.store.inbox import Inbox
 from holdfast.store.rows import Job, Lease, Signal
 from holdfast.store.stream_writer import GROWING, Decision, StreamWriter, with_past
 
 __all__ = [
-    "BUDGET_KEY",
-    "DOUBT",
-    "PAUSE_KEY",
     "Decision",
     "append",
     "buried",
@@ -42,8 +40,6 @@ __all__ = [
     "succeed",
 ]
 
-PAUSE_KEY = "holdfast:pause"  # correlation key of the wait that a pause is
-DOUBT = "holdfast:doubt:"  # and, with the node behind it, of the wait for an operator's answer
 
 ID_LENGTH = 36  # of the names that `holdfast.ids` makes
 _CREATED, _RUNNING = JobEvent.CREATED.value, JobEvent.RUNNING.value
@@ -436,7 +432,7 @@ def _retry(command: c.Retry, job: Job, now: float) -> Decision:
 
 
 def _resolve(command: c.Resolve, job: Job, now: float) -> Decision:
-    place = job.wait.place(f"{DOUBT}{command.node}") if job.wait is not None else None
+    place = job.wait.place(doubt_key(command.node)) if job.wait is not None else None
     if place is None:
         raise NotInDoubt(job.id, command.node)
     writer = StreamWriter(job, now)

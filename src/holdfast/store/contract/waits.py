@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.errors import UnknownJob
 from holdfast.machines import JobState
-from holdfast.machines.snapshot import CHILD_KEY
+from holdfast.machines.keys import CHILD_KEY
 from holdfast.store.commands import Append, Cancel, Expire, Purge, SendSignal, SignalResult
 from holdfast.store.contract.harness import Lab, clause
 from holdfast.store.decide import WAKE_SECONDS_MAX, WAKE_SECONDS_PER_CHILD
