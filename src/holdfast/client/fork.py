@@ -28,6 +28,7 @@ from holdfast.errors import InvalidArguments, InvalidPlan
 from holdfast.ids import new_id
 from holdfast.journal import Journal
 from holdfast.machines import Event, HistoryEvent
+from holdfast.machines.keys import ended_name
 from holdfast.plans.builder import Draft
 from holdfast.plans.checker import Names, check_plan, problems
 from holdfast.plans.graph import values_of
@@ -226,7 +227,7 @@ def _value(past: NodeHistory, node: str) -> Iterator[Written]:
 def _again(node: str, begun: CallStart | None, ended: NodeEnd) -> Iterator[Written]:
     """Yield the events that record an outcome in the new job."""
     if ended.wait is not None or begun is None:
-        yield HistoryEvent.VALUE_RECORDED.value, {"node": f"{node}:ended", "value": ended.wait}
+        yield HistoryEvent.VALUE_RECORDED.value, {"node": ended_name(node), "value": ended.wait}
         return
     started = HistoryEvent.TOOL_STARTED if begun.tool else HistoryEvent.NODE_STARTED
     yield started.value, {"node": node, "name": begun.name, "try": 1, "args": begun.args}

@@ -518,7 +518,7 @@ class Attempt(AttemptWriter):
         if not self.goes_on():
             await self._refuse()
         node = self.replay.node("sleep", {}, f"{duration:g}")
-        key = f"holdfast:timer:{node}"
+        key = timer_key(node)
         await self.code.outcome(node, "sleep", lambda at: self.waits.begin(at, key, "timer", duration))
 
     def child(

@@ -30,6 +30,7 @@ from holdfast.authoring.conductor import Suspended, job_thread, place
 from holdfast.engine.job_loop import DurableFuture, JobLoop, JobTask
 from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, call_text
 from holdfast.errors import InvalidArguments, JobStuck, NonDeterminism, NotAwaited
+from holdfast.machines.keys import ended_name
 
 __all__ = ["CodeHost", "JobCode", "Pending"]
 

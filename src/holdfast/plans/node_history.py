@@ -15,6 +15,7 @@ import msgspec
 from holdfast.authoring.conductor import EXTENSION
 from holdfast.errors import InvalidPlan
 from holdfast.machines import Event, HistoryEvent, JobEvent
+from holdfast.machines.keys import DOUBT_KEY, ENDED, EXTENSION
 from holdfast.machines.rules import is_failure
 from holdfast.plans.checker import check_plan
 from holdfast.plans.extensions import with_extension
@@ -106,8 +107,8 @@ class NodeHistory:
             self._wait(event.seq, node, payload)
 
     def _value(self, seq: int, node: str, value: Any) -> None:
-        if node.endswith(":ended") and isinstance(value, dict):
-            self._wait(seq, node.removesuffix(":ended"), value)
+        if node.endswith(ENDED) and isinstance(value, dict):
+            self._wait(seq, node.removesuffix(ENDED), value)
         elif not _OF_ENGINE.search(node):
             self.values[node] = (seq, value)
 
