@@ -1,8 +1,8 @@
-"""What is allowed: the three machines as values, and what is built on them. Pure: no I/O, no clock, no settings.
+"""The three state machines as values, and the readers built on them. Pure: no I/O, no clock, no settings.
 
-- `JOB`, `RUN`, `READY`: the tables. ``JOB.advance(state, event)`` gives the next state or refuses.
-- `derive`, `check`, `fold`: a job's stream read leniently, judged, and read strictly.
-- `runs`: what users see of a stream.
+- `JOB`, `RUN`, `READY`: the tables. ``JOB.advance(state, event)`` returns the next state or raises.
+- `derive`, `check`, `fold`: read a job's stream leniently, list its violations, read it strictly.
+- `runs`: the run records of a stream.
 - `Event`, `seal`, `encode`, `decode`: one event, its bytes and its place in the hash chain.
 """
 

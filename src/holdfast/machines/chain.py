@@ -1,11 +1,10 @@
-"""The hash chain of one job: has anything been edited, removed, added or reordered (SPEC P8)?
+"""Check of one job's hash chain: finds events that were edited, removed, added or reordered (SPEC P8).
 
-Each event carries its own hash and the hash of the event before it, so a stream can be checked with no other source:
-every link is looked at by itself, and the first bad event is the first index reported.
+Each event carries its own hash and the hash of the event before it, so the check needs no other source. It checks every
+link by itself. The first index that it reports is the first bad event.
 
-What a chain alone cannot show is a tail that was cut off, or a stream that was written anew from the first bad event
-on. For those, pass the `head` that is kept elsewhere: the last event's hash, as the store's projection or a backup
-knows it.
+A chain alone cannot show a tail that was cut off, or a stream that was rewritten from some event on. To find those,
+pass the `head` from another source: the last event's hash, from the store's projection or from a backup.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ RULE = "P8"
 
 
 def breaks(events: Sequence[object], head: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yield (index, what is wrong) for every bad link. Items that are not records are passed over."""
+    """Yield (index, problem) for every bad link; skip items that are not records."""
     before: Event | None = None
     last: Event | None = None
     for index, event in enumerate(events):

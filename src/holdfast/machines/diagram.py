@@ -1,7 +1,7 @@
-"""Tables drawn for people: terminal, Markdown, Mermaid, Graphviz, JSON.
+"""Drawings of tables: terminal, Markdown, Mermaid, Graphviz, JSON.
 
-Everything here is a pure function of a `Sketch`, which holds names only. The drawings are made from the same rows that
-`Table.advance` looks up, so a picture cannot say something else than the code does.
+Each drawing is a pure function of a `Sketch`, which holds names only. It uses the same rows that `Table.advance` looks
+up, so a picture cannot differ from the code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ START = "(initial)"
 
 
 class Sketch(NamedTuple):
-    """What a drawing needs to know of a table."""
+    """The names in a table, for drawings."""
 
     name: str
     states: tuple[str, ...]
@@ -26,18 +26,18 @@ class Sketch(NamedTuple):
 
     @property
     def final(self) -> list[str]:
-        """States that nothing leaves, in order."""
+        """Return the states that no row leaves, in order."""
         left = {state for state, _, _ in self.rows}
         return [state for state in self.states if state not in left]
 
     @property
     def sources(self) -> list[str | None]:
-        """Every row heading of the table: the start first, if the pairs of the table include it, then the states."""
+        """Return every row heading: the start first, if the table's pairs include it, then the states."""
         return [*([] if self.asks_for_states else [None]), *self.states]
 
 
 def text(sketch: Sketch) -> str:
-    """Rows under their state, in columns, with what is final and what is only a qualifier."""
+    """Draw the rows under their state, in columns, with final states and qualifiers marked."""
     lines = [_headline(sketch), ""]
     width = max(len(state) for state in (*sketch.states, START))
     for state in (None, *sketch.states):
@@ -50,7 +50,7 @@ def text(sketch: Sketch) -> str:
 
 
 def markdown(sketch: Sketch) -> str:
-    """Draw the whole matrix, one line a state, a dash for every cell that is refused."""
+    """Draw the whole matrix, one line per state, a dash for every refused cell."""
     cells = {(state, event): target for state, event, target in sketch.rows}
     heading = ["from \\ to" if sketch.asks_for_states else "from \\ event", *sketch.events]
     lines = [_markdown_line(heading), _markdown_line(["---"] * len(heading))]
@@ -85,7 +85,7 @@ def dot(sketch: Sketch) -> str:
 
 
 def plain(sketch: Sketch) -> dict[str, object]:
-    """Describe the table in JSON values, for other programs."""
+    """Return the table as JSON values, for other programs."""
     return {
         "machine": sketch.name,
         "states": list(sketch.states),

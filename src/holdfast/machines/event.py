@@ -1,13 +1,13 @@
 """One event of a job: the record, its bytes, and the hash that ties it to the event before it.
 
-A job is its stream of events, so a record must never be silently different from what was written:
+A job is its stream of events. A record must never silently differ from what was written:
 
-- `seal` makes the only kind of record there is: plain JSON values, numbered, hashed, tied to its predecessor.
-- `encode` and `decode` are exact: decoding gives the record that was encoded, or `InvalidEvent` with the reason. No
-  input makes `decode` do anything else.
-- `canonical` gives the bytes that are hashed. They depend on the values alone, not on key order or white space.
+- `seal` makes a record of plain JSON values: numbered, hashed, tied to its predecessor. Nothing else makes records.
+- `encode` and `decode` are exact. `decode` returns the record that was encoded, or raises `InvalidEvent` with the
+  reason, for every input.
+- `canonical` returns the bytes that are hashed. They depend on the values alone, not on key order or white space.
 - The stored text keeps the keys of every object in the order given (E13). Only the hashed bytes are sorted.
-- The type is an open name. What a newer release wrote is kept and carried along; it does not move the machine.
+- The type is an open name. Events of a newer release are kept; they do not move the machine.
 
 The hash is SHA-256 over the canonical bytes of ``[schema, job, seq, id, type, attempt, at, payload, prev]``. Canonical
 JSON here: UTF-8, keys sorted by code point, no white space, only the escapes JSON demands; floats with the fewest
@@ -51,12 +51,12 @@ GENESIS = "0" * 64  # what the first event of a job names as its predecessor
 EVENT_BYTES_MAX = 16 * 1024 * 1024  # a record over this is refused before it is parsed
 PAYLOAD_BYTES_MAX = (
     EVENT_BYTES_MAX - 16 * 1024
-)  # what is left beside the longest names, so that what is sealed can be read
-PAYLOAD_DEPTH_MAX = 64  # nesting over this is refused: deep values exhaust the stack of whoever reads them later
+)  # leaves room for the longest names, so that a sealed record can be read
+PAYLOAD_DEPTH_MAX = 64  # nesting over this is refused: deep values exhaust the stack of a later reader
 
 
 class HistoryEvent(StrEnum):
-    """The events besides the state events that this release writes and understands. They never move the machine."""
+    """The other events that this release writes and understands. They never move the machine."""
 
     CANCEL_REQUESTED = "cancel_requested"
     VALUE_RECORDED = "value_recorded"
@@ -74,14 +74,14 @@ _Counting = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
 class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """One thing that happened to a job. Made by `seal` or `decode`; never changed.
+    """One event of a job. `seal` and `decode` make it; nothing changes it.
 
     Attributes:
         id: unique name of this event.
         job: the job whose stream this is.
         seq: position in the stream, from 1, without gaps.
         type: what happened; a `JobEvent`, a `HistoryEvent`, or a name of a newer release.
-        payload: what belongs to it, plain JSON.
+        payload: its data, plain JSON.
         attempt: the attempt that wrote it (the fencing token), or None for a writer outside any attempt.
         at: when, in UTC epoch seconds, by the store's clock.
         schema: version of this record's shape.
@@ -132,7 +132,7 @@ def seal(
 ) -> Event:
     """Make the event that follows `after`, or the first event of `job` when `after` is None.
 
-    The payload is normalised to plain JSON values, a copy that nobody else holds. The id is ``job:seq`` unless given.
+    The payload is normalised to plain JSON values, a private copy. The id is ``job:seq`` unless given.
 
     Raises:
         InvalidEvent: a value that JSON cannot hold exactly, or a name, number or time out of range.
@@ -342,7 +342,7 @@ def _items(value: object) -> list[Any]:
 
 
 def _text(field: str, value: object) -> str:
-    """Give the characters of a name, whatever subclass of str it is: an enumeration's member is its value."""
+    """Return a name as a plain str: for a member of an enumeration, its value."""
     if not isinstance(value, str):
         raise InvalidEvent(f"not an event record: `{field}` must be text, got {value.__class__.__name__}")
     return str.__str__(value)

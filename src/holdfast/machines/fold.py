@@ -1,15 +1,15 @@
-"""A job's stream read as the rules want it read (SPEC J5).
+"""Strict and lenient readers of a job's stream (SPEC J5).
 
-`Fold` is the one reader. It takes events one by one, says of each whether it is legal and why not, and always moves on,
-the lenient way: the last state event wins. Everything else is built on it:
+`Fold` reads events one by one. It reports whether each is legal, and why not. It always moves on, leniently: the last
+state event wins. The other readers use it:
 
-- `fold(events)` is strict: it raises at the first illegal event, with its index, and otherwise gives a `Snapshot`.
+- `fold(events)` is strict: it raises at the first illegal event, with its index, and otherwise returns a `Snapshot`.
 - `check(events)` lists every violation with its index and rule number. An empty list means a legal stream.
-- `derive(events)` is the lenient reading by itself: a state, whatever the stream looks like. It is written apart from
-  `Fold` on purpose, so that each can be tested against the other.
+- `derive(events)` is the lenient reading alone. It returns a state for any stream. It does not use `Fold`, so that the
+  tests can compare the two.
 
-Events are records or bare names. A bare name can break the rules of the table; the rules about payloads and attempts
-need a record. Names this release does not know are kept and never move anything (a newer release wrote them).
+Events are records or bare names. A bare name can break the rules of the table. The rules about payloads and
+attempts need a record. Names of a newer release are kept and never move the machine.
 
 On every legal stream the three agree, and agree with `JOB`.
 """
@@ -31,7 +31,7 @@ __all__ = ["Fold", "Violation", "check", "derive", "fold"]
 
 EventLike = Event | str
 
-# Reasons to requeue that count against nobody.
+# Reasons to requeue that do not count as an attempt.
 ORDERLY = frozenset({"worker_shutdown", "step_retry", "effects_unavailable", "store_outage"})
 
 _BARE: Mapping[str, Any] = {}
@@ -39,7 +39,7 @@ _BARE: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule: where in the stream, which rule by number, what is wrong in words, and what was read there."""
+    """One broken rule: its index in the stream, its number, the problem in words, the event and the state."""
 
     index: int
     rule: str
@@ -55,7 +55,7 @@ class Violation:
 def derive(events: Iterable[object]) -> JobState:
     """Read a stream leniently: the last state event wins; nothing raises; an empty stream is queued.
 
-    For streams that may be damaged or imported. Whether one is legal, `check` says.
+    Use it for streams that may be damaged or imported. `check` tells whether a stream is legal.
     """
     state = JobState.QUEUED
     for event in _stream(events):
@@ -66,11 +66,11 @@ def derive(events: Iterable[object]) -> JobState:
 
 
 def check(events: Iterable[object], *, head: str | None = None) -> list[Violation]:
-    """List everything that is wrong with a stream, first event first; an empty list means it is legal.
+    """List every violation in a stream, first event first; an empty list means that it is legal.
 
     Args:
         events: records or bare names, oldest first. Records are also checked for edits, gaps and reordering.
-        head: hash of the last event as somebody else keeps it; finds a tail that was cut off or rewritten.
+        head: hash of the last event from another source; finds a tail that was cut off or rewritten.
     """
     stream = list(_stream(events))
     reader = Fold()
@@ -89,7 +89,7 @@ def check(events: Iterable[object], *, head: str | None = None) -> list[Violatio
 
 
 def fold(events: Iterable[object]) -> Snapshot:
-    """Read a stream strictly and give all that is known at its end.
+    """Read a stream strictly and return what is known at its end.
 
     Raises:
         InvalidTransition: at the first illegal event, with `index`, `rule`, state and event.
@@ -103,8 +103,8 @@ def fold(events: Iterable[object]) -> Snapshot:
 class Fold:
     """Reads one stream, event by event. `take` is strict, `push` reports; on legal streams they do the same.
 
-    With ``calls=False`` it does not follow single calls: a reader that begins in the middle of a stream, at a store's
-    row, knows the state, the attempt and the wait, but not which steps were committed before.
+    With ``calls=False`` it does not follow single calls. A reader that begins at a store's row knows the state, the
+    attempt and the wait. It does not know which steps were committed before.
     """
 
     __slots__ = (
@@ -151,14 +151,14 @@ class Fold:
         self._apply(event)
 
     def push(self, event: object) -> Violation | None:
-        """Read one event, whatever it is, and report the rule it breaks."""
+        """Read any event and return the rule it breaks, or None."""
         broken = rules.broken(self, event)
         violation = Violation(self.length, *broken, _name(event), self.state) if broken is not None else None
         self._apply(event)
         return violation
 
     def snapshot(self) -> Snapshot:
-        """Give all that is known now, as a value that later events do not change."""
+        """Return what is known now, as a value that later events do not change."""
         return Snapshot(
             length=self.length,
             state=self.state or JobState.QUEUED,
@@ -204,7 +204,7 @@ class Fold:
                 self.purpose = _text(payload, "purpose") or "unknown"
             case JobEvent.WAITING:
                 self.wait = _open_wait(payload)
-                self.attempts -= ran_user_code  # a wait is an orderly end: it counts against nobody (J14)
+                self.attempts -= ran_user_code  # a wait is an orderly end: it is no failed attempt (J14)
             case JobEvent.REQUEUED:
                 self._requeue(before, payload, ran_user_code=ran_user_code)
             case _:

@@ -1,12 +1,12 @@
-"""The life of a job (SPEC section 1).
+"""The Job machine (SPEC section 1).
 
-Rule 1: every way a job's state can change is a row of `JOB`. Nobody else compares or assigns states.
-Rule 2: nothing here knows the time, the store or the settings. Whoever brings an event has decided that it happened.
+Rule 1: every change of a job's state is a row of `JOB`. No other code compares or assigns states.
+Rule 2: nothing here knows the time, the store or the settings. The caller decides that an event has happened.
 Rule 3: the target of a row depends on its event alone. So "the last state event wins" and the table agree on every
 legal stream, and a damaged one can still be shown.
 
 `PARKED` and `RETRYING` are qualifiers (J4): a waiting job that is parked, a queued job that is not due yet. No row
-enters them and their rows are those of their base, so they change what is shown and never what is allowed.
+enters them, and their rows are those of their base. They change what is shown and never what is allowed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""May a part of the system take more work (SPEC S1, S2)? Five states, asked for by name, and what each one carries.
+"""The ReadyState machine: whether a part of the system may take more work (SPEC S1, S2).
 
-Rule 1: what a poll reports is a *reading*: `Ready`, `Busy`, `BudgetExhausted`, `RetryAfter` or `Pending`.
-Rule 2: `READY.advance(current, next)` says whether one state may follow another. Three self-edges are missing: an
+Rule 1: a poll returns a *reading*: `Ready`, `Busy`, `BudgetExhausted`, `RetryAfter` or `Pending`.
+Rule 2: `READY.advance(current, next)` decides whether one state may follow another. Three self-edges are missing: an
 exhausted budget and a back-off are reported once, and Pending ends by a wake, never by another Pending.
 Rule 3: `Pending` without a source that could wake it cannot be made.
 
-The contract of Pending over time (wakes, waiters, threads) is kept by `holdfast.ready.ReadyMonitor`.
+`holdfast.ready.ReadyMonitor` keeps the contract of Pending over time: wakes, waiters, threads.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def wake_sources(names: Iterable[WakeSource | str]) -> frozenset[WakeSource]:
     """Turn members and wire names into a set of sources.
 
     Raises:
-        InvalidWake: a name that is no wake source.
-        EmptyWakeSet: no name at all.
+        InvalidWake: a name is not a wake source.
+        EmptyWakeSet: there is no name.
     """
     sources = frozenset(_wake_source(name) for name in ([names] if isinstance(names, str) else names))
     if not sources:
@@ -118,14 +118,14 @@ class BudgetExhausted:
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """Somebody asked us to come back later. Reported once; then Pending on a timer until the wait is over."""
+    """An upstream asked to be called later. Reported once; then Pending on a timer until the wait is over."""
 
     wait_seconds: float
 
     state: ClassVar[ReadyState] = ReadyState.RETRY_AFTER
 
     def __post_init__(self) -> None:
-        """Refuse a wait that is no wait."""
+        """Refuse a wait that is not a finite time over 0 seconds."""
         if not (self.wait_seconds > 0 and math.isfinite(self.wait_seconds)):
             raise ValueError(f"RetryAfter needs a finite wait over 0 seconds, got {self.wait_seconds!r}")
 

@@ -1,8 +1,8 @@
-"""What every single event must satisfy, given all that was read before it.
+"""The rules that each event must satisfy, given the events before it.
 
-One function decides, `broken`; it changes nothing. The table comes first (J3); records must also keep the rules that
-a table cannot hold: who may write (L1, L3), why a claim was taken (J8), which wait is completed (J12), and the order of
-declaration, effect and commit of a call (E2, E4, E7, L8). Each answer carries the rule's number in the specification.
+`broken` decides and changes nothing. It checks the table first (J3). Records must also keep the rules that a table
+cannot hold: who may write (L1, L3), why a claim was taken (J8), which wait is completed (J12), and the order of declaration,
+effect and commit of a call (E2, E4, E7, L8). Each result carries the rule's number in the specification.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PURPOSES: Mapping[str, str] = {
 _CLAIMS = frozenset({JobEvent.RUNNING.value, JobEvent.LEASED.value})
 _HISTORY_NAMES = frozenset(event.value for event in HistoryEvent)
 
-# Written by whoever holds the lease and by nobody else (L3). A cancel is fenced only while the job is held.
+# Only the holder of the lease writes these (L3). A cancel is fenced only while the job is held.
 _FENCED = frozenset(
     event.value
     for event in (
@@ -49,14 +49,14 @@ _FENCED = frozenset(
 
 
 class Broken(NamedTuple):
-    """A rule's number, and in words how an event breaks it."""
+    """A rule's number, and how an event breaks it, in words."""
 
     rule: str
     message: str
 
 
 def broken(reader: Fold, event: object) -> Broken | None:
-    """Name the first rule that `event` would break as the next of what `reader` has read; None if it is legal."""
+    """Return the first rule that `event` would break as the reader's next event, or None if it is legal."""
     if isinstance(event, Event):
         return _name_rules(reader, event.type) or _record_rules(reader, event)
     if isinstance(event, str):
@@ -65,7 +65,7 @@ def broken(reader: Fold, event: object) -> Broken | None:
 
 
 def is_failure(payload: Mapping[str, Any]) -> bool:
-    """Whether a finished call says that it failed (E10)."""
+    """Return whether a finished call reports a failure (E10)."""
     result_type = payload.get("result_type")
     return isinstance(result_type, str) and result_type in FAILURES
 
@@ -78,7 +78,7 @@ def _name_rules(reader: Fold, name: str) -> Broken | None:
             return Broken("J3", refusal.detail)
     elif name in _HISTORY_NAMES:
         return _history_rules(reader, name)
-    return None  # names we do not know are let through: what may follow what is for the release that wrote them to say
+    return None  # unknown names pass: only the release that wrote them knows their rules
 
 
 def _history_rules(reader: Fold, name: str) -> Broken | None:

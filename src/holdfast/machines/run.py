@@ -1,8 +1,8 @@
-"""What a user sees of a job (SPEC R1): seven states, asked for by name.
+"""The Run machine: the status of a job that users see (SPEC R1). Seven states, asked for by name.
 
 Rule 1: `RUN.advance(current, target)` is the only way a run's status changes.
-Rule 2: a run goes forward. Whatever its job does after the first start (requeued, waiting, parked, retrying), the run
-stays running until the end; a terminal run is never reopened, a retry opens a new one.
+Rule 2: a run goes forward. After the first start it stays running until the end, also while its job is requeued,
+waiting, parked or retrying. A terminal run is never reopened; a retry opens a new one.
 """
 
 from __future__ import annotations

@@ -58,16 +58,16 @@ class RunError(msgspec.Struct, frozen=True):
 
 
 class RunFields(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What of a run changes while its job goes on; a new run's has every default.
+    """The fields of a run that change while its job goes on; a new run has every default.
 
     Attributes:
         status: the run's status.
         stage: where its job is, until the end.
         started_at: when user code first started.
-        cancel: the request to cancel that counts.
+        cancel: the first request to cancel.
         error: why it ended without success.
-        refs: what it gives, when it has succeeded.
-        opened_at: when it was opened; None is with its job, as the first run is.
+        refs: references to its result, when it has succeeded.
+        opened_at: when it was opened; None for the first run, which is opened with its job.
         continued_as: the job that goes on in its place, if it ended by `continue_as`.
     """
 
@@ -119,14 +119,14 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_name(job: str, number: int) -> str:
-    """Name a run: the first as its job, later ones ``job.2`` and on."""
+    """Return a run's name: the job's id for the first, ``job.2`` and so on for later ones."""
     return job if number == 1 else f"{job}.{number}"
 
 
 def record_of(
     course: RunFields, *, job: str, number: int, created_at: float, updated_at: float, **fixed: Any
 ) -> RunRecord:
-    """Put a run's record together from its course and what was fixed when its job was created."""
+    """Return a run's record, from its fields and those that were fixed when its job was created."""
     ended = course.status in TERMINAL_RUN_STATUSES
     cancel = course.cancel
     return RunRecord(
@@ -220,7 +220,7 @@ class RunProjection:
 
 
 def fixed_by(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what a job's first event fixes of all its runs' records."""
+    """Return the fields of all run records that a job's first event fixes."""
     attributes = payload.get("attributes")
     return {
         "plugin_id": _string(payload.get("plugin")) or "",
@@ -235,7 +235,7 @@ def fixed_by(payload: Mapping[str, Any]) -> dict[str, Any]:
 def follow(
     course: RunFields, job: Fold, name: str, payload: Mapping[str, Any], at: float, path: list[RunStatus] | None = None
 ) -> RunFields:
-    """Give a run's course after an event that its job's reader has taken; the statuses passed go onto `path`."""
+    """Return a run's fields after an event that its job's reader has taken; add the statuses passed to `path`."""
     if course.status in TERMINAL_RUN_STATUSES:
         return course
     cancel = job.cancel
@@ -269,7 +269,7 @@ def follow(
 
 
 def _through_running(course: RunFields, end: RunStatus) -> tuple[RunStatus, ...]:
-    """No run ends well or badly from queued; one whose job was never started passes through running (R3)."""
+    """Return the statuses up to `end`: a run whose job never started passes through running (R3)."""
     return (_RUNNING, end) if course.status is _QUEUED else (end,)
 
 

@@ -1,4 +1,4 @@
-"""What is known of a job at one point of its stream. Values only; `fold` makes them."""
+"""The values that `fold` returns: what is known of a job at one point of its stream."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class WaitPlace(msgspec.Struct, frozen=True):
 
 
 class OpenWait(msgspec.Struct, frozen=True, dict=True):
-    """The wait a blocked job is in. Fields are None where the stream is bare names.
+    """The wait of a blocked job. Fields are None where the stream has bare names.
 
-    `deadline` is that of the place named first, which ends before all others. Where branches of a job wait at once,
-    `also` names the other places: a signal for any of them completes the wait.
+    `deadline` belongs to the place named first, which ends before all others. Where several branches of a job wait,
+    `also` names the other places. A signal for any of them completes the wait.
     """
 
     node: str | None = None
@@ -35,18 +35,18 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
     also: tuple[WaitPlace, ...] = ()
 
     def places(self) -> tuple[WaitPlace, ...]:
-        """Every place that waits, the one that ends first by time first."""
+        """Return every place that waits; the one that time ends first comes first."""
         return (WaitPlace(self.node, self.correlation_key), *self.also)
 
     def place(self, key: str | None) -> WaitPlace | None:
-        """The first place that a signal with this key ends; None if there is none."""
+        """Return the first place that a signal with this key ends, or None."""
         if not self.also:
             return WaitPlace(self.node, self.correlation_key) if self.correlation_key == key else None
         return self.by_key.get(key)
 
     @property
     def by_key(self) -> Mapping[str | None, WaitPlace]:
-        """The places by their keys; of equal keys the first. A wait for many children is asked once for each."""
+        """Map keys to places; of equal keys the first. Cached: a wait for many children is asked once for each."""
         kept: dict[str, Any] = vars(self)  # pyright: ignore[reportAssignmentType] - of an instance
         if "by_key" not in kept:
             kept["by_key"] = {place.correlation_key: place for place in reversed(self.places())}
@@ -55,7 +55,7 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def child_keys(self) -> frozenset[str]:
-        """The keys of the places that wait for children."""
+        """Return the keys of the places that wait for children."""
         kept: dict[str, Any] = vars(self)  # pyright: ignore[reportAssignmentType] - of an instance
         if "child_keys" not in kept:
             kept["child_keys"] = frozenset(key for key in self.by_key if key is not None and key.startswith(CHILD_KEY))
@@ -80,11 +80,11 @@ class CancelRequest(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All that the rules need to know of a job.
+    """What the rules need to know of a job.
 
     Attributes:
         length: number of events read: the version of the stream.
-        state: the table's state; never a qualifier. What to show people, `shown` says.
+        state: the table's state, never a qualifier; see `shown` for the state to show.
         attempt: the newest fencing token, 0 before the first claim.
         attempts: claims that count against the job in this run: each start of user code, less those that ended in a
             wait or a worker's shutdown. Crashes count (J14).

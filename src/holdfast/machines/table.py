@@ -1,11 +1,11 @@
-"""A state machine as a value: rows in, a checked lookup out.
+"""A state machine as a value: rows in, a checked look-up out.
 
-A `Table` is built once, at import, from rows ``(state, event, target)``. Building refuses what a reader would not
-notice: two rows for one cell, a state that nothing reaches, a name that is no member, an event that no row takes. From
-then on `advance` is one dictionary look-up, the same rows are drawn for people, and nothing can be added.
+A `Table` is built once, at import, from rows ``(state, event, target)``. Building refuses hidden mistakes:
+two rows for one cell, an unreachable state, a name that is not a member, an event that no row takes. After that,
+`advance` is one dictionary look-up, the drawings use the same rows, and nothing can be added.
 
-A *qualifier* is a state that no row enters: it is another name under which a base state is shown. Its rows must equal
-those of its base, so that it makes no difference to what is allowed.
+A *qualifier* is a state that no row enters. It is another name under which a base state is shown. Its rows must equal
+those of its base, so it does not change what is allowed.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Row(NamedTuple, Generic[S, E]):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Table(Generic[S, E]):
-    """A checked transition table; see the module's promise.
+    """A checked transition table; see the module's docstring.
 
     Args:
-        name: what people call the machine; it stands in every refusal.
+        name: the machine's name; every refusal shows it.
         states: enumeration of all states.
-        events: enumeration of everything the machine can be asked to take. A machine that is asked for its next state
-            by name (Run, ReadyState) passes the same enumeration twice.
+        events: enumeration of all events. A machine that is asked for its next state by name (Run, ReadyState) passes
+            the same enumeration twice.
         lines: the rows, grouped by state. A row that starts with None says how a new machine begins.
         qualifiers: states that no row enters, each with the base state it is shown instead of.
         refusal: the error that `advance` raises.
@@ -104,7 +104,7 @@ class Table(Generic[S, E]):
 
     @property
     def final(self) -> frozenset[S]:
-        """The states that nothing leaves."""
+        """Return the states that no row leaves."""
         return frozenset(self.states) - {row.state for row in self._rows if row.state is not None}
 
     def text(self) -> str:
@@ -128,7 +128,7 @@ class Table(Generic[S, E]):
         return diagram.plain(self.sketch())
 
     def sketch(self) -> diagram.Sketch:
-        """Give the drawings what they need to know of this table: names only."""
+        """Return the names in this table, for the drawings."""
         return diagram.Sketch(
             name=self.name,
             states=tuple(state.value for state in self.states),

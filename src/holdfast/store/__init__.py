@@ -1,4 +1,4 @@
-"""What is kept: one protocol of engine verbs, one contract suite, and the backends that pass it."""
+"""The store: one protocol of engine commands, one contract suite, and the backends that pass it."""
 
 from holdfast.store.commands import (
     Append,

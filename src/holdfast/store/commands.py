@@ -1,14 +1,13 @@
-"""The verbs of the engine, as values. A store commits a batch of them in one transaction.
+"""The commands of the engine, their results, and the change flags. A store commits a batch in one transaction.
 
-Each command is one decision about one job (`Claim`, `Reclaim`, `Expire`, `Purge`: about the jobs that qualify). What is
-written for it is written whole or not at all, and its answer stands at its place in the list of answers. A command that
-is refused is refused alone: its answer is the error, and the others of the batch go through.
+Each command is one decision about one job. `Claim`, `Reclaim`, `Expire` and `Purge` are about all jobs that qualify. A
+command is written completely or not at all. Its result has its place in the list of results. If a command is refused,
+its result is the error, and the others of the batch are executed.
 
 Who may write what (L3): `Append`, `Renew`, `Progress`, `KeepExport`, `PutBlob` and the `Submit` of a child carry an
-attempt and are fenced; everything else is the closed list of unfenced writers: submit by a client, signal, the
-operator's verbs, reclaim, expiry and purge.
-They look at the row inside the transaction, and where the stream has moved they do what is right for where it is now,
-or nothing. `KeepEvidence`, `PutWorker`, `SpendBudget` and `RemoveWorker` touch no job at all.
+attempt and are fenced. All others are the closed list of unfenced writers: submit by a client, signal, the operator's
+commands, reclaim, expiry and purge. They read the row inside the transaction. If the stream has moved, they do what is
+right for the current state, or nothing. `KeepEvidence`, `PutWorker`, `SpendBudget` and `RemoveWorker` touch no job at all.
 """
 
 from __future__ import annotations
@@ -69,28 +68,28 @@ __all__ = [
 
 # What a commit has changed, as a sum of flags. Subscribers of a store get it.
 EVENTS = 1  # an event was written
-WORK = 2  # a job can be claimed or reclaimed now, or something will come about by time alone
-ASKED = 4  # a job that is held was asked to cancel or to pause
-PROGRESS = 8  # a run has reported something of itself that is no event
+WORK = 2  # a job can be claimed or reclaimed now, or a due time has changed
+ASKED = 4  # a running job has a request to cancel or to pause
+PROGRESS = 8  # a run has reported progress or an export, which is not an event
 LIMITS = 16  # a limit of a queue was changed, or a queue was paused or resumed
-ROOM = 32  # a job of a queue with a limit has ended, and whoever ended it has not taken another in its place
-DEATHS = 64  # the process of a worker is gone, and the worker is to be buried
+ROOM = 32  # a job of a limited queue has ended, and the transaction has claimed no other in its place
+DEATHS = 64  # the process of a worker has died; its leases are to be released
 
-EVERYTHING = EVENTS | WORK | ASKED | PROGRESS | ROOM  # what a process may have changed that does not say what
+EVERYTHING = EVENTS | WORK | ASKED | PROGRESS | ROOM  # for a commit of another process, whose changes are unknown
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Create a job: its row and job_created, one transaction. Answer: `Submitted`.
+    """Create a job: its row and job_created, in one transaction. Result: `Submitted`.
 
-    The same idempotency key for the same plugin and entry gives the existing job if the fingerprint of the arguments
-    is equal, and `IdempotencyConflict` if it is not. A job id that exists already is treated the same way. A queue that
-    is as deep as it may be takes no more: `QueueFull`; but the children of a job, which was taken, it takes.
+    The same idempotency key for the same plugin and entry returns the existing job if the fingerprint of the arguments
+    is equal, and `IdempotencyConflict` if it is not. An existing job id is treated the same way. A queue at its maximum
+    depth refuses with `QueueFull`. It still accepts children of its jobs.
 
-    A `plan` is recorded with it, as plan_generated. A `past` are events of calls that another job has made and this one
-    is to reuse: they are written under an administrative claim, job_leased{purpose: fork}, that job_requeued ends.
+    A `plan` is recorded with the job, as plan_generated. A `past` holds events of another job's calls that this job
+    reuses. They are written under an administrative claim, job_leased{purpose: fork}, that job_requeued ends.
 
     A job that a worker starts for another job, its parent, carries the parent's attempt in `parent_attempt`. If that
-    attempt no longer holds the parent, the answer is `StaleAttempt` and nothing is written (L12).
+    attempt no longer holds the parent, the result is `StaleAttempt` and nothing is written (L12).
     """
 
     job: str
@@ -113,12 +112,12 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     group: str | None = None
     plan: dict[str, Any] | None = None
     past: tuple[tuple[str, dict[str, Any]], ...] = ()
-    continues: str | None = None  # the job in whose place this one goes on
-    first: str | None = None  # and the first of that chain
+    continues: str | None = None  # the job that this one continues
+    first: str | None = None  # the first job of that chain
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """The job's id, whether it was there before, and when it was created, where that was now."""
+    """The job's id, whether it existed before, and when it was created, if this command created it."""
 
     job: str
     existing: bool
@@ -126,11 +125,11 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Take up to `limit` claimable jobs under a new attempt each, with job_running. Answer: `Claims`.
+    """Take up to `limit` claimable jobs under a new attempt each, with job_running. Result: `Claims`.
 
-    In the order of L7: priority, higher first; then due time; then age. Only jobs of the entries named (pairs of plugin
-    and entry) and, unless None, of the queues named. Where a queue has limits, no more than they allow at this moment,
-    whoever else claims; where its jobs have groups, these take turns, and the order is that within each.
+    The order is that of L7: priority, higher first; then due time; then age. Only jobs of the named entries (pairs of
+    plugin and entry) and, unless None, of the named queues are taken. Where a queue has limits, claims never take more
+    than they allow, in all processes together. Where its jobs have groups, the groups take turns, in order within each.
     """
 
     worker: str
@@ -141,29 +140,29 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A job that is now held, with its whole stream, oldest first, job_running last."""
+    """A claimed job with its whole stream, oldest first, job_running last."""
 
     job: Job
     events: list[Event]
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What a claim has taken, and what kept it from taking more of queues in which jobs wait."""
+    """The jobs that a claim has taken, and the limits that kept it from taking more."""
 
     claimed: list[Claimed]
     held: tuple[Blocked, ...] = ()
 
     def __iter__(self) -> Iterator[Claimed]:
-        """Go through what was taken."""
+        """Iterate over the claimed jobs."""
         return iter(self.claimed)
 
     def __len__(self) -> int:
-        """Count what was taken."""
+        """Count the claimed jobs."""
         return len(self.claimed)
 
 
 class Renew(msgspec.Struct, frozen=True):
-    """Extend live leases of one worker; the attempt stays. Answer: `Leases`. An expired lease is lost (L2)."""
+    """Extend live leases of one worker; the attempt stays. Result: `Leases`. An expired lease is lost (L2)."""
 
     worker: str
     held: tuple[tuple[str, int], ...]  # (job, attempt)
@@ -171,7 +170,7 @@ class Renew(msgspec.Struct, frozen=True):
 
 
 class Leases(msgspec.Struct, frozen=True):
-    """What became of a worker's leases: `lost` are over; `cancel` and `pause` are asked for."""
+    """A worker's leases: `lost` have ended; `cancel` and `pause` have such a request."""
 
     lost: frozenset[str]
     cancel: frozenset[str]
@@ -179,7 +178,7 @@ class Leases(msgspec.Struct, frozen=True):
 
 
 class Successor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The job that goes on in place of one that ends by `continue_as`; everything else it has from that one.
+    """The job that continues one that ends by `continue_as`. Its other fields come from that job.
 
     Attributes:
         job: its id.
@@ -197,35 +196,35 @@ class Successor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """Write events under an attempt, in order. Answer: `Appended`, or `StaleAttempt` and nothing was written.
+    """Write events under an attempt, in order. Result: `Appended`, or `StaleAttempt` and nothing was written.
 
-    An event that leaves Running ends the lease in the same transaction (L6). job_waiting looks into the inbox first: a
-    signal that came before the wait completes it at once (E12). The end of a child is signalled to its parent; with a
-    job that fails or is cancelled, its children that have not ended are cancelled, all in this transaction.
+    An event that leaves Running ends the lease in the same transaction (L6). job_waiting checks the inbox first: a
+    signal that came before the wait completes it at once (E12). The end of a child is signalled to its parent. If a
+    job fails or is cancelled, its open children are cancelled. All of this is in the same transaction.
 
-    A job that completes with a `successor` is continued by it: that job is created, and unused signals and a requested
-    pause move to it. The parent is not told. If a cancel was requested, the job is cancelled instead.
+    A job that completes with a `successor` is continued by it. The successor is created, and unused signals and a
+    requested pause move to it. The parent gets no signal. If a cancel was requested, the job is cancelled instead.
     """
 
     job: str
     attempt: int
     events: tuple[tuple[str, dict[str, Any] | Frozen], ...]  # payloads as values, or frozen
-    uses: tuple[str, ...] = ()  # ids of signals in the inbox that are used up with this
+    uses: tuple[str, ...] = ()  # ids of signals in the inbox that this uses
     parent: str | None = (
-        None  # the job's, if whoever writes knows it: a store may lock both rows at once, in their order
+        None  # the job's, if the writer knows it: a store may lock both rows at once, in order
     )
     successor: Successor | None = None
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Where the stream and the job stand now."""
+    """The stream's length and the job's state after the write."""
 
     version: int
     state: JobState
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Keep what a run reports of itself, in place of what it reported before (R9). Answer: None, or `StaleAttempt`."""
+    """Store a run's progress report, in place of the last one (R9). Result: None, or `StaleAttempt`."""
 
     job: str
     attempt: int
@@ -233,10 +232,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class KeepExport(msgspec.Struct, frozen=True, kw_only=True):
-    """Keep something that a run has produced (R10). Answer: its number in the run, or `StaleAttempt`.
+    """Store an export of a run (R10). Result: its number in the run, or `StaleAttempt`.
 
-    The same key again is the same export: nothing is written, and its number is given. What is not small is in a blob,
-    whose pieces were put before.
+    The same key again is the same export: nothing is written, and the result is its number. A large value is in a blob,
+    whose pieces were stored before.
     """
 
     job: str
@@ -251,7 +250,7 @@ class KeepExport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutBlob(msgspec.Struct, frozen=True):
-    """Keep one piece of a blob; numbers run from 1. Answer: None, or `StaleAttempt`."""
+    """Store one piece of a blob; numbers run from 1. Result: None, or `StaleAttempt`."""
 
     job: str
     attempt: int
@@ -261,13 +260,13 @@ class PutBlob(msgspec.Struct, frozen=True):
 
 
 class SendSignal(msgspec.Struct, frozen=True):
-    """Put a signal into the inbox; if the job waits for its key, complete the wait. Answer: `SignalResult`.
+    """Put a signal into the inbox; if the job waits for its key, complete the wait. Result: `SignalResult`.
 
-    A repeat with the same id changes nothing. A job that has ended takes no signals; if it was continued, the job that
-    goes on for it takes them.
+    A repeat with the same id changes nothing. A job that has ended accepts no signals. If it was continued, its
+    successor gets them.
 
-    The result of a child is sent with `may_wait`. If its parent waits for other children, too, the signal is kept and
-    the parent is woken a little later, with all results that have come by then; with the last of them at once.
+    The result of a child is sent with `may_wait`. If its parent also waits for other children, the signal is kept. The
+    parent wakes a little later, with all results that have come by then. The last result wakes it at once.
     """
 
     job: str
@@ -278,17 +277,17 @@ class SendSignal(msgspec.Struct, frozen=True):
 
 
 class SignalResult(msgspec.Struct, frozen=True):
-    """What became of a signal: delivered to a wait, kept for later, a repeat, or too late."""
+    """The outcome of a signal: delivered to a wait, kept for later, a repeat, or too late."""
 
     outcome: str  # "delivered" | "kept" | "repeat" | "too_late"
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """Cancel a job: at once if no worker holds it, else by a request that its code sees. Answer: the `Job`.
+    """Cancel a job: at once if no worker holds it, else by a request that its code sees. Result: the `Job`.
 
-    Repeating is harmless and keeps the first reason (R6); a job that has ended is left as it is. If it was continued,
-    this and every other verb of an operator is about the job that goes on for it. The children of a job
-    that ends by it are cancelled in the same transaction.
+    A repeat is harmless and keeps the first reason (R6). A job that has ended does not change. If it was continued,
+    this and every other command of an operator applies to its successor. If the job ends at once, its children are
+    cancelled in the same transaction.
     """
 
     job: str
@@ -297,21 +296,21 @@ class Cancel(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Pause a job: at once if it is queued, else at its next step boundary (J13). Answer: the `Job`."""
+    """Pause a job: at once if it is queued, else at its next step boundary (J13). Result: the `Job`."""
 
     job: str
     actor: str | None = None
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Let a paused job go on, or take a pause back that has not taken effect yet. Answer: the `Job`."""
+    """Let a paused job go on, or withdraw a pause that has not taken effect yet. Result: the `Job`."""
 
     job: str
     actor: str | None = None
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Reopen a failed job: a new run (R4). Answer: the `Job`, or `InvalidTransition` if it has not failed."""
+    """Reopen a failed job: a new run (R4). Result: the `Job`, or `InvalidTransition` if it has not failed."""
 
     job: str
     actor: str
@@ -319,7 +318,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Resolve(msgspec.Struct, frozen=True):
-    """An operator's answer for a tool in doubt (E5); the job goes on. Answer: the `Job`, or `NotInDoubt`."""
+    """Record an operator's answer for a tool in doubt (E5); the job goes on. Result: the `Job`, or `NotInDoubt`."""
 
     job: str
     node: str
@@ -329,33 +328,33 @@ class Resolve(msgspec.Struct, frozen=True):
 
 
 class Reclaim(msgspec.Struct, frozen=True):
-    """Requeue up to `limit` jobs with an expired lease; fail what crashed too often (L5, J14). Answer: `JobIds`."""
+    """Requeue up to `limit` jobs with an expired lease; fail jobs that crashed too often (L5, J14). Result: `JobIds`."""
 
     limit: int = 100
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """End up to `limit` waits, and runs that nobody holds, whose time is up. Answer: `JobIds`.
+    """End up to `limit` waits, and runs without a lease, whose time is up. Result: `JobIds`.
 
-    Parents that are due to be woken by results of their children are woken by it.
+    It also wakes parents that are due to get results of their children.
     """
 
     limit: int = 100
 
 
 class ReleaseLeases(msgspec.Struct, frozen=True):
-    """A worker is known to be dead: end its leases, for the next `Reclaim` to take its jobs (L10). Answer: `JobIds`."""
+    """End the leases of a dead worker, so that the next `Reclaim` takes its jobs (L10). Result: `JobIds`."""
 
     worker: str
 
 
 class Purge(msgspec.Struct, frozen=True):
-    """Remove up to `limit` jobs that ended at `before` or earlier, for good. Answer: `JobIds`.
+    """Remove up to `limit` jobs that ended at `before` or earlier, permanently. Result: `JobIds`.
 
-    Those created first go first. Only jobs in one of `states`, which have ended, whatever else is named; and of a child
-    only when its parent is gone, or completed or cancelled: a parent that goes on, or is retried, asks for its child by
-    name, and would start it again. The first of a chain (`continue_as`) stays until the chain has ended. A job goes
-    whole, in this transaction: its row, stream, signals and evidence. Its id and its idempotency key are free again.
+    The oldest go first. Only jobs in one of `states` that have ended are removed. A child is removed only if its parent
+    is gone, completed or cancelled: a parent that goes on or is retried asks for its child by name, and would start it
+    again. The first job of a chain (`continue_as`) stays until the chain has ended. A job is removed completely, in this
+    transaction: row, stream, signals and evidence. Its id and its idempotency key are free again.
     """
 
     before: float
@@ -364,35 +363,35 @@ class Purge(msgspec.Struct, frozen=True):
 
 
 class KeepEvidence(msgspec.Struct, frozen=True):
-    """Keep what a call reported after its attempt had lost the right to write (E5). Answer: whether it was new.
+    """Store the report of a call whose attempt had lost the right to write (E5). Result: whether it was new.
 
-    It is shown to whoever has to answer for the call, and is never applied by itself.
+    The operator who has to resolve the call sees it. It is never applied automatically.
     """
 
     evidence: Evidence
 
 
 class PutWorker(msgspec.Struct, frozen=True):
-    """A worker says that it is there (L9). Answer: None. Workers not heard of for `FORGOTTEN_SECONDS` are dropped."""
+    """List a worker, or update its entry (L9). Result: None. Entries older than `FORGOTTEN_SECONDS` are dropped."""
 
     card: WorkerCard
 
 
 class RemoveWorker(msgspec.Struct, frozen=True):
-    """A worker says that it is gone. Answer: None."""
+    """Remove a worker from the list. Result: None."""
 
     worker: str
 
 
 class SetLimits(msgspec.Struct, frozen=True):
-    """Set the limits of a queue, all of them but whether it is paused. Answer: None."""
+    """Set all limits of a queue; whether it is paused stays. Result: None."""
 
     limits: Limits
     actor: str | None = None
 
 
 class PauseQueue(msgspec.Struct, frozen=True):
-    """Have nothing more of a queue started, or have it go on. Answer: None. What runs goes on."""
+    """Pause or resume a queue: a paused queue starts no job. Running jobs go on. Result: None."""
 
     queue: str
     paused: bool
@@ -400,7 +399,7 @@ class PauseQueue(msgspec.Struct, frozen=True):
 
 
 class JobIds(msgspec.Struct, frozen=True):
-    """Which jobs a sweep has touched, in the order it did."""
+    """The jobs that a command has changed, in order."""
 
     jobs: list[str]
 

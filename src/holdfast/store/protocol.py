@@ -1,11 +1,11 @@
-"""What every backend promises. `holdfast.store.contract` tests it; a backend that passes is a store.
+"""The store protocol: what every backend guarantees. A backend that passes `holdfast.store.contract` is a store.
 
-- `commit` is the only way anything is written. One call is one transaction: when it returns, all of it is durable; when
-  it raises, none of it is there, or, if the answer was lost on the way, all of it is.
-- Time is the store's: each transaction reads it once, inside (L2).
-- A batch is one transaction also where a command touches many jobs: of a job that `Purge` removes everything goes, or
-  nothing does, and what is not removed is as it was. What is kept outside (effects in files) is not part of it.
-- Reads see what was committed before they began.
+- Only `commit` writes. One call is one transaction. When it returns, the whole batch is durable. When it raises, nothing
+  was written, unless the reply was lost on the way: then the whole batch was.
+- Time is the store's. Each transaction reads it once, inside (L2).
+- A batch is one transaction, also where a command touches many jobs. `Purge` removes a job completely or not at all.
+  Data outside the store, such as effects in files, is not part of the transaction.
+- A read sees everything that was committed before it began.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ __all__ = ["Store"]
 
 
 class Store(Protocol):
-    """A place where jobs are kept.
+    """Storage for jobs.
 
     Attributes:
-        floor_seconds: how often whoever waits looks by himself, because a notice may have been lost; None where every
-            change is told to those who subscribe.
+        floor_seconds: how often a waiting process polls in addition, because a notice may get lost; None where every
+            change reaches the subscribers.
     """
 
     floor_seconds: float | None
 
     async def commit(self, batch: Sequence[Command]) -> list[Any]:
-        """Carry out commands, in order, in one transaction.
+        """Execute commands, in order, in one transaction.
 
-        Returns one answer per command, at its place: the value that the command's description names, or the error that
-        refused it. A refused command has written nothing and the others go through.
+        Return one result per command, in the same order: the value that the command's docstring names, or the error that
+        refused it. A refused command writes nothing. The others are executed.
 
         Raises:
-            StoreUnavailable: nothing could be written; the message says why and what to do.
+            StoreUnavailable: nothing was written; the message says why and what to do.
         """
         ...
 
@@ -48,19 +48,19 @@ class Store(Protocol):
         ...
 
     async def events(self, job: str, after: int = 0) -> list[Event]:
-        """Read a job's stream, oldest first, from behind the number given."""
+        """Read a job's stream, oldest first, from after the given number."""
         ...
 
     async def inbox(self, job: str) -> list[Signal]:
-        """Read the signals that wait in a job's inbox, oldest first."""
+        """Read the unused signals in a job's inbox, oldest first."""
         ...
 
     async def evidence(self, job: str) -> list[Evidence]:
-        """Read what calls of a job reported when it was too late, oldest first (E5)."""
+        """Read the late reports of a job's calls, oldest first (E5)."""
         ...
 
     async def workers(self) -> list[WorkerCard]:
-        """Read the workers that have reported and not left, by name."""
+        """Read the listed workers, by name."""
         ...
 
     async def jobs(
@@ -72,19 +72,19 @@ class Store(Protocol):
         before: str | None = None,
         limit: int = 100,
     ) -> list[Job]:
-        """List jobs by id, newest first, from before the id given: ids grow with time, so this is a cursor."""
+        """List jobs by id, newest first, from before the given id. Ids grow with time, so an id is a cursor."""
         ...
 
     async def record(self, job: str, number: int) -> RunRecord | None:
-        """Read the record of one run of a job, with what it has last reported."""
+        """Read the record of one run of a job, with its last progress report."""
         ...
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
-        """List runs that fit, by job and number, newest first, from before the place given."""
+        """List the runs that match, by job and number, newest first, from before the given cursor."""
         ...
 
     async def index_entries(self, job: str) -> IndexEntries | None:
-        """Read what a job is found by besides its row, all of one moment; to compare it with what it must be."""
+        """Read the index entries of a job in one snapshot, to compare them with the expected ones."""
         ...
 
     async def counts(self) -> Counts:
@@ -92,34 +92,34 @@ class Store(Protocol):
         ...
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
-        """List what one run of a job has produced, in order, from behind the number given."""
+        """List the exports of one run of a job, in order, from after the given number."""
         ...
 
     async def blob(self, job: str, blob: str, number: int) -> bytes | None:
-        """Read one piece of a blob, from 1; None behind the last."""
+        """Read one piece of a blob, from 1; return None after the last."""
         ...
 
     async def limits(self) -> list[QueueState]:
-        """Read the queues that have limits, or jobs with groups, by name; and how they stand."""
+        """Read the state of the queues that have limits, or jobs with groups, by name."""
         ...
 
     async def requests_for(self, worker: str) -> Leases:
-        """Read which of the jobs that a worker holds were asked to cancel or to pause; `lost` is empty here."""
+        """Read which jobs of a worker have a request to cancel or to pause; `lost` is empty here."""
         ...
 
     async def next_due(self, after: float | None = None) -> float | None:
-        """When a sweep or a claim will next have something to do that time alone brings about; None if never.
+        """Return when time alone next gives a sweep or a claim something to do; None if never.
 
-        The earliest of: the due time of a queued job, if that is after the time given (else after now), a wait's end,
-        the deadline of a run that nobody holds, a lease's end. So whoever has claimed at a time asks for what comes
-        after it, and neither misses a job nor is told of those that he has left. When a rate allows the next start is
-        told by the claim that it held back, and to nobody else.
+        That is the earliest of: the due time of a queued job after `after` (by default, after now), the end of a wait,
+        the deadline of a run without a lease, the end of a lease. Pass the time of the last claim as `after`: that claim
+        saw the jobs that were due before. The time of a rate limit's next start is not included; the result of the claim
+        that it blocked has it.
         """
 
     async def has_work(self) -> bool:
-        """See, cheaply, whether anybody could do anything now: claim, reclaim, expire, bury.
+        """Return whether there is work now: something to claim, reclaim or expire, or a dead worker. It is cheap.
 
-        For whoever looks by himself although nothing was heard: most of the time there is nothing.
+        For pollers that got no notice: most of the time there is no work.
         """
         ...
 
@@ -128,30 +128,30 @@ class Store(Protocol):
         ...
 
     def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
-        """Do what `commit` does, blocking the calling thread: for heartbeats, which must not depend on a loop."""
+        """Do what `commit` does, blocking the calling thread; for heartbeats, which must not depend on an event loop."""
         ...
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
-        """Have `notice` called, from any thread, after each commit that changed something; returns what ends it.
+        """Call `notice`, from any thread, after each commit that changed something; return a function that ends it.
 
-        Commits of other processes are told of as well, soon, as far as the store hears of them. It is told what has
-        changed, as a sum of the flags in `holdfast.store.commands`. A heartbeat or an empty sweep changes nothing.
-        Only a hint: it says that it is worth looking.
+        Commits of other processes count too, as far as the store hears of them. The argument says what has changed, as a
+        sum of the flags in `holdfast.store.commands`. A heartbeat or an empty sweep changes nothing. A notice is a hint
+        that it is worth reading.
         """
         ...
 
     def change_count(self) -> int:
-        """Give a number that grows when others were heard of: a cheap look, only a hint, and only for subscribers."""
+        """Return a number that grows with notices of other processes: a cheap hint, for subscribers only."""
         ...
 
     def hold_liveness_lock(self, worker: str) -> None:
-        """Have others notice when the process of this worker dies, where the store can tell (L10)."""
+        """Let other processes notice when this worker's process dies, where the store can tell (L10)."""
         ...
 
     async def dead_workers(self) -> list[str]:
-        """Find workers of which the store can tell that their process is gone; to be buried."""
+        """Return the workers whose process is known to be dead; `ReleaseLeases` is due for them."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything. A store that was closed is not used again."""
+        """Release all resources. A closed store cannot be used again."""
         ...

@@ -1,7 +1,7 @@
-"""What is kept of a job beside its stream: one row, every part of it made from the events (SPEC J6).
+"""The rows of a store: jobs, leases, signals, evidence, workers. A job's row is a projection of its stream (SPEC J6).
 
-The row is what a claim, a fence or a listing looks at. It is written in the same transaction as the event that changes
-it, and `rebuilt` makes it anew from the stream and the few facts that were fixed at creation; the two are equal.
+Claims, fences and listings read a job's row. A store writes it in the same transaction as the event that changes it.
+`rebuilt` makes it again from the stream and the few fields that were fixed at creation. The two are equal.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FORGOTTEN_SECONDS = 86_400.0  # a worker not heard of for so long is no longer l
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """The right to execute: who has it, and until when by the store's clock. Live iff now < until (L2)."""
+    """A worker's right to execute a job, until a time of the store's clock. Live iff now < until (L2)."""
 
     worker: str
     until: float
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """One signal in a job's inbox: kept before anything else happens, handed to the wait with its key (E12)."""
+    """One signal in a job's inbox. It is stored first, then delivered to the wait with its key (E12)."""
 
     job: str
     id: str
@@ -38,14 +38,14 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """What a call reported when it was too late: its attempt had lost the job, or its time was up (E5).
+    """A late report of a call: its attempt had lost the job, or its time was up (E5).
 
     Attributes:
         job: the job.
         node: the call.
         attempt: the attempt that made the call.
         number: which try of the call it was.
-        at: when it was kept, by the store's clock; what the sender says is replaced.
+        at: when it was stored, by the store's clock; the sender's value is replaced.
         result: what the call returned, as JSON; None if it raised.
         error: what it raised, in words; None if it returned.
     """
@@ -127,8 +127,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Fixed at creation: `id`, `plugin`, `entry`, `queue`, `priority`, `created_at`, `deadline`, `max_attempts`,
     `idempotency_key`, `fingerprint`, `parent`, `parent_key`, `trace_id`, `attributes`, `group`, `continues`, `first`.
-    Made from the stream: everything else but the lease, `pause`, `exported`, `wake_at` and `newest`, which are about
-    now and not about what happened.
+    Made from the stream: all others but the lease, `pause`, `exported`, `wake_at` and `newest`. Those describe the
+    present and are not in the stream.
     """
 
     id: str
@@ -146,8 +146,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     trace_id: str | None = None
     attributes: dict[str, Any] | None = None
     group: str | None = None
-    continues: str | None = None  # the job in whose place it goes on
-    first: str | None = None  # and the first of that chain
+    continues: str | None = None  # the job that it continues
+    first: str | None = None  # the first job of that chain
 
     version: int = 0
     head: str = GENESIS
@@ -166,17 +166,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pause: bool = False
     exported: int = 0  # how many exports its newest run has
     wake_at: float | None = None  # when a wait is completed by signals that are already in the inbox
-    newest: str | None = None  # of the first of a chain: the job that goes on for it now
+    newest: str | None = None  # of the first job of a chain: the chain's newest job
 
     @property
     def ends_by(self) -> float | None:
-        """When its newest run must have ended; each run has as long as the first had (R7)."""
+        """Return the deadline of its newest run; each run has as long as the first (R7)."""
         if self.deadline is None or self.course.opened_at is None:
             return self.deadline
         return self.course.opened_at + (self.deadline - self.created_at)
 
     def held_by(self, attempt: int, now: float) -> bool:
-        """Whether this attempt may write now: it is the newest, the job runs, and its lease is live."""
+        """Return whether this attempt may write now: it is the newest, the job runs, and its lease is live."""
         return (
             self.state is JobState.RUNNING
             and self.attempt == attempt
@@ -185,7 +185,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def record(self) -> RunRecord:
-        """Give the record of its newest run, as far as events tell of it."""
+        """Return the record of its newest run, without progress reports."""
         return record_of(
             self.course,
             job=self.id,
@@ -202,7 +202,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def reader_of(job: Job) -> Fold:
-    """Give a reader that stands where this row's stream ends, without the calls, which a row does not hold."""
+    """Return a reader at the end of this row's stream. It does not follow calls, which a row does not hold."""
     reader = Fold(calls=False)
     if job.version:
         reader.length = job.version
@@ -216,18 +216,18 @@ def reader_of(job: Job) -> Fold:
     return reader
 
 
-OUTDATED = RunFields(stage="outdated")  # an older release has moved the job, and knew nothing of its run
+OUTDATED = RunFields(stage="outdated")  # an older release has moved the job without these fields
 
 
 def course_after(course: RunFields, reader: Fold, event: Event) -> RunFields:
-    """Give a run's course after an event that the job's reader has taken; a new one's, where the event opens a run."""
+    """Return a run's fields after an event that the job's reader has taken; of a new run, if the event opens one."""
     if event.type == JobEvent.REQUEUED and course.error is not None:
         course = RunFields(opened_at=event.at)
     return follow(course, reader, event.type, event.payload, event.at)
 
 
 def projected(job: Job, reader: Fold, last: Event, course: RunFields) -> Job:
-    """Bring a row up to where its reader stands, `last` being the newest event."""
+    """Return a row updated to its reader; `last` is the newest event."""
     return msgspec.structs.replace(
         job,
         version=last.seq,
@@ -246,13 +246,13 @@ def projected(job: Job, reader: Fold, last: Event, course: RunFields) -> Job:
 
 
 def grown(job: Job, reader: Fold, last: Event, course: RunFields) -> Job:
-    """Bring a row up to its stream where no event has moved the job: only where the stream ends is new."""
+    """Return a row updated to its stream where no event has moved the job: only the end of the stream is new."""
     del reader, course
     return msgspec.structs.replace(job, version=last.seq, head=last.hash, updated_at=last.at)
 
 
 def _due_at(job: Job, reader: Fold, last: Event) -> float:
-    """From when a queued job may be claimed; of a job that is not queued, from when it last could."""
+    """Return from when a queued job may be claimed; for other jobs, from when it last could."""
     if reader.state is not JobState.QUEUED or last.type not in TARGETS:
         return job.due_at
     if last.type == JobEvent.CREATED:
@@ -263,7 +263,7 @@ def _due_at(job: Job, reader: Fold, last: Event) -> float:
 
 
 def rebuilt(job: Job, events: Iterable[Event]) -> Job:
-    """Make a job's row anew from its stream. What is about now is taken over as it stands."""
+    """Return a job's row, made again from its stream. The fields about the present are copied."""
     reader = Fold(calls=False)
     made = Job(
         id=job.id,
