@@ -1,8 +1,8 @@
 """The rules that each event must satisfy, given the events before it.
 
 `broken` decides and changes nothing. It checks the table first (J3). Records must also keep the rules that a table
-cannot hold: who may write (L1, L3), why a claim was taken (J8), which wait is completed (J12), and the order of declaration,
-effect and commit of a call (E2, E4, E7, L8). Each result carries the rule's number in the specification.
+cannot hold: who may write (L1, L3), why a claim was taken (J8), which wait is completed (J12), and the order of
+declaration, effect and commit of a call (E2, E4, E7, L8). Each result carries the rule's number in the specification.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Large products outside the database: a directory of files, one each, put in place whole and on disk.
+"""Large exports outside the database: a directory with one file each, written atomically and durably.
 
-Which blobs there are, the exports in the database say; a file that none of them names is a product that was never
-finished, and goes with its job. Names are made here and by the engine, never by users, and are checked all the same.
+The exports in the database name the blobs. A file that no export names belongs to an export that was never finished. It
+is removed with its job. This module and the engine make the names, never users; they are checked all the same.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class DirectoryBlobs:
         self._root = Path(str(root).removeprefix("file://"))
 
     async def put(self, job: str, blob: str, pieces: AsyncIterator[bytes]) -> None:
-        """Keep a blob; one that is there is left as it is.
+        """Store a blob; an existing one does not change.
 
         Raises:
-            StoreUnavailable: it may not be there.
+            StoreUnavailable: it may not be stored.
         """
         path = self._path(job, blob)
         if await self._guarded(path.exists):
@@ -50,7 +50,7 @@ class DirectoryBlobs:
             beside.unlink(missing_ok=True)
 
     async def read(self, job: str, blob: str) -> AsyncIterator[bytes]:
-        """Give a blob's bytes, a piece at a time.
+        """Yield a blob's bytes, a piece at a time.
 
         Raises:
             StoreUnavailable: it cannot be read.
@@ -61,7 +61,7 @@ class DirectoryBlobs:
                 yield piece
 
     async def remove(self, job: str) -> None:
-        """Remove all blobs of a job that is being forgotten; none is as good."""
+        """Remove all blobs of a job that is being removed; having none is no error."""
         folder = self._path(job, "any").parent
         await self._guarded(lambda: shutil.rmtree(folder) if folder.is_dir() else None)
 

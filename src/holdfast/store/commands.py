@@ -7,7 +7,8 @@ its result is the error, and the others of the batch are executed.
 Who may write what (L3): `Append`, `Renew`, `Progress`, `KeepExport`, `PutBlob` and the `Submit` of a child carry an
 attempt and are fenced. All others are the closed list of unfenced writers: submit by a client, signal, the operator's
 commands, reclaim, expiry and purge. They read the row inside the transaction. If the stream has moved, they do what is
-right for the current state, or nothing. `KeepEvidence`, `PutWorker`, `SpendBudget` and `RemoveWorker` touch no job at all.
+right for the current state, or nothing. `KeepEvidence`, `PutWorker`, `SpendBudget` and `RemoveWorker` touch no job at
+all.
 """
 
 from __future__ import annotations
@@ -210,9 +211,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     events: tuple[tuple[str, dict[str, Any] | Frozen], ...]  # payloads as values, or frozen
     uses: tuple[str, ...] = ()  # ids of signals in the inbox that this uses
-    parent: str | None = (
-        None  # the job's, if the writer knows it: a store may lock both rows at once, in order
-    )
+    parent: str | None = None  # the job's, if the writer knows it: a store may lock both rows at once, in order
     successor: Successor | None = None
 
 
@@ -328,7 +327,7 @@ class Resolve(msgspec.Struct, frozen=True):
 
 
 class Reclaim(msgspec.Struct, frozen=True):
-    """Requeue up to `limit` jobs with an expired lease; fail jobs that crashed too often (L5, J14). Result: `JobIds`."""
+    """Requeue up to `limit` jobs with an expired lease; fail frequent crashers (L5, J14). Result: `JobIds`."""
 
     limit: int = 100
 
@@ -353,8 +352,8 @@ class Purge(msgspec.Struct, frozen=True):
 
     The oldest go first. Only jobs in one of `states` that have ended are removed. A child is removed only if its parent
     is gone, completed or cancelled: a parent that goes on or is retried asks for its child by name, and would start it
-    again. The first job of a chain (`continue_as`) stays until the chain has ended. A job is removed completely, in this
-    transaction: row, stream, signals and evidence. Its id and its idempotency key are free again.
+    again. The first job of a chain (`continue_as`) stays until the chain has ended. A job is removed completely, in
+    this transaction: row, stream, signals and evidence. Its id and its idempotency key are free again.
     """
 
     before: float

@@ -1,8 +1,8 @@
-"""Jobs that are continued by others (`continue_as`): what moves along, and which job goes on for which.
+"""Jobs that continue others (`continue_as`): what moves to the successor, and which job of a chain is current.
 
 A chain of jobs is linked from both sides. A job that was continued names the next one in its last event, and each job
-names the one before it and the first in its first event. The row of the first also names the newest, so that a chain is
-never walked. Everything here is pure, as `decide` is.
+names the one before it and the first in its first event. The row of the first also names the newest, so no code walks
+the chain. Everything here is pure, as in `decide`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["current", "hand_over", "noted", "stays"]
 
 
 def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, inbox: Inbox) -> None:
-    """Have another job go on in place of one that has ended by `continue_as`; `job` is its row before the end.
+    """Let a successor continue a job that has ended by `continue_as`; `job` is its row before the end.
 
-    What waits in the inbox moves along, but for results of children, which only the calls of the old job wait for. So
-    does a requested pause.
+    Unused signals move to the successor, except results of children, which only calls of the old job wait for. A
+    requested pause moves too.
     """
     lasting = job.deadline - job.created_at if job.deadline is not None else None
     decision.successor = c.Submit(
@@ -55,12 +55,12 @@ def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, 
 
 
 def _is_for_the_chain(key: str) -> bool:
-    """Whether a signal with this key is of use to the job that goes on: not if a call of the old one waits for it."""
+    """Return whether a signal with this key is for the successor: not if only a call of the old job waits for it."""
     return key == BUDGET_KEY or not is_reserved(key)
 
 
 def current(job: Job, row_of: Callable[[str], Job | None]) -> Job:
-    """Find the job that goes on for one that was continued: the newest of its chain, or as near as is still there.
+    """Return the current job of a chain: the newest, or the nearest to it that still exists.
 
     Args:
         job: any job.
@@ -77,11 +77,11 @@ def current(job: Job, row_of: Callable[[str], Job | None]) -> Job:
 
 
 def stays(command: c.SendSignal, inbox: Inbox) -> bool:
-    """Whether a signal to a job that was continued is not for the job that goes on: a repeat, or the end of a child."""
+    """Return whether a signal to a continued job is not for its successor: a repeat, or the end of a child."""
     return inbox.knows(command.id) or not _is_for_the_chain(command.key)
 
 
 def noted(command: c.SendSignal, job: Job, now: float) -> Decision:
-    """Take note of a signal that is forwarded to the job that goes on, to know a repeat here."""
+    """Record a signal that is forwarded to the successor, so that a repeat is known here."""
     seen = Signal(job.id, command.id, command.key, None, now)
     return Decision(job, kept=(seen,), used=(seen,))

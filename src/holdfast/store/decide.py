@@ -1,7 +1,7 @@
-"""What each command means for one job: a pure function of its row, the command and the time.
+"""The meaning of each command for one job: pure functions of its row, the command and the time.
 
-A backend loads rows, calls `decide`, and writes what comes back: events, the new row, signals kept and used. It decides
-nothing itself. So every backend means the same by every verb, and the meaning can be tested without one.
+A backend loads rows, calls `decide`, and writes the decision: events, the new row, signals kept and used. It decides
+nothing itself. So a command means the same in every backend, and tests need no backend.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ __all__ = [
 ID_LENGTH = 36  # of the names that `holdfast.ids` makes
 _CREATED, _RUNNING = JobEvent.CREATED.value, JobEvent.RUNNING.value
 
-# A parent that waits for many children is not woken by each of them: every wake replays its whole stream. How long a
-# wait lasts at least, unless its last child ends or something else wakes the parent. In this time children end at the
-# rate of the store, some hundred to some thousand a second, so each wake takes at least half of what is left.
+# Minimum length of a parent's wait for many children, unless the last child ends or something else wakes the parent.
+# Not every child wakes the parent, because every wake replays its whole stream. Meanwhile children end at the rate of
+# the store, some hundreds to thousands a second, so each wake takes at least half of those that are left.
 WAKE_SECONDS_PER_CHILD = 0.003
 WAKE_SECONDS_MAX = 5.0
 
 
 def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
-    """Create, or answer with the job that is there. The caller has checked `fence_parent`."""
+    """Create a job, or return the existing one. The caller has checked `fence_parent`."""
     if existing is not None:
         same = (existing.plugin, existing.entry, existing.fingerprint) == (
             command.plugin,
@@ -85,7 +85,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
     frozen, plain = freeze({name: value for name, value in said.items() if value is not None})
     event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
     if len(command.job) != ID_LENGTH or not command.job.isascii():
-        vouch(event)  # a name that we have not made
+        vouch(event)  # a name from outside
     job = Job(
         id=command.job,
         plugin=command.plugin,
@@ -114,7 +114,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
 
 
 def succeed(successor: c.Submit, ended: Decision, now: float) -> Decision:
-    """Create the job that goes on in place of one that has ended, with the signals that move to it."""
+    """Create the successor of a job that has ended, with the signals that move to it."""
     made = submit(successor, now, None)
     made.kept = ended.moving
     return made
@@ -129,7 +129,7 @@ def claim(job: Job, command: c.Claim, now: float) -> Decision:
 
 
 def fence(job: Job, attempt: int, now: float) -> None:
-    """See that an attempt may write.
+    """Check that an attempt may write.
 
     Raises:
         StaleAttempt: it may not, or no longer.
@@ -153,12 +153,12 @@ def fence_parent(command: c.Submit, parent: Job | None, now: float) -> None:
 
 @lru_cache(maxsize=64)
 def _taken_by(worker: str) -> Frozen:
-    """What a claim says: the same of every job that it takes."""
+    """Return the payload of a claim's job_running events, the same for every job."""
     return freeze({"worker": worker})[0]
 
 
 def renew(job: Job, command: c.Renew, attempt: int, now: float) -> Job | None:
-    """Extend one lease, or None if it is lost."""
+    """Extend one lease; return None if it is lost."""
     if not job.held_by(attempt, now) or job.lease is None or job.lease.worker != command.worker:
         return None
     return msgspec.structs.replace(job, lease=Lease(command.worker, now + command.lease_seconds))
@@ -171,7 +171,7 @@ def buried(job: Job, now: float) -> Job:
 
 
 def reclaim(job: Job, now: float) -> Decision | None:
-    """Take a job back whose lease has expired, after looking again: None if it is not so (L5)."""
+    """Take back a job whose lease has expired; return None if it has not (L5)."""
     expired = job.state is JobState.RUNNING and job.lease is not None and job.lease.until <= now
     if not expired:
         return None
@@ -188,7 +188,7 @@ def reclaim(job: Job, now: float) -> Decision | None:
 
 
 def moved(job: Job, now: float) -> Decision:
-    """Take a running job from its worker, whose store is closed under it; its attempt is stale from now on."""
+    """Requeue a running job whose store moves; its attempt is stale from now on."""
     writer = StreamWriter(job, now)
     writer.put(JobEvent.REQUEUED, {"reason": "moved", "attempt": job.attempt})
     if writer.job.cancel is not None:
@@ -197,9 +197,9 @@ def moved(job: Job, now: float) -> Decision:
 
 
 def expire(job: Job, now: float, inbox: Inbox) -> Decision | None:
-    """End what has run out while nobody holds the job: the run's deadline, or the wait; None if neither has.
+    """End the run or the wait of a job without a lease, if its time is up; return None if it is not.
 
-    A parent whose time to be woken by results of its children has come is woken by the oldest of them.
+    A parent that is due to get results of its children is woken by the oldest of them.
     """
     if job.state in TERMINAL_JOB_STATES or job.state is JobState.RUNNING:
         return None
@@ -275,12 +275,12 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
 
 
 def _used(command: c.Append, now: float) -> tuple[Signal, ...]:
-    """The signals that a job has taken while it runs; only their names count."""
+    """Return the signals that a job has taken while it runs; only their names count."""
     return tuple(Signal(command.job, name, "", None, now) for name in command.uses)
 
 
 def _grow(events: Sequence[tuple[str, Any]], attempt: int, job: Job, now: float) -> Decision:
-    """Append events that move nothing: legal for whoever holds the job, which was just seen. Most writes are these."""
+    """Append events that move nothing. They are legal for the holder, which was checked. Most writes are these."""
     decision = Decision(job, grew_only=True, change=EVENTS)
     seq, head = job.version, job.head
     for kind, payload in events:
@@ -298,11 +298,11 @@ def _grow(events: Sequence[tuple[str, Any]], attempt: int, job: Job, now: float)
 def _as_asked(
     kind: str, payload: dict[str, Any] | Frozen, job: Job, now: float, *, continued: bool
 ) -> tuple[str, dict[str, Any] | Frozen]:
-    """The end that its holder writes, with what the store alone knows of a cancel that came while the job ran (R6).
+    """Return the holder's last event, completed with a cancel request that came while the job ran (R6).
 
-    The first reason is in the row, which the holder has not read since its claim. That the deadline passed too, before
-    the job has ended, does not make it another end: it is cancelled, and says so. A job that would go on as another
-    has not done what it is for: it is cancelled, and no other begins.
+    The first reason is in the row, which the holder has not read since its claim. If the deadline has passed too, the
+    job is still cancelled, and its event says so. A job that would continue as another one is cancelled instead, and
+    no successor begins.
     """
     if job.cancel is not None and continued and kind == JobEvent.COMPLETED:
         return JobEvent.CANCELLED, _cancellation(job, now)
@@ -317,14 +317,14 @@ def _as_asked(
 
 
 def _cancellation(job: Job, now: float) -> dict[str, Any]:
-    """What job_cancelled says of a job that was asked to cancel before."""
+    """Return the payload of job_cancelled for a job with a cancel request."""
     assert job.cancel is not None, "only of a job that was asked to cancel"
     late = {DEADLINE: True} if _deadline_passed(job, now) else {}
     return {"reason": job.cancel.reason, **late}
 
 
 def _cancel_what_was_let_go(writer: StreamWriter, now: float) -> None:
-    """A cancel that was asked for while the job was about to wait: nobody holds it now who could hear of it (R6)."""
+    """Cancel a job whose request came just before its wait: no worker holds it now that could see it (R6)."""
     if writer.job.state is JobState.WAITING:
         writer.put(JobEvent.CANCELLED, _cancellation(writer.job, now))
     elif writer.job.state is JobState.QUEUED:
@@ -332,7 +332,7 @@ def _cancel_what_was_let_go(writer: StreamWriter, now: float) -> None:
 
 
 def _look_into_the_inbox(writer: StreamWriter, inbox: Inbox, used: frozenset[str] = frozenset()) -> None:
-    """Complete a wait at once with the oldest signal for one of its places that is there already (E12)."""
+    """Complete a wait at once with the oldest signal that is already in the inbox for one of its places (E12)."""
     wait = writer.job.wait
     early = inbox.oldest(wait.by_key, used) if wait is not None else None
     if wait is not None and early is not None:
@@ -341,7 +341,7 @@ def _look_into_the_inbox(writer: StreamWriter, inbox: Inbox, used: frozenset[str
 
 
 def _wake_later(job: Job, key: str, now: float, inbox: Inbox) -> float | None:
-    """Return when to wake a parent that waits for several children, of which one has ended; None is at once."""
+    """Return when to wake a parent that waits for several children, one of which has ended; None means at once."""
     assert job.wait is not None, "only a job that waits is woken"
     children = job.wait.child_keys
     wake_at = job.wake_at
@@ -373,7 +373,7 @@ def _signal(command: c.SendSignal, job: Job, now: float, inbox: Inbox) -> Decisi
     decision = writer.end()
     decision.answer = c.SignalResult("delivered" if place is not None else "kept")
     if job.state is JobState.RUNNING:
-        decision.change |= ASKED  # a branch of it may wait for this while another works
+        decision.change |= ASKED  # one branch may wait for this while another works
     return decision
 
 
@@ -388,7 +388,7 @@ def _cancel(command: c.Cancel, job: Job, now: float) -> Decision:
         case JobState.RUNNING if job.cancel is None:
             writer.put(HistoryEvent.CANCEL_REQUESTED, said)
         case _:
-            pass  # ended, or asked already
+            pass  # ended, or already requested
     decision = writer.end()
     decision.answer = decision.job
     return decision
@@ -448,7 +448,7 @@ def _deadline_passed(job: Job, now: float) -> bool:
 
 
 def _end_late(writer: StreamWriter, now: float) -> None:
-    """End a queued job whose run's deadline has passed: failed, or cancelled if that was asked for before (R6, R7)."""
+    """End a queued job whose run's deadline has passed: failed, or cancelled if that was requested (R6, R7)."""
     if writer.job.cancel is not None:
         writer.administrative("cancel", JobEvent.CANCELLED, _cancellation(writer.job, now))
     else:

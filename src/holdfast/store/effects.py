@@ -1,16 +1,16 @@
-"""Where effects go when they are not kept in the job's own database: a protocol, and a directory of files (E2, E3).
+"""Effect stores outside the job's database: a protocol, and a directory of files (E2, E3).
 
-By default a call's result is in the job's stream, written in one transaction with everything else, and nothing here is
-used. An external store is for results that have to outlive the database, or are to be seen by others. Then there are
-two writes, in this order: the effect goes to the store, then the events go to the stream. A crash between the two
-leaves an effect without events; the next attempt finds it, appends what is missing, and does not call again.
+By default a call's result is in the job's stream, written in one transaction with the rest, and this module is not
+used. An external store is for results that must outlive the database, or that other programs read. Then there are two
+writes: first the effect to the store, then the events to the stream. A crash between the two leaves an effect without
+events. The next attempt finds it, appends the events, and does not call again.
 
-What every effect store promises:
+Every effect store guarantees:
 
-- `begin` shuts out all earlier attempts of the job, for ever, and gives what was kept until then.
-- `remove` takes a job's effects away, and with them what shuts out its attempts: for jobs that are gone for good.
+- `begin` fences off all earlier attempts of the job, permanently, and returns the effects stored so far.
+- `remove` deletes a job's effects and its fence. It is for jobs that were removed.
 - `put` is durable when it returns. The first effect of a call stands: an equal one changes nothing, a different one
-  is refused (E7). An attempt that was shut out is refused (L3).
+  is refused (E7). A fenced attempt is refused (L3).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ __all__ = ["DirectoryEffects", "Effect", "EffectStore"]
 
 T = TypeVar("T")
 
-THREADS = 8  # effects that are written at once: an fsync each, and disks do several
+THREADS = 8  # effects written at once: each needs an fsync, and a disk does several
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """That a call was made, and what it gave.
+    """A call that was made, and its result.
 
     Attributes:
         job: the job.
         node: the call.
         attempt: the attempt that made it.
         number: which try of the call it was.
-        result: what it gave, as JSON.
+        result: its result, as JSON.
     """
 
     job: str
@@ -56,29 +56,29 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class EffectStore(Protocol):
-    """A place for effects outside the job's database."""
+    """Storage for effects outside the job's database."""
 
     async def begin(self, job: str, attempt: int) -> dict[str, Effect]:
-        """Shut out all attempts of a job before this one; give its effects by node.
+        """Fence off all earlier attempts of a job; return its effects by node.
 
         Raises:
-            StaleAttempt: this attempt is shut out itself.
+            StaleAttempt: this attempt is fenced itself.
             StoreUnavailable: nothing was done; the message says why.
         """
         ...
 
     async def put(self, effect: Effect) -> None:
-        """Keep an effect, durably.
+        """Store an effect durably.
 
         Raises:
-            StaleAttempt: a later attempt has begun; nothing was kept.
-            EffectConflict: the call has an effect already, and it is a different one.
-            StoreUnavailable: it is not known whether it was kept.
+            StaleAttempt: a later attempt has begun; nothing was stored.
+            EffectConflict: the call already has a different effect.
+            StoreUnavailable: it is not known whether it was stored.
         """
         ...
 
     async def remove(self, job: str) -> None:
-        """Remove all effects of a job that has ended and is being forgotten; none is as good.
+        """Remove all effects of a job that is being removed; having none is no error.
 
         Raises:
             StoreUnavailable: something may be left.
@@ -86,7 +86,7 @@ class EffectStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         ...
 
 
@@ -96,10 +96,10 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 class DirectoryEffects:
-    """Effects as files, one each: ``<root>/<job>/<hash of the node>.json``, written beside and moved into place.
+    """Effects as files, one each: ``<root>/<job>/<hash of the node>.json``, written aside and renamed into place.
 
-    A job's ``fence`` file holds the newest attempt. Both are looked at and written under a lock of the job's directory,
-    which the system gives back when its process dies.
+    A job's ``fence`` file holds the newest attempt. Both are read and written under a lock of the job's directory. The
+    system releases the lock when its process dies.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -107,11 +107,11 @@ class DirectoryEffects:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-effects")
 
     async def begin(self, job: str, attempt: int) -> dict[str, Effect]:
-        """Shut out earlier attempts and read what they have left."""
+        """Fence off earlier attempts and read their effects."""
         return await self._in_thread(self._begin, job, attempt)
 
     async def put(self, effect: Effect) -> None:
-        """Keep an effect."""
+        """Store an effect."""
         await self._in_thread(self._put, effect)
 
     async def remove(self, job: str) -> None:
@@ -170,7 +170,7 @@ class DirectoryEffects:
             raise StaleAttempt(job, attempt, newest)
 
     def _write(self, path: Path, data: bytes) -> None:
-        """Put a file in place, whole or not at all, and on disk."""
+        """Write a file atomically and durably."""
         beside = path.with_suffix(".new")
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:

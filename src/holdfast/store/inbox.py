@@ -1,7 +1,7 @@
-"""One job's inbox, as a decision sees it: the signals that came and that no wait has used yet (E12).
+"""A job's inbox: the signals that came and that no wait has used yet (E12).
 
-`decide` asks through `Inbox`. The SQL backends share `StoredInbox`, which asks the database once per batch and keeps
-the answers current while the batch adds and uses signals. The memory backend has its own.
+`decide` reads it through `Inbox`. The SQL backends share `StoredInbox`, which reads the database once per batch and
+follows the signals that the batch adds and uses. The memory backend has its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Inbox(Protocol):
         ...
 
     def knows(self, signal: str) -> bool:
-        """Whether a signal with this id has come before, used or not."""
+        """Return whether a signal with this id has come before, used or not."""
         ...
 
     def count(self) -> int:
@@ -66,7 +66,7 @@ class EmptyInbox:
 
 
 class SignalTable(ABC):
-    """What a database does for an inbox. Writes are gathered: `written` must come before a read."""
+    """The database side of an inbox. Writes are buffered: call `written` before a read."""
 
     @abstractmethod
     def written(self) -> None:
@@ -90,11 +90,11 @@ class SignalTable(ABC):
 
     @abstractmethod
     def knows(self, job: str, signal: str) -> bool:
-        """Whether a signal's id is in a job's inbox, used or not."""
+        """Return whether a signal's id is in a job's inbox, used or not."""
 
 
 class StoredInbox:
-    """One job's inbox in a SQL backend, for the time of one batch."""
+    """One job's inbox in a SQL backend, during one batch."""
 
     def __init__(self, job: str, table: SignalTable) -> None:
         self._job = job
@@ -113,7 +113,7 @@ class StoredInbox:
         return self._table.read_signal(self._job, name)
 
     def knows(self, signal: str) -> bool:
-        """Whether a signal's id is known."""
+        """Return whether a signal's id is known."""
         return signal in self._new or self._table.knows(self._job, signal)
 
     def count(self) -> int:
@@ -137,7 +137,7 @@ class StoredInbox:
         return self._table.read_unused(self._job)
 
     def kept(self, signal: Signal) -> None:
-        """Take note of a signal that this batch keeps."""
+        """Record a signal that this batch keeps."""
         self._new.add(signal.id)
         if self._unused is not None:
             self._unused[signal.id] = signal.key
@@ -145,11 +145,11 @@ class StoredInbox:
             self._count += 1
 
     def used(self) -> None:
-        """Take note that this batch uses signals: what was read before no longer holds."""
+        """Record that this batch uses signals; earlier reads are no longer valid."""
         self._unused = self._count = None
 
     def told(self, unused: dict[str, str] | None = None, count: int | None = None) -> None:
-        """Take note of what was read ahead."""
+        """Record signals that were read ahead."""
         self._unused, self._count = unused, count
 
     def _loaded(self) -> dict[str, str]:

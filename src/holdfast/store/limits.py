@@ -1,9 +1,10 @@
-"""How much a queue may do at once, and whose turn it is: pure functions of rows, counts and the time.
+"""Queue limits and the turns of groups: pure functions of rows, counts and the time.
 
-The limits of a queue are one row. What runs is counted from live leases and never kept, so that nothing can leak when a
-worker dies. What a rate allows is a bucket of tokens in the row, spent in the transaction that claims.
+The limits of a queue are one row. Running jobs are counted from live leases and not stored, so nothing leaks when a
+worker dies. A rate limit is a token bucket in the row. The transaction that claims spends its tokens.
 
-Groups share a queue: a job goes to the group with the fewest running jobs per weight, and among equals in turn.
+Groups share a queue. The next job comes from the group with the fewest running jobs per weight; equal groups take
+turns.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from holdfast.errors import InvalidSetting
 
 __all__ = ["Blocked", "LimitRow", "Limits", "QueueState", "fill", "queue_state", "retry_after", "room_of", "tokens_of"]
 
-NEARLY = 1e-6  # of a token: what rounding may have lost of it
-RETRY_SECONDS = (1.0, 60.0)  # how soon, and how late at most, somebody who was refused is told to come back
-NUMBERS = (1e-9, 1e9)  # between which a rate, a period and a weight are
-AGES_MAX = 100  # running jobs of a full queue that are asked how long they have run
-COUNTED_MAX = 10_000  # waiting jobs of a queue that are counted for whoever looks
+NEARLY = 1e-6  # of a token: rounding tolerance
+RETRY_SECONDS = (1.0, 60.0)  # least and most of `retry_after`
+NUMBERS = (1e-9, 1e9)  # range of a rate, a period and a weight
+AGES_MAX = 100  # running jobs of a full queue whose age is read
+COUNTED_MAX = 10_000  # waiting jobs of a queue that are counted for readers
 GROUPS_SHOWN = 20
 
 
 def _is(value: Any, *kinds: type) -> bool:
-    """Whether it is one of some kinds; True and False are no numbers."""
+    """Return whether a value has one of these types; bool does not count as a number."""
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a queue may do; None is no limit.
+    """The limits of a queue; None is no limit.
 
     Attributes:
         queue: its name.
-        concurrency: jobs of it that run at once, over all processes.
+        concurrency: jobs that run at once, over all processes.
         group_concurrency: jobs of each group that run at once.
-        rate: jobs that are started per `rate_seconds`, over all processes.
+        rate: jobs that start per `rate_seconds`, over all processes.
         rate_seconds: the period of the rate.
-        burst: how many may be started at once after a while of rest; unless said, one period's worth, at least 1.
-        depth: jobs that may wait; what is submitted beyond that is refused.
-        paused: whether nothing of it is started.
+        burst: how many may start at once after a pause; by default one period's worth, at least 1.
+        depth: jobs that may wait; further submissions are refused.
+        paused: whether it starts no jobs.
         weights: of groups, where they are not 1.
     """
 
@@ -58,10 +59,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     weights: dict[str, float] = {}
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Validate the fields."""
         for name in ("concurrency", "group_concurrency", "burst", "depth"):
             value: Any = getattr(self, name)
-            if value is not None and not _is(value, int):  # what is kept must be readable by every claim
+            if value is not None and not _is(value, int):  # every claim must be able to read the stored value
                 raise InvalidSetting(name, value, "must be a whole number")
             if value is not None and not 1 <= value < 2**53:
                 raise InvalidSetting(name, value, "must be at least 1; to start nothing, pause the queue")
@@ -77,30 +78,28 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def per_second(self) -> float:
-        """How many tokens come in a second."""
+        """Return how many tokens come per second."""
         return (self.rate or 0.0) / self.rate_seconds
 
     @property
     def capacity(self) -> float:
-        """How many tokens there can be."""
+        """Return how many tokens the bucket holds."""
         return float(self.burst) if self.burst is not None else max(1.0, self.rate or 0.0)
 
     @property
     def slack(self) -> float:
-        """For how many seconds after the first token more are saved up."""
+        """Return for how many seconds after the first token the bucket still fills."""
         return (self.capacity - 1.0) / self.per_second if self.rate is not None else 0.0
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """What kept a claim from taking more of a queue: which limit, what is left of it, and until when, if time decides.
+    """The limit that kept a claim from taking more jobs of a queue.
 
     Attributes:
-        queue: the queue.
-        why: ``concurrency``, ``group_concurrency``, ``rate``, ``paused``, or ``turn``: another claim takes from it.
-        limit: the number that was set; 0 of a queue that is paused, or another's turn.
-        remaining: what is left of it.
-        until: when it is worth to claim again, of a rate; else None: a lease that ends, or a changed row, decides.
-        slack: for how many seconds after that nothing is lost if nobody claims: what comes by then is saved up.
+        queue: the queue. why: ``concurrency``, ``group_concurrency``, ``rate``, ``paused``, or ``turn``: another claim
+        has locked the queue. limit: the configured number; 0 for ``paused`` and ``turn``. remaining: what is left of
+        it. until: when to claim again, for a rate; else None, because the end of a lease or a changed row decides.
+        slack: for how many seconds after that a late claim loses nothing, because the bucket still fills.
     """
 
     queue: str
@@ -112,17 +111,17 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue's limits, and how it stands.
+    """A queue's limits and current numbers.
 
     Attributes:
-        limits: what was set.
-        running: jobs of it with a live lease.
-        queued: jobs of it that are due and wait; not counted beyond 10,000.
-        tokens: what the rate allows now; None without a rate.
-        held_until: when the next token comes, if there is none; else None.
-        groups: how many jobs of which group run; the first 20 by number.
-        changed_at: when the limits were last changed; None if nobody has.
-        changed_by: by whom, if that was said.
+        limits: the limits.
+        running: jobs with a live lease.
+        queued: jobs that are due and wait; not counted beyond 10,000.
+        tokens: how many jobs the rate allows now; None without a rate.
+        held_until: when the next token comes, if there is none now; else None.
+        groups: running jobs by group; the 20 largest groups.
+        changed_at: when the limits were last changed; None if never.
+        changed_by: who changed them, if known.
     """
 
     limits: Limits
@@ -136,16 +135,16 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitRow(msgspec.Struct, frozen=True):
-    """A queue's row: its limits, and what is kept for them.
+    """A queue's row: its limits and their state.
 
     Attributes:
-        limits: what was set.
+        limits: the limits.
         grouped: whether jobs with a group were ever submitted to it.
-        tokens: what was in the bucket.
-        tokens_at: at this time.
+        tokens: tokens in the bucket at `tokens_at`.
+        tokens_at: the time of that count.
         turn: the group that was served last.
         changed_at: when the limits were last changed.
-        changed_by: by whom.
+        changed_by: who changed them.
     """
 
     limits: Limits
@@ -158,18 +157,18 @@ class LimitRow(msgspec.Struct, frozen=True):
 
     @property
     def queue(self) -> str:
-        """The queue's name."""
+        """Return the queue's name."""
         return self.limits.queue
 
     @property
     def opens_at(self) -> float | None:
-        """When there is a token; None without a rate."""
+        """Return when there is a token; None without a rate."""
         if self.limits.rate is None:
             return None
         return self.tokens_at + max(0.0, 1.0 - self.tokens) / self.limits.per_second
 
     def set(self, limits: Limits, now: float, actor: str | None) -> LimitRow:
-        """Give it other limits; whether it is paused stays. A bucket that was not there is full, others keep theirs."""
+        """Return the row with other limits. `paused` stays. A new bucket is full; an existing one keeps its tokens."""
         known = self.limits.rate is not None
         tokens = min(tokens_of(self, now), limits.capacity) if known else limits.capacity
         limits = msgspec.structs.replace(limits, paused=self.limits.paused)
@@ -179,12 +178,12 @@ class LimitRow(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, tokens=tokens, tokens_at=max(now, self.tokens_at), **changed)
 
     def pause(self, now: float, actor: str | None, *, paused: bool) -> LimitRow:
-        """Pause it, or let it go on."""
+        """Return the row paused or resumed."""
         limits = msgspec.structs.replace(self.limits, paused=paused)
         return msgspec.structs.replace(self, limits=limits, changed_at=now, changed_by=actor)
 
     def spend(self, taken: Sequence[str], now: float) -> LimitRow:
-        """Take a token for each job that was claimed; their groups, in the order they were served."""
+        """Return the row after a claim: one token less per job. `groups` are the jobs' groups in the order served."""
         turn = taken[-1] if self.grouped and taken else self.turn
         if self.limits.rate is None:
             return msgspec.structs.replace(self, turn=turn)
@@ -192,18 +191,18 @@ class LimitRow(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, turn=turn, tokens=left, tokens_at=max(now, self.tokens_at))
 
     def is_bare(self) -> bool:
-        """Whether it says nothing."""
+        """Return whether the row holds no information and can be removed."""
         return not self.grouped and self.limits == Limits(queue=self.queue)
 
 
 def tokens_of(row: LimitRow, now: float) -> float:
-    """How many tokens there are. A clock that goes back takes none away."""
+    """Return how many tokens there are. A clock that goes back takes none away."""
     grown = max(0.0, now - row.tokens_at) * row.limits.per_second
     return min(row.limits.capacity, row.tokens + grown)
 
 
 def room_of(row: LimitRow, running: int, now: float) -> tuple[int, Blocked | None]:
-    """How many jobs of a queue may be started now, and what it is that allows no more; None if nothing does."""
+    """Return how many jobs of a queue may start now, and the limit that allows no more, if any."""
     limits = row.limits
     if limits.paused:
         return 0, Blocked(row.queue, "paused", 0, 0)
@@ -220,14 +219,15 @@ def room_of(row: LimitRow, running: int, now: float) -> tuple[int, Blocked | Non
 
 
 def retry_after(limits: Limits, running: int, ages: Sequence[float]) -> float:
-    """Say in how many seconds it is worth to submit again to a full queue: when a tenth of it has gone.
+    """Return in how many seconds to submit again to a full queue: when a tenth of it will have drained.
 
-    A rate tells how fast it goes; so do the jobs that run, by how long they have: on average half of what they take.
+    It is the longer of two estimates: from the rate, and from the average age of running jobs. On average a running job
+    has done half of its work.
 
     Args:
         limits: the queue's.
         running: how many jobs of it run.
-        ages: for how long each of some of them has run, in seconds.
+        ages: for some of them, how long each has run, in seconds.
     """
     least, most = RETRY_SECONDS
     if limits.paused:
@@ -241,14 +241,14 @@ def retry_after(limits: Limits, running: int, ages: Sequence[float]) -> float:
 def fill(
     row: LimitRow, groups: Sequence[str], running: Mapping[str, int], most: int, has: Mapping[str, int]
 ) -> list[str]:
-    """Say whose jobs to take, one after another: the group with the fewest running per weight, among equals in turn.
+    """Return the groups to take jobs from, in order: fewest running jobs per weight first, equal groups in turn.
 
     Args:
         row: the queue's.
-        groups: those with jobs that wait, in turn.
-        running: how many jobs of which group run.
+        groups: those with waiting jobs, in turn.
+        running: running jobs by group.
         most: how many to take.
-        has: how many jobs wait in a group, where that is known; others have as many as are asked for.
+        has: waiting jobs by group, where known; the other groups have enough.
     """
     limits = row.limits
     order: list[str] = []
@@ -268,17 +268,17 @@ def fill(
 
 
 def may_take(limits: Limits, group: str, running: int) -> bool:
-    """Whether another job of a group may run; jobs without one are not limited by group."""
+    """Return whether another job of a group may run; jobs without a group are not limited by it."""
     return not group or limits.group_concurrency is None or running < limits.group_concurrency
 
 
 def in_turn(names: Sequence[str], turn: str) -> list[str]:
-    """Put groups in turn: those behind the one that was served last, then the others."""
+    """Return groups in turn: those after the one that was served last, then the others."""
     return sorted(names, key=lambda name: (name <= turn, name))
 
 
 def queue_state(row: LimitRow, running: Mapping[str, int], waiting: int, now: float) -> QueueState:
-    """Say how a queue stands, for whoever looks."""
+    """Return a queue's state, for readers."""
     groups = sorted(((count, name) for name, count in running.items() if name), key=lambda one: (-one[0], one[1]))
     opens_at = row.opens_at
     return QueueState(

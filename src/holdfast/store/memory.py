@@ -1,6 +1,6 @@
-"""The reference backend: dictionaries. For tests, simulations, and to say plainly what the others must do.
+"""The memory store: the reference backend, in dictionaries. For tests and simulations.
 
-Nothing is durable. Everything else of the contract holds; commands are decided by the same code as everywhere.
+Nothing is durable. The rest of the contract holds. `decide` decides commands, as in every backend.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class MemoryStore:
         self._limits: dict[str, LimitRow] = {}
         self._budgets: dict[str, BudgetRow] = {}
         self._now = 0.0  # the time of the transaction under way
-        self._change = 0  # what there is to tell of it
-        self._next: deque[c.Command] = deque()  # what a command brings about for other jobs, in the same transaction
+        self._change = 0  # its change flags
+        self._next: deque[c.Command] = deque()  # commands for other jobs that a command causes, in the same transaction
         self._handlers: dict[type, Callable[[Any], Any]] = {
             c.Submit: self._submit,
             c.Claim: self._claim,
@@ -91,11 +91,11 @@ class MemoryStore:
         self._notices: list[Callable[[int], None]] = []
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Carry out commands; see the protocol."""
+        """Execute commands; see the protocol."""
         return self.commit_blocking(batch)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Carry out commands, from any thread."""
+        """Execute commands, from any thread."""
         with self._lock:
             self._now = self._clock.now()
             self._change, self._places = 0, Places()
@@ -107,12 +107,12 @@ class MemoryStore:
         return answers
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
-        """Have `notice` called after each commit."""
+        """Call `notice` after each commit."""
         self._notices.append(notice)
         return lambda: self._notices.remove(notice)
 
     def change_count(self) -> int:
-        """Nobody else can write here."""
+        """Return 0: no other process can write here."""
         return 0
 
     async def get(self, job: str) -> Job | None:
@@ -120,7 +120,7 @@ class MemoryStore:
         return self._jobs.get(job)
 
     async def events(self, job: str, after: int = 0) -> list[Event]:
-        """Read a job's stream from behind a number."""
+        """Read a job's stream from after a number."""
         return [_whole(*sealed) for sealed in self._events.get(job, [])[after:]]
 
     async def inbox(self, job: str) -> list[Signal]:
@@ -128,11 +128,11 @@ class MemoryStore:
         return [_own(signal) for signal in self._inbox(job).unused()]
 
     async def evidence(self, job: str) -> list[Evidence]:
-        """Read what came too late."""
+        """Read late reports of calls."""
         return [one for one in self._evidence.values() if one.job == job]
 
     async def workers(self) -> list[WorkerCard]:
-        """Read who is there."""
+        """Read the listed workers."""
         return sorted(self._workers.values(), key=lambda card: card.name)
 
     async def jobs(
@@ -156,18 +156,18 @@ class MemoryStore:
         return [job for job, _ in zip(chosen, range(limit), strict=False)]
 
     async def requests_for(self, worker: str) -> c.Leases:
-        """Read what was asked of a worker's jobs."""
+        """Read the requests to a worker's jobs."""
         held = [job for job in self._jobs.values() if job.lease is not None and job.lease.worker == worker]
         cancel = frozenset(job.id for job in held if job.cancel is not None)
         return c.Leases(frozenset(), cancel, frozenset(job.id for job in held if job.pause))
 
     async def next_due(self, after: float | None = None) -> float | None:
-        """Find the next time at which time alone brings something about."""
+        """Return when time alone next gives something to do."""
         since = self._clock.now() if after is None else after
         return min((time for job in self._jobs.values() for time in _times(job, since)), default=None)
 
     async def has_work(self) -> bool:
-        """See whether there is anything to do."""
+        """Return whether there is work now."""
         now = self._clock.now()
         return any(time <= now for job in self._jobs.values() for time in _times(job, 0.0))
 
@@ -176,14 +176,14 @@ class MemoryStore:
         return self._clock.now()
 
     def hold_liveness_lock(self, worker: str) -> None:
-        """Nobody here can tell; a supervisor can."""
+        """Do nothing: this store cannot detect a death; a supervisor can."""
 
     async def dead_workers(self) -> list[str]:
-        """Nobody here can tell."""
+        """Return no workers: this store cannot detect a death."""
         return []
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the store holds no resources."""
 
     def _answer(self, command: c.Command) -> Any:
         try:
@@ -208,7 +208,7 @@ class MemoryStore:
         return self._write(decide.decide(command, job, self._now, self._inbox(job.id)))
 
     def _forwarded(self, command: Any, job: Job) -> tuple[Any, Job]:
-        """Give what is asked of a job that was continued to the one that goes on for it."""
+        """Redirect a command about a continued job to its successor."""
         going_on = continuation.current(job, self._jobs.get)
         if isinstance(command, c.SendSignal):
             if continuation.stays(command, self._inbox(job.id)):
@@ -244,14 +244,14 @@ class MemoryStore:
         return decision.answer
 
     def _continue(self, successor: c.Submit, ended: decide.Decision) -> None:
-        """Create the job that goes on in place of another, and have the first of the chain name it."""
+        """Create the successor of a job, and name it in the row of the chain's first job."""
         self._write(decide.succeed(successor, ended, self._now))
         first = self._jobs.get(successor.first or "")
         if first is not None:
             self._jobs[first.id] = msgspec.structs.replace(first, newest=successor.job)
 
     def _children(self, parent: str) -> list[str]:
-        """The jobs that this one has started and that have not ended, oldest first."""
+        """Return the open children of a job, oldest first."""
         return sorted(
             job.id for job in self._jobs.values() if job.parent == parent and job.state not in TERMINAL_JOB_STATES
         )
@@ -359,7 +359,7 @@ class MemoryStore:
     # Queues with limits
 
     async def limits(self) -> list[QueueState]:
-        """Read the limits of queues, and how these stand."""
+        """Read the state of queues with limits."""
         now = self._clock.now()
         return [
             queue_state(row, self._running(queue, now), self._waiting(queue, now), now)
@@ -371,11 +371,11 @@ class MemoryStore:
         self._put(self._row(command.limits.queue).set(command.limits, self._now, command.actor))
 
     def _pause_queue(self, command: c.PauseQueue) -> None:
-        """Pause a queue, or let it go on."""
+        """Pause or resume a queue."""
         self._put(self._row(command.queue).pause(self._now, command.actor, paused=command.paused))
 
     def _admit(self, command: c.Submit) -> None:
-        """See that a new job may come in."""
+        """Check that a new job may enter."""
         row = self._row(command.queue)
         depth = row.limits.depth
         if depth is not None and command.parent is None and self._waiting(command.queue, self._now) >= depth:
@@ -386,7 +386,7 @@ class MemoryStore:
             self._limits[command.queue] = msgspec.structs.replace(row, grouped=True)
 
     def _choose(self, command: c.Claim) -> tuple[list[str], tuple[Blocked, ...]]:
-        """Say which jobs a claim takes, in order, and what keeps it from more."""
+        """Return the jobs that a claim takes, in order, and the limits that keep it from more."""
         waiting = [job for job in self._jobs.values() if job.state is JobState.QUEUED and is_waiting(job, self._now)]
         fitting = [
             job
@@ -434,7 +434,7 @@ class MemoryStore:
         return sum(job.queue == queue and is_waiting(job, now) for job in self._jobs.values())
 
     def _spend_budget(self, command: SpendBudget) -> Spent:
-        """Take of a budget."""
+        """Spend from a shared budget."""
         answer, row = spent_of(command, self._budgets.get(command.budget))
         if row is not None:
             self._budgets[command.budget] = row
@@ -467,7 +467,7 @@ class MemoryStore:
         return merged(found, limit)
 
     async def index_entries(self, job: str) -> IndexEntries | None:
-        """Say what a job is found by: here that is its row."""
+        """Return a job's index entries, which are its row here."""
         row = self._jobs.get(job)
         if row is None:
             return None
@@ -490,7 +490,7 @@ class MemoryStore:
         return counts_of(list(runs.items()), counted, min(due, default=None))
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
-        """List what a run has produced."""
+        """List the exports of a run."""
         return self._exports.get((job, number), [])[after : after + limit]
 
     async def blob(self, job: str, blob: str, number: int) -> bytes | None:
@@ -498,18 +498,18 @@ class MemoryStore:
         return self._blobs.get((job, blob, number))
 
     def _keep_run(self, job: str, number: int, record: RunRecord) -> None:
-        """Keep the record of a run that another follows."""
+        """Store the record of a run that another follows."""
         self._past[job, number] = record
         self._exports[job, number + 1] = list(self._exports.get((job, number), []))
 
     def _report_progress(self, command: c.Progress) -> None:
-        """Keep what a run reports of itself."""
+        """Store a run's progress report."""
         job = self._fenced(command)
         self._progress[job.id, job.run] = msgspec.json.encode(command.said), self._now
         self._change |= PROGRESS
 
     def _keep_export(self, command: c.KeepExport) -> int:
-        """Keep what a run has produced; its number."""
+        """Store an export of a run; return its number."""
         job = self._fenced(command)
         kept = self._exports.setdefault((job.id, job.run), [])
         known = next((one.number for one in kept if one.key == command.key), None)
@@ -522,12 +522,12 @@ class MemoryStore:
         return known or len(kept)
 
     def _put_blob(self, command: c.PutBlob) -> None:
-        """Keep a piece of a blob; a repeat changes nothing."""
+        """Store a piece of a blob; a repeat changes nothing."""
         self._fenced(command)
         self._blobs.setdefault((command.job, command.blob, command.number), command.content)
 
     def _forget_runs(self) -> None:
-        """Forget what is kept of jobs that are gone."""
+        """Drop the data of jobs that were removed."""
         self._past = {place: one for place, one in self._past.items() if place[0] in self._jobs}
         self._progress = {place: one for place, one in self._progress.items() if place[0] in self._jobs}
         self._exports = {place: one for place, one in self._exports.items() if place[0] in self._jobs}
@@ -547,12 +547,12 @@ class MemoryStore:
 
 
 def _own(signal: Signal) -> Signal:
-    """Copy a signal: what its sender or its reader does to the payload changes nothing that is kept."""
+    """Copy a signal, so that its sender and its readers cannot change the stored payload."""
     return msgspec.structs.replace(signal, payload=msgspec.json.decode(msgspec.json.encode(signal.payload)))
 
 
 class _Inbox:
-    """One job's signals: the unused ones by id, oldest first, and the ids of all, to know repeats."""
+    """One job's signals: the unused ones by id, oldest first, and all ids, to detect repeats."""
 
     def __init__(self) -> None:
         self._unused: dict[str, Signal] = {}

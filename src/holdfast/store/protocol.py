@@ -1,7 +1,7 @@
 """The store protocol: what every backend guarantees. A backend that passes `holdfast.store.contract` is a store.
 
-- Only `commit` writes. One call is one transaction. When it returns, the whole batch is durable. When it raises, nothing
-  was written, unless the reply was lost on the way: then the whole batch was.
+- Only `commit` writes. One call is one transaction. When it returns, the whole batch is durable. When it raises,
+  nothing was written, unless the reply was lost on the way: then the whole batch was.
 - Time is the store's. Each transaction reads it once, inside (L2).
 - A batch is one transaction, also where a command touches many jobs. `Purge` removes a job completely or not at all.
   Data outside the store, such as effects in files, is not part of the transaction.
@@ -35,8 +35,8 @@ class Store(Protocol):
     async def commit(self, batch: Sequence[Command]) -> list[Any]:
         """Execute commands, in order, in one transaction.
 
-        Return one result per command, in the same order: the value that the command's docstring names, or the error that
-        refused it. A refused command writes nothing. The others are executed.
+        Return one result per command, in the same order: the value that the command's docstring names, or the error
+        that refused it. A refused command writes nothing. The others are executed.
 
         Raises:
             StoreUnavailable: nothing was written; the message says why and what to do.
@@ -111,9 +111,9 @@ class Store(Protocol):
         """Return when time alone next gives a sweep or a claim something to do; None if never.
 
         That is the earliest of: the due time of a queued job after `after` (by default, after now), the end of a wait,
-        the deadline of a run without a lease, the end of a lease. Pass the time of the last claim as `after`: that claim
-        saw the jobs that were due before. The time of a rate limit's next start is not included; the result of the claim
-        that it blocked has it.
+        the deadline of a run without a lease, the end of a lease. Pass the time of the last claim as `after`: that
+        claim saw the jobs that were due before. The time of a rate limit's next start is not included; the result of
+        the claim that it blocked has it.
         """
 
     async def has_work(self) -> bool:
@@ -128,15 +128,15 @@ class Store(Protocol):
         ...
 
     def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
-        """Do what `commit` does, blocking the calling thread; for heartbeats, which must not depend on an event loop."""
+        """Do what `commit` does, blocking the calling thread; for heartbeats, which must not depend on a loop."""
         ...
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
         """Call `notice`, from any thread, after each commit that changed something; return a function that ends it.
 
-        Commits of other processes count too, as far as the store hears of them. The argument says what has changed, as a
-        sum of the flags in `holdfast.store.commands`. A heartbeat or an empty sweep changes nothing. A notice is a hint
-        that it is worth reading.
+        Commits of other processes count too, as far as the store hears of them. The argument says what has changed, as
+        a sum of the flags in `holdfast.store.commands`. A heartbeat or an empty sweep changes nothing. A notice is a
+        hint that it is worth reading.
         """
         ...
 

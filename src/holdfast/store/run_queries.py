@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which runs to list: all that fit everything given.
+    """A filter for runs: a run must match every field that is set.
 
     Attributes:
         status: one of these.
@@ -62,7 +62,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many: newest runs by status; open jobs by queue and state; since when the first that is due waits."""
+    """Numbers of newest runs by status and of open jobs by queue and state, and the oldest due time."""
 
     runs: dict[str, int]
     queues: dict[str, dict[str, int]]
@@ -70,7 +70,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class ExportRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a run has produced: its value here if it is small, else the name of the blob that has it."""
+    """One export of a run: its value if it is small, else the name of its blob."""
 
     number: int
     key: str
@@ -84,14 +84,14 @@ class ExportRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexEntries(msgspec.Struct, frozen=True):
-    """What a job and its runs are found by, where that is kept in columns and rows of its own, for an index.
+    """The columns and rows that exist to find a job and its runs by an index.
 
     Attributes:
-        status: of the newest run; None where an older release has moved the job, and said nothing of it.
-        ends_at: when time ends the job while nobody holds it; None, too, where `status` is.
-        past: statuses of the runs that another has followed, by number.
-        attributes: names and values, as they are looked for.
-        exports: how many exports there are of each run that has any, by number; -1 where one is missing between.
+        status: of the newest run; None where an older release has moved the job without it.
+        ends_at: when time ends the job while it has no lease; None where `status` is None.
+        past: statuses of the earlier runs, by number.
+        attributes: names and values, as they are indexed.
+        exports: number of exports of each run that has any, by number; -1 where one is missing.
     """
 
     status: str | None
@@ -102,7 +102,7 @@ class IndexEntries(msgspec.Struct, frozen=True):
 
 
 def expected_index_entries(job: Job, past: list[RunRecord]) -> IndexEntries:
-    """Give what a job must be found by; of exports, those of the newest run alone."""
+    """Return the index entries that a job must have; of exports, only those of the newest run."""
     attributes = {name: attribute_text(value) for name, value in (job.attributes or {}).items()}
     numbered = {number: record.status.value for number, record in enumerate(past, 1)}
     exports = {job.run: job.exported} if job.exported else {}
@@ -110,12 +110,12 @@ def expected_index_entries(job: Job, past: list[RunRecord]) -> IndexEntries:
 
 
 def attribute_text(value: Attribute) -> str:
-    """Give an attribute's value as it is kept and looked for."""
+    """Return an attribute's value as it is stored and compared."""
     return _encode(value).decode()
 
 
 def with_progress(record: RunRecord, said: str | bytes | None, at: float | None) -> RunRecord:
-    """Give a record with what the run has last reported (R9). Where the engine has a stage of its own, it is shown."""
+    """Return a record with the run's last progress report (R9). A stage that the engine sets is kept."""
     if said is None or at is None:
         return record
     told = _decode(said)
@@ -129,7 +129,7 @@ def with_progress(record: RunRecord, said: str | bytes | None, at: float | None)
 
 
 def as_projected(record: RunRecord | None) -> RunRecord | None:
-    """Give a record without what its run reported, which no event tells of."""
+    """Return a record without the run's progress reports, which are not events."""
     if record is None:
         return None
     told = dict.fromkeys(("progress", "stage", "message", "step", "step_total", "eta_seconds"), None)
@@ -138,12 +138,12 @@ def as_projected(record: RunRecord | None) -> RunRecord | None:
 
 
 def merged(found: list[tuple[RunCursor, RunRecord]], limit: int) -> list[RunRecord]:
-    """Put both kinds together, newest first."""
+    """Merge newest and earlier runs, newest first."""
     return [record for _, record in sorted(found, key=lambda one: one[0], reverse=True)[:limit]]
 
 
 def counts_of(runs: list[Any], queues: list[Any], oldest: float | None) -> Counts:
-    """Put counts together."""
+    """Return the counts from rows of the database."""
     by_queue: dict[str, dict[str, int]] = {}
     for queue, state, count in queues:
         by_queue.setdefault(queue, {})[state] = count

@@ -1,7 +1,7 @@
-"""Budgets that processes share, exact because each change is one transaction: what is decided about a row.
+"""Budgets that processes share. They are exact, because each change is one transaction.
 
-Only the newest window of a budget is kept. A process whose clock is behind gets nothing of a window that has ended for
-others; what it has used already counts in the newest, so that nothing is lost.
+Only the newest window of a budget is kept. A process whose clock is late gets nothing of a window that has ended for
+others. What it has already used counts in the newest window, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ __all__ = ["BudgetRow", "SpendBudget", "Spent", "spent_of"]
 
 
 class SpendBudget(msgspec.Struct, frozen=True):
-    """Add to what is spent of a budget in a window, unless that would be over the limit. Answer: `Spent`.
+    """Spend an amount of a budget in a window, unless that would exceed the limit. Result: `Spent`.
 
-    Amounts are millionths. Without a limit it is added in any case; fewer than 0 are put back; 0 only looks.
+    Amounts are millionths. Without a limit the amount is always added. A negative amount is refunded; 0 only reads.
     """
 
     budget: str
@@ -26,7 +26,7 @@ class SpendBudget(msgspec.Struct, frozen=True):
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """Whether it was taken, and what is spent in the newest window now."""
+    """Whether the amount was spent, and the total in the newest window."""
 
     taken: bool
     total: int
@@ -40,7 +40,7 @@ class BudgetRow(NamedTuple):
 
 
 def spent_of(command: SpendBudget, row: BudgetRow | None) -> tuple[Spent, BudgetRow | None]:
-    """Decide: the answer, and the row to write, if one is to be."""
+    """Return the result, and the row to write, if any."""
     ended = row is not None and command.window_start < row.window_start
     if row is None or command.window_start > row.window_start:
         row = BudgetRow(command.window_start, 0)

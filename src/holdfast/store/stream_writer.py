@@ -1,6 +1,6 @@
-"""Writes onto the end of one job's stream, and gathers what is to be written for one command.
+"""The stream writer: appends checked events to one job's stream and collects the writes of one command.
 
-Every event is sealed here and taken by a strict reader before anybody sees it: an illegal write cannot be produced.
+It seals every event and passes it to a strict reader first, so it cannot produce an illegal write.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ __all__ = ["GROWING", "Decision", "StreamWriter", "with_past"]
 
 FORK = "fork"
 
-# What the holder of a job may always write, and what moves nothing. A plan is recorded once only (E11).
+# Events that the holder may always write and that move nothing. A plan is recorded only once (E11).
 GROWING = frozenset(event.value for event in HistoryEvent) - {
     HistoryEvent.CANCEL_REQUESTED.value,
     HistoryEvent.PLAN_GENERATED.value,
 }
-# Names that need no check; a job's first event stands for the job's own name, and is looked at whole.
+# Names that need no check. A job's first event carries the job's own name, and is checked in full.
 _VOUCHED = frozenset(event.value for event in (*JobEvent, *HistoryEvent)) - {JobEvent.CREATED.value}
 _thaw = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @dataclass(slots=True)
 class Decision:
-    """What to write for one command, and what to answer.
+    """The writes of one command, and its result.
 
-    The payload of each event is in `payloads`, as the JSON text that is stored. An event's own payload is only there
-    where a rule or the row needs it.
+    `payloads` holds the payload of each event, as the JSON text that is stored. An event has its own payload only where
+    a rule or the row needs it.
     """
 
     job: Job
@@ -45,17 +45,17 @@ class Decision:
     kept: tuple[Signal, ...] = ()
     used: tuple[Signal, ...] = ()
     follow: tuple[c.SendSignal | c.Pause, ...] = ()
-    successor: c.Submit | None = None  # creates the job that goes on in place of this one
-    moving: tuple[Signal, ...] = ()  # unused signals that go into its inbox
-    orphans: str | None = None  # the job ended badly: cancel its children that have not ended, for this reason
-    past: RunRecord | None = None  # a run that has ended, and is followed by another
+    successor: c.Submit | None = None  # creates the successor of this job
+    moving: tuple[Signal, ...] = ()  # unused signals that move to the successor's inbox
+    orphans: str | None = None  # the job failed or was cancelled: cancel its open children, for this reason
+    past: RunRecord | None = None  # a run that has ended and that another follows
     answer: Any = None
-    grew_only: bool = False  # nothing of the row has changed but where its stream ends
-    change: int = 0  # what there is to tell; see `holdfast.store.commands`
+    grew_only: bool = False  # only the end of the stream has changed in the row
+    change: int = 0  # change flags; see `holdfast.store.commands`
 
 
 class StreamWriter:
-    """Writes onto the end of one job's stream. Nothing illegal comes out of it."""
+    """Appends events to one job's stream. It refuses illegal ones."""
 
     def __init__(self, job: Job, now: float) -> None:
         self.decision = Decision(job)
@@ -64,12 +64,12 @@ class StreamWriter:
         self._seq = job.version
         self._head = job.head
         self._course = job.course
-        self._behind = False  # whether the row is still to be brought up to the stream
+        self._behind = False  # whether the row is older than the stream
         self._moved = False
 
     @property
     def job(self) -> Job:
-        """The row, brought up to everything that was put."""
+        """Return the row, updated to every event that was put."""
         if self._behind:
             project = projected if self._moved else grown
             self.decision.job = project(self.decision.job, self._reader, self.decision.events[-1], self._course)
@@ -77,8 +77,8 @@ class StreamWriter:
         return self.decision.job
 
     def put(self, kind: str, payload: Mapping[str, Any] | Frozen, *, attempt: int | None = None) -> None:
-        """Add an event; its payload as values, or frozen."""
-        name = str.__str__(kind)  # not a member of an enumeration, but its value
+        """Append an event; its payload is values or frozen."""
+        name = str.__str__(kind)  # the value of an enumeration's member
         frozen, plain = (payload, _thaw(payload.text)) if isinstance(payload, Frozen) else freeze(payload)
         job, seq, prev = self.decision.job.id, self._seq + 1, self._head
         event = seal_frozen(job, seq, prev, name, frozen, at=self._now, attempt=attempt, payload=plain)
@@ -94,12 +94,12 @@ class StreamWriter:
         self._moved = self._moved or moves
 
     def set(self, **fields: object) -> None:
-        """Change parts of the row that are about now."""
+        """Change fields of the row that are not in the stream."""
         self._moved = True
         self.decision.job = msgspec.structs.replace(self.job, **fields)
 
     def administrative(self, purpose: str, kind: str, payload: Mapping[str, Any]) -> None:
-        """A claim that never starts user code, and the event it is for, under one fresh attempt (J8)."""
+        """Write a claim that never starts user code, and the event it is for, under one new attempt (J8)."""
         attempt = self.job.attempt + 1
         self.put(JobEvent.LEASED, {"purpose": purpose}, attempt=attempt)
         self.put(kind, payload, attempt=attempt)
@@ -107,7 +107,7 @@ class StreamWriter:
     def complete_wait(
         self, outcome: str, payload: Any = None, *, signal: str | None = None, place: WaitPlace | None = None
     ) -> None:
-        """End the wait: at this place, or at the one that ends first by time."""
+        """Complete the wait at this place, or at the one that time ends first."""
         wait = self.job.wait
         assert wait is not None, "only a blocked job has a wait to complete"
         at = place if place is not None else wait.places()[0]
@@ -115,7 +115,7 @@ class StreamWriter:
         self.put(JobEvent.WAIT_COMPLETED, {**said, "signal": signal})
 
     def end(self) -> Decision:
-        """Close the books: no lease without a running job, and a parent is told of its child's end."""
+        """Finish the decision: end the lease of a job that no longer runs, and signal a child's end to its parent."""
         job = self.job
         if job.state is not JobState.RUNNING and job.lease is not None:
             self.set(lease=None)
@@ -150,14 +150,14 @@ class StreamWriter:
 
 
 def _told_of(job: Job) -> int:
-    """What a worker has to know of a job that has moved."""
+    """Return the change flags for a job that has moved."""
     if job.state is JobState.RUNNING:
         return ASKED if job.cancel is not None or job.pause else 0
     return 0 if job.state in TERMINAL_JOB_STATES else WORK
 
 
 def with_past(command: c.Submit, made: Decision, now: float) -> Decision:
-    """Create a job that has a plan, or a past, already: a claim that never starts user code writes the past (J8)."""
+    """Add a plan or a history to a new job: a claim that never starts user code writes the history (J8)."""
     if command.plan is None and not command.past:
         return made
     writer = StreamWriter(made.job, now)

@@ -1,1 +1,1 @@
-"""What the SQLite and PostgreSQL stores share."""
+"""Code that the SQLite and PostgreSQL stores share."""

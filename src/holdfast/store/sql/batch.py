@@ -1,9 +1,9 @@
-"""One batch of commands inside one transaction of a database: what every SQL backend does in the same way.
+"""One batch of commands in one database transaction: the part that all SQL backends share.
 
-Rows are loaded once and kept at hand; what is decided is gathered and written in few statements, many rows each. A
-command that looks for jobs (a claim, a sweep) first has everything written that was gathered, so that it sees it.
+The batch loads rows once. It buffers decisions and writes them in few statements, many rows each. A command that
+searches for jobs (a claim, a sweep) flushes the buffer first, so that it finds them.
 
-A backend is a subclass that says how its database reads and writes, in the methods without a body. `decide` decides.
+A backend is a subclass. It implements the abstract methods with its database's reads and writes. `decide` decides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Batch"]
 Key = tuple[str, str, str]  # plugin, entry and idempotency key
 Sealed = tuple[Event, bytes]  # an event, and its payload as the JSON text that is stored
 
-LARGE_PLACES = 50  # at which a job waits
+LARGE_PLACES = 50  # a job that waits at so many places has a large row
 
 
 class Batch(Limited, SignalTable):
@@ -38,30 +38,30 @@ class Batch(Limited, SignalTable):
 
     Args:
         now: the store's time, read inside the transaction.
-        known: rows that are in the database just so, and need not be read.
+        known: rows that equal those in the database and need not be read.
     """
 
     def __init__(self, now: float, known: Mapping[str, Job]) -> None:
         super().__init__()
         self.now = now
-        self.change = 0  # what there is to tell; see `holdfast.store.commands`
-        self.ended = False  # whether a job has come to its end, which others may wait for
+        self.change = 0  # change flags; see `holdfast.store.commands`
+        self.ended = False  # whether a job has ended; others may wait for it
         self._known = known
-        self._stored: dict[str, Job | None] = {}  # as the database has it; None: not there
-        self._jobs: dict[str, Job] = {}  # as it will be
+        self._stored: dict[str, Job | None] = {}  # as in the database; None: not there
+        self._jobs: dict[str, Job] = {}  # as they will be written
         self._sealed: list[Sealed] = []
-        self._next: deque[c.Command] = deque()  # what a command brings about for other jobs
-        self._keys: dict[Key, str | None] = {}  # jobs by idempotency key, as far as anybody has asked
-        self._offspring: dict[str, list[str]] = {}  # the stored children of a job, as far as anybody has asked
+        self._next: deque[c.Command] = deque()  # commands for other jobs that a command causes
+        self._keys: dict[Key, str | None] = {}  # jobs by idempotency key, as far as looked up
+        self._offspring: dict[str, list[str]] = {}  # the stored children of a job, as far as looked up
         self._born: dict[str, list[str]] = {}  # and those that this batch creates
-        self._changed: set[str] = set()  # jobs of which more is new than where their stream ends
+        self._changed: set[str] = set()  # rows changed beyond the end of their stream
         self._inboxes: dict[str, StoredInbox] = {}
         self._new_signals: list[Signal] = []  # signals to be written
         self._used_signals: list[Signal] = []  # and those to be marked as used
-        self._follows = False  # whether a command is carried out that another one has brought about
+        self._follows = False  # whether the current command was caused by another one
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Answer every command, in order, and write everything."""
+        """Execute every command, in order, write everything, and return the results."""
         self.prepare(batch)
         answers = [self._answer(command) for command in batch]
         self.flush()
@@ -69,22 +69,22 @@ class Batch(Limited, SignalTable):
         return answers
 
     def prepare(self, batch: Sequence[c.Command]) -> None:
-        """Read ahead what the batch will need."""
+        """Read ahead the rows that the batch will need."""
         self.load({name for command in batch if (name := getattr(command, "job", None)) is not None})
 
     def held(self) -> dict[str, Job | None]:
-        """What has become of the rows that were touched: those that are written again soon, None for the others.
+        """Return the touched rows that are worth caching, None for the others.
 
-        These are jobs that are held, and parents that wait for many children: their rows are large.
+        These are running jobs, and parents that wait for many children: their rows are large.
         """
         held = {name: job for name, job in self._jobs.items() if job.state is JobState.RUNNING or _is_large(job)}
         return {name: held.get(name) for name in (*self._stored, *self._jobs)}  # removed ones are in the first alone
 
-    # What a database does; `Limited` names more of it
+    # Database operations; `Limited` has more
 
     @abstractmethod
     def read_rows(self, names: list[str]) -> Iterable[Job]:
-        """Read rows, and keep others from writing them until the transaction ends."""
+        """Read rows, and lock them until the transaction ends."""
 
     @abstractmethod
     def read_streams(self, names: list[str]) -> dict[str, list[Event]]:
@@ -100,7 +100,7 @@ class Batch(Limited, SignalTable):
 
     @abstractmethod
     def find_children(self, parents: list[str]) -> dict[str, list[str]]:
-        """Find the jobs that each of some has started and that have not ended."""
+        """Find the open children of each parent."""
 
     @abstractmethod
     def find_expired(self, limit: int) -> list[str]:
@@ -108,7 +108,7 @@ class Batch(Limited, SignalTable):
 
     @abstractmethod
     def find_ended(self, limit: int) -> list[str]:
-        """Find jobs that nobody holds and whose wait or run has ended by time, the oldest first."""
+        """Find jobs without a lease whose wait or run has ended by time, the oldest first."""
 
     @abstractmethod
     def find_held(self, worker: str) -> list[str]:
@@ -116,23 +116,23 @@ class Batch(Limited, SignalTable):
 
     @abstractmethod
     def find_finished(self, command: c.Purge) -> list[str]:
-        """Find the jobs that a purge takes, in its order, and keep others from writing them."""
+        """Find the jobs that a purge removes, in its order, and lock them."""
 
     @abstractmethod
     def remove(self, names: list[str]) -> None:
-        """Remove jobs whole: rows, streams, signals, evidence."""
+        """Remove jobs completely: rows, streams, signals, evidence."""
 
     @abstractmethod
     def keep_evidence(self, evidence: Evidence) -> bool:
-        """Keep a piece of evidence; whether it was new."""
+        """Store a piece of evidence; return whether it was new."""
 
     @abstractmethod
     def put_card(self, card: WorkerCard) -> None:
-        """List a worker, and forget those not heard of for long."""
+        """List a worker, and drop workers that have not reported for long."""
 
     @abstractmethod
     def drop_card(self, worker: str) -> None:
-        """Take a worker off the list."""
+        """Remove a worker from the list."""
 
     @abstractmethod
     def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
@@ -140,25 +140,25 @@ class Batch(Limited, SignalTable):
 
     @abstractmethod
     def keep_run(self, job: str, number: int, record: RunRecord) -> None:
-        """Keep the record of a run that another follows, which begins with its exports."""
+        """Store the record of a run that another follows; the new run begins with its exports."""
 
     @abstractmethod
     def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
-        """Have jobs found by their attributes: names, values, jobs."""
+        """Index jobs by their attributes; rows are (name, value, job)."""
 
     @abstractmethod
     def put_progress(self, job: str, number: int, said: bytes) -> None:
-        """Keep what a run reports, in place of what it reported before."""
+        """Store a run's progress report, in place of the last one."""
 
     @abstractmethod
     def keep_export(self, command: c.KeepExport, number: int) -> int:
-        """Keep an export of a run, unless its key is known; its number."""
+        """Store an export of a run, unless its key is known; return its number."""
 
     @abstractmethod
     def put_blob(self, command: c.PutBlob) -> None:
-        """Keep a piece of a blob; a repeat changes nothing."""
+        """Store a piece of a blob; a repeat changes nothing."""
 
-    # What the commands are
+    # Commands
 
     def _answer(self, command: c.Command) -> Any:
         try:
@@ -180,7 +180,7 @@ class Batch(Limited, SignalTable):
 
     def _carry_out(self, command: c.Command) -> Any:
         if self._depths and type(command) is not c.Submit:
-            self._depths.clear()  # of queues: it may let jobs out or in
+            self._depths.clear()  # the command may change how many jobs wait
         handler = self._handlers.get(type(command))
         return handler(self, command) if handler is not None else self._about_one_job(command)
 
@@ -191,7 +191,7 @@ class Batch(Limited, SignalTable):
         return self._take(decide.decide(command, job, self.now, self.inbox(command.job)))
 
     def _forwarded(self, command: Any, job: Job) -> tuple[Any, Job]:
-        """Give what is asked of a job that was continued to the one that goes on for it."""
+        """Redirect a command about a continued job to its successor."""
         going_on = continuation.current(job, self.job)
         if isinstance(command, c.SendSignal):
             if continuation.stays(command, self.inbox(job.id)):
@@ -296,13 +296,13 @@ class Batch(Limited, SignalTable):
         return self.keep_evidence(command.evidence)
 
     def _progress(self, command: c.Progress) -> None:
-        """Keep what a run reports of itself."""
+        """Store a run's progress report."""
         job = self._fenced(command)
         self.put_progress(job.id, job.run, msgspec.json.encode(command.said))
         self.change |= PROGRESS
 
     def _export(self, command: c.KeepExport) -> int:
-        """Keep what a run has produced; its number."""
+        """Store an export of a run; return its number."""
         job = self._fenced(command)
         number = self.keep_export(command, job.run)
         if number > job.exported:
@@ -311,7 +311,7 @@ class Batch(Limited, SignalTable):
         return number
 
     def _put_piece(self, command: c.PutBlob) -> None:
-        """Keep a piece of a blob."""
+        """Store a piece of a blob."""
         self._fenced(command)
         self.put_blob(command)
 
@@ -326,10 +326,10 @@ class Batch(Limited, SignalTable):
     def _remove_worker(self, command: c.RemoveWorker) -> None:
         self.drop_card(command.worker)
 
-    # Rows at hand
+    # Loaded rows
 
     def load(self, names: Iterable[str]) -> None:
-        """Have rows at hand."""
+        """Load rows that are not loaded yet."""
         missing = []
         for name in names:
             if name in self._stored:
@@ -346,42 +346,42 @@ class Batch(Limited, SignalTable):
         self.bring_up(missing)
 
     def bring_up(self, names: Iterable[str]) -> None:
-        """Make rows anew that an older release has left behind its stream."""
+        """Rebuild rows that an older release has not kept up to date with their stream."""
         outdated = [name for name in names if name in self._jobs and self._jobs[name].course is OUTDATED]
         for name, stream in self.read_streams(outdated).items() if outdated else ():
             self.put_row(rebuilt(self._jobs[name], stream))
 
     def job(self, name: str) -> Job | None:
-        """Give a row as it will be; None if there is none."""
+        """Return a row as it will be written; None if there is no such job."""
         if name not in self._jobs:
             self.load([name])
         return self._jobs.get(name)
 
     def look_up(self, keys: list[Key]) -> None:
-        """Have the jobs with some idempotency keys at hand, or know that there are none."""
+        """Load the jobs with these idempotency keys, and remember which keys have none."""
         found = self.find_keys(keys)
         self._keys.update({key: found.get(key) for key in keys})
         self.load(found.values())
 
     def expect_orphans(self, parents: list[str]) -> None:
-        """Have the names of children at hand: of jobs that may end badly, and of which there are many."""
+        """Read the children of many jobs at once, for jobs that may fail or be cancelled."""
         found = self.find_children(parents)
         self._offspring.update({parent: found.get(parent, []) for parent in parents})
 
     def _children(self, parent: str) -> list[str]:
-        """The jobs that one has started and that have not ended, oldest first; written or not."""
+        """Return the open children of a job, oldest first, including those not yet written."""
         if parent not in self._offspring:
             self.expect_orphans([parent])
         names = sorted({*self._offspring[parent], *self._born.get(parent, ())})
         return [name for name in self._found(names) if self._jobs[name].state not in TERMINAL_JOB_STATES]
 
     def put_row(self, job: Job) -> None:
-        """Have a row written that has changed."""
+        """Buffer a changed row for writing."""
         self._jobs[job.id] = job
         self._changed.add(job.id)
 
     def one(self, name: str) -> Job:
-        """Give a row that must be there."""
+        """Return a row that must exist; raise `UnknownJob` if it does not."""
         job = self.job(name)
         if job is None:
             raise UnknownJob(name)
@@ -417,8 +417,8 @@ class Batch(Limited, SignalTable):
         return decision.answer
 
     def _continue(self, successor: c.Submit, ended: decide.Decision) -> None:
-        """Create the job that goes on in place of another, and have the first of the chain name it."""
-        self._stored[successor.job] = None  # its name was made for it: there is nothing to read
+        """Create the successor of a job, and name it in the row of the chain's first job."""
+        self._stored[successor.job] = None  # its id is new: there is nothing to read
         self._take(decide.succeed(successor, ended, self.now))
         if successor.parent is not None:
             self._born.setdefault(successor.parent, []).append(successor.job)
@@ -427,20 +427,20 @@ class Batch(Limited, SignalTable):
             self.put_row(msgspec.structs.replace(first, newest=successor.job))
 
     def inbox(self, job: str) -> StoredInbox:
-        """Give a job's inbox, as this batch has left it so far."""
+        """Return a job's inbox, as this batch has changed it so far."""
         if job not in self._inboxes:
             self._inboxes[job] = StoredInbox(job, self)
         return self._inboxes[job]
 
     def written(self) -> None:
-        """Write the signals that were gathered."""
+        """Write the buffered signals."""
         kept, self._new_signals = self._new_signals, []
         used, self._used_signals = self._used_signals, []
         if kept or used:
             self.write_signals(kept, used)
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write everything that is buffered."""
         self.written()
         sealed, self._sealed = self._sealed, []
         new, grown, changed = [], [], []
@@ -464,7 +464,7 @@ class Batch(Limited, SignalTable):
         if attributes:
             self.put_attributes(attributes)
 
-    # Of the class, not of each batch: that would refer to itself, and wait with all its rows for the garbage collector.
+    # On the class: on each batch it would make a cycle, which keeps all rows until the garbage collector runs.
     _handlers: ClassVar[Mapping[type, Callable[..., Any]]] = {
         c.Append: _append,
         c.Submit: _submit,

@@ -1,4 +1,4 @@
-"""How rows look in SQL: the columns, and the way there and back. Payloads are JSON text, read by people at night."""
+"""The columns of SQL rows, and their conversion to and from values. Payloads are JSON text, which people can read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ JOB_COLUMNS = ", ".join(_JOB_NAMES)
 JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at", "status"]
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
 LIMIT_COLUMNS = "queue, settings, grouped, tokens, tokens_at, turn, changed_at, changed_by"
-LIMIT_WRITTEN = f"{LIMIT_COLUMNS}, opens_at"  # the last is for whoever looks with SQL, and for the release before
+LIMIT_WRITTEN = f"{LIMIT_COLUMNS}, opens_at"  # the last is for people who read with SQL, and for the release before
 EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 
 _FIXED = _JOB_NAMES.index("version")  # columns that never change come first
@@ -55,19 +55,19 @@ _decode_card = msgspec.json.Decoder(WorkerCard).decode
 
 
 def event_row(event: Event, payload: bytes) -> tuple[Any, ...]:
-    """Give an event's columns; its payload as the JSON text that is stored."""
+    """Return an event's columns; its payload is the JSON text that is stored."""
     prev, hashed = bytes.fromhex(event.prev), bytes.fromhex(event.hash)
     return event.job, event.seq, event.type, payload.decode(), event.attempt, event.at, event.schema, prev, hashed
 
 
 def event_of(row: tuple[Any, ...]) -> Event:
-    """Read an event back. What a damaged row holds is shown as it is; `check` judges it."""
+    """Return an event from its columns. A damaged row is returned as it is; `check` finds the damage."""
     job, seq, kind, payload, attempt, at, schema, prev, hashed = row
     return Event(f"{job}:{seq}", job, seq, kind, _decode(payload), attempt, at, schema, prev.hex(), hashed.hex())
 
 
 def job_row(job: Job, now: float) -> tuple[Any, ...]:
-    """Give a job's columns, those that exist for the indexes included."""
+    """Return a job's columns, including those for indexes."""
     wait = _encode(job.wait).decode() if job.wait is not None else None
     cancel = _encode(job.cancel).decode() if job.cancel is not None else None
     worker, until = (job.lease.worker, job.lease.until) if job.lease is not None else (None, None)
@@ -112,7 +112,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
 
 
 def job_of(row: tuple[Any, ...]) -> Job:
-    """Read a job back."""
+    """Return a job from its columns."""
     fixed, (version, head, state, attempt, attempts, run, started, due_at, *now) = row[:_FIXED], row[_FIXED:]
     wait, cancel, updated_at, course, worker, until, pause, exported, wake_at, newest = now
     name, plugin, entry, queue, priority, created_at, deadline, max_attempts, key, fingerprint, *family = fixed
@@ -153,53 +153,53 @@ def job_of(row: tuple[Any, ...]) -> Job:
 
 
 def signal_of(row: tuple[Any, ...]) -> Signal:
-    """Read a signal back."""
+    """Return a signal from its columns."""
     job, name, key, payload, at = row
     return Signal(job, name, key, _decode(payload), at)
 
 
 def signal_payload(signal: Signal) -> str:
-    """Give a signal's payload as JSON text."""
+    """Return a signal's payload as JSON text."""
     return _encode(signal.payload).decode()
 
 
 def evidence_of(row: tuple[Any, ...]) -> Evidence:
-    """Read a piece of evidence back."""
+    """Return a piece of evidence from its columns."""
     job, node, attempt, number, result, error, at = row
     return Evidence(job, node, attempt, number, _decode(result), error, at)
 
 
 def evidence_row(evidence: Evidence, now: float) -> tuple[Any, ...]:
-    """Give the columns of a piece of evidence."""
+    """Return the columns of a piece of evidence."""
     said = evidence.job, evidence.node, evidence.attempt, evidence.number
     return (*said, _encode(evidence.result).decode(), evidence.error, now)
 
 
 def card_of(row: tuple[Any, ...]) -> WorkerCard:
-    """Read a worker's card back."""
+    """Return a worker from its columns."""
     card, started_at, seen_at = row
     return msgspec.structs.replace(_decode_card(card), started_at=started_at, seen_at=seen_at)
 
 
 def card_row(card: WorkerCard, now: float) -> tuple[Any, ...]:
-    """Give the columns of a worker's card."""
+    """Return a worker's columns."""
     return card.name, _encode(card).decode(), now, now
 
 
 @lru_cache(maxsize=4096)
 def _settings(said: str) -> Limits:
-    """The limits that a queue has: read with every claim, and changed hardly ever."""
+    """Decode a queue's limits; cached, because every claim reads them and they rarely change."""
     return _decode_limits(said)
 
 
 def limits_of(row: tuple[Any, ...]) -> LimitRow:
-    """Read a queue's limits back."""
+    """Return a queue's limits from their columns."""
     _, said, grouped, *rest = row
     return LimitRow(_settings(said), bool(grouped), *rest)
 
 
 def limits_row(row: LimitRow) -> tuple[Any, ...]:
-    """Give the columns of a queue's limits."""
+    """Return the columns of a queue's limits."""
     said = _encode(row.limits).decode()
     kept = row.grouped, row.tokens, row.tokens_at, row.turn, row.changed_at, row.changed_by
     return (row.queue, said, *kept, row.opens_at)
@@ -218,7 +218,7 @@ def _facts(job: Job) -> str | None:
 
 
 def ends_at(job: Job) -> float | None:
-    """When time ends the job or its wait, while nobody holds it; None is never."""
+    """Return when time ends the job or its wait while it has no lease; None is never."""
     if job.state in TERMINAL_JOB_STATES or job.lease is not None:
         return None
     ends = (job.ends_by, job.wait.deadline if job.wait is not None else None, job.wake_at)

@@ -1,10 +1,10 @@
-"""Claims and submissions where queues have limits, within a batch: counted and taken in one transaction.
+"""Claims and submissions under queue limits, in a batch: counted and taken in one transaction.
 
-A queue without a row in `limits` is claimed from as if there were no limits at all, with one statement for all such
-queues. Of the others, those are looked at in which jobs wait that the claim could take; where their limits leave room,
-their rows are locked, what runs is counted under the lock, and groups are served in turn. So two claims that count the
-same queue follow one another, on every backend, and those of other queues do not wait for them. A transaction that ends
-jobs and takes as many adds nothing to what is counted, and may do so beside others; see the backends.
+One statement claims from all queues without a row in `limits`. Of the other queues, a claim looks at those with waiting
+jobs that it could take. If their limits leave room, it locks their rows, counts the running jobs under the lock, and
+serves groups in turn. So two claims that count the same queue follow one another, on every backend. Claims of other
+queues do not wait for them. A transaction that ends jobs and claims as many does not change the count, and needs no
+lock; see the backends.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_o
 
 __all__ = ["Limited", "Pick", "Places", "held_back", "interleaved"]
 
-AGAIN_SECONDS = 0.02  # until a queue is looked at again that another claim was taking from
-ROUNDS = 4  # how often groups that had fewer jobs than their share are made up for by others, in one claim
+AGAIN_SECONDS = 0.02  # until a queue is tried again that another claim had locked
+ROUNDS = 4  # rounds in one claim in which other groups fill the share of groups with too few jobs
 Running = dict[str, int]  # jobs with a live lease, by group
 
 
 class Pick(msgspec.Struct):
-    """What a claim may take of one queue, in order, and what it would leave.
+    """The jobs that a claim may take from one queue, in order, and what it would leave.
 
     Attributes:
-        row: the queue's.
-        names: of jobs, in the order in which they are to be taken.
+        row: the queue's row.
+        names: job ids, in the order in which to take them.
         room: how many may be taken.
-        held: what it is that allows no more; None if nothing does.
-        more: whether jobs wait beyond these.
-        full: whether jobs wait in a group that may not run more.
+        held: the limit that allows no more; None if there is none.
+        more: whether more jobs wait.
+        full: whether jobs wait in a group that is at its limit.
     """
 
     row: LimitRow
@@ -52,23 +52,23 @@ class Pick(msgspec.Struct):
 
 
 class Places:
-    """How many more jobs a transaction has let go of than it has taken, by queue and group."""
+    """Places that a transaction has freed, less those it has taken, by queue and group."""
 
     def __init__(self) -> None:
         self._free: Counter[tuple[str, str]] = Counter()
 
     def move(self, before: Job | None, after: Job) -> None:
-        """A job is about to become another: it may have left its place, or taken one."""
+        """Record a job's change: it may free its place, or take one."""
         held = before is not None and before.state is JobState.RUNNING
         if held != (after.state is JobState.RUNNING):
             self._free[after.queue, after.group or ""] += 1 if held else -1
 
     def free(self, queue: str) -> int:
-        """How many it has let go of in a queue, and not taken."""
+        """Return how many places it has freed in a queue and not taken."""
         return sum(count for (name, _), count in self._free.items() if name == queue)
 
     def left(self, limits: Mapping[str, LimitRow] | None) -> int:
-        """Say whether others may have something of it: ROOM, or 0. Where limits were not read there may be some."""
+        """Return ROOM if places are left for others, else 0. If the limits were not read, there may be some."""
         for queue in {queue for queue, _ in self._free}:
             counts = [count for (name, _), count in self._free.items() if name == queue]
             row = limits.get(queue) if limits is not None else None
@@ -80,29 +80,29 @@ class Places:
 
 
 class Limited(ABC):
-    """The part of a batch that is about queues with limits."""
+    """The part of a batch that handles queues with limits."""
 
     now: float
     change: int
     _jobs: dict[str, Job]
 
     def __init__(self) -> None:
-        self._limits: dict[str, LimitRow] | None = None  # by queue, as far as anybody has asked
+        self._limits: dict[str, LimitRow] | None = None  # by queue; None until read
         self.places = Places()
-        self._again: dict[str, float] = {}  # when to come again to queues that are full
-        self._depths: dict[str, int] = {}  # jobs that wait in queues with a depth, while nothing but submits is done
+        self._again: dict[str, float] = {}  # when to try full queues again
+        self._depths: dict[str, int] = {}  # waiting jobs by queue with a depth; valid while the batch only submits
 
     @abstractmethod
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write everything that is buffered."""
 
     @abstractmethod
     def load(self, names: Iterable[str]) -> None:
-        """Have rows at hand."""
+        """Load rows that are not loaded yet."""
 
     @abstractmethod
     def look_again(self, name: str) -> Job | None:
-        """Look for a job that was taken to be new, where that was not looked for."""
+        """Look for a job that was assumed to be new without a check."""
 
     @abstractmethod
     def read_limits(self) -> Iterable[LimitRow]:
@@ -114,7 +114,7 @@ class Limited(ABC):
 
     @abstractmethod
     def put_grouped(self, row: LimitRow) -> None:
-        """Write that a queue has groups; others may write it at the same time."""
+        """Write that a queue has groups; other processes may write it at the same time."""
 
     @abstractmethod
     def drop_limits(self, queue: str) -> None:
@@ -122,7 +122,7 @@ class Limited(ABC):
 
     @abstractmethod
     def promote(self) -> None:
-        """See that jobs which have become due are found as such."""
+        """Mark jobs that have become due."""
 
     @abstractmethod
     def count_waiting(self, queue: str, most: int) -> int:
@@ -130,7 +130,7 @@ class Limited(ABC):
 
     @abstractmethod
     def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
-        """Count the jobs of a queue with a live lease, and say of some since when their code has run."""
+        """Count the jobs of a queue with a live lease; for some, return since when their code has run."""
 
     @abstractmethod
     def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
@@ -138,32 +138,32 @@ class Limited(ABC):
 
     @abstractmethod
     def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
-        """Ask for those of some queues in which jobs wait that a claim could take, and what runs there.
+        """Ask which queues have waiting jobs that a claim could take, and what runs there.
 
-        What is answered is read later, so that it can come with the answer to another question.
+        The result is read later, so that it can share a round trip with another statement.
         """
 
     @abstractmethod
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
-        """Keep other claims out of queues, by name; read their rows, then the time, and count what runs there.
+        """Lock queues by name; read their rows, then the time, and count their running jobs.
 
-        Those that another claim is taking from may be left out: it takes what there is, and will be over soon.
+        Queues that another claim has locked may be skipped: it takes what there is, and ends soon.
         """
 
     @abstractmethod
     def lock_row(self, queue: str) -> LimitRow | None:
-        """Keep others from a queue's row, and read it, then the time; None if it has none."""
+        """Lock a queue's row and read it, then the time; return None if there is none."""
 
     @abstractmethod
     def lock_budget(self, name: str) -> BudgetRow | None:
-        """Keep others from a budget, and read its row."""
+        """Lock a budget and read its row."""
 
     @abstractmethod
     def put_budget(self, name: str, row: BudgetRow) -> None:
         """Write a budget's row."""
 
     def spend_budget(self, command: SpendBudget) -> Spent:
-        """Take of a budget that processes share."""
+        """Spend from a shared budget."""
         answer, row = spent_of(command, self.lock_budget(command.budget))
         if row is not None:
             self.put_budget(command.budget, row)
@@ -171,13 +171,13 @@ class Limited(ABC):
 
     @abstractmethod
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
-        """Find groups of a queue with jobs that a claim could take, in turn; "" stands for jobs without one."""
+        """Find groups of a queue with jobs that a claim could take, in turn; "" means no group."""
 
     @abstractmethod
     def find_heads(self, command: c.Claim, queue: str, wanted: Mapping[str, int]) -> dict[str, list[str]]:
-        """Find the first so many jobs of each of some groups, in the claim's order, and have them at hand."""
+        """Find and load the first jobs of each group, in the claim's order."""
 
-    # What is asked of it
+    # Commands
 
     def set_limits(self, command: c.SetLimits) -> None:
         """Set the limits of a queue."""
@@ -185,15 +185,15 @@ class Limited(ABC):
         self._put(row.set(command.limits, self.now, command.actor))
 
     def pause_queue(self, command: c.PauseQueue) -> None:
-        """Pause a queue, or let it go on."""
+        """Pause or resume a queue."""
         row = self._locked(command.queue)
         self._put(row.pause(self.now, command.actor, paused=command.paused))
 
     def admit(self, command: c.Submit) -> Job | None:
-        """See that a new job may come in; None, or the job that is there already, after all.
+        """Check that a new job may enter; return None, or the job if it exists after all.
 
         Raises:
-            QueueFull: as many jobs wait as may.
+            QueueFull: the queue is at its maximum depth.
         """
         row = self._of(command.queue)
         if row.limits.depth is not None and not self._has_room(command, row.limits.depth):
@@ -223,7 +223,7 @@ class Limited(ABC):
         return True
 
     def choose(self, command: c.Claim) -> tuple[list[str], tuple[Blocked, ...]]:
-        """Say which jobs a claim takes, in order, and what keeps it from more."""
+        """Return the jobs that a claim takes, in order, and the limits that keep it from more."""
         limited = [queue for queue in self._all_limits() if command.queues is None or queue in command.queues]
         if not limited:
             return self.find_claimable(command, []), ()
@@ -248,16 +248,16 @@ class Limited(ABC):
         return names, tuple(sorted(held, key=lambda one: one.queue))
 
     def _passed_over(self, queues: list[str], picks: list[Pick]) -> list[Blocked]:
-        """Those that were not waited for, because somebody else takes from them: to be looked at again soon."""
+        """Return the queues that another claim has locked, to be tried again soon."""
         passed_over = sorted({*queues} - {pick.row.queue for pick in picks})
         soon = self.now + AGAIN_SECONDS
         return [Blocked(queue, "turn", 0, 0, soon, self._of(queue).limits.slack) for queue in passed_over]
 
     def _pick(self, command: c.Claim, row: LimitRow, running: Running) -> Pick:
-        """Say what may be taken of one queue, whose row is locked: groups in turn, each in the claim's order."""
+        """Return the jobs to take from one queue, whose row is locked: groups in turn, each in the claim's order."""
         room, held = room_of(row, sum(running.values()), self.now)
         most = min(room, command.limit)
-        # So many groups at least have nothing running that `most` could be taken from them alone: no more are needed.
+        # At least `most` of these groups run nothing, so the claim can be filled from them alone: no more are needed.
         groups = self.find_groups(command, row, most + len(running) + 1) if row.grouped else [""]
         found: dict[str, list[str]] = {}
         has: dict[str, int] = {}
@@ -280,7 +280,7 @@ class Limited(ABC):
         return Pick(row, [next(heads_of[name]) for name in order], room, held, bool(left), full)
 
     def _spend(self, command: c.Claim, picks: list[Pick], taken: set[str]) -> list[Blocked]:
-        """Write what was taken of each queue; what holds the rest back."""
+        """Write what was taken from each queue; return the limits that hold back the rest."""
         held = []
         for pick in picks:
             names = [name for name in pick.names if name in taken]
@@ -291,7 +291,7 @@ class Limited(ABC):
             held += held_back(pick, row, len(names), command.limit)
         return held
 
-    # Rows at hand
+    # Loaded rows
 
     def _all_limits(self) -> dict[str, LimitRow]:
         if self._limits is None:
@@ -302,7 +302,7 @@ class Limited(ABC):
         return self._all_limits().get(queue) or LimitRow(Limits(queue=queue))
 
     def _locked(self, queue: str) -> LimitRow:
-        self.flush()  # what was written so far has the time of before
+        self.flush()  # writes so far belong to the time before
         return self.lock_row(queue) or LimitRow(Limits(queue=queue))
 
     def _put(self, row: LimitRow) -> None:
@@ -322,7 +322,7 @@ class Limited(ABC):
 
 
 def held_back(pick: Pick, row: LimitRow, taken: int, wanted: int) -> list[Blocked]:
-    """Say what kept a claim from taking more of a queue, if something did; `row` is the queue's after it."""
+    """Return the limit that kept a claim from taking more of a queue, if any; `row` is the row after the claim."""
     if not pick.more or taken >= wanted:
         return []
     if pick.held is not None and taken == pick.room:
@@ -336,7 +336,7 @@ def held_back(pick: Pick, row: LimitRow, taken: int, wanted: int) -> list[Blocke
 
 
 def interleaved(lists: Iterable[list[str]], jobs: Mapping[str, Job], most: int) -> list[str]:
-    """Put lists of jobs together by priority, due time and age, each staying in its own order."""
+    """Merge lists of jobs by priority, due time and age; each list keeps its order."""
     waiting = [list(reversed(names)) for names in lists if names]
     order: list[str] = []
     while waiting and len(order) < most:
@@ -347,16 +347,16 @@ def interleaved(lists: Iterable[list[str]], jobs: Mapping[str, Job], most: int) 
 
 
 def place_of(job: Job) -> tuple[int, float, str]:
-    """Where a job stands in the order of claims (L7)."""
+    """Return a job's sort key in the order of claims (L7)."""
     return -job.priority, job.due_at, job.id
 
 
 def started_at(jobs: Iterable[Job]) -> list[float]:
-    """Since when the code of some jobs has run, where their rows say so."""
+    """Return since when the code of each job has run, where its row has it."""
     known = (job.course.started_at for job in jobs if job.course is not OUTDATED)
     return [at for at in known if at is not None]
 
 
 def is_waiting(job: Job, now: float) -> bool:
-    """Whether a job is due and waits for a worker."""
+    """Return whether a job is due and waits for a worker."""
     return job.state is JobState.QUEUED and job.due_at <= now

@@ -1,7 +1,7 @@
-"""Brings a database to the newest schema: numbered migrations, forward only, each in one transaction.
+"""Numbered migrations to the newest schema: forward only, each in one transaction.
 
-The number of the last one applied is kept in the database (``PRAGMA user_version``). A database with a higher number
-than this release knows was made by a newer one: it is refused and left alone.
+The database holds the number of the last migration applied (``PRAGMA user_version``). A database with a higher number
+than this release knows was made by a newer one. It is refused and does not change.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from holdfast.store.sql.row_rebuild import project
 
 __all__ = ["RUNS", "migrate", "migrations", "number_in", "quoted", "too_new"]
 
-RUNS = 5  # the migration that made runs a part of the rows: rows from before it are made anew
+RUNS = 5  # the migration that added runs to the rows; older rows are rebuilt
 
 
 def quoted(schema: str) -> str:
-    """Give a schema's name as SQL.
+    """Return a schema's name as SQL.
 
     Raises:
-        ValueError: a name that would have to be quoted by everybody who ever looks, or too long for its channel.
+        ValueError: the name would need quotes in every query, or is too long for its channel.
     """
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,53}", schema):
         said = "lower case letters, digits and underscores, at most 54 of them"
@@ -55,14 +55,14 @@ def number_in(path: str) -> int:
 
 
 def too_new(current: int, known: int) -> StoreUnavailable:
-    """Say that a newer release has made the database."""
+    """Return the error for a database of a newer release."""
     return StoreUnavailable(
         f"the database has schema {current}, this release of Holdfast knows {known}: upgrade Holdfast"
     )
 
 
 def migrate(connection: apsw.Connection, dialect: str) -> None:
-    """Apply what is missing. The caller keeps other processes out meanwhile.
+    """Apply the missing migrations. The caller keeps other processes out.
 
     Raises:
         StoreUnavailable: the database is newer than this release.
@@ -71,7 +71,7 @@ def migrate(connection: apsw.Connection, dialect: str) -> None:
     current: int = connection.pragma("user_version")
     if current > len(steps):
         raise too_new(current, len(steps))
-    with connection:  # a savepoint: the tables, what is in them and the number together, or nothing
+    with connection:  # a savepoint: tables, content and number change together, or not at all
         for number, sql in steps[current:]:
             connection.execute(sql)
             connection.pragma("user_version", number)

@@ -1,4 +1,4 @@
-"""Makes the rows of all jobs anew from their streams: after a migration that added something to them (SPEC J6)."""
+"""Rebuild of all jobs' rows from their streams, after a migration that added columns (SPEC J6)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Execute = Callable[[str, Sequence[Any]], list[Any]]
 
 
 def project(execute: Execute, mark: str, schema: str, event_columns: str) -> None:
-    """Write what each job's stream makes of its runs.
+    """Write the run fields and records that each job's stream results in.
 
     Args:
-        execute: carries out a statement, in a transaction, and gives its rows.
-        mark: how a parameter is marked.
-        schema: what stands before a table's name, with its dot.
-        event_columns: how an event is read.
+        execute: executes a statement in a transaction and returns its rows.
+        mark: the parameter mark.
+        schema: the prefix of a table's name, with its dot.
+        event_columns: the columns of an event.
     """
     jobs = f"SELECT {JOB_COLUMNS} FROM {schema}jobs WHERE id > {mark} ORDER BY id LIMIT {BATCH}"
     events = f"SELECT {event_columns} FROM {schema}events WHERE job = {mark} ORDER BY seq"
@@ -44,7 +44,7 @@ def project(execute: Execute, mark: str, schema: str, event_columns: str) -> Non
 
 
 def _ended(stream: list[Event]) -> list[RunRecord]:
-    """The runs that another has followed; of a stream that is not legal, none."""
+    """Return the runs that another has followed; none for an illegal stream."""
     try:
         return runs(stream)[:-1]
     except TransitionRefused:

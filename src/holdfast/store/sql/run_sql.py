@@ -29,9 +29,9 @@ __all__ = [
     "record_of_newest",
 ]
 
-# What is kept of a job besides its row and its stream: goes with it, and moves with it.
+# Tables of a job other than its row and its stream. They are removed and moved with it.
 OF_A_JOB = ("signals", "evidence", "past_runs", "progress", "attributes", "exports", "blobs")
-# How a run that another follows can have ended (R4): whatever is a failure of its job, a deadline during a cancel too.
+# Statuses of a run that another follows (R4): every failure of its job, also a deadline during a cancel.
 PAST = frozenset({RunStatus.FAILED, RunStatus.TIMEOUT, RunStatus.CANCELED})
 
 _encode = msgspec.json.Encoder().encode
@@ -39,11 +39,11 @@ _decode_record = msgspec.json.Decoder(RunRecord).decode
 
 
 class RunSql:
-    """The questions as one backend writes them.
+    """The statements of one backend.
 
     Args:
-        mark: how a parameter is marked.
-        schema: what stands before a table's name, with its dot.
+        mark: its parameter mark.
+        schema: the prefix of a table's name, with its dot.
     """
 
     def __init__(self, mark: str, schema: str = "") -> None:
@@ -63,7 +63,7 @@ class RunSql:
             f"SELECT number, key, name, kind, media_type, size, value, blob, at FROM {schema}exports"
             f" WHERE job = {mark} AND run = {mark} AND number > {mark} ORDER BY number LIMIT {mark}"
         )
-        self.index_entries = (  # one statement, which sees one moment
+        self.index_entries = (  # one statement, which reads one snapshot
             f"SELECT 'job', CASE WHEN course = '' THEN NULL ELSE status END, ends_at, 0 FROM {schema}jobs"
             f" WHERE id = {mark} UNION ALL"
             f" SELECT 'past', status, run, 0 FROM {schema}past_runs WHERE job = {mark} UNION ALL"
@@ -75,11 +75,11 @@ class RunSql:
         self.removing = [f"{schema}{table}" for table in OF_A_JOB]
 
     def newest_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
-        """Ask for newest runs, each with its progress."""
+        """Return the statement and values that list newest runs, each with its progress."""
         others = dict(list(where.attributes.items())[1:])
         said, values = self._conditions(msgspec.structs.replace(where, attributes=others), "j.status")
         source, place = f"{self._schema}jobs j", "j.id"
-        if where.attributes:  # its index is in the order that is asked for: a page of it is read, and no more
+        if where.attributes:  # its index has the order of the listing, so only one page is read
             source, place = f"{self._schema}attributes a JOIN {source} ON j.id = a.job", "a.job"
             name, value = next(iter(where.attributes.items()))
             said.insert(0, f"a.name = {self._mark} AND a.value = {self._mark}")
@@ -87,7 +87,7 @@ class RunSql:
         if before is not None:
             said.append(f"j.id <= {self._mark} AND (j.id < {self._mark} OR j.run < {self._mark})")
             values += [before[0], *before]
-            if where.attributes:  # nobody concludes it from the other
+            if where.attributes:  # neither database derives it from the other condition
                 said.append(f"a.job <= {self._mark}")
                 values.append(before[0])
         columns = ", ".join(f"j.{name}" for name in JOB_COLUMNS.split(", "))
@@ -98,7 +98,7 @@ class RunSql:
         ), [*values, limit]
 
     def past_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
-        """Ask for runs that another has followed."""
+        """Return the statement and values that list earlier runs."""
         said, values = self._conditions(where, "r.status")
         if before is not None:
             said.append(f"(r.job < {self._mark} OR (r.job = {self._mark} AND r.run < {self._mark}))")
@@ -112,13 +112,13 @@ class RunSql:
         ), [*values, limit]
 
     def _conditions(self, where: RunFilter, status: str) -> tuple[list[str], list[Any]]:
-        """Write what a run must fit; the job's row is ``j``."""
+        """Return the conditions of a filter and their values; the job's row is ``j``."""
         wanted: dict[str, Any] = {
             "j.id =": where.task_id,
             "j.plugin =": where.plugin_id,
             "j.entry =": where.entry_id,
             "j.queue =": where.queue,
-            "length(j.group_name) > 0 AND j.group_name =": where.group,  # its indexes are of those that have one
+            "length(j.group_name) > 0 AND j.group_name =": where.group,  # for the partial indexes
             "j.idempotency_key =": where.idempotency_key,
             "j.created_at >=": where.created_after,
             "j.created_at <": where.created_before,
@@ -126,7 +126,7 @@ class RunSql:
         given = {condition: value for condition, value in wanted.items() if value is not None}
         said, values = [f"{condition} {self._mark}" for condition in given], list(given.values())
         if where.status:
-            named = ", ".join(f"'{RunStatus(one).value}'" for one in where.status)  # as they stand, for partial indexes
+            named = ", ".join(f"'{RunStatus(one).value}'" for one in where.status)  # literals, for partial indexes
             said.append(f"{status} IN ({named})")
         for name, value in where.attributes.items():
             said.append(
@@ -138,29 +138,29 @@ class RunSql:
 
 
 def newest_of(row: tuple[Any, ...]) -> tuple[Job, str | None, float | None]:
-    """Read a job and what its newest run has reported."""
+    """Return a job, and its newest run's progress report."""
     *columns, said, at = row
     return job_of(tuple(columns)), said, at
 
 
 def record_of_newest(job: Job, said: str | None, at: float | None) -> tuple[RunCursor, RunRecord]:
-    """Give a job's newest run."""
+    """Return a job's newest run."""
     return (job.id, job.run), with_progress(job.record(), said, at)
 
 
 def past_of(row: tuple[Any, ...]) -> tuple[RunCursor, RunRecord]:
-    """Read a run that another has followed."""
+    """Return an earlier run."""
     job, number, record, said, at = row
     return (job, number), with_progress(_decode_record(record), said, at)
 
 
 def may_be_past(where: RunFilter) -> bool:
-    """Whether a run that another has followed could fit."""
+    """Return whether an earlier run could match."""
     return not where.status or bool(PAST & set(where.status))
 
 
 def index_entries_of(rows: list[Any]) -> IndexEntries | None:
-    """Read what a job is found by; None if there is no such job."""
+    """Return a job's index entries; None if there is no such job."""
     told = {(what, number): said for what, said, number, named in rows if not named}
     mine = [(said, at) for what, said, at, named in rows if what == "job" and not named]
     if not mine:
@@ -176,14 +176,14 @@ def index_entries_of(rows: list[Any]) -> IndexEntries | None:
 
 
 def export_row(command: KeepExport, number: int, now: float) -> tuple[Any, ...]:
-    """Give an export's columns, without its place in the run."""
+    """Return an export's columns, without its number in the run."""
     value = _encode(command.value).decode() if command.blob is None else None
     what = command.name, command.kind, command.media_type, command.size
     return (command.job, number, command.key, *what, value, command.blob, now)
 
 
 def export_of(row: tuple[Any, ...]) -> ExportRow:
-    """Read an export back."""
+    """Return an export from its columns."""
     number, key, name, kind, media_type, size, value, blob, at = row
     return ExportRow(
         number=number,
