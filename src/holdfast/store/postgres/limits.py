@@ -43,7 +43,7 @@ class LooksOn:
         raise NotImplementedError
 
     async def limits(self) -> list[QueueState]:
-        """Read the limits of queues, and how these stand."""
+        """Read the state of queues with limits."""
         now = await self.now()
         rows = await self._read(self._sql.look_on, {"most": COUNTED_MAX, "now": now})
         running = _by_queue(await self._read(self._sql.running, ([row[0] for row in rows],)) if rows else [])
@@ -115,7 +115,7 @@ class PostgresLimits(Batch):
         self._connection.execute(self._sql.put_budget, (*row, name))
 
     def promote(self) -> None:
-        """Mark what has become due, once in a transaction."""
+        """Mark jobs that have become due, once per transaction."""
         if not self._promoted:
             self._connection.execute(self._sql.promote, (self.now,))
             self._promoted = True
@@ -129,7 +129,7 @@ class PostgresLimits(Batch):
         return waiting
 
     def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
-        """Look at what runs."""
+        """Count the running jobs."""
         counted = self._connection.execute(self._sql.running, ([queue],))
         found = self._connection.execute(self._sql.running_rows, (queue, self.now, most))
         running = sum(count for _, _, count in counted.fetchall())

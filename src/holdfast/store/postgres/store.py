@@ -132,11 +132,11 @@ class PostgresStore(LooksOn):
         self._listener.start()
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Carry out commands in one transaction; see the protocol."""
+        """Execute commands in one transaction; see the protocol."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Carry out commands from a thread of one's own."""
+        """Execute commands, blocking the calling thread."""
         asked = self._writer.submit(self._commit, batch)
         try:
             answers = asked.result(2 * self._watch.seconds)  # one call that is under way, and then this one
@@ -149,7 +149,7 @@ class PostgresStore(LooksOn):
         return answers
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
-        """Have `notice` called after each commit of this process, and when another tells of one."""
+        """Call `notice` after each commit of this process, and when another process notifies of one."""
         self._notices.append(notice)
         return lambda: self._notices.remove(notice)
 
@@ -159,11 +159,11 @@ class PostgresStore(LooksOn):
         return await self._brought_up(job_of(rows[0])) if rows else None
 
     async def _brought_up(self, row: Job) -> Job:
-        """Make a row anew that an older release has left behind its stream."""
+        """Rebuild a row that an older release has not kept up to date with its stream."""
         return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
 
     async def events(self, job: str, after: int = 0) -> list[Event]:
-        """Read a job's stream from behind a number."""
+        """Read a job's stream from after a number."""
         sql = f"SELECT {EVENT_READ} FROM {self._schema}.events WHERE job = %s AND seq > %s ORDER BY seq"
         return [event_of(row) for row in await self._read(sql, (job, after))]
 
@@ -176,7 +176,7 @@ class PostgresStore(LooksOn):
         return [signal_of(row) for row in await self._read(sql, (job,))]
 
     async def evidence(self, job: str) -> list[Evidence]:
-        """Read what came too late."""
+        """Read late reports of calls."""
         sql = (
             f"SELECT job, node, attempt, number, result::text, error, at FROM {self._schema}.evidence"
             " WHERE job = %s ORDER BY at, node"
@@ -184,7 +184,7 @@ class PostgresStore(LooksOn):
         return [evidence_of(row) for row in await self._read(sql, (job,))]
 
     async def workers(self) -> list[WorkerCard]:
-        """Read who is there."""
+        """Read the listed workers."""
         sql = f"SELECT card, started_at, seen_at FROM {self._schema}.workers ORDER BY name"
         return [card_of(row) for row in await self._read(sql, ())]
 
@@ -219,7 +219,7 @@ class PostgresStore(LooksOn):
         return merged(found, limit)
 
     async def index_entries(self, job: str) -> IndexEntries | None:
-        """Read what a job is found by."""
+        """Read a job's index entries."""
         return index_entries_of(await self._read(self._ask.index_entries, (job,) * 4))
 
     async def counts(self) -> Counts:
@@ -229,7 +229,7 @@ class PostgresStore(LooksOn):
         return counts_of(await self._read(self._ask.count_runs, ()), queues, oldest[0][0])
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
-        """List what a run has produced."""
+        """List the exports of a run."""
         return [export_of(row) for row in await self._read(self._ask.exports, (job, number, after, limit))]
 
     async def blob(self, job: str, blob: str, number: int) -> bytes | None:
@@ -238,18 +238,18 @@ class PostgresStore(LooksOn):
         return bytes(rows[0][0]) if rows else None
 
     async def requests_for(self, worker: str) -> c.Leases:
-        """Read what was asked of a worker's jobs."""
+        """Read the requests to a worker's jobs."""
         rows = await self._read(self._sql.requests_for, (worker,))
         cancel = frozenset(name for name, cancel, _ in rows if cancel)
         return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
 
     async def next_due(self, after: float | None = None) -> float | None:
-        """Find the next time at which time alone brings something about."""
+        """Return when time alone next gives something to do."""
         found: float | None = (await self._read(self._sql.next_due, (after,)))[0][0]
         return found
 
     async def has_work(self) -> bool:
-        """See whether there is anything to do, in one read."""
+        """Return whether there is work now, with one read."""
         return bool((await self._read(self._sql.has_work, (0.0,)))[0][0])
 
     async def now(self) -> float:
@@ -258,11 +258,11 @@ class PostgresStore(LooksOn):
         return found
 
     def change_count(self) -> int:
-        """Give a number that changes when another process has told of a commit."""
+        """Return a number that grows with each notice of another process."""
         return self._listener.heard
 
     def hold_liveness_lock(self, worker: str) -> None:
-        """Have others notice when this process dies: a session lock, held by the connection that listens."""
+        """Hold a session lock, so that other processes notice when this one dies. The listening connection holds it."""
         self._listener.hold(worker)
 
     async def dead_workers(self) -> list[str]:

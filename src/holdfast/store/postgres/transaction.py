@@ -236,14 +236,14 @@ class Transaction(PostgresLimits):
             self._connection.execute(self._sql.use_signals, names)
 
     def find_children(self, parents: list[str]) -> dict[str, list[str]]:
-        """Find the children that have not ended."""
+        """Find the open children."""
         found: dict[str, list[str]] = {}
         for parent, name in self._all(self._sql.children, (parents,)):
             found.setdefault(parent, []).append(name)
         return found
 
     def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
-        """Find and lock the first jobs by priority, due time and age; what others have locked is passed over."""
+        """Find and lock the first jobs by priority, due time and age; skip rows that others have locked."""
         self.promote()
         queues = sorted(command.queues.difference(besides)) if command.queues is not None else None
         said = {**entries_of(command), "queues": queues, "besides": besides, "limit": command.limit}
@@ -254,53 +254,53 @@ class Transaction(PostgresLimits):
         return self._have(self._all(self._sql.expired, (self.now, limit)))
 
     def find_ended(self, limit: int) -> list[str]:
-        """Find and lock what has ended by time."""
+        """Find and lock jobs whose wait or run has ended by time."""
         return self._have(self._all(self._sql.ended, (self.now, limit)))
 
     def find_held(self, worker: str) -> list[str]:
-        """Find and lock what a worker holds."""
+        """Find and lock the jobs that a worker holds."""
         return self._have(self._all(self._sql.held, (worker,)))
 
     def find_finished(self, command: c.Purge) -> list[str]:
-        """Find and lock what has ended long ago; what others have locked is left for the next time."""
+        """Find and lock the jobs that a purge removes; skip rows that others have locked."""
         said = {"states": sorted(command.states), "before": command.before, "limit": command.limit}
         return [name for (name,) in self._all(self._sql.finished, said)]
 
     def remove(self, names: list[str]) -> None:
-        """Remove jobs whole, in one round trip."""
+        """Remove jobs completely, in one round trip."""
         with pipelined(self._connection):
             for statement in self._sql.remove:
                 self._connection.execute(statement.encode(), (names,))
 
     def keep_evidence(self, evidence: Evidence) -> bool:
-        """Keep a piece of evidence."""
+        """Store a piece of evidence."""
         said = evidence.job, evidence.node, evidence.attempt, evidence.number
         result = _encode(evidence.result).decode()
         found = self._connection.execute(self._sql.keep_evidence, (*said, result, evidence.error, self.now))
         return found.fetchone() is not None
 
     def keep_run(self, job: str, number: int, record: RunRecord) -> None:
-        """Keep the record of a run that another follows."""
+        """Store the record of a run that another follows."""
         said = (job, number, record.status.value, _encode(record).decode())
         self._connection.execute(self._sql.keep_run, said)
         self._connection.execute(self._sql.carry_exports, (job, number))
 
     def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
-        """Have jobs found by their attributes."""
+        """Index jobs by their attributes."""
         self._connection.execute(self._sql.put_attributes, tuple(map(list, zip(*rows, strict=True))))
 
     def put_progress(self, job: str, number: int, said: bytes) -> None:
-        """Keep what a run reports."""
+        """Store a run's progress report."""
         self._connection.execute(self._sql.progress, (job, number, said.decode(), self.now))
 
     def keep_export(self, command: c.KeepExport, number: int) -> int:
-        """Keep an export, unless it is known."""
+        """Store an export, unless its key is known."""
         made = self._all(self._sql.keep_export, export_row(command, number, self.now))
         known = made or self._all(self._sql.known_export, (command.job, number, command.key))
         return int(known[0][0])
 
     def put_blob(self, command: c.PutBlob) -> None:
-        """Keep a piece of a blob."""
+        """Store a piece of a blob."""
         said = (command.job, command.blob, command.number, command.content)
         self._connection.execute(self._sql.put_blob, said)
 
@@ -310,7 +310,7 @@ class Transaction(PostgresLimits):
         self._connection.execute(self._sql.report, (*card_row(card, self.now), self._locks.get(card.name)))
 
     def drop_card(self, worker: str) -> None:
-        """Take a worker off the list."""
+        """Remove a worker from the list."""
         self._connection.execute(self._sql.leave, (worker,))
 
     def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:

@@ -1,10 +1,9 @@
-"""Many rows with one statement, so that a batch asks for the interpreter's lock a few times and not for each row.
+"""Bulk statements: many rows with one statement, so that a batch takes the interpreter's lock only a few times.
 
-SQLite runs without the lock, and has to ask for it again after each step of a statement. Where another thread is busy
-with Python, a user's step perhaps, each asking takes up to five milliseconds: row by row, a hundred rows would take
-half a second.
+SQLite runs without the lock, and takes it again after each step of a statement. While another thread is busy with
+Python, such as a user's step, that takes up to five milliseconds. Row by row, a hundred rows would take half a second.
 
-Statements are made for 1, 2, 4, ... rows, so that few are prepared, whatever the sizes of batches are.
+There are statements for 1, 2, 4, ... rows, so that few are prepared for batches of any size.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class BulkStatement:
     """A statement for any number of rows.
 
     Args:
-        begin: what comes before the rows.
+        begin: the SQL before the rows.
         width: how many values a row has.
-        end: what comes behind them.
+        end: the SQL after them.
     """
 
     def __init__(self, begin: str, width: int, end: str) -> None:
@@ -45,12 +44,12 @@ class BulkStatement:
 
 
 def inserts(table: str, columns: Sequence[str]) -> BulkStatement:
-    """Insert rows of these columns."""
+    """Return a statement that inserts rows of these columns."""
     return BulkStatement(f"INSERT INTO {table} ({', '.join(columns)}) VALUES", len(columns), "")
 
 
 def updates(table: str, columns: Sequence[str]) -> BulkStatement:
-    """Set these columns in rows that there are; in each row that is given, `id` comes first."""
+    """Return a statement that sets these columns in existing rows; each row of values begins with the `id`."""
     values = ", ".join(f"{name} = new.column{number}" for number, name in enumerate(columns, 2))
     end = f") AS new WHERE {table}.id = new.column1"
     return BulkStatement(f"UPDATE {table} SET {values} FROM (VALUES", len(columns) + 1, end)

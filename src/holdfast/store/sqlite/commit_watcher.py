@@ -1,16 +1,15 @@
-"""Hears of commits by other processes on one SQLite file, without asking again and again.
+"""The commit watcher: notices commits of other processes on one SQLite file, without polling the database.
 
-Whoever has committed something rings: a byte is written to the lock file, behind the commit, so that whoever hears it
-sees what was committed. A thread sleeps on that file by inotify and costs nothing meanwhile. It is the lock file and
-not SQLite's log, which is written before the commit can be seen, and comes and goes.
+Each process writes a byte to the lock file after its commit, so that a process that sees the byte also sees the commit.
+A thread sleeps on that file with inotify and costs nothing meanwhile. It does not watch SQLite's log: that is written
+before the commit is visible, and may be removed.
 
-What can go wrong, and what happens then:
+What can fail:
 
-- A process dies between its commit and its ring, or somebody writes who does not ring: the log's size and time are
-  looked at twice a second, which is a look at the file system and no read of the store.
-- There is no inotify, or no instance of it is left: the store is looked at every `poll_seconds`, which costs a read.
-- Something that makes no sound must be noticed as well (a worker's process that died, a file that was deleted): the
-  thread calls `tick` twice a second, whatever it hears.
+- A process dies between its commit and its byte, or another program writes: the thread checks the log's size and time
+  twice a second. That reads the file system and not the store.
+- There is no inotify, or no instance of it is left: the thread polls the store every `poll_seconds`, at a read each.
+- Some changes write no byte (a worker's process died, a file was deleted): the thread calls `tick` twice a second.
 - Many commits in a row, here or elsewhere: the thread looks less and less often, down to once in `poll_seconds`.
 """
 
@@ -28,20 +27,20 @@ from pathlib import Path
 __all__ = ["CommitWatcher"]
 
 FLOOR_SECONDS = 0.5  # between two looks at the log
-PAUSE_SECONDS = 0.001  # after a ring that comes alone
+PAUSE_SECONDS = 0.001  # after a single commit
 IN_MODIFY = 0x2
 EVENTS_BYTES = 65_536
 
 
 class CommitWatcher:
-    """A thread that calls `look` when the bell was rung, by whomever.
+    """A thread that calls `look` when a process has written to the bell file.
 
     Args:
         bell: the file that is written to after each commit.
-        log: SQLite's log, which shows commits of those who do not ring.
+        log: SQLite's log, which shows commits of other programs.
         look: finds out whether another process has committed; called from the thread.
         tick: is called from the thread at its start and every `FLOOR_SECONDS`; it must not read the store.
-        poll_seconds: longest pause between two looks while there is something to hear.
+        poll_seconds: longest pause between two looks while commits go on.
     """
 
     def __init__(
@@ -65,18 +64,18 @@ class CommitWatcher:
 
     @property
     def is_woken(self) -> bool:
-        """Whether the system wakes it; else it looks again and again."""
+        """Return whether the system wakes the thread; else it polls."""
         return self._watched is not None
 
     def stop(self) -> None:
-        """End."""
+        """Stop the thread."""
         self._stopping.set()
         os.write(self._ender, b"!")
         self._thread.join()
         self.forget()
 
     def forget(self) -> None:
-        """Close its descriptors; alone in a forked child, which does not have the thread."""
+        """Close its descriptors; only in a forked child, which does not have the thread."""
         for descriptor in (self._end, self._ender, self._watched):
             if descriptor is not None:
                 os.close(descriptor)
@@ -96,7 +95,7 @@ class CommitWatcher:
             if self._stopping.is_set():
                 return
             seen = self._size()
-            with contextlib.suppress(RuntimeError):  # somebody who was told has closed his loop: nobody is missed
+            with contextlib.suppress(RuntimeError):  # a subscriber has closed its loop: no notice is missed
                 self._look()
             self._stopping.wait(pause if self._watched is not None else 0)
 
@@ -108,7 +107,7 @@ class CommitWatcher:
                 self._tick()
 
     def _rung(self, watched: int) -> bool:
-        """Sleep until the bell rings; False if it did not for a while."""
+        """Sleep until a process writes to the bell file; return False on a timeout."""
         waiting = select.poll()
         waiting.register(watched, select.POLLIN)
         waiting.register(self._end, select.POLLIN)
@@ -127,7 +126,7 @@ class CommitWatcher:
 
 
 def _watch(bell: Path) -> int | None:
-    """Have the system tell of writes to a file, through a descriptor; None where it cannot."""
+    """Return a descriptor that becomes readable with writes to a file; None where the system has none."""
     try:
         system = ctypes.CDLL(None, use_errno=True)
         descriptor: int = system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -2,7 +2,7 @@
 
 SQLite's own locks are POSIX locks. The kernel drops all POSIX locks of a process on a file when the process closes any
 descriptor of that file, also one that is not SQLite's: a backup in Python, a second SQLite library, `open().read()`.
-Then another program that reads and closes the database believes to be its last user, and deletes the log under the
+Then another program that reads and closes the database believes that it is the last user. It deletes the log under the
 processes that write to it. So:
 
 - This module opens a descriptor of the database once per process and closes it after the last connection.
@@ -11,8 +11,11 @@ processes that write to it. So:
   `close` drops them.
 - `check` compares the inodes of database, log and shared memory with those that were opened.
 
-What can fail: a file was deleted or replaced, `StoreReplaced`; the system has no such locks, and then SQLite's own must
-do; a forked child inherits the descriptors, and closes them at once, which releases nothing of its parent.
+What can fail:
+
+- A file was deleted or replaced: `StoreReplaced`.
+- The system has no such locks: SQLite's own must do.
+- A forked child inherits the descriptors: it closes them at once, which does not release its parent's locks.
 """
 
 from __future__ import annotations
@@ -94,25 +97,25 @@ class DatabaseFiles:
             self._held = True
 
     def expect_again(self) -> None:
-        """Before a connection is opened again: where the system gave no locks, others may have removed the log."""
+        """Prepare for opening a connection again: without locks, another process may have removed the log."""
         with _changing:
             if self._held and not self._locked and not _is_open(self._real_path):
                 self._held = False
                 del self._identities[1:]
 
     def is_in_transaction(self) -> bool:
-        """In a forked child: whether SQLite takes locks for the child's that a connection of the user's code has."""
+        """Return, in a forked child, whether SQLite mistakes locks of the user's connection for the child's."""
         return any(not self._locked or _in_transaction(one) for one in _open_on(self._real_path))
 
     def carry_over(self) -> None:
-        """In a forked child: refuse to open this database, which SQLite believes to have locked."""
+        """Refuse, in a forked child, to open this database, which SQLite believes that it has locked."""
         _carried.add(self._key)
 
     def check(self) -> None:
-        """Compare the files with those that were opened: three `stat` calls, and nothing is opened or closed.
+        """Compare the files with those that were opened, with three `stat` calls; open and close nothing.
 
         Raises:
-            StoreReplaced: one of them is another file now, or missing.
+            StoreReplaced: a file was replaced, or is missing.
         """
         for name, identity in self._identities:
             try:
@@ -177,7 +180,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _is_open(path: str) -> bool:
-    """Whether a connection of this process still has the database open, such as one that the user's code has made."""
+    """Return whether a connection of this process has the database open, such as one of the user's code."""
     return next(_open_on(path), None) is not None
 
 
@@ -218,7 +221,7 @@ def _region(kind: Any, start: int, length: int) -> bytes:
 
 
 def _forget() -> None:
-    """In a forked child: close what belongs to the parent. Its locks stay: they end with its own descriptors."""
+    """Close the parent's descriptors in a forked child. The parent keeps its locks."""
     global _changing  # noqa: PLW0603 - the parent may have held it, in a thread that the child does not have
     _changing = threading.RLock()
     for files in list(_table.values()):

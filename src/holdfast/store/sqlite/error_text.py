@@ -1,4 +1,4 @@
-"""What SQLite and the system say about a database, as `StoreUnavailable` that says what to do."""
+"""Errors of SQLite and the system, as `StoreUnavailable` with what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CURES: list[tuple[type[apsw.Error], str]] = [
 
 
 def guarded(path: Path, work: Callable[[], T], moved_note: Callable[[], object] = lambda: None) -> T:
-    """Run something, and turn what SQLite and the system say into `StoreUnavailable`."""
+    """Run a function, and turn errors of SQLite and the system into `StoreUnavailable`."""
     try:
         return work()
     except apsw.Error as error:

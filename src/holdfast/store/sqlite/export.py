@@ -1,11 +1,11 @@
-"""A SQLite file whose jobs move elsewhere: closed to everybody, read to the end, and left with a note where they are.
+"""Export of a SQLite file whose jobs move to another store. The file is closed, read to the end, and left with a note.
 
-Closing is one transaction: every running job is requeued (`job_requeued`, reason ``moved``: its attempt is stale from
-then on, here and there), the note is written, and triggers are put on every table. From then on nobody writes here, of
-whatever release and however long ago it opened the file; whoever opens it is told where to go. While the move is not
-complete it can be taken back, which is as if nothing had happened but the requeueing.
+Closing is one transaction. It requeues every running job (`job_requeued`, reason ``moved``), whose attempt is then
+stale in both stores. It writes the note, and puts triggers on every table. After that no process of any release can
+write to the file, also if it has the file open. Opening it raises an error that names the new store. Until the move is
+complete it can be taken back; only the requeueing remains.
 
-What can go wrong: there is no such file, or it is on its way somewhere else: `StoreUnavailable`.
+What can fail: there is no such file, or it is moving to another place: `StoreUnavailable`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TABLES = ("jobs", "events", *OF_A_JOB, "workers", "limits", "budgets")
 _VERBS = ("INSERT", "UPDATE", "DELETE")
 _SIGNAL_COLUMNS = "job, id, key, payload, at, used"
 _EVIDENCE_COLUMNS = "job, node, attempt, number, result, error, at"
-# What else goes along as it is: columns, and the order in which both sides read it.
+# Tables that move unchanged: their columns, and the order in which both sides read them.
 ALONG = {
     "past_runs": ("job, run, status, record", "job, run"),
     "progress": ("job, run, said, at", "job, run"),
@@ -49,7 +49,7 @@ ALONG = {
 
 
 class MovedNote(msgspec.Struct, frozen=True):
-    """What a file says of its move: its id, where to, how many jobs were running, and whether it is complete."""
+    """The note of a move in a file: its id, the target, how many jobs were running, and whether it is complete."""
 
     id: str
     target: str
@@ -66,7 +66,7 @@ class MovedNote(msgspec.Struct, frozen=True):
 
 
 class JobDump(msgspec.Struct, frozen=True):
-    """Some jobs, with everything that is kept of them, as columns; each in its order."""
+    """Some jobs with all their data, as columns, in order."""
 
     jobs: list[Job]
     events: list[tuple[Any, ...]]
@@ -76,13 +76,13 @@ class JobDump(msgspec.Struct, frozen=True):
 
 
 def moved_note(connection: apsw.Connection) -> MovedNote | None:
-    """Read what a file says of its move; None if it has not moved."""
+    """Read a file's note of its move; None if it has not moved."""
     row = connection.execute("SELECT id, target, requeued, complete FROM moved").fetchone()
     return MovedNote(row[0], row[1], row[2], complete=bool(row[3])) if row else None
 
 
 class MovingSource:
-    """The file, in the hands of whoever moves it. One mover at a time: others wait for `alone`."""
+    """The file during its move. One process moves it at a time: others wait in `alone`."""
 
     def __init__(self, path: str, clock: Clock | None = None) -> None:
         if not Path(path).is_file():
@@ -100,7 +100,7 @@ class MovingSource:
             raise
 
     def alone(self, work: Callable[[], T]) -> T:
-        """Work while no other process moves this file."""
+        """Return a context in which no other process moves this file."""
         return self._movers.run(work)
 
     def note(self) -> MovedNote | None:
@@ -108,10 +108,10 @@ class MovingSource:
         return moved_note(self._connection)
 
     def shut(self, move: str, target: str) -> MovedNote:
-        """Close the file to everybody, unless it is closed already for the same target; give its note.
+        """Close the file to all processes, unless it is closed for the same target already; return its note.
 
         Raises:
-            StoreUnavailable: it is on its way to another place.
+            StoreUnavailable: it is moving to another place.
         """
         note = self._transacted(lambda: self.note() or self._shut(move, target))
         if note.target != target:
@@ -139,19 +139,19 @@ class MovingSource:
         return [limits_of(row) for row in rows]
 
     def budgets(self) -> list[tuple[Any, ...]]:
-        """Read what is spent of budgets that processes share: name, window, millionths."""
+        """Read the shared budgets: name, window, millionths spent."""
         return self._connection.execute("SELECT name, window_start, spent FROM budgets ORDER BY name").fetchall()
 
     def leave(self) -> None:
-        """Say that everything is there: the file stays closed for ever."""
+        """Mark the move as complete: the file stays closed permanently."""
         self._transacted(lambda: self._connection.execute("UPDATE moved SET complete = 1"))
 
     def take_back(self) -> None:
-        """Open the file again, as it is; for a move of which nothing has arrived."""
+        """Open the file again; for a move of which nothing has arrived."""
         self._transacted(self._open_again)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the connection."""
         self._connection.close()
         self._lock.close()
         self._movers.close()
@@ -167,7 +167,7 @@ class MovingSource:
         sql = "INSERT INTO moved (only, id, target, at, requeued, complete) VALUES (1, ?, ?, ?, ?, 0)"
         self._connection.execute(sql, (move, target, now, requeued))
         for name, table, verb in _triggers():
-            # Said by the trigger itself, so that a process which has never heard of moves says it, too.
+            # The trigger itself has the message, so that a process of an older release shows it, too.
             self._connection.execute(
                 f"CREATE TRIGGER {name} BEFORE {verb} ON {table} BEGIN"
                 " SELECT RAISE(ABORT, 'this store has moved, or is being moved, to another place'); END"
@@ -198,7 +198,7 @@ class _Closing(Transaction):
     """The last transaction of a store that moves."""
 
     def end_attempts(self) -> int:
-        """Requeue whatever runs, and what that brings about; how many."""
+        """Requeue all running jobs, with what follows; return how many."""
         held = self._names("SELECT id FROM jobs WHERE state = ? ORDER BY id", (JobState.RUNNING.value,))
         for name in self._found(held):
             self._take(decide.moved(self._jobs[name], self.now))

@@ -1,13 +1,12 @@
 """A lock between processes of one host, for transactions on a SQLite file, and a thread that works under it.
 
-It is advisory and lies on a file of its own, never on the database: closing any descriptor of a database drops SQLite's
-own locks on it. The kernel serves those who wait in the order in which they came, and releases the lock when a process
-dies. Where there is no flock, SQLite's own lock has to do.
+It is advisory and uses its own file, never the database: closing any descriptor of a database drops SQLite's own locks
+on it. The kernel serves waiting processes in order, and releases the lock when a process dies. Where there is no flock,
+SQLite's own lock must do.
 
 What can fail: the process that holds the lock is stopped (SIGSTOP, a debugger, a frozen container). `flock` then waits
-without limit, and nothing interrupts it. So it waits in a thread that the process does not wait for at its end, and a
-caller stops waiting after `wait_seconds`: `StoreUnavailable`, which names the process. Work whose caller has stopped
-waiting is never begun.
+without limit, and nothing interrupts it. So a daemon thread waits, and a caller stops waiting after
+`wait_seconds`: `StoreUnavailable`, which names the process. Work whose caller has stopped waiting never begins.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ __all__ = ["BUSY_SECONDS", "CLOSED", "FORKED", "FileLock", "WriteThread"]
 
 S = TypeVar("S")
 T = TypeVar("T")
-_Task = tuple[Future[Any], Callable[[], Any], Callable[[Any], Any] | None]  # what to do, and what after the lock
+_Task = tuple[Future[Any], Callable[[], Any], Callable[[Any], Any] | None]  # the work, and what to run after the lock
 
-BUSY_SECONDS = 30.0  # how long another process may hold a file before its users are told
-CLOSE_SECONDS = 1.0  # how long a store that is closed waits for a lock that it needs for what was asked before
+BUSY_SECONDS = 30.0  # how long another process may hold a file before callers get an error
+CLOSE_SECONDS = 1.0  # how long a closing store waits for the lock, for queued work
 CLOSED = "this store was closed: open another one"
 FORKED = "this store was opened before fork(), in the process that forked: open another one in this process"
-LOOK_SECONDS = 0.05  # between two looks at whether a thread that is to end waits for the lock
+LOOK_SECONDS = 0.05  # between two checks whether an ending thread waits for the lock
 
 _locks: weakref.WeakSet[FileLock] = weakref.WeakSet()  # of this process
 
@@ -61,7 +60,7 @@ class FileLock:
         _locks.add(self)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Wait for the lock, work, release it.
+        """Run a function under the lock.
 
         Raises:
             StoreUnavailable: another process holds the lock for longer than `wait_seconds`.
@@ -90,7 +89,7 @@ class FileLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def ring(self) -> None:
-        """Write to the file, so that other processes that watch it know that something was committed."""
+        """Write to the file, so that other processes notice a commit."""
         if self._descriptor is not None:
             os.pwrite(self._descriptor, b"!", 0)
 
@@ -150,11 +149,11 @@ class FileLock:
 
 
 class WriteThread:
-    """A thread that does one thing after another, most of it under a `FileLock`.
+    """A thread that executes one task after another, most of them under a `FileLock`.
 
     Args:
         lock: the lock.
-        guard: runs what it is given, and turns what the system says into errors of ours.
+        guard: runs a function, and turns errors of the system into ours.
     """
 
     def __init__(self, lock: FileLock, guard: Callable[[Callable[[], None]], None]) -> None:
@@ -168,11 +167,11 @@ class WriteThread:
         self._thread.start()
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have something done in the thread, without the lock."""
+        """Run a function in the thread, without the lock."""
         return self._submit(lambda: work(*arguments), None)
 
     def is_current(self) -> bool:
-        """Whether it is the thread that calls."""
+        """Return whether the caller is this thread."""
         return threading.current_thread() is self._thread
 
     def _submit(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Future[Any]:
@@ -185,9 +184,9 @@ class WriteThread:
         return future
 
     def run(self, work: Callable[[], S], then: Callable[[S], T]) -> T:
-        """Do something under the lock, then something with its result after it was released; return the result of that.
+        """Run `work` under the lock, then `then` with its result after the release; return the result of `then`.
 
-        It waits for the end, but for the begin no longer than the lock says.
+        It waits for the end; for the start, no longer than the lock's `wait_seconds`.
 
         Raises:
             StoreUnavailable: another process holds the lock for too long; nothing was done.
@@ -227,11 +226,11 @@ class WriteThread:
                 timer.cancel()
 
     def stop(self) -> None:
-        """Do what was asked for, end, close the lock. What waits for a lock that another process keeps is dropped."""
+        """Finish queued work, end the thread, close the lock. Work that waits for the lock is dropped."""
         self._closed = True
         self._waiting.put(None)
         if threading.current_thread() is self._thread:
-            return  # the last one to know the store was its own thread
+            return  # the thread held the last reference to the store
         self._thread.join(CLOSE_SECONDS)
         while self._thread.is_alive():
             with contextlib.suppress(queue.Empty):
@@ -246,7 +245,7 @@ class WriteThread:
     def _run(self) -> None:
         while (task := self._waiting.get()) is not None:
             self._do(*task)
-            del task  # which refers to the store: a store that its caller has dropped is to be closed
+            del task  # it refers to the store, which must be collected when its caller drops it
         self._lock.close()
 
     def _do(self, future: Future[Any], work: Callable[[], Any], then: Callable[[Any], Any] | None) -> None:
@@ -279,7 +278,7 @@ def _is_stopped(process: int) -> bool:
 
 
 def _forget() -> None:
-    """In a forked child: close the parent's lock files, or a lock that the parent held at that moment would stay."""
+    """Close the parent's lock files in a forked child; else a lock that the parent held at the fork would stay."""
     for lock in list(_locks):
         lock.close()
 

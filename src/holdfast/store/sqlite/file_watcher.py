@@ -1,4 +1,4 @@
-"""What no commit tells of: workers whose process is gone, and database files that were deleted or replaced."""
+"""The file watcher: finds dead workers, and database files that were deleted or replaced. No commit shows these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["SqliteWatch"]
 
 
 class SqliteWatch:
-    """Looks at the file system, and tells of each thing once. It does not read the database."""
+    """Checks the file system and reports each change once. It does not read the database."""
 
     def __init__(self, files: DatabaseFiles, attendance: Attendance, tell: Callable[[int], None]) -> None:
         self._files = files
@@ -23,7 +23,7 @@ class SqliteWatch:
         self._replaced = False
 
     def look(self) -> None:
-        """Look, and tell what is new: the subscribers then read or write, and get the error there."""
+        """Check the files and report changes. The subscribers then read or write, and get the error there."""
         self._attendance.keep()
         before, self._dead = self._dead, set(self._attendance.dead_workers())
         if self._dead - before:
@@ -38,5 +38,5 @@ class SqliteWatch:
         except StoreReplaced:
             return True
         except OSError:
-            return False  # the next read or commit tells of it
+            return False  # the next read or commit raises the error
         return False

@@ -1,16 +1,15 @@
-"""What happens to open SQLite stores when their process forks.
+"""The fork guard: closes the connections of open SQLite stores while their process forks.
 
-SQLite keeps in memory which locks its process holds on a file. A child has that memory and none of the locks, so a
+SQLite keeps in memory which locks its process holds on a file. A child has that memory and none of the locks. A
 connection that it opened next to an inherited one would read and write without them. So each store closes its
-connections before a fork, and opens them again when they are next needed. The descriptors of `sqlite_files` stay open
-in the parent: its locks keep the log in place meanwhile, and the files that are opened again are compared with those
-that were open before.
+connections before a fork, and opens them again when they are needed. The descriptors of `database_files` stay open in
+the parent: their locks keep the log in place. The store compares the files that it opens again with those before.
 
-What can go wrong, and what happens then:
+What can fail:
 
-- A read or a transaction does not end within `FORK_SECONDS`, or the fork is made inside one: the connections are
-  carried over. The child can never use that file, and says so (`StoreUnavailable`). The parent goes on.
-- Code of the user has a transaction under way, on a connection of its own: the same.
+- A read or a transaction does not end within `FORK_SECONDS`, or the fork happens inside one: the child inherits the
+  connections. It can never use that file, and gets `StoreUnavailable`. The parent goes on.
+- The user's code has a transaction under way, on a connection of its own: the same.
 - Two threads fork at once: one after the other.
 - The parent's store is used in the child: `StoreUnavailable`. An inherited connection is never closed there, because
   closing one rolls back in shared memory.
@@ -40,10 +39,10 @@ class Pausing(Protocol):
         """Close the connections; reads and writes wait meanwhile."""
 
     def after_fork_in_parent(self) -> None:
-        """Let reads and writes go on."""
+        """Resume reads and writes."""
 
     def after_fork_in_child(self) -> None:
-        """Leave everything to the parent."""
+        """Disable the store in the child."""
 
 
 open_stores: weakref.WeakValueDictionary[int, Pausing] = weakref.WeakValueDictionary()  # of this process
@@ -52,7 +51,7 @@ _paused: list[Pausing] = []
 
 
 def leak(connection: apsw.Connection) -> None:
-    """Keep a connection from ever being destroyed, also when the interpreter ends."""
+    """Prevent a connection from being destroyed, also when the interpreter ends."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 

@@ -1,4 +1,4 @@
-"""The part of a batch on a SQLite connection that is about limits. One process writes at a time: all of it is exact."""
+"""Queue limits in a batch on SQLite. One process writes at a time, so all counts are exact."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["SqliteLimits"]
 PROMOTED_MAX = 1000  # delayed jobs that one transaction finds due; more than that are found by the next
 
 _PUT = f"INSERT OR REPLACE INTO limits ({LIMIT_WRITTEN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-# Which index is meant is said: SQLite does not know how many jobs there are.
+# The statements name their index, because SQLite does not know how many jobs there are.
 _PROMOTE = (
     "UPDATE jobs SET claimable = 1 WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_delayed"
     f" WHERE claimable = 0 AND state = 'queued' AND due_at <= ? ORDER BY due_at LIMIT {PROMOTED_MAX})"
@@ -45,7 +45,7 @@ _STEP = (
     "(SELECT min(group_name) FROM jobs INDEXED BY jobs_claimable"
     " WHERE claimable = 1 AND plugin = ?1 AND entry = ?2 AND queue = ?3 AND group_name"
 )
-# Behind the group that was served last, and then from the beginning up to it: by steps, however many jobs there are.
+# First after the group that was served last, then from the beginning up to it. By steps: the cost does not grow.
 _GROUPS = (
     f"WITH RECURSIVE steps(name, lap, n) AS (SELECT {_STEP} > ?4), 0, 1 UNION ALL SELECT {_STEP} >= ''), 1, 1 UNION ALL"
     f" SELECT {_STEP} > s.name), s.lap, s.n + 1 FROM steps s"
@@ -67,16 +67,16 @@ _COUNT = (
 
 
 class SqliteLimits(Batch):
-    """What SQLite is asked about queues with limits."""
+    """The part of a SQLite batch that handles limits."""
 
     def __init__(self, connection: apsw.Connection, now: float, known: Mapping[str, Job]) -> None:
         super().__init__(now, known)
         self._connection = connection
         self._promoted = False
-        self.gone: list[str] = []  # workers that were taken off the list
+        self.gone: list[str] = []  # workers that were removed from the list
 
     def look_again(self, name: str) -> Job | None:
-        """It was looked for."""
+        """Return None: the job was looked for."""
         return self.job(name)
 
     def read_limits(self) -> Iterable[LimitRow]:
@@ -88,7 +88,7 @@ class SqliteLimits(Batch):
         self._connection.execute(_PUT, limits_row(row))
 
     def put_grouped(self, row: LimitRow) -> None:
-        """Write a row: nobody else does."""
+        """Write a row; no other process writes meanwhile."""
         self.put_limits(row)
 
     def drop_limits(self, queue: str) -> None:
@@ -96,22 +96,22 @@ class SqliteLimits(Batch):
         self._connection.execute("DELETE FROM limits WHERE queue = ?", (queue,))
 
     def promote(self) -> None:
-        """Mark what has become due, once in a transaction, which has one time."""
+        """Mark jobs that have become due, once per transaction, which has one time."""
         if not self._promoted:
             self._connection.execute(_PROMOTE, (self.now,))
             self._promoted = True
 
     def count_waiting(self, queue: str, most: int) -> int:
-        """Count what is due and waits."""
+        """Count the jobs that are due and wait."""
         return count_waiting(self._connection, queue, most)
 
     def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
-        """Look at what runs."""
+        """Count the running jobs."""
         running = sum(running_by_group(self._connection, queue, self.now).values())
         return running, started_at(map(job_of, self._connection.execute(_SINCE, (queue, self.now, most))))
 
     def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
-        """Look into queues."""
+        """Ask which queues have jobs to take."""
         return lambda: {
             queue: running_by_group(self._connection, queue, self.now) for queue in queues if self._any(command, queue)
         }
@@ -121,11 +121,11 @@ class SqliteLimits(Batch):
         return any(self._connection.execute(_ANY, place).fetchone() for place in asked)
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
-        """Everybody else is out already."""
+        """Read the rows; the transaction already excludes other writers."""
         return [(self._of(queue), dict(seen.get(queue, {}))) for queue in queues]
 
     def lock_row(self, queue: str) -> LimitRow | None:
-        """Everybody else is out already."""
+        """Read the rows; the transaction already excludes other writers."""
         return self._all_limits().get(queue)
 
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
@@ -137,7 +137,7 @@ class SqliteLimits(Batch):
         return [name for _, name in sorted(found)[:most]]
 
     def find_heads(self, command: c.Claim, queue: str, wanted: Mapping[str, int]) -> dict[str, list[str]]:
-        """Find the first of each entry, and the first of these."""
+        """Find the first jobs of each entry, and the first of these."""
         heads: dict[str, list[str]] = {}
         for group, count in wanted.items():
             found: list[Any] = []
@@ -148,7 +148,7 @@ class SqliteLimits(Batch):
         return heads
 
     def lock_budget(self, name: str) -> BudgetRow | None:
-        """Read a budget's row; nobody else writes meanwhile."""
+        """Read a budget's row; no other process writes meanwhile."""
         row: Any = self._connection.execute(
             "SELECT window_start, spent FROM budgets WHERE name = ?", (name,)
         ).fetchone()
@@ -170,7 +170,7 @@ def count_waiting(connection: apsw.Connection, queue: str, most: int) -> int:
 
 
 def state_of(connection: apsw.Connection, row: LimitRow, now: float) -> QueueState:
-    """Say how a queue stands, for whoever looks."""
+    """Return a queue's state, for readers."""
     late = _number(connection, _COUNT_LATE, (now, row.queue, COUNTED_MAX))
     waiting = count_waiting(connection, row.queue, COUNTED_MAX) + late
     return queue_state(row, running_by_group(connection, row.queue, now), waiting, now)

@@ -1,15 +1,15 @@
-"""Lock files by which processes of one host see that a worker's process is gone (L10).
+"""Lock files that show other processes of the host when a worker's process has died (L10).
 
 Each worker has a file in a folder next to the database, and holds a lock on it. The kernel releases the lock when the
-process dies, however it dies. A file that is there, is the one that the worker has made, and is not locked: its worker
-is dead. A missing file says nothing, so a worker whose file was deleted is not taken for dead, and makes another one.
+process dies, for any reason. If the file exists, is the one that the worker made, and is not locked, its worker is
+dead. A missing file proves nothing: a worker whose file was deleted makes another one.
 
 What can fail:
 
 - The worker has forked. A child of `os.fork` or `multiprocessing` closes its copies of these descriptors at once. A
-  child that a C library forks, and that does not exec, keeps the lock: the death is then noticed when the lease ends.
-- The file was copied, or made by another program: it does not hold its own inode number, and says nothing.
-- A worker dies before its file has its name: the rest is removed by another one, a minute later.
+  child that a C library forks, and that does not exec, keeps the lock. The death is then noticed when the lease ends.
+- The file was copied, or made by another program: it does not hold its own inode number, and proves nothing.
+- A worker dies before its file has its name: another worker removes the rest a minute later.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Attendance:
         """Make a worker's file and lock it, until `leave` or the end of the process.
 
         Raises:
-            OSError: it cannot be made; deaths are noticed later then, when leases end.
+            OSError: it cannot be made; a death is then noticed later, when the lease ends.
         """
         if fcntl is None:  # pragma: no cover - not a POSIX system
             return
@@ -58,12 +58,12 @@ class Attendance:
             self._held[worker] = self._make(worker)
 
     def leave(self, worker: str) -> None:
-        """Remove the file of a worker that has left in order, or that is known to be dead; not another process's."""
+        """Remove the file of a worker that has stopped, or that is known to be dead; not another process's."""
         with self.changing:
             ours = self._held.pop(worker, None)
             path = self._path(worker)
             if ours is not None or self._dead_worker(path) is not None:
-                with contextlib.suppress(OSError):  # what stays says that a worker is dead, who has left: no harm
+                with contextlib.suppress(OSError):  # a leftover reports a stopped worker as dead, which is harmless
                     path.unlink()
             if ours is not None:
                 os.close(ours)
@@ -71,12 +71,12 @@ class Attendance:
             self._folder.rmdir()
 
     def dead_workers(self) -> list[str]:
-        """List the workers whose process is gone."""
+        """List the workers whose process has died."""
         found = [self._dead_worker(path) for path in self._files(".lock")]
         return sorted(worker for worker in found if worker is not None)
 
     def keep(self) -> None:
-        """Make the files of this process's workers again that were deleted or replaced; remove what was left over."""
+        """Make deleted or replaced files of this process's workers again; remove leftovers."""
         with self.changing:
             for worker, descriptor in list(self._held.items()):
                 with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ class Attendance:
                     path.unlink()
 
     def close(self) -> None:
-        """Release the locks. Files of workers that have not left stay: others will find them dead."""
+        """Release the locks. Files of workers that have not left stay, so that others find them dead."""
         with self.changing:
             for worker in list(self._held):
                 self._drop(worker)
@@ -159,7 +159,7 @@ class Attendance:
             os.close(descriptor)
 
     def forget(self) -> None:
-        """In a forked child: close the parent's files. Its locks stay: they end with its own descriptors."""
+        """Close the parent's files in a forked child. The parent keeps its locks: they end with its own descriptors."""
         self.changing = threading.Lock()
         self.close()
 

@@ -1,10 +1,10 @@
-"""A copy of a SQLite database, made while workers use it: consistent, checked, and in place whole or not at all.
+"""Online backup of a SQLite database: consistent, checked and atomic, while workers use it.
 
-SQLite copies the pages in one read transaction: what was committed when it began is in the copy, nothing else is, and
-writers go on meanwhile. The copy is made next to its destination, checked, written to disk, and then renamed.
+SQLite copies the pages in one read transaction. The copy holds what was committed when it began. Writers go on
+meanwhile. The copy is made next to its destination, checked, written to disk, and then renamed.
 
-What can fail: there is no such database, the destination exists or is in use, the disk is full, the copy does not pass
-its check: `StoreUnavailable` or `InvalidArguments`, and the destination is as it was.
+What can fail: there is no such database, the destination exists or is in use, the disk is full, or the copy does not
+pass its check. Then it raises `StoreUnavailable` or `InvalidArguments`, and the destination does not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENDS = ("-wal", "-shm", "-journal")  # what SQLite may have next to a database 
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """A copy that was made: where it is, how large, and what is in it."""
+    """A finished copy: its path, its size, and its content."""
 
     path: str
     bytes: int
@@ -40,8 +40,8 @@ def back_up(source: str | Path, destination: str | Path, *, force: bool = False)
     """Copy a database, check the copy, and put it in place; with `force` over a file that is there.
 
     Raises:
-        InvalidArguments: the destination is not one.
-        StoreUnavailable: there is no database, or no good copy of it could be made.
+        InvalidArguments: the destination is not valid.
+        StoreUnavailable: there is no database, or the copy failed.
     """
     here, there = Path(source).absolute(), Path(destination).absolute()
     if not here.is_file():

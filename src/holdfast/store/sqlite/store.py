@@ -1,21 +1,21 @@
-"""Jobs in one SQLite file, for one or many processes of one host.
+"""The SQLite store: jobs in one file, for one or many processes of one host.
 
-Acknowledged means on disk: WAL with synchronous=FULL, and an answer is given after the commit. All writing of a process
-goes through one thread with one connection, a whole batch in one transaction. Between processes a lock file is taken
-before each transaction: SQLite's own waiting is a sleep that is not fair, and somebody starves for seconds. Reads have
-a connection of their own and never wait for a writer. Other programs may read, write and copy the file meanwhile.
+Acknowledged means on disk: WAL with synchronous=FULL, and `commit` returns after the COMMIT. One thread with one
+connection does all writes of a process, a whole batch in one transaction. It takes a lock file before each transaction,
+because SQLite's own wait is a sleep: it is not fair, and a process could starve for seconds. Reads have their own
+connection and never wait for a writer. Other programs may read, write and copy the file meanwhile.
 
-What can go wrong, and what happens then:
+What can fail:
 
-- The disk is full, the file read-only, damaged or locked by something else: `StoreUnavailable`, with what to do. The
-  transaction was rolled back. The next commit tries again, so that the store works again when the cause is gone.
+- The disk is full, or the file is read-only, damaged or locked by another program: `StoreUnavailable`, with what to do.
+  The transaction was rolled back. The next commit tries again, so the store works again when the cause is gone.
 - A file of the database was deleted or replaced: `StoreReplaced`, before anything is acknowledged. A commit counts only
-  while the log that it went to is the log of the file.
+  if its log is still the log of the file.
 - A process that was stopped holds the lock file: `StoreUnavailable` after `busy_seconds`.
-- The file was made by a newer Holdfast: it is refused when it is opened, and nothing is changed.
-- Its jobs have moved to another store: it is refused when it is opened; for those who had it open every write is.
-- The process forks: the connections are closed before that, and opened again when they are next needed; see
-  `sqlite_fork`.
+- A newer Holdfast made the file: opening it is refused, and nothing changes.
+- Its jobs have moved to another store: opening it is refused. A process that has it open cannot write any more.
+- The process forks: the store closes its connections first, and opens them again when they are needed; see
+  `fork_guard`.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ __all__ = ["SqliteStore"]
 T = TypeVar("T")
 
 _ASK = RunSql("?")
-ROWS_MAX = 20_000  # rows kept at hand
+ROWS_MAX = 20_000  # cached rows
 POLL_SECONDS = 0.02
 LOCKS = 3  # that a fork takes
 
 
 class SqliteStore:
-    """Keeps jobs in a SQLite file; see the module's text."""
+    """A store in a SQLite file; see the module's docstring."""
 
     floor_seconds: float | None = None
 
@@ -103,9 +103,9 @@ class SqliteStore:
         self._notices: list[Callable[[int], None]] = []
         self._writing = threading.Lock()  # while the connection that writes is used, opened or closed
         self._reading = threading.Lock()  # one connection for all readers: short reads, from more than one loop
-        self._rows: dict[str, Job] = {}  # rows of held jobs, as they are on disk while nobody else writes
+        self._rows: dict[str, Job] = {}  # rows of running jobs; equal to those on disk while no other process writes
         self._rows_version = -1
-        self._others = False  # whether another process has committed, and nobody was told of it yet
+        self._others = False  # whether another process has committed and no notice was sent yet
         self._heard = 0
         self._ear: CommitWatcher | None = None
         self._connections: list[apsw.Connection] = []
@@ -114,7 +114,7 @@ class SqliteStore:
         self._attendance = Attendance(self._path.with_name(self._path.name + "-workers"))
         self._lock = FileLock(self._path.with_name(self._path.name + "-lock"), busy_seconds)
         self._files = self._guard(lambda: DatabaseFiles.attach(self._path))
-        self._writer = WriteThread(self._lock, partial(guarded, self._path))  # which does not know the store
+        self._writer = WriteThread(self._lock, partial(guarded, self._path))  # holds no reference to the store
         with self._writing:
             open_stores[id(self)] = self  # a fork waits from here on
             try:
@@ -126,7 +126,7 @@ class SqliteStore:
                 raise
 
     def _open_first(self) -> None:
-        """Open the connections, and bring the database to this release's schema."""
+        """Open the connections, and migrate the database to this release's schema."""
         self._write_connection = self._open()
         self._writer.run(lambda: self._guard(lambda: migrate(self._write_connection, "sqlite")), lambda _: None)
         self._stay_if_not_moved()
@@ -135,15 +135,15 @@ class SqliteStore:
         self._files.hold()
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Carry out commands in one transaction; see the protocol."""
+        """Execute commands in one transaction; see the protocol."""
         return await self._writer.arun(lambda: self._transact(batch), self._tell_of)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Carry out commands from a thread of one's own."""
+        """Execute commands, blocking the calling thread."""
         return self._writer.run(lambda: self._transact(batch), self._tell_of)
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
-        """Have `notice` called after each commit of this process, and when another has committed."""
+        """Call `notice` after each commit of this process, and when another process has committed."""
         self._notices.append(notice)
         if self._ear is None:
             lock, log = self._path.with_name(f"{self._path.name}-lock"), Path(f"{self._path.resolve()}-wal")
@@ -157,11 +157,11 @@ class SqliteStore:
         return await self._brought_up(job_of(rows[0])) if rows else None
 
     async def _brought_up(self, row: Job) -> Job:
-        """Make a row anew that an older release has left behind its stream."""
+        """Rebuild a row that an older release has not kept up to date with its stream."""
         return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
 
     async def events(self, job: str, after: int = 0) -> list[Event]:
-        """Read a job's stream from behind a number."""
+        """Read a job's stream from after a number."""
         sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE job = ? AND seq > ? ORDER BY seq"
         return [event_of(row) for row in self._read(sql, (job, after))]
 
@@ -171,12 +171,12 @@ class SqliteStore:
         return [signal_of(row) for row in self._read(sql, (job,))]
 
     async def evidence(self, job: str) -> list[Evidence]:
-        """Read what came too late."""
+        """Read late reports of calls."""
         sql = "SELECT job, node, attempt, number, result, error, at FROM evidence WHERE job = ? ORDER BY at, node"
         return [evidence_of(row) for row in self._read(sql, (job,))]
 
     async def workers(self) -> list[WorkerCard]:
-        """Read who is there."""
+        """Read the listed workers."""
         return [card_of(row) for row in self._read("SELECT card, started_at, seen_at FROM workers ORDER BY name", ())]
 
     async def jobs(
@@ -209,7 +209,7 @@ class SqliteStore:
         return merged(found, limit)
 
     async def index_entries(self, job: str) -> IndexEntries | None:
-        """Read what a job is found by."""
+        """Read a job's index entries."""
         return index_entries_of(self._read(_ASK.index_entries, (job,) * 4))
 
     async def counts(self) -> Counts:
@@ -219,7 +219,7 @@ class SqliteStore:
         return counts_of(self._read(_ASK.count_runs, ()), queues, oldest[0][0])
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
-        """List what a run has produced."""
+        """List the exports of a run."""
         return [export_of(row) for row in self._read(_ASK.exports, (job, number, after, limit))]
 
     async def blob(self, job: str, blob: str, number: int) -> bytes | None:
@@ -228,14 +228,14 @@ class SqliteStore:
         return rows[0][0] if rows else None
 
     async def limits(self) -> list[QueueState]:
-        """Read the limits of queues, and how these stand."""
+        """Read the state of queues with limits."""
         rows = self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())
         now = self._clock.now()
         with self._reading:
             return self._guard(lambda: [state_of(self._readable(), limits_of(row), now) for row in rows])
 
     async def requests_for(self, worker: str) -> c.Leases:
-        """Read what was asked of a worker's jobs."""
+        """Read the requests to a worker's jobs."""
         sql = (
             "SELECT id, cancel IS NOT NULL, pause FROM jobs INDEXED BY jobs_leased"
             " WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1)"
@@ -245,8 +245,8 @@ class SqliteStore:
         return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
 
     async def next_due(self, after: float | None = None) -> float | None:
-        """Find the next time at which time alone brings something about."""
-        # Left alone, SQLite may walk every job: it does not know how many there are.
+        """Return when time alone next gives something to do."""
+        # Without the hint, SQLite may scan every job: it does not know how many there are.
         sql = (
             "SELECT min(at) FROM ("
             " SELECT min(due_at) AS at FROM jobs INDEXED BY jobs_delayed"
@@ -258,7 +258,7 @@ class SqliteStore:
         return found
 
     async def has_work(self) -> bool:
-        """See whether there is anything to do."""
+        """Return whether there is work now."""
         if self._read("SELECT 1 FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 LIMIT 1", ()):
             return True
         due = await self.next_due(0.0)
@@ -269,7 +269,7 @@ class SqliteStore:
         return self._clock.now()
 
     def hold_liveness_lock(self, worker: str) -> None:
-        """Have others notice when this process dies: a lock file of its own, see `Attendance`."""
+        """Hold a lock file, so that other processes notice when this one dies; see `Attendance`."""
         with contextlib.suppress(StoreUnavailable):
             if worker in self._attendance.dead_workers():  # one of this name was killed: its file is replaced
                 self.commit_blocking([c.ReleaseLeases(worker)])
@@ -280,7 +280,7 @@ class SqliteStore:
         return self._attendance.dead_workers()
 
     async def close(self) -> None:
-        """Close the files; the last process that does so moves what is in the log to the database."""
+        """Close the files; the last process to do so moves the log's content to the database."""
         await asyncio.to_thread(self._shut)
 
     def _shut(self) -> None:
@@ -296,7 +296,7 @@ class SqliteStore:
     def _detach(self) -> None:
         self._attendance.close()
         with self._reading:
-            if not self._connections:  # closed by a fork: what is in the log goes to the database all the same
+            if not self._connections:  # closed by a fork: the log still goes to the database
                 with contextlib.suppress(apsw.Error, OSError, StoreUnavailable):
                     self._open_again()
             self._files.detach(self._connections)
@@ -304,9 +304,9 @@ class SqliteStore:
         open_stores.pop(id(self), None)
 
     def before_fork(self, seconds: float) -> None:
-        """Close the connections, if reads and transactions end in time. Others wait until the fork is made."""
+        """Close the connections, if reads and transactions end in time. New ones wait until the fork is done."""
         if self._writer.is_current():
-            return  # it would wait for itself
+            return  # the thread would wait for itself
         deadline = time.monotonic() + seconds
         for lock in (self._writing, self._reading, self._attendance.changing):
             if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
@@ -318,12 +318,12 @@ class SqliteStore:
                 connection.close()
 
     def after_fork_in_parent(self) -> None:
-        """Let reads and writes go on; the first of them opens its connection."""
+        """Resume reads and writes; the first of each opens its connection."""
         while self._paused:
             self._paused.pop().release()
 
     def after_fork_in_child(self) -> None:
-        """Leave everything to the parent: this store cannot be used here."""
+        """Disable this store in the child; its files belong to the parent."""
         self._refusal = FORKED
         if len(self._paused) < LOCKS or self._files.is_in_transaction():
             self._files.carry_over()
@@ -334,11 +334,11 @@ class SqliteStore:
         self._writing, self._reading, self._paused, self._ear = threading.Lock(), threading.Lock(), [], None
 
     def change_count(self) -> int:
-        """Give a number that grows when another process has committed; once somebody has subscribed."""
+        """Return a number that grows when another process has committed, after the first subscription."""
         return self._heard
 
     def _listen(self) -> None:
-        """Find out whether another process has committed, and tell. The writer knows which commits were its own."""
+        """Notify subscribers if another process has committed. The writer knows which commits were its own."""
         with contextlib.suppress(CancelledError, StoreUnavailable):  # the store is being closed
             if self._writer.submit(self._look).result():
                 self._tell(EVERYTHING)
@@ -348,14 +348,14 @@ class SqliteStore:
             with self._writing:
                 self._see_others(self._writable())
         except (apsw.Error, OSError, StoreUnavailable):
-            return False  # the next read or commit is told what is wrong
+            return False  # the next read or commit raises the error
         others, self._others = self._others, False
         self._heard += others
         return others
 
     def _see_others(self, connection: apsw.Connection) -> None:
         version = connection.pragma("data_version")
-        if version != self._rows_version:  # another process has written: what we know may be old
+        if version != self._rows_version:  # another process has written: the cache may be stale
             self._rows.clear()
             self._others = True
             self._rows_version = version
@@ -386,7 +386,7 @@ class SqliteStore:
 
     def _open_again(self) -> apsw.Connection:
         self._files.expect_again()
-        self._files.check()  # before SQLite makes a log next to a file that is not ours
+        self._files.check()  # before SQLite makes a log next to a replaced file
         connection = connect(self._path, self._busy_seconds)
         try:
             self._files.hold()
@@ -404,7 +404,7 @@ class SqliteStore:
             raise StoreUnavailable(f"{self._path}: {note}")
 
     def _tell_of(self, done: tuple[list[Any], Transaction]) -> list[Any]:
-        """Tell others of a commit, after the lock was released; return what the caller gets."""
+        """Notify of a commit, after the lock was released; return the caller's results."""
         answers, transaction = done
         if transaction.change:
             self._lock.ring()
@@ -419,7 +419,7 @@ class SqliteStore:
 
     def _transact_alone(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
         connection = self._writable()
-        self._files.check()  # else SQLite may move a log that is not the file's any more into the file
+        self._files.check()  # else SQLite may move the log of another file into this one
         connection.execute("BEGIN IMMEDIATE")
         try:
             self._see_others(connection)
@@ -432,11 +432,11 @@ class SqliteStore:
                 connection.execute("ROLLBACK")
             raise
         self._remember(transaction.held())
-        self._files.check()  # and only now is it acknowledged
+        self._files.check()  # only then the commit counts
         return answers, transaction
 
     def _remember(self, touched: dict[str, Job | None]) -> None:
-        """Keep the rows of jobs that are held at hand: whoever holds them writes again soon."""
+        """Cache the rows of running jobs: their holder writes again soon."""
         for name, job in touched.items():
             if job is not None:
                 self._rows[name] = job
@@ -458,14 +458,14 @@ class SqliteStore:
         return guarded(self._path, work, lambda: moved_note(self._write_connection))
 
     def __del__(self) -> None:
-        """Close what was not closed."""
+        """Close the store if the caller has not."""
         if hasattr(self, "_writer"):
             self._shut()
 
 
 @atexit.register
 def _close_all() -> None:
-    """At the end of a process that did not close its stores: what is in the log goes to the database."""
+    """Close open stores at the end of the process, so that the log goes to the database."""
     for store in list(open_stores.values()):
         if isinstance(store, SqliteStore):
             store._shut()  # noqa: SLF001 - of this module

@@ -33,10 +33,10 @@ __all__ = ["Transaction"]
 _INSERT_EVENTS = inserts("events", EVENT_COLUMNS.split(", "))
 _INSERT_JOBS = inserts("jobs", JOB_WRITTEN)
 _INSERT_ATTRIBUTES = inserts("attributes", ["name", "value", "job"])
-_CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]  # fixed facts are never written again
+_CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]  # fixed columns are never written again
 _UPDATE_JOBS = updates("jobs", _CHANGING)
 _GROW_JOBS = updates("jobs", ["version", "head", "updated_at"])
-# Which index is meant is said: left alone, SQLite walks every queued job, for it does not know how many there are.
+# The statements name their index. Without it, SQLite scans every queued job: it does not know how many there are.
 _CLAIMABLE = (
     "SELECT -priority, due_at, id FROM jobs INDEXED BY jobs_claimable"
     " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ? AND group_name = ''"
@@ -103,10 +103,10 @@ _PROGRESS = (
 
 
 class Transaction(SqliteLimits):
-    """The commands of one batch; made and used inside BEGIN and COMMIT, by one thread."""
+    """One batch of commands; created and used between BEGIN and COMMIT, by one thread."""
 
     def read_rows(self, names: list[str]) -> Iterable[Job]:
-        """Read rows; the file is ours alone until the end of the transaction."""
+        """Read rows; no other process writes until the end of the transaction."""
         sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
         return map(job_of, self._connection.execute(sql, (msgspec.json.encode(names).decode(),)))
 
@@ -145,19 +145,19 @@ class Transaction(SqliteLimits):
         return [signal_of(row) for row in self._connection.execute(_READ_UNUSED, (job,))]
 
     def knows(self, job: str, signal: str) -> bool:
-        """Whether a signal's id is known."""
+        """Return whether a signal's id is known."""
         sql = "SELECT 1 FROM signals WHERE job = ? AND id = ?"
         return self._connection.execute(sql, (job, signal)).fetchone() is not None
 
     def write_signals(self, kept: list[Signal], used: list[Signal]) -> None:
-        """Write signals one by one: their places follow one another."""
+        """Write signals one by one, so that their places are in order."""
         said = [(one.job, one.id, one.key, signal_payload(one), one.at) for one in kept]
         self._connection.executemany(_INSERT_SIGNAL, said)
         names = [(signal.job, signal.id) for signal in used]
         self._connection.executemany("UPDATE signals SET used = 1 WHERE job = ? AND id = ?", names)
 
     def find_children(self, parents: list[str]) -> dict[str, list[str]]:
-        """Find the children that have not ended."""
+        """Find the open children."""
         sql = "SELECT id FROM jobs WHERE parent = ? AND state IN ('queued', 'running', 'waiting')"
         return {parent: self._names(sql, (parent,)) for parent in parents}
 
@@ -172,7 +172,7 @@ class Transaction(SqliteLimits):
         return [name for _, _, name in sorted(found)[: command.limit]]
 
     def _now_due(self, place: tuple[str, str, str], limit: int) -> list[Any]:
-        """The first jobs, by priority and due time, that were not due when they were queued and are now."""
+        """Return the first jobs, by priority and due time, that have become due since they were queued."""
         found: list[Any] = []
         priority = PRIORITY_MAX
         while len(found) < limit and (row := self._connection.execute(_PRIORITY, (*place, priority)).fetchone()):
@@ -181,7 +181,7 @@ class Transaction(SqliteLimits):
         return found
 
     def _queues(self, plugin: str, entry: str, wanted: frozenset[str] | None) -> Iterable[str]:
-        """Which queues have jobs: by steps through the indexes, however many jobs are in them."""
+        """Return the queues that have jobs, by steps through the indexes; the cost does not grow with the jobs."""
         if wanted is not None:
             return wanted
         found = set()
@@ -193,55 +193,55 @@ class Transaction(SqliteLimits):
         return found
 
     def find_expired(self, limit: int) -> list[str]:
-        """Find leases that have run out."""
+        """Find jobs with an expired lease."""
         sql = "SELECT id FROM jobs WHERE lease_until <= ? ORDER BY lease_until, id LIMIT ?"
         return self._names(sql, (self.now, limit))
 
     def find_ended(self, limit: int) -> list[str]:
-        """Find what has ended by time."""
+        """Find waits and runs whose time is up."""
         return self._names("SELECT id FROM jobs WHERE ends_at <= ? ORDER BY ends_at, id LIMIT ?", (self.now, limit))
 
     def find_held(self, worker: str) -> list[str]:
-        """Find what a worker holds."""
+        """Find the jobs that a worker holds."""
         return self._names(_HELD, (worker,))
 
     def find_finished(self, command: c.Purge) -> list[str]:
-        """Find what has ended long ago."""
+        """Find the jobs that a purge removes."""
         states = msgspec.json.encode(sorted(command.states)).decode()
         return self._names(_FINISHED, (states, command.before, command.limit))
 
     def remove(self, names: list[str]) -> None:
-        """Remove jobs whole."""
+        """Remove jobs completely."""
         for statement in _REMOVE:
             self._connection.execute(statement, (msgspec.json.encode(names).decode(),))
 
     def keep_evidence(self, evidence: Evidence) -> bool:
-        """Keep a piece of evidence."""
+        """Store a piece of evidence."""
         return self._connection.execute(_INSERT_EVIDENCE, evidence_row(evidence, self.now)).fetchone() is not None
 
     def keep_run(self, job: str, number: int, record: RunRecord) -> None:
-        """Keep the record of a run that another follows."""
+        """Store the record of a run that another follows."""
         sql = "INSERT INTO past_runs (job, run, status, record) VALUES (?, ?, ?, ?)"
         self._connection.execute(sql, (job, number, record.status.value, msgspec.json.encode(record).decode()))
         self._connection.execute(_CARRY_EXPORTS, (job, number))
 
     def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
-        """Have jobs found by their attributes."""
+        """Index jobs by their attributes."""
         _INSERT_ATTRIBUTES.run(self._connection, rows)
 
     def put_progress(self, job: str, number: int, said: bytes) -> None:
-        """Keep what a run reports."""
+        """Store a run's progress report."""
         self._connection.execute(_PROGRESS, (job, number, said.decode(), self.now))
 
     def keep_export(self, command: c.KeepExport, number: int) -> int:
-        """Keep an export, unless it is known."""
+        """Store an export, unless its key is known."""
         made = self._connection.execute(_KEEP_EXPORT, export_row(command, number, self.now)).fetchone()
         known = made or self._connection.execute(_KNOWN_EXPORT, (command.job, number, command.key)).fetchone()
         assert known is not None, "it was written just now, or was there"
         return int(known[0])
 
     def put_blob(self, command: c.PutBlob) -> None:
-        """Keep a piece of a blob."""
+        """Store a piece of a blob."""
         sql = "INSERT INTO blobs (job, blob, number, content) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
         self._connection.execute(sql, (command.job, command.blob, command.number, command.content))
 
@@ -251,7 +251,7 @@ class Transaction(SqliteLimits):
         self._connection.execute(_REPORT, card_row(card, self.now))
 
     def drop_card(self, worker: str) -> None:
-        """Take a worker off the list."""
+        """Remove a worker from the list."""
         self._connection.execute("DELETE FROM workers WHERE name = ?", (worker,))
         self.gone.append(worker)
 
