@@ -1,12 +1,12 @@
-"""What a store must do, as tests that anyone can run against a backend of their own. Needs no test framework.
+"""The store contract: tests for any backend, without a test framework.
 
-`CONTRACT` lists the clauses; each is an async function that takes a `Lab` and asserts. A backend's own test is::
+`CONTRACT` lists the clauses. Each is an async function that takes a `Lab` and asserts. A backend's own test is::
 
     for clause in CONTRACT:
         clock = ManualClock()
         asyncio.run(clause(Lab(make_store(clock), clock)))
 
-Time is moved by the clock that the store was made with; no clause sleeps. The names say what is promised.
+The clauses move time by the store's clock; none sleeps. Their names state the guarantees.
 """
 
 from holdfast.store.contract import (

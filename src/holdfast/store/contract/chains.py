@@ -1,4 +1,4 @@
-"""Jobs that are continued by others (`continue_as`): one successor, and everything that is meant for it reaches it."""
+"""Continued jobs (`continue_as`): one successor, which gets every signal and command that is meant for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast.store.rows import Job
 
 
 def _continuation(held: Job, job: str, **options: Any) -> Append:
-    """Write the end of a job that is continued."""
+    """Return the command that ends a job with a successor."""
     first = held.first or held.id
     successor = Successor(job=job, args={"from": held.id}, fingerprint=f"of {job}", first=first, **options)
     events = (("job_completed", {"result": None, "continued_as": job}),)
@@ -35,7 +35,7 @@ def _continuation(held: Job, job: str, **options: Any) -> Append:
 
 
 async def _continued(lab: Lab, held: Job, job: str, **options: Any) -> Job:
-    """Continue a job, and claim the next."""
+    """Continue a job, and claim its successor."""
     await lab.do(_continuation(held, job, **options))
     (claimed,) = await lab.claim()
     assert claimed.job.id == job
@@ -43,7 +43,7 @@ async def _continued(lab: Lab, held: Job, job: str, **options: Any) -> Job:
 
 
 async def _chain(lab: Lab, *names: str, **options: Any) -> Job:
-    """Create a chain whose last job is held."""
+    """Create a chain whose last job runs."""
     held = await lab.running(names[0], **options)
     for name in names[1:]:
         held = await _continued(lab, held, name)

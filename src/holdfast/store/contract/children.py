@@ -1,4 +1,4 @@
-"""Parents and children, late evidence, and who works here."""
+"""Parents and children, late evidence, and the list of workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CARD = WorkerCard("w1", "host", 4711, 100, None, ("shop.checkout",), LEASE)
 
 
 async def _family(lab: Lab) -> None:
-    """A parent that waits for a child, which has a child of its own; and a child that has ended."""
+    """Create a parent that waits for a child with a child of its own, and a child that has ended."""
     held = await lab.running("parent")
     await lab.submit("child", parent="parent", parent_key="child:1")
     await lab.submit("done", parent="parent", parent_key="child:2")

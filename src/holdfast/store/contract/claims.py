@@ -1,4 +1,4 @@
-"""Submitting and claiming: what is accepted is there, and is taken once, in order."""
+"""Submissions and claims: an accepted job is stored, and is claimed once, in order."""
 
 from __future__ import annotations
 

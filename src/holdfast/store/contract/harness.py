@@ -1,4 +1,4 @@
-"""What every clause of the contract needs: a store under test, its clock, and a few moves."""
+"""The harness of the contract: a store under test, its clock, and helper methods."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ LEASE = 15.0
 
 
 def clause(function: Clause) -> Clause:
-    """Put a function into the contract."""
+    """Add a function to the contract."""
     CONTRACT.append(function)
     return function
 
 
 class Lab:
-    """A store under test and the clock it runs by, with the few moves that every clause needs."""
+    """A store under test, its clock, and helper methods for the clauses."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
-        self.held: tuple[Blocked, ...] = ()  # what kept the last claim from taking more
+        self.held: tuple[Blocked, ...] = ()  # the limits that kept the last claim from taking more
 
     async def do(self, command: Command) -> Any:
-        """Carry out one command; raise its refusal."""
+        """Execute one command; raise its error."""
         (answer,) = await self.store.commit([command])
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     async def refused(self, command: Command, error: type[Exception]) -> Exception:
-        """Carry out a command that must be refused with `error`, and change nothing."""
+        """Execute a command that must be refused with `error` and change nothing."""
         name = getattr(command, "job", "")
         before = await self.store.get(name), await self.store.events(name)
         (answer,) = await self.store.commit([command])
@@ -70,7 +70,7 @@ class Lab:
         return claimed.job
 
     async def waiting(self, job: str = "a", key: str = "k", **wait: Any) -> Job:
-        """Create a job, claim it, and have it wait for a key."""
+        """Create a job, claim it, and let it wait for a key."""
         held = await self.running(job)
         await self.append(held, ("job_waiting", {"correlation_key": key, "wait_type": "signal", **wait}))
         return await self.job(job)
@@ -80,7 +80,7 @@ class Lab:
         return await self.do(Append(held.id, held.attempt, events))
 
     async def job(self, job: str = "a") -> Job:
-        """Read a row that must be there, and see that it, its stream and its runs agree (J6, P8)."""
+        """Read a row that must exist; check that it agrees with its stream and its runs (J6, P8)."""
         row = await self.store.get(job)
         assert row is not None
         stream = await self.store.events(job)
@@ -93,5 +93,5 @@ class Lab:
         return row
 
     async def types(self, job: str = "a") -> list[str]:
-        """List what happened to a job."""
+        """List the types of a job's events."""
         return [event.type for event in await self.store.events(job)]

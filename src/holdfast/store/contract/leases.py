@@ -1,4 +1,4 @@
-"""Leases: one attempt can write, and the death of a worker loses nothing."""
+"""Leases: only one attempt can write, and the death of a worker loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues with limits: never more than was set, whoever claims; and groups that share a queue take turns."""
+"""Queue limits: no set of claims exceeds them, and groups that share a queue take turns."""
 
 from __future__ import annotations
 

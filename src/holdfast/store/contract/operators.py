@@ -1,4 +1,4 @@
-"""What operators and deadlines do to a job, wherever it is."""
+"""Operator commands and deadlines, for a job in any state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that are created with a plan, or with what another job has done already."""
+"""Jobs that are created with a plan, or with the history of another job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading: rows, streams, listings and the next due time."""
+"""Reads: rows, streams, listings and the next due time."""
 
 from __future__ import annotations
 

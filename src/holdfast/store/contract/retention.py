@@ -1,4 +1,4 @@
-"""Forgetting: what has ended is removed whole and in order; what goes on, or may be asked for, is left alone."""
+"""Purges: ended jobs are removed completely and in order; open jobs, and those still needed, stay."""
 
 from __future__ import annotations
 

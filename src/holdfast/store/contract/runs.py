@@ -1,4 +1,4 @@
-"""What users see: records of runs, what they report and produce, and how they are found (SPEC section 4)."""
+"""Run records, their progress and exports, and run listings (SPEC section 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits and signals: none is lost, none is used twice, whichever comes first."""
+"""Waits and signals: no signal is lost or used twice, whichever comes first."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _place(number: int) -> dict[str, str]:
 
 
 async def _fan_out(lab: Lab, children: int, **wait: object) -> dict[str, Job]:
-    """A parent that waits for several children, which run."""
+    """Create a parent that waits for several running children."""
     held = await lab.running("parent")
     for number in range(children):
         await lab.submit(f"c{number}", parent="parent", parent_key=f"{CHILD_KEY}{number}")

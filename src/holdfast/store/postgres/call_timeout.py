@@ -1,9 +1,9 @@
-"""Ends calls to PostgreSQL that do not come back: no call of the store blocks without a limit (L11).
+"""Timeouts of calls to PostgreSQL: no call of the store blocks without a limit (L11).
 
-The driver waits for an answer as long as the connection lives. A network that swallows everything, a proxy that hangs
-or a server process that is stopped keeps it alive: TCP sees nothing wrong. So a thread of each store watches the calls
-under way. When the time of a call is up it shuts the socket down; the driver sees the end of the connection, and the
-caller gets an error. The connection is broken then, and is never used again.
+The driver waits for a reply as long as the connection lives. A network that drops all packets, a proxy that hangs or a
+server process that is stopped keeps it alive: TCP sees no error. So a thread of each store watches the calls under way.
+When a call takes too long, the thread shuts its socket down. The driver sees the end of the connection, and the caller
+gets an error. The connection is then broken and is never used again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Silent", "Watch"]
 
 
 class Silent(psycopg.OperationalError):
-    """A call was given up: the server did not answer in time."""
+    """The server did not reply to a call in time."""
 
 
 class Watch:
@@ -49,10 +49,10 @@ class Watch:
 
     @contextlib.contextmanager
     def over(self, connection: Connection, deadline: float) -> Iterator[None]:
-        """Give the connection up if what is done with it takes longer.
+        """Shut the connection down if its use takes longer than `deadline`.
 
         Raises:
-            Silent: it was given up.
+            Silent: it was shut down.
         """
         call = object()
         with self._lock:
@@ -68,13 +68,13 @@ class Watch:
             self._end(call)
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stopping.set()
         self._some.set()
         self._thread.join()
 
     def _end(self, call: object) -> bool:
-        """Take a call off the list; whether it was given up."""
+        """Remove a call from the list; return whether it timed out."""
         with self._lock:
             self._calls.pop(call, None)
             given_up = call in self._given_up
@@ -89,7 +89,7 @@ class Watch:
                     if deadline <= now:
                         del self._calls[call]
                         self._given_up.add(call)
-                        _shut_down(connection)  # under the lock: until then the call, and so its socket, is there
+                        _shut_down(connection)  # under the lock: the call, and so its socket, still exists
                 if not self._calls:
                     self._some.clear()
             if self._some.is_set():

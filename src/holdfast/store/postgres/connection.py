@@ -1,7 +1,7 @@
-"""How a connection is made, what is done with one that has failed, and how what a driver says is told in one line.
+"""PostgreSQL connections: how they are opened, rolled back and closed, and driver errors in one line.
 
-Whatever a role, a database or a server sets for its sessions, ours read and write the same: text is UTF-8, times have
-all their digits, transactions are READ COMMITTED, and nothing is prepared that a pooler would show to somebody else.
+Our sessions read and write the same under any settings of a role, a database or a server. Text is UTF-8, times have all
+their digits, and transactions are READ COMMITTED. No statement is prepared, because a pooler would show it to others.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = [
     "rollback_or_close",
 ]
 
-SILENCE_SECONDS = 10.0  # how long a server may not answer before its connection is given up
-CONNECT_SECONDS_MIN = 2  # libpq takes no shorter limit
+SILENCE_SECONDS = 10.0  # how long a server may not reply before its connection is dropped
+CONNECT_SECONDS_MIN = 2  # libpq accepts no shorter limit
 
 
 def connect(url: str, silence_seconds: float = SILENCE_SECONDS, watch: Watch | None = None) -> Connection:
@@ -36,11 +36,11 @@ def connect(url: str, silence_seconds: float = SILENCE_SECONDS, watch: Watch | N
 
     Args:
         url: of the database.
-        silence_seconds: how long a server may not acknowledge anything before TCP gives the connection up.
-        watch: ends the connection if the first questions are not answered.
+        silence_seconds: how long a server may not acknowledge anything before TCP drops the connection.
+        watch: ends the connection if the server does not reply to the first statements.
 
     Raises:
-        OperationalError: there is no connection, or the URL makes no sense, or not everything would be read as written.
+        OperationalError: there is no connection, the URL is not valid, or values would not be read as written.
     """
     limit, probe = max(CONNECT_SECONDS_MIN, int(silence_seconds)), max(1, int(silence_seconds / 3))
     usual: dict[str, Any] = {"application_name": "holdfast", "connect_timeout": limit}
@@ -63,7 +63,7 @@ def connect(url: str, silence_seconds: float = SILENCE_SECONDS, watch: Watch | N
 
 
 def is_a_session(connection: Connection) -> bool:
-    """Whether the server process that was named when the connection was made is the one that answers."""
+    """Return whether the server process that replies is the one named when the connection was opened."""
     found = connection.execute("SELECT pg_backend_pid()").fetchone()
     return found is not None and found[0] == connection.info.backend_pid
 
@@ -75,7 +75,7 @@ def _keep_all_text(connection: Connection) -> None:
 
 
 def _read_exactly(connection: Connection) -> None:
-    """See that numbers are sent with all their digits: hashes are made of them."""
+    """Check that the server sends numbers with all their digits: they are hashed."""
     (digits,) = connection.execute("SELECT current_setting('extra_float_digits')::integer").fetchone()
     if digits > 0:
         return
@@ -88,9 +88,9 @@ def _read_exactly(connection: Connection) -> None:
 
 
 def rollback_or_close(connection: Connection) -> bool:
-    """Leave a transaction that has failed. Whether the connection is fit for another; if it is not, it is closed.
+    """Roll back a failed transaction; return whether the connection can be used again. If not, close it.
 
-    One that was ended in the middle of a pipeline may not know it, and would refuse every command from then on.
+    A connection that ended in the middle of a pipeline may not notice it, and would refuse every later command.
     """
     with contextlib.suppress(psycopg.Error):
         connection.execute("ROLLBACK")
@@ -103,7 +103,7 @@ def rollback_or_close(connection: Connection) -> bool:
 
 @contextlib.contextmanager
 def rollback_on_error(connection: Connection) -> Iterator[None]:
-    """Leave the transaction if what is done in it fails."""
+    """Roll back the transaction if its body raises."""
     try:
         yield
     except BaseException:
@@ -113,10 +113,11 @@ def rollback_on_error(connection: Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def pipelined(connection: Connection) -> Iterator[psycopg.Pipeline]:
-    """Send statements without waiting for each answer.
+    """Send statements without waiting for each reply.
 
-    The driver logs a warning if the end of a pipeline fails after an error inside. It does whenever the server has
-    refused a statement: the rest of the pipeline is refused, too. The error is raised from here, so that says nothing.
+    The driver logs a warning if the end of a pipeline fails after an error inside. That happens whenever the server
+    refuses a statement, because it refuses the rest of the pipeline, too. This raises the error, so the warning adds
+    nothing.
     """
     failure: BaseException | None = None
     try:
@@ -133,5 +134,5 @@ def pipelined(connection: Connection) -> Iterator[psycopg.Pipeline]:
 
 
 def one_line(error: Exception) -> str:
-    """Give what an error says, in one line."""
+    """Return an error's message in one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,11 +1,11 @@
-"""A PostgreSQL schema that takes another store in: all of it with one commit, or nothing.
+"""Import of another store into a PostgreSQL schema: completely with one commit, or not at all.
 
-Jobs come in batches and are read back and compared, within one transaction: no worker sees a child without its parent,
-or a job without its signals. The move's own id is written with them, so that whoever comes later knows whether it has
-happened. A mover that died may have a commit under way: whoever begins after it waits for that first.
+Jobs come in batches and are read back and compared, in one transaction. No worker sees a child without its parent, or a
+job without its signals. The transaction also writes the move's id, so that a later try knows whether the move has
+happened. A process that died may have a commit under way; the next try waits for it first.
 
-What can go wrong: an id or an idempotency key is taken, or a value cannot be kept: `StoreUnavailable`, and nothing was
-written. When the commit itself fails nobody knows whether it counts; `begin` of the next try tells.
+What can fail: an id or an idempotency key exists, or a value cannot be stored: `StoreUnavailable`, and nothing was
+written. If the commit itself fails, its outcome is unknown; `begin` of the next try finds it out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Arrived(msgspec.Struct, frozen=True):
-    """How much has arrived."""
+    """The numbers of a finished import."""
 
     jobs: int = 0
     events: int = 0
@@ -39,7 +39,7 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 class MovingTarget:
-    """The schema, in the hands of whoever moves a store into it; made in one transaction, which `end` commits."""
+    """The schema during an import: one transaction, which `end` commits."""
 
     def __init__(self, url: str, schema: str) -> None:
         self._schema = quoted(schema)
@@ -53,15 +53,15 @@ class MovingTarget:
             raise
 
     def begin(self, move: str) -> Arrived | None:
-        """Begin, after whoever else moves the same; what has arrived with this move before, or None."""
+        """Begin, after any other process with the same move; return what this move has imported before, or None."""
         return self._guarded(lambda: self._begin(move))
 
     def take(self, luggage: JobDump) -> None:
-        """Write some jobs, and see that they are here as they were there."""
+        """Write some jobs, and check that they equal those of the source."""
         self._guarded(lambda: self._take(luggage))
 
     def take_limits(self, rows: Iterable[LimitRow]) -> None:
-        """Write the limits of queues, in place of what the target says of queues with the same names."""
+        """Write the limits of queues, in place of the target's for the same names."""
         sql = Statements(self._schema).put_limits.encode()
 
         def taken() -> None:
@@ -71,7 +71,7 @@ class MovingTarget:
         self._guarded(taken)
 
     def take_budgets(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Write what is spent of budgets; of one that both have, the newer window counts, and of the same the sum."""
+        """Write shared budgets. If both stores have one, the newer window counts; for the same window, the sum."""
         sql = (
             f"INSERT INTO {self._schema}.budgets AS b (name, window_start, spent) VALUES (%s, %s, %s)"
             " ON CONFLICT (name) DO UPDATE SET window_start = greatest(b.window_start, excluded.window_start),"
@@ -86,7 +86,7 @@ class MovingTarget:
         self._guarded(taken)
 
     def end(self, move: str, source: str) -> Arrived:
-        """Write that the move has happened, tell workers, commit."""
+        """Record the move, notify workers, commit."""
         counts = msgspec.structs.astuple(self._arrived)
         sql = f"INSERT INTO {self._schema}.moves VALUES (%s, %s, {self._schema}.clock(), %s, %s, %s, %s)"
 
@@ -99,7 +99,7 @@ class MovingTarget:
         return self._arrived
 
     def close(self) -> None:
-        """Let go; what was not committed is not there."""
+        """Close the connection; what was not committed is discarded."""
         self._connection.close()
 
     def _begin(self, move: str) -> Arrived | None:
@@ -115,7 +115,7 @@ class MovingTarget:
         self._copy("jobs", ", ".join(JOB_WRITTEN), [job_row(job, found[0]) for job in luggage.jobs])
         self._copy("events", EVENT_COLUMNS, luggage.events)
         signals = [(*signal[:-1], bool(signal[-1])) for signal in luggage.signals]
-        self._copy("signals", "job, id, key, payload, at, used", signals)  # their place here is the order they come in
+        self._copy("signals", "job, id, key, payload, at, used", signals)  # their places follow this order
         self._copy("evidence", "job, node, attempt, number, result, error, at", luggage.evidence)
         for table, (columns, _) in ALONG.items():
             self._copy(table, columns, luggage.along[table])

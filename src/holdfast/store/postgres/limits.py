@@ -1,13 +1,13 @@
-"""The part of a batch on a PostgreSQL connection that is about limits, and what is read of them.
+"""Queue limits in a batch on PostgreSQL, and their reads.
 
-At READ COMMITTED a count holds only while nobody else can add to it. So a claim locks the rows of the queues that it
-takes from, and counts with the next statement, which sees whatever was committed before. A rate that another claim has
-locked is not waited for: that one takes the tokens that there are, and this one looks again soon.
+At READ COMMITTED a count holds only while no other transaction can add to it. So a claim locks the rows of the queues
+that it takes from, and counts with the next statement, which sees everything committed before. It does not wait for a
+rate that another claim has locked: that claim takes the tokens, and this one tries again soon.
 
-A transaction that ends a job and claims another of the same queue adds nothing: it hands the place on, and waits for
-nobody who does the same. It keeps those out who count, by a lock that it shares with its like and takes before it
-reads the time: else a lease that runs out meanwhile would be counted as a free place by them, and handed on here. While
-it has that lock it waits for no other.
+A transaction that ends a job and claims another of the same queue does not change the count. It hands the place on, and
+does not wait for other such transactions. It keeps counting transactions out, by a lock that it shares with its like
+and takes before it reads the time. Otherwise a lease that expires meanwhile would count as a free place there, and be
+handed on here. While it has that lock it waits for no other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["LooksOn", "PostgresLimits", "entries_of"]
 
 
 class LooksOn:
-    """What is read of limits, outside of any batch."""
+    """Reads of limits, outside of a batch."""
 
     _sql: Statements
 
@@ -52,22 +52,22 @@ class LooksOn:
 
 
 class PostgresLimits(Batch):
-    """What PostgreSQL is asked about queues with limits."""
+    """The part of a PostgreSQL batch that handles limits."""
 
     def __init__(self, connection: Connection, statements: Statements) -> None:
         super().__init__(0.0, {})
         self._connection = connection
         self._sql = statements
         self._promoted = False
-        self._taken_as_new: set[str] = set()  # names that nobody has looked for
-        self._kept: frozenset[str] = frozenset()  # queues whose places nobody else can count meanwhile
+        self._taken_as_new: set[str] = set()  # ids assumed to be new without a check
+        self._kept: frozenset[str] = frozenset()  # queues whose places no other transaction can count meanwhile
 
     def _read_limits(self, rows: Iterable[tuple[Any, ...]] | None) -> None:
-        """Have the limits at hand, as they were read ahead."""
+        """Load the limits that were read ahead."""
         self._limits = {row.queue: row for row in map(limits_of, rows)} if rows is not None else None
 
     def look_again(self, name: str) -> Job | None:
-        """Look for a job by its name: most batches leave that to the key of the table."""
+        """Look for a job by its id; most batches leave that to the table's key."""
         if self._jobs.get(name) is None:
             self._stored.pop(name, None)
             for job in self.read_rows([name]):
@@ -75,11 +75,11 @@ class PostgresLimits(Batch):
         return self.job(name)
 
     def _at_hand(self, job: Job) -> None:
-        """Have a row that was found.
+        """Load a row that was found.
 
         Raises:
-            UniqueViolation: the job was taken to be new, and is there already, as the key of the table would say. What
-                the batch has decided before knew nothing of it.
+            UniqueViolation: the job was assumed to be new, and exists, as the table's key would show. The batch has
+                already decided without it.
         """
         if self._stored.get(job.id) is None:
             if job.id in self._taken_as_new:
@@ -103,7 +103,7 @@ class PostgresLimits(Batch):
         self._connection.execute(self._sql.drop_limits, (queue,))
 
     def lock_budget(self, name: str) -> BudgetRow | None:
-        """Have a budget's row, locked; an empty one if there was none."""
+        """Lock and return a budget's row; an empty one if there was none."""
         row: Any = self._connection.execute(self._sql.lock_budget, (name,)).fetchone()
         if row is None:
             self._connection.execute(self._sql.open_budget, (name,))
@@ -121,7 +121,7 @@ class PostgresLimits(Batch):
             self._promoted = True
 
     def count_waiting(self, queue: str, most: int) -> int:
-        """Count what is due and waits, then read the time: what comes in now comes behind what has gone."""
+        """Count the jobs that are due and wait, then read the time, so that a new job comes after them."""
         counted = self._connection.execute(self._sql.waiting, (queue, most))
         clock = self._connection.execute(self._sql.clock)
         waiting = int(counted.fetchone()[0])
@@ -136,13 +136,13 @@ class PostgresLimits(Batch):
         return running, started_at(map(job_of, found.fetchall()))
 
     def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
-        """Look into queues, without a lock: where there is no room, nobody waits for anybody."""
+        """Ask which queues have jobs to take, without a lock: where there is no room, no claim waits."""
         said = {**entries_of(command), "wanted": queues}
         asked = self._connection.execute(self._sql.look_at, said)
         return lambda: _by_queue(asked.fetchall())
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
-        """Lock rows in the order of their names, then read the time, then count. What is handed on needs none of it."""
+        """Lock rows in the order of their names, then read the time, then count. Places handed on need none of it."""
         if not self._kept:
             return self._count(queues)
         left = {queue: room for queue in queues if (room := self._left_in(queue)) > 0}
@@ -156,15 +156,16 @@ class PostgresLimits(Batch):
         return self._of(queue).limits.concurrency or 0
 
     def _left_in(self, queue: str) -> int:
-        """How many places of a queue this transaction has left, and may take again whoever else takes some."""
+        """Return how many places of a queue this transaction has freed and may take again."""
         row = self._of(queue)
         plain = row.limits.rate is None and row.limits.group_concurrency is None and not row.grouped
         return self.places.free(queue) if queue in self._kept and plain and row.limits.concurrency else 0
 
     def _count(self, queues: list[str]) -> list[tuple[LimitRow, Running]]:
-        """Count what runs in queues, with everybody else kept out; all in one round trip.
+        """Count the running jobs of queues while other counts are locked out, in one round trip.
 
-        The time is read anew where what counts may have ended since. Else what is handed on begins when the other ends.
+        The time is read again where a lease may have ended since. Otherwise a place handed on begins when the other
+        job ends.
         """
         if not queues:
             return []
@@ -178,11 +179,11 @@ class PostgresLimits(Batch):
         found = [limits_of(row[:-1]) for asked in rows for row in asked.fetchall() if row[-1]]  # locked, and alone
         self.now = clock.fetchone()[0] if clock is not None else self.now
         running = _by_queue(counted.fetchall())
-        # A token that others have left at a later time than this transaction's may not have been there at this one.
+        # The row may be from a later time than this transaction's: its token may not have existed yet.
         return [(row, running.get(row.queue, {})) for row in found if later or row.tokens_at <= self.now]
 
     def lock_row(self, queue: str) -> LimitRow | None:
-        """Wait until nobody takes from a queue, then read the time."""
+        """Wait until no claim takes from a queue, then read the time."""
         rows = self._connection.execute(self._sql.lock_limits, ([queue],))
         clock = self._connection.execute(self._sql.clock)
         found = [limits_of(row) for row in rows.fetchall()]
@@ -195,7 +196,7 @@ class PostgresLimits(Batch):
         return [name for _, name in self._connection.execute(self._sql.groups, said).fetchall()]
 
     def find_heads(self, command: c.Claim, queue: str, wanted: Mapping[str, int]) -> dict[str, list[str]]:
-        """Find and lock the first of each group and entry, and the first of these."""
+        """Find and lock the first jobs of each group and entry, and the first of these."""
         said = {**entries_of(command), "queue": queue, "groups": list(wanted), "counts": list(wanted.values())}
         jobs = [job_of(row) for row in self._connection.execute(self._sql.heads, said).fetchall()]
         heads: dict[str, list[str]] = {group: [] for group in wanted}
@@ -213,7 +214,7 @@ def _counts(row: LimitRow) -> bool:
 
 
 def entries_of(command: c.Claim) -> dict[str, list[str]]:
-    """Give a claim's entries as parameters."""
+    """Return a claim's entries as parameters."""
     pairs = sorted(command.entries)
     return {"plugins": [plugin for plugin, _ in pairs], "entries": [entry for _, entry in pairs]}
 

@@ -1,10 +1,10 @@
-"""Hears of commits by others, and holds the locks by which others see that this process lives.
+"""The listener: receives NOTIFY of other processes' commits, and holds the session locks that show workers as alive.
 
-A thread with a connection of its own. Notices are hints: while the connection is away none are heard, and when it is
-back everybody is told to look, once. The session locks of this process's workers are taken again then, too.
+It is a thread with its own connection. Notices are hints. While the connection is down none arrive; when it is back,
+all subscribers get one notice, and the session locks of this process's workers are taken again.
 
-Behind a pooler there is no session to listen in, and a lock would be somebody else's: released when the pooler likes,
-so that a worker that lives is taken for dead. Then nothing is heard and no lock is taken; see `is_a_session`.
+A pooler gives no session to listen in. A lock would belong to another session, and its release would show a live worker
+as dead. Then the listener receives nothing and takes no lock; see `is_a_session`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["Listener", "lock_key"]
 
 EVERYTHING = EVENTS | WORK | ASKED | ROOM
 AGAIN_SECONDS = 0.2  # between tries to connect
-TURN_SECONDS = 0.5  # how long the thread sleeps when nobody says anything
+TURN_SECONDS = 0.5  # how long the thread sleeps without a notice
 
 
 def lock_key(schema: str, worker: str) -> int:
-    """The number of a worker's session lock."""
+    """Return the number of a worker's session lock."""
     return number_of(f"holdfast:worker:{schema}:{worker}")
 
 
@@ -41,10 +41,10 @@ class Listener:
     """Listens on one schema's channel.
 
     Args:
-        connect: makes a connection of one's own; not through a pooler in transaction mode.
-        schema: whose channel.
-        tell: is called from the listening thread with what another process has changed.
-        watch: gives the connection up if it does not answer.
+        connect: opens a connection; not through a pooler in transaction mode.
+        schema: the schema whose channel it is.
+        tell: is called from the listening thread with the change flags of another process.
+        watch: shuts the connection down if the server does not reply.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Listener:
         self._me = uuid.uuid4().hex
         self.workers: set[str] = set()  # whose locks are wanted
         self.locks: dict[str, int] = {}  # those that this connection has
-        self._held: set[str] = set()  # of these, those whose cards say so
+        self._held: set[str] = set()  # those that are recorded in the worker's row
         self.connection: Connection | None = None  # the one that listens
         self._stopping = threading.Event()
         self._ear, self._mouth = os.pipe()  # through which this process wakes the thread
@@ -67,11 +67,11 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and give the locks back."""
+        """Stop the thread, and release the locks."""
         self._stopping.set()
         self.wake()
         if self._thread.is_alive():
@@ -80,17 +80,17 @@ class Listener:
         os.close(self._mouth)
 
     def hold(self, worker: str) -> None:
-        """Take a worker's session lock, as soon as may be, and keep it."""
+        """Take a worker's session lock as soon as possible, and keep it."""
         self.workers.add(worker)
         self.wake()
 
     def wake(self) -> None:
-        """Have the thread look for locks that are still to be taken or told of."""
-        with contextlib.suppress(BlockingIOError):  # full: nobody has listened for long, and will be woken
+        """Wake the thread to take missing locks, and to report them."""
+        with contextlib.suppress(BlockingIOError):  # full: the thread will wake anyway
             os.write(self._mouth, b"!")
 
     def message(self, change: int) -> tuple[str, str]:
-        """The channel, and what to say on it."""
+        """Return the channel and the payload of a notice."""
         return self._channel, f"{change}:{self._me}"
 
     @property
@@ -108,7 +108,7 @@ class Listener:
                         if not is_a_session(connection):
                             break
                         connection.execute(f"LISTEN {self._channel}")
-                    self._hear(EVERYTHING)  # whatever was said before, nobody heard it
+                    self._hear(EVERYTHING)  # earlier notices were lost
                     self._listen(connection)
             except psycopg.Error:
                 self._stopping.wait(AGAIN_SECONDS)
@@ -123,7 +123,7 @@ class Listener:
                 with self._watched(connection):
                     self._lock(connection, worker)
             waiting.poll(TURN_SECONDS * 1000)
-            if time.monotonic() - answered > self._watch.seconds:  # it may be deaf, and nothing else would tell
+            if time.monotonic() - answered > self._watch.seconds:  # it may be dead without any error
                 with self._watched(connection):
                     connection.execute("SELECT 1")
                 answered = time.monotonic()
@@ -138,12 +138,12 @@ class Listener:
         return self._watch.over(connection, self._watch.deadline())
 
     def _lock(self, connection: Connection, worker: str) -> None:
-        """Take a worker's lock, then say so on its card. A try that fails is made again in the next turn."""
+        """Take a worker's lock, then record it in the worker's row. The next turn repeats a failed try."""
         key = lock_key(self._schema, worker)
         if worker not in self.locks:
             found = connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (key,)).fetchone()
             if found is None or not found[0]:
-                return  # an older release holds it alone, and its connection is not gone yet
+                return  # an older release holds it exclusively, and its connection is still open
             self.locks[worker] = key
         told = connection.execute(f"UPDATE {self._schema}.workers SET lock_key = %s WHERE name = %s", (key, worker))
         if told.rowcount == 1:

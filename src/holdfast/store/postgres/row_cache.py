@@ -1,11 +1,11 @@
-"""Rows that this process has written to PostgreSQL and that nobody has changed since.
+"""The row cache: rows that this process has written to PostgreSQL and that no other process has changed since.
 
-Whoever holds a job writes its row again and again. Its row has to be locked each time, but not read: the server says
-which transaction wrote it and where its stream ends, and while that is what we know, we know the rest.
+The holder of a job writes its row many times. Each write must lock the row, but need not read it. The server returns
+the transaction that wrote the row, and the end of its stream. If both equal the cached ones, the cached row is current.
 
-A transaction's number is one of its server's. A standby that has taken over may use it again for another one, so rows
-are forgotten with the connection; and behind a pooler, which may change servers unseen, the end of the stream, a hash
-of all that the job has done, would have to be the same as well.
+A transaction's number belongs to its server. A standby that has taken over may use it again, so the cache is cleared
+with the connection. A pooler may change servers unseen. Then the end of the stream, a hash of the job's whole history,
+would have to be equal as well.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ ROWS_MAX = 20_000
 
 
 class RowCache:
-    """The rows of jobs that are held, each with the transaction that wrote it; used by the writing thread alone."""
+    """The rows of running jobs, each with the transaction that wrote it; only the writing thread uses it."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[str, Job]] = {}
 
     def knows_most(self, names: Sequence[str]) -> bool:
-        """Whether it is worth it to lock rows without reading them."""
+        """Return whether locking rows without reading them pays."""
         return 2 * sum(name in self._rows for name in names) > len(names)
 
     def unchanged(self, name: str, writer: str, head: str) -> Job | None:
-        """Give a row, if it is the one that is known."""
+        """Return the cached row, if it is current."""
         known, row = self._rows.get(name, ("", None))
         return row if row is not None and known == writer and row.head == head else None
 
     def remember(
         self, touched: Mapping[str, Job | None], written: set[str], writer: str, read: Mapping[str, str] | None = None
     ) -> None:
-        """Keep what a transaction has made of rows, once it counts; None stands for jobs that are held no more.
+        """Cache the rows of a committed transaction; None means that a job no longer runs.
 
-        Of rows that were read and not written, `read` has the transactions that wrote them.
+        For rows that were read and not written, `read` has the transactions that wrote them.
         """
         for name, row in touched.items():
             if row is None:
@@ -52,5 +52,5 @@ class RowCache:
             self.forget()
 
     def forget(self) -> None:
-        """Know nothing: the connection is a new one."""
+        """Clear the cache: the connection is new."""
         self._rows.clear()

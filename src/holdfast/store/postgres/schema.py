@@ -1,8 +1,8 @@
-"""Brings a PostgreSQL schema up to date: numbered migrations, forward only, each in one transaction.
+"""Migrations of a PostgreSQL schema: numbered, forward only, each in one transaction.
 
-One process at a time migrates, under an advisory lock of the transaction. Nobody waits long for a table that others
-use: `lock_timeout` ends the try, and the next open tries again. A schema with a higher number than this release knows
-was made by a newer one: it is refused and left alone.
+One process at a time migrates, under an advisory lock of the transaction. It does not wait long for a table in use:
+`lock_timeout` ends the try, and the next open tries again. A schema with a higher number than this release knows was
+made by a newer one. It is refused and does not change.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["Connection", "migrate", "missing", "number_of", "quoted", "require",
 
 LOCK_TIMEOUT_MS = 5000
 
-# A psycopg.Connection. Its own type wants statements as literals; ours hold a schema's name, which `quoted` checked.
+# A psycopg.Connection. Its own type demands literal statements; ours hold a schema's name, which `quoted` has checked.
 Connection = Any
 
 
 def number_of(text: str) -> int:
-    """Make a number for an advisory lock from a text: 63 bits, so that it reads the same in every client."""
+    """Return the number of an advisory lock for a text: 63 bits, so that every client reads it alike."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
@@ -41,7 +41,7 @@ def schema_number(connection: Connection, schema: str) -> int:
 
 
 def migrate(connection: Connection, schema: str) -> list[int]:
-    """Apply what is missing; the numbers of what was applied. Where nothing is missing, no right to do so is needed.
+    """Apply the missing migrations; return their numbers. If none is missing, no privilege is needed.
 
     Raises:
         StoreUnavailable: the schema is newer than this release, or others use its tables for too long.
@@ -59,7 +59,7 @@ def migrate(connection: Connection, schema: str) -> list[int]:
                 f"CREATE TABLE IF NOT EXISTS {schema}.migrations"
                 " (number integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"
             )
-            for number, sql in missing(connection, schema):  # looked at again: somebody may have been faster
+            for number, sql in missing(connection, schema):  # read again: another process may have migrated
                 connection.execute(sql.replace("{schema}", schema))
                 connection.execute(f"INSERT INTO {schema}.migrations (number) VALUES (%s)", (number,))
                 applied.append(number)
@@ -86,7 +86,7 @@ def _rows(connection: Connection, sql: str, values: Sequence[Any]) -> list[Any]:
 
 
 def missing(connection: Connection, schema: str) -> list[tuple[int, str]]:
-    """List the migrations that a schema lacks, and change nothing.
+    """List the missing migrations of a schema; change nothing.
 
     Raises:
         StoreUnavailable: the schema is newer than this release.
@@ -99,7 +99,7 @@ def missing(connection: Connection, schema: str) -> list[tuple[int, str]]:
 
 
 def require(connection: Connection, schema: str) -> None:
-    """See that nothing is missing, for whoever may not or must not migrate.
+    """Check that no migration is missing, for a process that must not migrate.
 
     Raises:
         StoreUnavailable: the schema is older or newer than this release.

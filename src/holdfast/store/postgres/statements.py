@@ -1,4 +1,4 @@
-"""What PostgreSQL is asked, word for word: the statements of the backend, for one schema."""
+"""The SQL statements of the PostgreSQL store, for one schema."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
 
 
 def _number(name: str) -> int:
-    """A number for a lock, of four bytes: a second number says which queue. So it is not the lock of any worker."""
+    """Return a four-byte lock number; a second number names the queue. So it differs from every worker's lock."""
     return zlib.crc32(f"holdfast:{name}".encode()) - 2**31
 
 
 class Statements:
-    """The statements for one schema. Its name is quoted by whoever makes this."""
+    """The statements for one schema. The caller has quoted its name."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -187,7 +187,7 @@ class Statements:
         self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"
 
     def _locking(self, schema: str) -> None:
-        """Who may take from queues with limits: those who count alone, those who hand places on together."""
+        """Set the locks of limited queues: a counting transaction is alone, those that hand places on share."""
         self.lock_limits = (
             f"SELECT {LIMIT_COLUMNS} FROM {schema}.limits WHERE queue = ANY(%s) ORDER BY queue FOR UPDATE"
         )
@@ -260,7 +260,7 @@ class Statements:
             f"(SELECT min(j.group_name) FROM {schema}.jobs j WHERE j.claimable AND j.plugin = s.plugin"
             " AND j.entry = s.entry AND j.queue = %(queue)s AND j.group_name"
         )
-        # Behind the group that was served last, and then from the beginning up to it: by steps through the index.
+        # First after the group that was served last, then from the beginning up to it; by steps through the index.
         self.groups = (
             f"WITH RECURSIVE {entries}, steps(plugin, entry, name, lap, n) AS (SELECT s.plugin, s.entry,"
             f" CASE lap WHEN 0 THEN {step} > %(turn)s) ELSE {step} >= '') END, lap, 1"
@@ -280,7 +280,7 @@ class Statements:
 
     @staticmethod
     def _claim(schema: str) -> str:
-        """The first jobs of each entry and queue, and the first of these; queues are found by steps in the index."""
+        """Return the claim: the first jobs of each entry and queue, and the first of these."""
         columns = ", ".join(f"c.{name}" for name in JOB_COLUMNS.split(", "))
         step = (
             f"(SELECT min(j.queue) FROM {schema}.jobs j WHERE j.claimable AND j.plugin = w.plugin AND j.entry = w.entry"

@@ -1,23 +1,21 @@
-"""Jobs in PostgreSQL, for workers on any number of hosts; the database is the only thing they share.
+"""The PostgreSQL store: jobs for workers on any number of hosts, which share only the database.
 
-Acknowledged means committed by the server, with its own `synchronous_commit`. All writing of a process goes through one
-thread with one connection, a whole batch in one transaction at READ COMMITTED: the rows that decide are locked first,
-then the time is read, which is the server's alone. Reads have a connection of their own; a third one listens. Nothing
-depends on the state of a session but the listening, so the first two may go through a pooler in transaction mode.
+Acknowledged means committed by the server, with its own `synchronous_commit`. One thread with one connection does all
+writes of a process, a whole batch in one transaction at READ COMMITTED. It locks the rows first, then reads the time,
+which is the server's. Reads have their own connection; a third one listens. Only listening depends on the state of a
+session, so the other two may use a pooler in transaction mode.
 
-What can go wrong, and what happens then:
+What can fail:
 
-- The server is away, or ends a connection while a commit is under way: `StoreUnavailable`; nobody knows whether it
-  counts. The next call connects again. A connection that ends before that costs nobody anything: what was not committed
-  is carried out again on a new one.
-- The server's host vanishes, or a proxy swallows everything: every call is given up after `silence_seconds`, and its
-  connection with it (`call_timeout`). The server ends what was left of the transaction after the same
-  time, so that its locks do not stand in the way of others.
-- Two transactions stand in each other's way (a deadlock, a key that both create): the batch is carried out again, a
-  little later each time.
-- A value that the database cannot hold (a name with a NUL, or too long for an index) fails its batch: it is carried out
-  command by command, and the one that has the value is refused alone.
-- A notice is lost: whoever waits looks by himself at least every `floor_seconds`.
+- The server is down, or ends a connection during a commit: `StoreUnavailable`, and the outcome is unknown. The next
+  call connects again. If the connection ends before the COMMIT, the batch is executed again on a new one.
+- The server's host vanishes, or a proxy drops all packets: every call times out after `silence_seconds`, and its
+  connection is closed (`call_timeout`). The server ends the rest of the transaction after the same time, so that its
+  locks do not block others.
+- Two transactions conflict (a deadlock, a key that both create): the batch is executed again, a little later each time.
+- The database cannot store a value (a name with a NUL, or too long for an index), and the batch fails. It is executed
+  again command by command, and only the command with the value is refused.
+- A notice is lost: a waiting process polls at least every `floor_seconds`.
 """
 
 from __future__ import annotations
@@ -69,11 +67,11 @@ __all__ = ["PostgresStore"]
 
 T = TypeVar("T")
 
-TRIES = 6  # of a batch that stands in somebody's way, before it is given up
+TRIES = 6  # of a batch that conflicts with another, before it fails
 GIVING_WAY_SECONDS = 0.01  # longest pause before the second of these tries; doubled for each one after it
 FLOOR_SECONDS = 1.0
 PURGE_SECONDS = 300.0  # that a purge may take
-PATIENCE_SECONDS = 0.6  # how long a session lock may be missing before its worker is taken to be dead
+PATIENCE_SECONDS = 0.6  # how long a session lock may be missing before its worker counts as dead
 
 _IN_THE_WAY = (
     psycopg.errors.DeadlockDetected,
@@ -85,14 +83,14 @@ _CANNOT_BE_KEPT = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, Unico
 
 
 class PostgresStore(LooksOn):
-    """Keeps jobs in one schema of a PostgreSQL database; see the module's text.
+    """A store in one schema of a PostgreSQL database; see the module's docstring.
 
     Args:
-        url: of the database, as libpq reads it.
-        schema: where the tables are.
-        migrating: whether the schema is brought up to date when the store is opened; else it must be so already, which
-            is all that a role without the right to create anything can do.
-        silence_seconds: how long a call may take before it is given up.
+        url: the database's URL, as libpq reads it.
+        schema: the schema of the tables.
+        migrating: whether opening the store migrates the schema. Otherwise the schema must be up to date, as for a role
+            that may not create tables.
+        silence_seconds: how long a call may take before it times out.
     """
 
     floor_seconds: float | None = FLOOR_SECONDS
@@ -145,7 +143,7 @@ class PostgresStore(LooksOn):
                 raise
             asked.cancel()
             raise StoreUnavailable(_silence(self._watch.seconds)) from error
-        self._listener.wake()  # a worker that has just reported is to have its lock on its card
+        self._listener.wake()  # record the lock of a worker that has just reported
         return answers
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
@@ -266,14 +264,14 @@ class PostgresStore(LooksOn):
         self._listener.hold(worker)
 
     async def dead_workers(self) -> list[str]:
-        """Find workers whose session lock is missing for a while: their process, or its host, is gone.
+        """Return workers whose session lock has been missing for a while: their process, or its host, has died.
 
-        The lock is held by the connection of the heartbeat and by the one that listens. It is missing for a while
-        before its worker is dead, because a worker that lost both takes it again; and a report meanwhile shows that the
-        worker lives. The caller is told to look again when the time is over.
+        The connections of the heartbeat and of the listener both hold the lock. A missing lock is not proof at once,
+        because a worker that lost both takes it again. A report meanwhile shows that the worker lives. The caller gets
+        a notice to look again when the time is over.
         """
         found = await self._read(self._sql.dead_workers, ())
-        missing = {name: seen_at for name, seen_at in found if name not in self._listener.workers}  # ours: we are here
+        missing = {name: seen_at for name, seen_at in found if name not in self._listener.workers}  # ours are alive
         loop = asyncio.get_running_loop()
         suspects = {}
         for name, seen_at in missing.items():
@@ -301,9 +299,9 @@ class PostgresStore(LooksOn):
         return self._write_connection
 
     def _hold_locks(self, connection: Connection) -> None:
-        """Hold the session locks of this process's workers here, too: this is the connection of their heartbeats.
+        """Hold the session locks of this process's workers on this connection, too, which their heartbeats use.
 
-        So a worker is not taken to be dead because its other connection was lost and cannot be made again (L10).
+        So a worker does not count as dead because its other connection was lost and cannot be opened again (L10).
         """
         missing = self._listener.workers - self._locked
         if not missing:
@@ -329,14 +327,14 @@ class PostgresStore(LooksOn):
         return answers
 
     def _one_by_one(self, batch: Sequence[c.Command], why: Exception) -> list[Any]:
-        """Something in the batch cannot be kept: find out what, and refuse that alone."""
+        """Execute a batch command by command, and refuse only the one with a value that cannot be stored."""
         if len(batch) > 1:
             return [answer for command in batch for answer in self._commit([command])]
         return [InvalidArguments(type(batch[0]).__name__.lower(), f"the database cannot keep it: {one_line(why)}")]
 
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         last: Exception | None = None
-        purges = any(isinstance(command, c.Purge) for command in batch)  # much may go, and no lease waits for it
+        purges = any(isinstance(command, c.Purge) for command in batch)  # it may take long; no lease depends on it
         seconds = PURGE_SECONDS if purges else self._watch.seconds
         deadline = time.monotonic() + seconds
         for attempt in range(TRIES):
@@ -351,15 +349,15 @@ class PostgresStore(LooksOn):
             except psycopg.OperationalError as error:
                 if self._committing or not connection.closed or isinstance(error, Silent):
                     raise
-                last = error  # the connection ended before anything could count
+                last = error  # the connection ended before the COMMIT
         raise StoreUnavailable(f"others stood in the way of this write {TRIES} times: {last}; try again")
 
     def _transact(
         self, connection: Connection, batch: Sequence[c.Command], seconds: float, *, looking_first: bool
     ) -> tuple[list[Any], int]:
         with pipelined(connection) as pipeline:
-            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # whatever the role would begin with
-            # Should this process, or the way to it, be gone in the middle: the locks must not outlive it for long.
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # not the role's default
+            # If this process or its network dies in the middle, the locks must not outlive it for long.
             connection.execute(self._sql.limit_transaction, {"milliseconds": str(int(1000 * seconds))})
             locks, seen = self._listener.locks, self._seen
             transaction = Transaction(
@@ -367,7 +365,7 @@ class PostgresStore(LooksOn):
             )
             answers = transaction.carry_out(batch)
             writer = connection.execute(self._sql.writer)
-            self._committing = True  # from here on nobody knows, until the server says so
+            self._committing = True  # from here on the outcome is unknown until the server replies
             if transaction.change & ~EVENTS or transaction.ended:
                 connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
             connection.execute("COMMIT")
@@ -390,18 +388,18 @@ class PostgresStore(LooksOn):
         try:
             return self._guard(fetch)
         except _Unkeepable:
-            return []  # nothing has a name that cannot be kept
+            return []  # no row has a name that cannot be stored
         except StoreUnavailable as error:
             if isinstance(error.__cause__, Silent):
                 raise
-            return self._guard(fetch)  # a connection that was ended meanwhile; a read may be done twice
+            return self._guard(fetch)  # the connection ended meanwhile; a read may be repeated
 
     def _tell(self, change: int) -> None:
         for notice in list(self._notices):
             notice(change)
 
     def _guard(self, work: Callable[[], T]) -> T:
-        """Turn what the driver says into `StoreUnavailable` with what to do."""
+        """Turn errors of the driver into `StoreUnavailable` with what to do."""
         try:
             return work()
         except _CANNOT_BE_KEPT as error:
@@ -428,7 +426,7 @@ class PostgresStore(LooksOn):
 
 
 class _Unkeepable(HoldfastError):
-    """A value that the database cannot hold."""
+    """A value that the database cannot store."""
 
 
 def _silence(seconds: float) -> str:
@@ -436,9 +434,9 @@ def _silence(seconds: float) -> str:
 
 
 def _why(error: Exception) -> str:
-    """Say why a value cannot be held, to whoever has sent it.
+    """Return why a value cannot be stored, for its sender.
 
-    What the database says besides is not for him: where a row would have been tells how much others write.
+    The other details of the database are hidden: the position of the row would show how much others write.
     """
     if isinstance(error, psycopg.errors.ProgramLimitExceeded):
         return "a name in it is too long for an index"
@@ -447,6 +445,6 @@ def _why(error: Exception) -> str:
 
 
 def back_off(attempt: int) -> None:
-    """Before a batch is tried again: let the one that it stood in the way of go first, or both meet there again."""
+    """Sleep before a batch is tried again, so that the conflicting one goes first and the two do not meet again."""
     if attempt:
         time.sleep(random.uniform(0, GIVING_WAY_SECONDS * 2**attempt))  # noqa: S311 - only spreads the tries

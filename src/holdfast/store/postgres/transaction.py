@@ -1,11 +1,11 @@
 """A batch of commands on one PostgreSQL connection.
 
-The whole batch is one pipeline: a statement waits for no answer that nobody looks at, so an ordinary batch takes two
-round trips, one that locks and reads and one that writes and commits. What is refused on the way refuses the rest.
+The whole batch is one pipeline: a statement does not wait for a reply that no code reads. So an ordinary batch takes
+two round trips, one that locks and reads and one that writes and commits. If a statement fails, the rest fails too.
 
-Rows that the batch names are locked in one statement, in the order of their names; so are a claim's, which skips what
-others have locked. What is written goes as a whole with few statements: each takes one JSON document, or a column in
-one text, and makes rows of it, so that the cost does not grow with a round trip a row.
+One statement locks the rows that the batch names, in the order of their names. A claim does the same, and skips rows
+that others have locked. Writes use few statements. Each takes one JSON document, or a column in one text, and makes
+rows of it, so that there is no round trip per row.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from holdfast.store.sql.run_sql import export_row
 __all__ = ["Transaction"]
 
 PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
-MARKS = [chr(number) for number in range(30, 0, -1)]  # what may stand between values that are sent as one text
+MARKS = [chr(number) for number in range(30, 0, -1)]  # separators between values that are sent as one text
 _COMPLETED, _WAITING = JobEvent.COMPLETED.value, JobEvent.WAITING.value
 _ENDS_BADLY = frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 _ENDS = _ENDS_BADLY | {_COMPLETED}
-_LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # what asks for limits
+_LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # commands that need limits
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
 
 class Transaction(PostgresLimits):
-    """The commands of one batch; made and used between BEGIN and COMMIT, by one thread.
+    """One batch of commands; created and used between BEGIN and COMMIT, by one thread.
 
     Args:
-        connection: in a transaction, and in a pipeline: a statement is sent when somebody asks for an answer.
+        connection: in a transaction, and in a pipeline: statements are sent when code reads a reply.
         statements: for the schema.
-        looking_first: whether jobs that are to be created are looked for; else a name that exists violates its key.
-        locks: the session locks that this process holds for its workers, for their cards.
-        seen: rows that need not be read while nobody has changed them.
+        looking_first: whether to look for jobs before they are created; else an existing id violates the table's key.
+        locks: the session locks that this process holds for its workers, for their rows.
+        seen: rows that need not be read while no other process has changed them.
         sync: ends a part of the pipeline. The server waits for the next part as for any statement of a transaction: no
             longer than it may be idle in one. Inside a part it would wait, and hold its locks, as long as TCP does.
     """
@@ -73,14 +73,14 @@ class Transaction(PostgresLimits):
         self._asked: dict[tuple[str, str], bool] = {}  # signals that were looked for, and whether they are known
 
     def prepare(self, batch: Sequence[c.Command]) -> None:
-        """Lock the rows that the batch names, read their inboxes where they will be asked for, then the time."""
+        """Lock the rows that the batch names, read the inboxes that it needs, then the time."""
         names = sorted({name for command in batch for name in self._named(command)})
         signals = [(command.job, command.id) for command in batch if isinstance(command, c.SendSignal)]
         waiting = sorted({command.job for command in batch if isinstance(command, c.Append) and _reads_inbox(command)})
         parents = sorted({parent for command in batch if (parent := _parent_told(command)) is not None})
         fresh = {command.job for command in batch if isinstance(command, c.Submit)} - set(names)
         doors = sorted({command.queue for command in batch if isinstance(command, c.Submit) and not command.parent})
-        if doors:  # before anything else is locked: who submits to a queue with a depth follows whoever does so, too
+        if doors:  # before any other lock: submissions to a queue with a depth follow one another
             self._connection.execute(self._sql.stand_at_the_door, (doors,))
         lock = self._sql.lock_names if self._seen.knows_most(names) else self._sql.lock_rows
         rows = self._connection.execute(lock, (names,)) if names else None
@@ -107,7 +107,7 @@ class Transaction(PostgresLimits):
         self._look_ahead(batch)
 
     def _look_ahead(self, batch: Sequence[c.Command]) -> None:
-        """Ask once for what the commands would ask for one by one."""
+        """Read in one go what the commands would read one by one."""
         keys = [
             (command.plugin, command.entry, command.idempotency_key)
             for command in batch
@@ -127,14 +127,14 @@ class Transaction(PostgresLimits):
         if isinstance(command, c.Renew):
             return [name for name, _ in command.held]
         if isinstance(command, c.Append) and _ends(command):
-            # The parent and the first of the chain are older, so locked first: as by whoever cancels them.
+            # The parent and the chain's first job are older, so locked first, in the same order as by a cancel.
             first = command.successor.first if command.successor is not None else None
             return [name for name in (command.job, command.parent, first) if name is not None]
         name = getattr(command, "job", None)
         return (name,) if name is not None else ()
 
     def _changed_since(self, locked: Iterable[tuple[str, str, str]]) -> list[tuple[Any, ...]]:
-        """Have the rows at hand that nobody has changed; read the others, which are locked like these."""
+        """Load unchanged rows from the cache, and read the others; all are locked."""
         others = {}
         for name, writer, head in locked:
             row = self._seen.unchanged(name, writer, head)
@@ -216,8 +216,8 @@ class Transaction(PostgresLimits):
     def knows(self, job: str, signal: str) -> bool:
         """Whether a signal's id is known.
 
-        The end of a child is told once, under an id of its own. It is not looked for unless that has failed: then a
-        signal with this id was sent by hand.
+        A child's end is signalled once, under its own id. It is looked up only if that has failed: then an operator has
+        sent a signal with this id.
         """
         if self._follows and not self._looking_first:
             return False
@@ -314,7 +314,7 @@ class Transaction(PostgresLimits):
         self._connection.execute(self._sql.leave, (worker,))
 
     def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
-        """Write rows, all of a kind with one statement; nobody waits for them but the end of the transaction."""
+        """Write rows, all of a kind with one statement; only the end of the transaction waits for them."""
         self.rewritten.update(job.id for jobs in (new, grown, changed) for job in jobs)
         if new:
             self._connection.execute(self._sql.insert_jobs, (self._rows(new),))
@@ -330,7 +330,7 @@ class Transaction(PostgresLimits):
         return _encode([dict(zip(JOB_WRITTEN, job_row(job, self.now), strict=True)) for job in jobs]).decode()
 
     def _changes(self, jobs: list[Job]) -> str:
-        """Rows without what never changes. What is not said is NULL."""
+        """Return rows without the fixed columns. Missing values are NULL."""
         first = len(JOB_WRITTEN) - len(CHANGING)
         rows = []
         for job in jobs:
@@ -342,7 +342,7 @@ class Transaction(PostgresLimits):
 
 
 def _hands_on(batch: Sequence[c.Command]) -> bool:
-    """Whether a batch ends jobs and then claims others, and does nothing else for which it may have to wait."""
+    """Return whether a batch only ends jobs and then claims others, and so may hand places on."""
     *before, last = batch or (None,)
     return (
         isinstance(last, c.Claim)
@@ -368,7 +368,7 @@ def _reads_inbox(command: c.Append) -> bool:
 
 
 def _portions(values: list[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """Values in portions that one statement can take, in order."""
+    """Yield values in portions that one statement can take, in order."""
     size = first = 0
     for place, value in enumerate(values):
         if size + size_of(value) > PORTION_BYTES and place > first:
@@ -380,10 +380,10 @@ def _portions(values: list[T], size_of: Callable[[T], int]) -> Iterator[list[T]]
 
 
 def _events(sealed: list[Sealed]) -> dict[str, Any]:
-    """The events as columns: values in one text with a mark between them, hashes in one piece. Made and read fast."""
+    """Return events as columns: values in one text with a mark between them, hashes in one piece. It is fast."""
     jobs, kinds = [event.job for event, _ in sealed], [event.type for event, _ in sealed]
     mark = _mark(jobs, kinds)
-    first = sealed[0][0]  # what one transaction writes has one time and one shape
+    first = sealed[0][0]  # all events of one transaction have one time and one schema
     return {
         "mark": mark,
         "jobs": mark.join(jobs),
@@ -399,7 +399,7 @@ def _events(sealed: list[Sealed]) -> dict[str, Any]:
 
 
 def _mark(*names: list[str]) -> str:
-    """A character that is in none of the names. It is a control character: JSON has none, but in an escape."""
+    """Return a control character that is in none of the names. JSON has none outside of an escape."""
     text = "".join(["".join(column) for column in names])
     for mark in MARKS:
         if mark not in text:
