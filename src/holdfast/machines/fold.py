@@ -75,17 +75,17 @@ def check(events: Iterable[object], *, head: str | None = None) -> list[Violatio
     stream = list(_stream(events))
     reader = Fold()
     states: list[JobState | None] = []
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for event in stream:
         states.append(reader.state)
         violation = reader.push(event)
         if violation is not None:
-            found.append(violation)
+            violations.append(violation)
     for index, problem in chain.breaks(stream, head):
         event, state = (stream[index], states[index]) if index < len(stream) else ("the end", reader.state)
-        found.append(Violation(index, chain.RULE, problem, _name(event), state))
+        violations.append(Violation(index, chain.RULE, problem, _name(event), state))
     # Where one event breaks both, the chain comes first: what was tampered with explains the rest.
-    return sorted(found, key=lambda violation: (violation.index, violation.rule != chain.RULE))
+    return sorted(violations, key=lambda violation: (violation.index, violation.rule != chain.RULE))
 
 
 def fold(events: Iterable[object]) -> Snapshot:
@@ -304,8 +304,8 @@ def _open_wait(payload: Mapping[str, Any]) -> OpenWait:
 
 def _also(others: object) -> tuple[WaitPlace, ...]:
     listed = others if isinstance(others, list) else []
-    said = [other for other in listed if isinstance(other, dict)]
-    return tuple(WaitPlace(_text(other, "node"), _text(other, "correlation_key")) for other in said)
+    places = [other for other in listed if isinstance(other, dict)]
+    return tuple(WaitPlace(_text(other, "node"), _text(other, "correlation_key")) for other in places)
 
 
 def _stream(events: Iterable[object]) -> Iterable[object]:

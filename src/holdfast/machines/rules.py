@@ -92,10 +92,10 @@ def _history_rules(reader: Fold, name: str) -> Broken | None:
 
 
 def _record_rules(reader: Fold, event: Event) -> Broken | None:
-    found = _fence(reader, event) or _administrative_claim(reader, event)
-    if found is None and event.type in _PAYLOAD_RULES and (reader.calls or event.type not in _HISTORY_NAMES):
+    problem = _fence(reader, event) or _administrative_claim(reader, event)
+    if problem is None and event.type in _PAYLOAD_RULES and (reader.calls or event.type not in _HISTORY_NAMES):
         return _PAYLOAD_RULES[event.type](reader, event)
-    return found
+    return problem
 
 
 def _fence(reader: Fold, event: Event) -> Broken | None:

@@ -62,7 +62,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         if not same:
             raise IdempotencyConflict(command.idempotency_key or command.job, existing.id)
         return Decision(existing, answer=c.Submitted(existing.id, existing=True))
-    said = {
+    created = {
         "plugin": command.plugin,
         "entry": command.entry,
         "args": command.args,
@@ -82,7 +82,7 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         "continues": command.continues,
         "first": command.first,
     }
-    frozen, plain = freeze({name: value for name, value in said.items() if value is not None})
+    frozen, plain = freeze({name: value for name, value in created.items() if value is not None})
     event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
     if len(command.job) != ID_LENGTH or not command.job.isascii():
         vouch(event)  # a name from outside
@@ -115,9 +115,9 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
 
 def succeed(successor: c.Submit, ended: Decision, now: float) -> Decision:
     """Create the successor of a job that has ended, with the signals that move to it."""
-    made = submit(successor, now, None)
-    made.kept = ended.moving
-    return made
+    decision = submit(successor, now, None)
+    decision.kept = ended.moving
+    return decision
 
 
 def claim(job: Job, command: c.Claim, now: float) -> Decision:
@@ -182,8 +182,11 @@ def reclaim(job: Job, now: float) -> Decision | None:
     elif writer.job.cancel is not None:
         writer.administrative("cancel", JobEvent.CANCELLED, _cancellation(writer.job, now))
     elif writer.job.attempts >= job.max_attempts:
-        said = {"reason": "poison", "message": f"crashed {writer.job.attempts} times; {job.max_attempts} are allowed"}
-        writer.administrative("fail", JobEvent.FAILED, said)
+        payload = {
+            "reason": "poison",
+            "message": f"crashed {writer.job.attempts} times; {job.max_attempts} are allowed",
+        }
+        writer.administrative("fail", JobEvent.FAILED, payload)
     return writer.end()
 
 
@@ -308,10 +311,10 @@ def _as_asked(
         return JobEvent.CANCELLED, _cancellation(job, now)
     if job.cancel is None or kind not in {JobEvent.CANCELLED, JobEvent.FAILED}:
         return kind, payload
-    said = msgspec.json.decode(payload.text) if isinstance(payload, Frozen) else payload
+    fields = msgspec.json.decode(payload.text) if isinstance(payload, Frozen) else payload
     if kind == JobEvent.CANCELLED:
-        return kind, {**said, **_cancellation(job, now)}
-    if said.get("reason") == DEADLINE:
+        return kind, {**fields, **_cancellation(job, now)}
+    if fields.get("reason") == DEADLINE:
         return JobEvent.CANCELLED, {**_cancellation(job, now), DEADLINE: True}
     return kind, payload
 
@@ -379,14 +382,14 @@ def _signal(command: c.SendSignal, job: Job, now: float, inbox: Inbox) -> Decisi
 
 def _cancel(command: c.Cancel, job: Job, now: float) -> Decision:
     writer = StreamWriter(job, now)
-    said = {"reason": command.reason, "actor": command.actor}
+    payload = {"reason": command.reason, "actor": command.actor}
     match job.state:
         case JobState.QUEUED:
-            writer.administrative("cancel", JobEvent.CANCELLED, said)
+            writer.administrative("cancel", JobEvent.CANCELLED, payload)
         case JobState.WAITING:
-            writer.put(JobEvent.CANCELLED, said)
+            writer.put(JobEvent.CANCELLED, payload)
         case JobState.RUNNING if job.cancel is None:
-            writer.put(HistoryEvent.CANCEL_REQUESTED, said)
+            writer.put(HistoryEvent.CANCEL_REQUESTED, payload)
         case _:
             pass  # ended, or already requested
     decision = writer.end()
@@ -397,8 +400,14 @@ def _cancel(command: c.Cancel, job: Job, now: float) -> Decision:
 def _pause(command: c.Pause, job: Job, now: float) -> Decision:
     writer = StreamWriter(job, now)
     if job.state is JobState.QUEUED:
-        said = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True, "actor": command.actor}
-        writer.administrative("pause", JobEvent.WAITING, said)
+        payload = {
+            "node": None,
+            "correlation_key": PAUSE_KEY,
+            "wait_type": "human",
+            "park": True,
+            "actor": command.actor,
+        }
+        writer.administrative("pause", JobEvent.WAITING, payload)
     elif job.state not in TERMINAL_JOB_STATES:
         writer.set(pause=True)
     decision = writer.end()

@@ -129,7 +129,7 @@ class MemoryStore:
 
     async def evidence(self, job: str) -> list[Evidence]:
         """Read late reports of calls."""
-        return [one for one in self._evidence.values() if one.job == job]
+        return [kept for kept in self._evidence.values() if kept.job == job]
 
     async def workers(self) -> list[WorkerCard]:
         """Read the listed workers."""
@@ -459,21 +459,21 @@ class MemoryStore:
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         """List runs, newest first."""
-        found = [
+        matching = [
             (place, record)
             for place, record in self._records().items()
             if (before is None or place < before) and _fits(self._jobs[place[0]], record, where)
         ]
-        return merged(found, limit)
+        return merged(matching, limit)
 
     async def index_entries(self, job: str) -> IndexEntries | None:
         """Return a job's index entries, which are its row here."""
         row = self._jobs.get(job)
         if row is None:
             return None
-        made = expected_index_entries(row, [self._past[job, number] for number in range(1, row.run)])
+        expected = expected_index_entries(row, [self._past[job, number] for number in range(1, row.run)])
         exports = {place[1]: len(kept) for place, kept in self._exports.items() if place[0] == job and kept}
-        return msgspec.structs.replace(made, exports=exports)
+        return msgspec.structs.replace(expected, exports=exports)
 
     async def counts(self) -> Counts:
         """Count runs and queues."""
@@ -514,9 +514,9 @@ class MemoryStore:
         kept = self._exports.setdefault((job.id, job.run), [])
         known = next((one.number for one in kept if one.key == command.key), None)
         if known is None:
-            said = {name: getattr(command, name) for name in ("key", "name", "kind", "media_type", "size", "blob")}
+            fields = {name: getattr(command, name) for name in ("key", "name", "kind", "media_type", "size", "blob")}
             value = msgspec.json.decode(msgspec.json.encode(command.value)) if command.blob is None else None
-            kept.append(ExportRow(**said, number=len(kept) + 1, value=value, at=self._now))
+            kept.append(ExportRow(**fields, number=len(kept) + 1, value=value, at=self._now))
             self._jobs[job.id] = msgspec.structs.replace(job, exported=len(kept))
         self._change |= PROGRESS
         return known or len(kept)
@@ -534,9 +534,9 @@ class MemoryStore:
         self._blobs = {place: one for place, one in self._blobs.items() if place[0] in self._jobs}
 
     def _records(self) -> dict[RunCursor, RunRecord]:
-        found = {**self._past, **{(job.id, job.run): job.record() for job in self._jobs.values()}}
+        records = {**self._past, **{(job.id, job.run): job.record() for job in self._jobs.values()}}
         none = (None, None)
-        return {place: with_progress(record, *self._progress.get(place, none)) for place, record in found.items()}
+        return {place: with_progress(record, *self._progress.get(place, none)) for place, record in records.items()}
 
     def _fenced(self, command: c.Progress | c.KeepExport | c.PutBlob) -> Job:
         job = self._jobs.get(command.job)

@@ -263,9 +263,9 @@ def _due_at(job: Job, reader: Fold, last: Event) -> float:
 
 
 def rebuilt(job: Job, events: Iterable[Event]) -> Job:
-    """Return a job's row, made again from its stream. The fields about the present are copied."""
+    """Return a job's row, new again from its stream. The fields about the present are copied."""
     reader = Fold(calls=False)
-    made = Job(
+    new = Job(
         id=job.id,
         plugin=job.plugin,
         entry=job.entry,
@@ -293,5 +293,5 @@ def rebuilt(job: Job, events: Iterable[Event]) -> Job:
     for event in events:
         reader.push(event)
         course = course_after(course, reader, event)
-        made = projected(made, reader, event, course)
-    return made
+        new = projected(new, reader, event, course)
+    return new

@@ -114,32 +114,32 @@ def attribute_text(value: Attribute) -> str:
     return _encode(value).decode()
 
 
-def with_progress(record: RunRecord, said: str | bytes | None, at: float | None) -> RunRecord:
+def with_progress(record: RunRecord, progress_json: str | bytes | None, at: float | None) -> RunRecord:
     """Return a record with the run's last progress report (R9). A stage that the engine sets is kept."""
-    if said is None or at is None:
+    if progress_json is None or at is None:
         return record
-    told = _decode(said)
+    fields = _decode(progress_json)
     if record.status is RunStatus.SUCCEEDED:
-        told["progress"] = 1.0
+        fields["progress"] = 1.0
     if record.stage not in {None, "running"}:
-        told.pop("stage", None)
+        fields.pop("stage", None)
     if record.finished_at is None:
-        told["updated_at"] = max(at, record.updated_at)
-    return msgspec.structs.replace(record, **told)
+        fields["updated_at"] = max(at, record.updated_at)
+    return msgspec.structs.replace(record, **fields)
 
 
 def as_projected(record: RunRecord | None) -> RunRecord | None:
     """Return a record without the run's progress reports, which are not events."""
     if record is None:
         return None
-    told = dict.fromkeys(("progress", "stage", "message", "step", "step_total", "eta_seconds"), None)
+    reported = dict.fromkeys(("progress", "stage", "message", "step", "step_total", "eta_seconds"), None)
     ended = record.finished_at if record.finished_at is not None else record.created_at
-    return msgspec.structs.replace(record, **told, metrics={}, updated_at=ended)
+    return msgspec.structs.replace(record, **reported, metrics={}, updated_at=ended)
 
 
-def merged(found: list[tuple[RunCursor, RunRecord]], limit: int) -> list[RunRecord]:
+def merged(records: list[tuple[RunCursor, RunRecord]], limit: int) -> list[RunRecord]:
     """Merge newest and earlier runs, newest first."""
-    return [record for _, record in sorted(found, key=lambda one: one[0], reverse=True)[:limit]]
+    return [record for _, record in sorted(records, key=lambda placed: placed[0], reverse=True)[:limit]]
 
 
 def counts_of(runs: list[Any], queues: list[Any], oldest: float | None) -> Counts:

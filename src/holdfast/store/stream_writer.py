@@ -111,8 +111,8 @@ class StreamWriter:
         wait = self.job.wait
         assert wait is not None, "only a blocked job has a wait to complete"
         at = place if place is not None else wait.places()[0]
-        said = {"correlation_key": at.correlation_key, "node": at.node, "outcome": outcome, "payload": payload}
-        self.put(JobEvent.WAIT_COMPLETED, {**said, "signal": signal})
+        completed = {"correlation_key": at.correlation_key, "node": at.node, "outcome": outcome, "payload": payload}
+        self.put(JobEvent.WAIT_COMPLETED, {**completed, "signal": signal})
 
     def end(self) -> Decision:
         """Finish the decision: end the lease of a job that no longer runs, and signal a child's end to its parent."""
@@ -137,12 +137,12 @@ class StreamWriter:
     def _tell_the_parent(self, last: Event) -> None:
         job = self.job
         if job.parent is not None and job.parent_key is not None:
-            told = {"state": job.state.value, **{key: last.payload.get(key) for key in ("result", "error", "reason")}}
+            ending = {"state": job.state.value, **{key: last.payload.get(key) for key in ("result", "error", "reason")}}
             self.decision.follow = (
                 c.SendSignal(
                     job.parent,
                     job.parent_key,
-                    told,
+                    ending,
                     f"{job.id}.{job.run}",
                     may_wait=job.state is JobState.COMPLETED,
                 ),
@@ -156,11 +156,11 @@ def _told_of(job: Job) -> int:
     return 0 if job.state in TERMINAL_JOB_STATES else WORK
 
 
-def with_past(command: c.Submit, made: Decision, now: float) -> Decision:
+def with_past(command: c.Submit, created: Decision, now: float) -> Decision:
     """Add a plan or a history to a new job: a claim that never starts user code writes the history (J8)."""
     if command.plan is None and not command.past:
-        return made
-    writer = StreamWriter(made.job, now)
+        return created
+    writer = StreamWriter(created.job, now)
     if command.plan is not None:
         writer.put(HistoryEvent.PLAN_GENERATED, {"plan": command.plan})
     if command.past:
@@ -169,6 +169,6 @@ def with_past(command: c.Submit, made: Decision, now: float) -> Decision:
             writer.put(kind, payload, attempt=1)
         writer.put(JobEvent.REQUEUED, {"reason": FORK}, attempt=1)
     decision = writer.end()
-    decision.events[:0], decision.payloads[:0] = made.events, made.payloads
-    decision.answer, decision.change = made.answer, made.change
+    decision.events[:0], decision.payloads[:0] = created.events, created.payloads
+    decision.answer, decision.change = created.answer, created.change
     return decision

@@ -64,8 +64,8 @@ def connect(url: str, silence_seconds: float = SILENCE_SECONDS, watch: Watch | N
 
 def is_a_session(connection: Connection) -> bool:
     """Return whether the server process that replies is the one named when the connection was opened."""
-    found = connection.execute("SELECT pg_backend_pid()").fetchone()
-    return found is not None and found[0] == connection.info.backend_pid
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    return row is not None and row[0] == connection.info.backend_pid
 
 
 def _keep_all_text(connection: Connection) -> None:

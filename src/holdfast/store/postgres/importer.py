@@ -56,9 +56,9 @@ class MovingTarget:
         """Begin, after any other process with the same move; return what this move has imported before, or None."""
         return self._guarded(lambda: self._begin(move))
 
-    def take(self, luggage: JobDump) -> None:
+    def take(self, dump: JobDump) -> None:
         """Write some jobs, and check that they equal those of the source."""
-        self._guarded(lambda: self._take(luggage))
+        self._guarded(lambda: self._take(dump))
 
     def take_limits(self, rows: Iterable[LimitRow]) -> None:
         """Write the limits of queues, in place of the target's for the same names."""
@@ -109,18 +109,18 @@ class MovingTarget:
         row = self._connection.execute(sql.encode(), (move,)).fetchone()
         return Arrived(*row) if row is not None else None
 
-    def _take(self, luggage: JobDump) -> None:
+    def _take(self, dump: JobDump) -> None:
         found = self._connection.execute(f"SELECT {self._schema}.clock()".encode()).fetchone()
         assert found is not None, "a clock gives a time"
-        self._copy("jobs", ", ".join(JOB_WRITTEN), [job_row(job, found[0]) for job in luggage.jobs])
-        self._copy("events", EVENT_COLUMNS, luggage.events)
-        signals = [(*signal[:-1], bool(signal[-1])) for signal in luggage.signals]
+        self._copy("jobs", ", ".join(JOB_WRITTEN), [job_row(job, found[0]) for job in dump.jobs])
+        self._copy("events", EVENT_COLUMNS, dump.events)
+        signals = [(*signal[:-1], bool(signal[-1])) for signal in dump.signals]
         self._copy("signals", "job, id, key, payload, at, used", signals)  # their places follow this order
-        self._copy("evidence", "job, node, attempt, number, result, error, at", luggage.evidence)
+        self._copy("evidence", "job, node, attempt, number, result, error, at", dump.evidence)
         for table, (columns, _) in ALONG.items():
-            self._copy(table, columns, luggage.along[table])
-        self._compare(luggage, signals)
-        came = (len(luggage.jobs), len(luggage.events), len(luggage.signals), len(luggage.evidence))
+            self._copy(table, columns, dump.along[table])
+        self._compare(dump, signals)
+        came = (len(dump.jobs), len(dump.events), len(dump.signals), len(dump.evidence))
         counts = zip(msgspec.structs.astuple(self._arrived), came, strict=True)
         self._arrived = Arrived(*(before + more for before, more in counts))
 
@@ -130,18 +130,18 @@ class MovingTarget:
             for row in rows:
                 copy.write_row(row)
 
-    def _compare(self, luggage: JobDump, signals: list[tuple[Any, ...]]) -> None:
-        names = [job.id for job in luggage.jobs]
+    def _compare(self, dump: JobDump, signals: list[tuple[Any, ...]]) -> None:
+        names = [job.id for job in dump.jobs]
         here: list[list[Any]] = [
             [job_of(row) for row in self._of(names, JOB_COLUMNS, "jobs", "id", "id")],
             self._of(names, EVENT_READ, "events", "job", "job, seq"),
             self._of(names, "job, id, key, payload::text, at, used", "signals", "job", 'job COLLATE "C", place'),
             self._of(names, "job, node, attempt, number, result::text, error, at", "evidence", "job", "job, at, node"),
         ]
-        there: list[list[Any]] = [luggage.jobs, luggage.events, signals, luggage.evidence]
+        there: list[list[Any]] = [dump.jobs, dump.events, signals, dump.evidence]
         for table, (columns, order) in ALONG.items():
             here.insert(0, self._of(names, columns, table, "job", order))
-            there.insert(0, luggage.along[table])
+            there.insert(0, dump.along[table])
         if here[:-1] != there[:-1] or sorted(map(repr, here[-1])) != sorted(map(repr, there[-1])):
             raise StoreUnavailable("what was read back is not what was written: nothing was moved")
 

@@ -131,15 +131,15 @@ class PostgresLimits(Batch):
     def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
         """Count the running jobs."""
         counted = self._connection.execute(self._sql.running, ([queue],))
-        found = self._connection.execute(self._sql.running_rows, (queue, self.now, most))
+        rows = self._connection.execute(self._sql.running_rows, (queue, self.now, most))
         running = sum(count for _, _, count in counted.fetchall())
-        return running, started_at(map(job_of, found.fetchall()))
+        return running, started_at(map(job_of, rows.fetchall()))
 
     def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
         """Ask which queues have jobs to take, without a lock: where there is no room, no claim waits."""
-        said = {**entries_of(command), "wanted": queues}
-        asked = self._connection.execute(self._sql.look_at, said)
-        return lambda: _by_queue(asked.fetchall())
+        values = {**entries_of(command), "wanted": queues}
+        cursor = self._connection.execute(self._sql.look_at, values)
+        return lambda: _by_queue(cursor.fetchall())
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
         """Lock rows in the order of their names, then read the time, then count. Places handed on need none of it."""
@@ -147,10 +147,10 @@ class PostgresLimits(Batch):
             return self._count(queues)
         left = {queue: room for queue in queues if (room := self._left_in(queue)) > 0}
         seen_room = {queue: self._limit_of(queue) - sum(seen.get(queue, {}).values()) for queue in left}
-        found = self._count([queue for queue in queues if queue not in left or seen_room[queue] > left[queue]])
-        counted = {row.queue for row, _ in found}
+        locked = self._count([queue for queue in queues if queue not in left or seen_room[queue] > left[queue]])
+        counted = {row.queue for row, _ in locked}
         handed = {queue: min(left[queue], seen_room[queue]) for queue in left if queue not in counted}
-        return found + [(self._of(queue), {"": self._limit_of(queue) - room}) for queue, room in handed.items()]
+        return locked + [(self._of(queue), {"": self._limit_of(queue) - room}) for queue, room in handed.items()]
 
     def _limit_of(self, queue: str) -> int:
         return self._of(queue).limits.concurrency or 0
@@ -176,7 +176,7 @@ class PostgresLimits(Batch):
         later = not self._kept or any(_counts(self._of(queue)) for queue in queues)
         clock = self._connection.execute(self._sql.clock) if later else None
         counted = self._connection.execute(self._sql.running, (queues,))
-        found = [limits_of(row[:-1]) for asked in rows for row in asked.fetchall() if row[-1]]  # locked, and alone
+        found = [limits_of(row[:-1]) for cursor in rows for row in cursor.fetchall() if row[-1]]  # locked, and alone
         self.now = clock.fetchone()[0] if clock is not None else self.now
         running = _by_queue(counted.fetchall())
         # The row may be from a later time than this transaction's: its token may not have existed yet.
@@ -186,19 +186,19 @@ class PostgresLimits(Batch):
         """Wait until no claim takes from a queue, then read the time."""
         rows = self._connection.execute(self._sql.lock_limits, ([queue],))
         clock = self._connection.execute(self._sql.clock)
-        found = [limits_of(row) for row in rows.fetchall()]
+        locked = [limits_of(row) for row in rows.fetchall()]
         self.now = clock.fetchone()[0]
-        return found[0] if found else None
+        return locked[0] if locked else None
 
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
         """Find groups by steps through the index."""
-        said = {**entries_of(command), "queue": row.queue, "turn": row.turn, "most": most}
-        return [name for _, name in self._connection.execute(self._sql.groups, said).fetchall()]
+        values = {**entries_of(command), "queue": row.queue, "turn": row.turn, "most": most}
+        return [name for _, name in self._connection.execute(self._sql.groups, values).fetchall()]
 
     def find_heads(self, command: c.Claim, queue: str, wanted: Mapping[str, int]) -> dict[str, list[str]]:
         """Find and lock the first jobs of each group and entry, and the first of these."""
-        said = {**entries_of(command), "queue": queue, "groups": list(wanted), "counts": list(wanted.values())}
-        jobs = [job_of(row) for row in self._connection.execute(self._sql.heads, said).fetchall()]
+        values = {**entries_of(command), "queue": queue, "groups": list(wanted), "counts": list(wanted.values())}
+        jobs = [job_of(row) for row in self._connection.execute(self._sql.heads, values).fetchall()]
         heads: dict[str, list[str]] = {group: [] for group in wanted}
         for job in sorted(jobs, key=place_of):
             names = heads[job.group or ""]

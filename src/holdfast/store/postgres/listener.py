@@ -145,8 +145,8 @@ class Listener:
             if found is None or not found[0]:
                 return  # an older release holds it exclusively, and its connection is still open
             self.locks[worker] = key
-        told = connection.execute(f"UPDATE {self._schema}.workers SET lock_key = %s WHERE name = %s", (key, worker))
-        if told.rowcount == 1:
+        updated = connection.execute(f"UPDATE {self._schema}.workers SET lock_key = %s WHERE name = %s", (key, worker))
+        if updated.rowcount == 1:
             self._held.add(worker)
 
     def _hear(self, change: int) -> None:

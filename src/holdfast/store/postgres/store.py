@@ -135,13 +135,13 @@ class PostgresStore(LooksOn):
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
         """Execute commands, blocking the calling thread."""
-        asked = self._writer.submit(self._commit, batch)
+        future = self._writer.submit(self._commit, batch)
         try:
-            answers = asked.result(2 * self._watch.seconds)  # one call that is under way, and then this one
+            answers = future.result(2 * self._watch.seconds)  # one call that is under way, and then this one
         except TimeoutError as error:
-            if asked.done():
+            if future.done():
                 raise
-            asked.cancel()
+            future.cancel()
             raise StoreUnavailable(_silence(self._watch.seconds)) from error
         self._listener.wake()  # record the lock of a worker that has just reported
         return answers
@@ -197,24 +197,24 @@ class PostgresStore(LooksOn):
     ) -> list[Job]:
         """List jobs, newest id first."""
         wanted = {"state = %s": state, "plugin = %s": plugin, "entry = %s": entry, "id < %s": before}
-        given = {condition: value for condition, value in wanted.items() if value is not None}
-        where = f"WHERE {' AND '.join(given)}" if given else ""
+        conditions = {condition: value for condition, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         sql = f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs {where} ORDER BY id DESC LIMIT %s"
-        rows = await self._read(sql, (*map(str, given.values()), limit))
+        rows = await self._read(sql, (*map(str, conditions.values()), limit))
         return [await self._brought_up(job_of(row)) for row in rows]
 
     async def record(self, job: str, number: int) -> RunRecord | None:
         """Read one run's record."""
-        found = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
-        return found[0] if found and found[0].run_id == run_name(job, number) else None
+        records = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
+        return records[0] if records and records[0].run_id == run_name(job, number) else None
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         """List runs, newest first."""
         rows = [newest_of(row) for row in await self._read(*self._ask.newest_runs(where, before, limit))]
-        found = [record_of_newest(await self._brought_up(job), said, at) for job, said, at in rows]
+        runs = [record_of_newest(await self._brought_up(job), progress_json, at) for job, progress_json, at in rows]
         if may_be_past(where):
-            found += [past_of(row) for row in await self._read(*self._ask.past_runs(where, before, limit))]
-        return merged(found, limit)
+            runs += [past_of(row) for row in await self._read(*self._ask.past_runs(where, before, limit))]
+        return merged(runs, limit)
 
     async def index_entries(self, job: str) -> IndexEntries | None:
         """Read a job's index entries."""
@@ -243,8 +243,8 @@ class PostgresStore(LooksOn):
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Return when time alone next gives something to do."""
-        found: float | None = (await self._read(self._sql.next_due, (after,)))[0][0]
-        return found
+        due_at: float | None = (await self._read(self._sql.next_due, (after,)))[0][0]
+        return due_at
 
     async def has_work(self) -> bool:
         """Return whether there is work now, with one read."""
@@ -252,8 +252,8 @@ class PostgresStore(LooksOn):
 
     async def now(self) -> float:
         """Read the server's clock."""
-        found: float = (await self._read(self._sql.clock, ()))[0][0]
-        return found
+        time: float = (await self._read(self._sql.clock, ()))[0][0]
+        return time
 
     def change_count(self) -> int:
         """Return a number that grows with each notice of another process."""
@@ -270,8 +270,8 @@ class PostgresStore(LooksOn):
         because a worker that lost both takes it again. A report meanwhile shows that the worker lives. The caller gets
         a notice to look again when the time is over.
         """
-        found = await self._read(self._sql.dead_workers, ())
-        missing = {name: seen_at for name, seen_at in found if name not in self._listener.workers}  # ours are alive
+        rows = await self._read(self._sql.dead_workers, ())
+        missing = {name: seen_at for name, seen_at in rows if name not in self._listener.workers}  # ours are alive
         loop = asyncio.get_running_loop()
         suspects = {}
         for name, seen_at in missing.items():
@@ -440,8 +440,8 @@ def _why(error: Exception) -> str:
     """
     if isinstance(error, psycopg.errors.ProgramLimitExceeded):
         return "a name in it is too long for an index"
-    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    return said or str(error)
+    message = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return message or str(error)
 
 
 def back_off(attempt: int) -> None:

@@ -175,8 +175,8 @@ class Transaction(PostgresLimits):
 
     def find_keys(self, keys: list[Key]) -> dict[Key, str]:
         """Find the jobs with idempotency keys."""
-        asked = _encode([{"plugin": plugin, "entry": entry, "key": key} for plugin, entry, key in keys]).decode()
-        return {(plugin, entry, key): name for plugin, entry, key, name in self._all(self._sql.keys, (asked,))}
+        keys_json = _encode([{"plugin": plugin, "entry": entry, "key": key} for plugin, entry, key in keys]).decode()
+        return {(plugin, entry, key): name for plugin, entry, key, name in self._all(self._sql.keys, (keys_json,))}
 
     def _look_for(self, signals: list[tuple[str, str]]) -> Any:
         jobs, names = [job for job, _ in signals], [name for _, name in signals]
@@ -237,17 +237,17 @@ class Transaction(PostgresLimits):
 
     def find_children(self, parents: list[str]) -> dict[str, list[str]]:
         """Find the open children."""
-        found: dict[str, list[str]] = {}
+        by_parent: dict[str, list[str]] = {}
         for parent, name in self._all(self._sql.children, (parents,)):
-            found.setdefault(parent, []).append(name)
-        return found
+            by_parent.setdefault(parent, []).append(name)
+        return by_parent
 
     def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
         """Find and lock the first jobs by priority, due time and age; skip rows that others have locked."""
         self.promote()
         queues = sorted(command.queues.difference(besides)) if command.queues is not None else None
-        said = {**entries_of(command), "queues": queues, "besides": besides, "limit": command.limit}
-        return self._have(self._all(self._sql.claim, said))
+        values = {**entries_of(command), "queues": queues, "besides": besides, "limit": command.limit}
+        return self._have(self._all(self._sql.claim, values))
 
     def find_expired(self, limit: int) -> list[str]:
         """Find and lock jobs whose lease has run out."""
@@ -263,8 +263,8 @@ class Transaction(PostgresLimits):
 
     def find_finished(self, command: c.Purge) -> list[str]:
         """Find and lock the jobs that a purge removes; skip rows that others have locked."""
-        said = {"states": sorted(command.states), "before": command.before, "limit": command.limit}
-        return [name for (name,) in self._all(self._sql.finished, said)]
+        values = {"states": sorted(command.states), "before": command.before, "limit": command.limit}
+        return [name for (name,) in self._all(self._sql.finished, values)]
 
     def remove(self, names: list[str]) -> None:
         """Remove jobs completely, in one round trip."""
@@ -274,35 +274,35 @@ class Transaction(PostgresLimits):
 
     def keep_evidence(self, evidence: Evidence) -> bool:
         """Store a piece of evidence."""
-        said = evidence.job, evidence.node, evidence.attempt, evidence.number
+        identity = evidence.job, evidence.node, evidence.attempt, evidence.number
         result = _encode(evidence.result).decode()
-        found = self._connection.execute(self._sql.keep_evidence, (*said, result, evidence.error, self.now))
-        return found.fetchone() is not None
+        cursor = self._connection.execute(self._sql.keep_evidence, (*identity, result, evidence.error, self.now))
+        return cursor.fetchone() is not None
 
     def keep_run(self, job: str, number: int, record: RunRecord) -> None:
         """Store the record of a run that another follows."""
-        said = (job, number, record.status.value, _encode(record).decode())
-        self._connection.execute(self._sql.keep_run, said)
+        values = (job, number, record.status.value, _encode(record).decode())
+        self._connection.execute(self._sql.keep_run, values)
         self._connection.execute(self._sql.carry_exports, (job, number))
 
     def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
         """Index jobs by their attributes."""
         self._connection.execute(self._sql.put_attributes, tuple(map(list, zip(*rows, strict=True))))
 
-    def put_progress(self, job: str, number: int, said: bytes) -> None:
+    def put_progress(self, job: str, number: int, progress_json: bytes) -> None:
         """Store a run's progress report."""
-        self._connection.execute(self._sql.progress, (job, number, said.decode(), self.now))
+        self._connection.execute(self._sql.progress, (job, number, progress_json.decode(), self.now))
 
     def keep_export(self, command: c.KeepExport, number: int) -> int:
         """Store an export, unless its key is known."""
-        made = self._all(self._sql.keep_export, export_row(command, number, self.now))
-        known = made or self._all(self._sql.known_export, (command.job, number, command.key))
+        inserted = self._all(self._sql.keep_export, export_row(command, number, self.now))
+        known = inserted or self._all(self._sql.known_export, (command.job, number, command.key))
         return int(known[0][0])
 
     def put_blob(self, command: c.PutBlob) -> None:
         """Store a piece of a blob."""
-        said = (command.job, command.blob, command.number, command.content)
-        self._connection.execute(self._sql.put_blob, said)
+        values = (command.job, command.blob, command.number, command.content)
+        self._connection.execute(self._sql.put_blob, values)
 
     def put_card(self, card: WorkerCard) -> None:
         """List a worker."""
@@ -346,8 +346,14 @@ def _hands_on(batch: Sequence[c.Command]) -> bool:
     *before, last = batch or (None,)
     return (
         isinstance(last, c.Claim)
-        and all(isinstance(one, c.Append) and not _fails(one) and not _reads_inbox(one) for one in before)
-        and any(one.events and one.events[-1][0] == _COMPLETED for one in before if isinstance(one, c.Append))
+        and all(
+            isinstance(command, c.Append) and not _fails(command) and not _reads_inbox(command) for command in before
+        )
+        and any(
+            command.events and command.events[-1][0] == _COMPLETED
+            for command in before
+            if isinstance(command, c.Append)
+        )
     )
 
 

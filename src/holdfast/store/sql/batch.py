@@ -147,7 +147,7 @@ class Batch(Limited, SignalTable):
         """Index jobs by their attributes; rows are (name, value, job)."""
 
     @abstractmethod
-    def put_progress(self, job: str, number: int, said: bytes) -> None:
+    def put_progress(self, job: str, number: int, progress_json: bytes) -> None:
         """Store a run's progress report, in place of the last one."""
 
     @abstractmethod
@@ -222,8 +222,8 @@ class Batch(Limited, SignalTable):
         key = command.plugin, command.entry, command.idempotency_key
         if key not in self._keys:
             self.look_up([key])
-        found = self._keys[key]
-        return self.job(found) if found is not None else None
+        name = self._keys[key]
+        return self.job(name) if name is not None else None
 
     def _claim(self, command: c.Claim) -> c.Claims:
         self.flush()
@@ -359,14 +359,14 @@ class Batch(Limited, SignalTable):
 
     def look_up(self, keys: list[Key]) -> None:
         """Load the jobs with these idempotency keys, and remember which keys have none."""
-        found = self.find_keys(keys)
-        self._keys.update({key: found.get(key) for key in keys})
-        self.load(found.values())
+        by_key = self.find_keys(keys)
+        self._keys.update({key: by_key.get(key) for key in keys})
+        self.load(by_key.values())
 
     def expect_orphans(self, parents: list[str]) -> None:
         """Read the children of many jobs at once, for jobs that may fail or be cancelled."""
-        found = self.find_children(parents)
-        self._offspring.update({parent: found.get(parent, []) for parent in parents})
+        by_parent = self.find_children(parents)
+        self._offspring.update({parent: by_parent.get(parent, []) for parent in parents})
 
     def _children(self, parent: str) -> list[str]:
         """Return the open children of a job, oldest first, including those not yet written."""

@@ -171,8 +171,8 @@ def evidence_of(row: tuple[Any, ...]) -> Evidence:
 
 def evidence_row(evidence: Evidence, now: float) -> tuple[Any, ...]:
     """Return the columns of a piece of evidence."""
-    said = evidence.job, evidence.node, evidence.attempt, evidence.number
-    return (*said, _encode(evidence.result).decode(), evidence.error, now)
+    identity = evidence.job, evidence.node, evidence.attempt, evidence.number
+    return (*identity, _encode(evidence.result).decode(), evidence.error, now)
 
 
 def card_of(row: tuple[Any, ...]) -> WorkerCard:
@@ -187,22 +187,22 @@ def card_row(card: WorkerCard, now: float) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _settings(said: str) -> Limits:
+def _settings(text: str) -> Limits:
     """Decode a queue's limits; cached, because every claim reads them and they rarely change."""
-    return _decode_limits(said)
+    return _decode_limits(text)
 
 
 def limits_of(row: tuple[Any, ...]) -> LimitRow:
     """Return a queue's limits from their columns."""
-    _, said, grouped, *rest = row
-    return LimitRow(_settings(said), bool(grouped), *rest)
+    _, limits_json, grouped, *rest = row
+    return LimitRow(_settings(limits_json), bool(grouped), *rest)
 
 
 def limits_row(row: LimitRow) -> tuple[Any, ...]:
     """Return the columns of a queue's limits."""
-    said = _encode(row.limits).decode()
+    limits_json = _encode(row.limits).decode()
     kept = row.grouped, row.tokens, row.tokens_at, row.turn, row.changed_at, row.changed_by
-    return (row.queue, said, *kept, row.opens_at)
+    return (row.queue, limits_json, *kept, row.opens_at)
 
 
 def _facts(job: Job) -> str | None:

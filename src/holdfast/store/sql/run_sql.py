@@ -77,21 +77,21 @@ class RunSql:
     def newest_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
         """Return the statement and values that list newest runs, each with its progress."""
         others = dict(list(where.attributes.items())[1:])
-        said, values = self._conditions(msgspec.structs.replace(where, attributes=others), "j.status")
+        conditions, values = self._conditions(msgspec.structs.replace(where, attributes=others), "j.status")
         source, place = f"{self._schema}jobs j", "j.id"
         if where.attributes:  # its index has the order of the listing, so only one page is read
             source, place = f"{self._schema}attributes a JOIN {source} ON j.id = a.job", "a.job"
             name, value = next(iter(where.attributes.items()))
-            said.insert(0, f"a.name = {self._mark} AND a.value = {self._mark}")
+            conditions.insert(0, f"a.name = {self._mark} AND a.value = {self._mark}")
             values[:0] = [name, attribute_text(value)]
         if before is not None:
-            said.append(f"j.id <= {self._mark} AND (j.id < {self._mark} OR j.run < {self._mark})")
+            conditions.append(f"j.id <= {self._mark} AND (j.id < {self._mark} OR j.run < {self._mark})")
             values += [before[0], *before]
             if where.attributes:  # neither database derives it from the other condition
-                said.append(f"a.job <= {self._mark}")
+                conditions.append(f"a.job <= {self._mark}")
                 values.append(before[0])
         columns = ", ".join(f"j.{name}" for name in JOB_COLUMNS.split(", "))
-        filtered = f"WHERE {' AND '.join(said)}" if said else ""
+        filtered = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         return (
             f"SELECT {columns}, p.said, p.at FROM {source} LEFT JOIN {self._schema}progress p"
             f" ON p.job = j.id AND p.run = j.run {filtered} ORDER BY {place} DESC LIMIT {self._mark}"
@@ -99,11 +99,11 @@ class RunSql:
 
     def past_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
         """Return the statement and values that list earlier runs."""
-        said, values = self._conditions(where, "r.status")
+        conditions, values = self._conditions(where, "r.status")
         if before is not None:
-            said.append(f"(r.job < {self._mark} OR (r.job = {self._mark} AND r.run < {self._mark}))")
+            conditions.append(f"(r.job < {self._mark} OR (r.job = {self._mark} AND r.run < {self._mark}))")
             values += [before[0], *before]
-        filtered = f"WHERE {' AND '.join(['j.id = r.job', *said])}"
+        filtered = f"WHERE {' AND '.join(['j.id = r.job', *conditions])}"
         return (
             f"SELECT r.job, r.run, r.record, p.said, p.at FROM {self._schema}past_runs r"
             f" CROSS JOIN {self._schema}jobs j"  # in this order on SQLite: a group has many jobs, and few past runs
@@ -123,35 +123,37 @@ class RunSql:
             "j.created_at >=": where.created_after,
             "j.created_at <": where.created_before,
         }
-        given = {condition: value for condition, value in wanted.items() if value is not None}
-        said, values = [f"{condition} {self._mark}" for condition in given], list(given.values())
+        wanted_values = {condition: value for condition, value in wanted.items() if value is not None}
+        clauses, values = [f"{condition} {self._mark}" for condition in wanted_values], list(wanted_values.values())
         if where.status:
-            named = ", ".join(f"'{RunStatus(one).value}'" for one in where.status)  # literals, for partial indexes
-            said.append(f"{status} IN ({named})")
+            named = ", ".join(
+                f"'{RunStatus(status_name).value}'" for status_name in where.status
+            )  # literals, for partial indexes
+            clauses.append(f"{status} IN ({named})")
         for name, value in where.attributes.items():
-            said.append(
+            clauses.append(
                 f"EXISTS (SELECT 1 FROM {self._schema}attributes o WHERE o.name = {self._mark}"
                 f" AND o.value = {self._mark} AND o.job = j.id)"
             )
             values += [name, attribute_text(value)]
-        return said, values
+        return clauses, values
 
 
 def newest_of(row: tuple[Any, ...]) -> tuple[Job, str | None, float | None]:
     """Return a job, and its newest run's progress report."""
-    *columns, said, at = row
-    return job_of(tuple(columns)), said, at
+    *columns, progress_json, at = row
+    return job_of(tuple(columns)), progress_json, at
 
 
-def record_of_newest(job: Job, said: str | None, at: float | None) -> tuple[RunCursor, RunRecord]:
+def record_of_newest(job: Job, progress_json: str | None, at: float | None) -> tuple[RunCursor, RunRecord]:
     """Return a job's newest run."""
-    return (job.id, job.run), with_progress(job.record(), said, at)
+    return (job.id, job.run), with_progress(job.record(), progress_json, at)
 
 
 def past_of(row: tuple[Any, ...]) -> tuple[RunCursor, RunRecord]:
     """Return an earlier run."""
-    job, number, record, said, at = row
-    return (job, number), with_progress(_decode_record(record), said, at)
+    job, number, record, progress_json, at = row
+    return (job, number), with_progress(_decode_record(record), progress_json, at)
 
 
 def may_be_past(where: RunFilter) -> bool:
@@ -161,17 +163,17 @@ def may_be_past(where: RunFilter) -> bool:
 
 def index_entries_of(rows: list[Any]) -> IndexEntries | None:
     """Return a job's index entries; None if there is no such job."""
-    told = {(what, number): said for what, said, number, named in rows if not named}
-    mine = [(said, at) for what, said, at, named in rows if what == "job" and not named]
+    by_kind = {(what, number): value for what, value, number, named in rows if not named}
+    mine = [(value, at) for what, value, at, named in rows if what == "job" and not named]
     if not mine:
         return None
     status, at = mine[0]
     return IndexEntries(
         status,
         at if status is not None else None,
-        {int(number): said for (what, number), said in told.items() if what == "past"},
-        {what: said for what, said, _, named in rows if named},
-        {int(number): int(said) for (what, number), said in told.items() if what == "exports"},
+        {int(number): value for (what, number), value in by_kind.items() if what == "past"},
+        {what: value for what, value, _, named in rows if named},
+        {int(number): int(value) for (what, number), value in by_kind.items() if what == "exports"},
     )
 
 

@@ -119,10 +119,10 @@ class DatabaseFiles:
         """
         for name, identity in self._identities:
             try:
-                found = os.stat(name)  # noqa: PTH116 - twice for each commit: a Path takes as long as the call
+                status = os.stat(name)  # noqa: PTH116 - twice for each commit: a Path takes as long as the call
             except (FileNotFoundError, NotADirectoryError):
                 raise StoreReplaced(name, "deleted") from None
-            if (found.st_ino, found.st_dev) != identity:
+            if (status.st_ino, status.st_dev) != identity:
                 raise StoreReplaced(name, "replaced")
 
     def detach(self, connections: Sequence[apsw.Connection]) -> None:
@@ -175,8 +175,8 @@ def connect(path: Path, busy_seconds: float) -> apsw.Connection:
     return connection
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_ino, found.st_dev
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_dev
 
 
 def _is_open(path: str) -> bool:

@@ -140,10 +140,10 @@ class SqliteLimits(Batch):
         """Find the first jobs of each entry, and the first of these."""
         heads: dict[str, list[str]] = {}
         for group, count in wanted.items():
-            found: list[Any] = []
+            rows: list[Any] = []
             for pair in command.entries:
-                found += self._connection.execute(_HEADS, (*pair, queue, group, count)).fetchall()
-            heads[group] = [name for _, _, name in sorted(found)[:count]]
+                rows += self._connection.execute(_HEADS, (*pair, queue, group, count)).fetchall()
+            heads[group] = [name for _, _, name in sorted(rows)[:count]]
         self.load(name for names in heads.values() for name in names)
         return heads
 

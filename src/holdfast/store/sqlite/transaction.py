@@ -229,9 +229,9 @@ class Transaction(SqliteLimits):
         """Index jobs by their attributes."""
         _INSERT_ATTRIBUTES.run(self._connection, rows)
 
-    def put_progress(self, job: str, number: int, said: bytes) -> None:
+    def put_progress(self, job: str, number: int, progress_json: bytes) -> None:
         """Store a run's progress report."""
-        self._connection.execute(_PROGRESS, (job, number, said.decode(), self.now))
+        self._connection.execute(_PROGRESS, (job, number, progress_json.decode(), self.now))
 
     def keep_export(self, command: c.KeepExport, number: int) -> int:
         """Store an export, unless its key is known."""
