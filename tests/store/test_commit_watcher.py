@@ -84,8 +84,8 @@ def test_without_the_systems_help_the_file_is_looked_at(tmp_path: Path, monkeypa
     here, there = (SqliteStore(tmp_path / "jobs.db", poll_seconds=0.001) for _ in range(2))
     told = Told()
     here.subscribe(told)
-    assert here._ear is not None
-    assert not here._ear.is_woken
+    assert here._watcher is not None
+    assert not here._watcher.is_woken
     there.commit_blocking([submission("other")])
     assert told.wait()
     for store in (here, there):

@@ -155,7 +155,7 @@ def seal_at(
     attempt: int | None = None,
     id: str | None = None,
 ) -> Event:
-    """Seal as `seal` does, where only the number and the hash of the event before it are at hand."""
+    """Seal as `seal` does, from only the number and the hash of the event before it."""
     frozen, plain = freeze(payload if payload is not None else {})
     unsealed = {
         "id": _text("id", id) if id is not None else f"{job}:{seq}",
@@ -172,7 +172,7 @@ def seal_at(
 
 
 def freeze(payload: Mapping[str, Any]) -> tuple[Frozen, dict[str, Any]]:
-    """Return a payload's bytes, and what they read back as: plain JSON values, a fresh copy.
+    """Return a payload's bytes, and the plain JSON values that they decode to, as a new copy.
 
     The bytes are what is sealed later, even if the values change in the meantime.
 
@@ -193,7 +193,7 @@ def freeze(payload: Mapping[str, Any]) -> tuple[Frozen, dict[str, Any]]:
 
 
 def freeze_plain(payload: Mapping[str, Any]) -> Frozen:
-    """Freeze a payload whose values are plain JSON values already, with text as keys: the same, much faster.
+    """Freeze a payload that already has plain JSON values and text keys: the same result, much faster.
 
     Raises:
         InvalidEvent: a number that JSON does not have, text that UTF-8 cannot write, or too much of it.
@@ -220,9 +220,9 @@ def seal_frozen(
     attempt: int | None,
     payload: dict[str, Any] | None = None,
 ) -> Event:
-    """Seal as `seal_at` does, with a payload that was frozen before; the record's own is what is given, or empty.
+    """Seal as `seal_at` does, with a frozen payload; the record's own payload is the argument, or empty.
 
-    For writers of many events that keep the bytes. Names and numbers are not looked at: `vouch` does.
+    For writers of many events that keep the bytes. It does not check names and numbers: `vouch` does.
     """
     name = f"{job}:{seq}"
     hashed = hashlib.sha256(
@@ -260,7 +260,7 @@ def decode(data: bytes | bytearray | memoryview | str, *, bytes_max: int = EVENT
     Its shape is checked; its place in the chain is checked by `holdfast.machines.check`.
 
     Raises:
-        InvalidEvent: for every input that is not a record; the message names the first thing that is wrong.
+        InvalidEvent: for every input that is not a record; the message names the first problem.
     """
     data = data if isinstance(data, (bytes, str)) else bytes(data)
     if len(data) > bytes_max:
@@ -280,7 +280,7 @@ def canonical(event: Event) -> bytes:
 
 
 def digest(event: Event) -> str:
-    """Compute the hash that this event ought to carry."""
+    """Return the hash that this event should carry."""
     return hashlib.sha256(canonical(event)).hexdigest()
 
 

@@ -27,7 +27,6 @@ from holdfast.store.stream_writer import GROWING, Decision, StreamWriter, with_p
 __all__ = [
     "Decision",
     "append",
-    "buried",
     "claim",
     "decide",
     "expire",
@@ -35,6 +34,7 @@ __all__ = [
     "fence_parent",
     "moved",
     "reclaim",
+    "release_lease",
     "renew",
     "submit",
     "succeed",
@@ -164,7 +164,7 @@ def renew(job: Job, command: c.Renew, attempt: int, now: float) -> Job | None:
     return msgspec.structs.replace(job, lease=Lease(command.worker, now + command.lease_seconds))
 
 
-def buried(job: Job, now: float) -> Job:
+def release_lease(job: Job, now: float) -> Job:
     """End the lease of a worker that is known to be dead; `reclaim` does the rest (L10)."""
     assert job.lease is not None, "a job without a lease has no worker to bury"
     return msgspec.structs.replace(job, lease=Lease(job.lease.worker, min(now, job.lease.until)))

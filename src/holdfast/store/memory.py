@@ -331,7 +331,7 @@ class MemoryStore:
             job.id for job in self._jobs.values() if job.lease is not None and job.lease.worker == command.worker
         )
         for name in dead:
-            self._jobs[name] = decide.buried(self._jobs[name], self._now)
+            self._jobs[name] = decide.release_lease(self._jobs[name], self._now)
         self._workers.pop(command.worker, None)
         self._change |= WORK if dead else 0
         return c.JobIds(dead)

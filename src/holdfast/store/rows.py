@@ -64,18 +64,18 @@ class GateCard(msgspec.Struct, frozen=True):
 
     Attributes:
         name: the gate's name; ``worker`` is the worker's own readiness.
-        state: what it said last.
-        why: what held it closed; None if nothing did.
-        held: the state by which that is told, `busy`, `budget_exhausted` or `retry_after`; None if nothing did, or if
-            there was just nothing to do.
+        state: its last state.
+        why: why it was closed; None if it was not.
+        held: the state that reports it, `busy`, `budget_exhausted` or `retry_after`; None if it was not closed, or if
+            there was nothing to do.
         opens_at: when time alone opens it, by the store's clock; None if time does not.
-        waiting: how many stood in line.
-        jobs: jobs of this worker whose calls were held by it; 100 at most.
-        polls: how often it was asked, by what it said.
-        wakes: how often it was woken, by the source.
+        waiting: how many callers waited.
+        jobs: jobs of this worker whose calls it held; 100 at most.
+        polls: number of polls, by the state they returned.
+        wakes: number of wakes, by source.
         seconds: how long it was in each state.
         violations: how often it broke its own contract; 0 unless there is a bug.
-        violation: what the last of those was.
+        violation: the last of those.
     """
 
     name: str
@@ -93,7 +93,7 @@ class GateCard(msgspec.Struct, frozen=True):
 
 
 class WorkerCard(msgspec.Struct, frozen=True):
-    """A worker, as it describes itself (L9). What it runs is seen from the leases of the jobs, not from here.
+    """A worker, as it describes itself (L9). The leases of the jobs show what it runs.
 
     Attributes:
         name: its name, which leases carry.
@@ -101,10 +101,10 @@ class WorkerCard(msgspec.Struct, frozen=True):
         pid: the process.
         slots: how many jobs it runs at once.
         queues: the queues it serves; None is all.
-        entries: what it can run, as ``plugin.entry``.
+        entries: the entries it can run, as ``plugin.entry``.
         lease_seconds: how long its leases last; it reports at least as often.
-        started_at: when it first reported, by the store's clock; what the sender says is replaced, as with the next.
-        seen_at: when it last did.
+        started_at: when it first reported, by the store's clock; the sender's value is replaced.
+        seen_at: when it last reported; replaced likewise.
         gates: the gates of its process, its own readiness first.
         blocked: what blocks its event loop, while something does.
     """

@@ -19,14 +19,14 @@ import psycopg
 
 from holdfast.store.postgres.schema import Connection
 
-__all__ = ["Silent", "Watch"]
+__all__ = ["CallTimeout", "CallWatcher"]
 
 
-class Silent(psycopg.OperationalError):
+class CallTimeout(psycopg.OperationalError):
     """The server did not reply to a call in time."""
 
 
-class Watch:
+class CallWatcher:
     """Watches the calls of one store.
 
     Args:
@@ -52,7 +52,7 @@ class Watch:
         """Shut the connection down if its use takes longer than `deadline`.
 
         Raises:
-            Silent: it was shut down.
+            CallTimeout: it was shut down.
         """
         call = object()
         with self._lock:
@@ -62,7 +62,7 @@ class Watch:
             yield
         except Exception as error:
             if self._end(call):
-                raise Silent(f"it did not answer within {self.seconds:g} s") from error
+                raise CallTimeout(f"it did not answer within {self.seconds:g} s") from error
             raise
         finally:
             self._end(call)

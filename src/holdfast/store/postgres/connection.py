@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from holdfast.store.postgres.call_timeout import Watch
+from holdfast.store.postgres.call_timeout import CallWatcher
 from holdfast.store.postgres.schema import Connection
 
 __all__ = [
@@ -31,7 +31,7 @@ SILENCE_SECONDS = 10.0  # how long a server may not reply before its connection 
 CONNECT_SECONDS_MIN = 2  # libpq accepts no shorter limit
 
 
-def connect(url: str, silence_seconds: float = SILENCE_SECONDS, watch: Watch | None = None) -> Connection:
+def connect(url: str, silence_seconds: float = SILENCE_SECONDS, watch: CallWatcher | None = None) -> Connection:
     """Connect, in autocommit mode.
 
     Args:

@@ -1,4 +1,4 @@
-"""Queue limits in a batch on PostgreSQL, and their reads.
+"""Queue limits in a batch on PostgreSQL.
 
 At READ COMMITTED a count holds only while no other transaction can add to it. So a claim locks the rows of the queues
 that it takes from, and counts with the next statement, which sees everything committed before. It does not wait for a
@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 from holdfast.store import commands as c
-from holdfast.store.limits import COUNTED_MAX, LimitRow, QueueState, queue_state
+from holdfast.store.limits import LimitRow
 from holdfast.store.postgres.schema import Connection
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.rows import Job
@@ -27,28 +27,7 @@ from holdfast.store.sql.batch import Batch
 from holdfast.store.sql.columns import job_of, limits_of, limits_row
 from holdfast.store.sql.limit_claims import Running, place_of, started_at
 
-__all__ = ["LooksOn", "PostgresLimits", "entries_of"]
-
-
-class LooksOn:
-    """Reads of limits, outside of a batch."""
-
-    _sql: Statements
-
-    async def _read(self, sql: str, bindings: Any) -> list[Any]:
-        raise NotImplementedError
-
-    async def now(self) -> float:
-        """Read the server's clock."""
-        raise NotImplementedError
-
-    async def limits(self) -> list[QueueState]:
-        """Read the state of queues with limits."""
-        now = await self.now()
-        rows = await self._read(self._sql.look_on, {"most": COUNTED_MAX, "now": now})
-        running = _by_queue(await self._read(self._sql.running, ([row[0] for row in rows],)) if rows else [])
-        found = [(limits_of(row[:-1]), row[-1]) for row in rows]
-        return [queue_state(row, running.get(row.queue, {}), waiting, now) for row, waiting in found]
+__all__ = ["PostgresLimits", "by_queue", "entries_of"]
 
 
 class PostgresLimits(Batch):
@@ -139,7 +118,7 @@ class PostgresLimits(Batch):
         """Ask which queues have jobs to take, without a lock: where there is no room, no claim waits."""
         values = {**entries_of(command), "wanted": queues}
         cursor = self._connection.execute(self._sql.look_at, values)
-        return lambda: _by_queue(cursor.fetchall())
+        return lambda: by_queue(cursor.fetchall())
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
         """Lock rows in the order of their names, then read the time, then count. Places handed on need none of it."""
@@ -178,7 +157,7 @@ class PostgresLimits(Batch):
         counted = self._connection.execute(self._sql.running, (queues,))
         found = [limits_of(row[:-1]) for cursor in rows for row in cursor.fetchall() if row[-1]]  # locked, and alone
         self.now = clock.fetchone()[0] if clock is not None else self.now
-        running = _by_queue(counted.fetchall())
+        running = by_queue(counted.fetchall())
         # The row may be from a later time than this transaction's: its token may not have existed yet.
         return [(row, running.get(row.queue, {})) for row in found if later or row.tokens_at <= self.now]
 
@@ -219,7 +198,8 @@ def entries_of(command: c.Claim) -> dict[str, list[str]]:
     return {"plugins": [plugin for plugin, _ in pairs], "entries": [entry for _, entry in pairs]}
 
 
-def _by_queue(rows: Iterable[tuple[str, str | None, int]]) -> dict[str, Running]:
+def by_queue(rows: Iterable[tuple[str, str | None, int]]) -> dict[str, Running]:
+    """Return running jobs by queue and group, from rows of counts."""
     running: dict[str, Running] = {}
     for queue, group, count in rows:
         by_group = running.setdefault(queue, {})

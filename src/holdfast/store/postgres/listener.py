@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 import psycopg
 
 from holdfast.store.commands import ASKED, EVENTS, ROOM, WORK
-from holdfast.store.postgres.call_timeout import Watch
+from holdfast.store.postgres.call_timeout import CallWatcher
 from holdfast.store.postgres.connection import is_a_session
 from holdfast.store.postgres.schema import Connection, number_of
 
@@ -48,7 +48,7 @@ class Listener:
     """
 
     def __init__(
-        self, connect: Callable[[], Connection], schema: str, tell: Callable[[int], None], watch: Watch
+        self, connect: Callable[[], Connection], schema: str, tell: Callable[[int], None], watch: CallWatcher
     ) -> None:
         self.heard = 0  # grows with every notice of another process
         self._connect = connect
@@ -61,8 +61,8 @@ class Listener:
         self._held: set[str] = set()  # those that are recorded in the worker's row
         self.connection: Connection | None = None  # the one that listens
         self._stopping = threading.Event()
-        self._ear, self._mouth = os.pipe()  # through which this process wakes the thread
-        for end in (self._ear, self._mouth):
+        self._wake_read, self._wake_write = os.pipe()  # through which this process wakes the thread
+        for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
         self._thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
 
@@ -76,8 +76,8 @@ class Listener:
         self.wake()
         if self._thread.is_alive():
             self._thread.join()
-        os.close(self._ear)
-        os.close(self._mouth)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def hold(self, worker: str) -> None:
         """Take a worker's session lock as soon as possible, and keep it."""
@@ -87,7 +87,7 @@ class Listener:
     def wake(self) -> None:
         """Wake the thread to take missing locks, and to report them."""
         with contextlib.suppress(BlockingIOError):  # full: the thread will wake anyway
-            os.write(self._mouth, b"!")
+            os.write(self._wake_write, b"!")
 
     def message(self, change: int) -> tuple[str, str]:
         """Return the channel and the payload of a notice."""
@@ -115,7 +115,7 @@ class Listener:
 
     def _listen(self, connection: Connection) -> None:
         waiting = select.poll()  # not select(): it fails in a process with many files
-        for descriptor in (connection.fileno(), self._ear):
+        for descriptor in (connection.fileno(), self._wake_read):
             waiting.register(descriptor, select.POLLIN)
         answered = time.monotonic()
         while not self._stopping.is_set():
@@ -128,7 +128,7 @@ class Listener:
                     connection.execute("SELECT 1")
                 answered = time.monotonic()
             with contextlib.suppress(BlockingIOError):
-                os.read(self._ear, 100)
+                os.read(self._wake_read, 100)
             for notice in connection.notifies(timeout=0):
                 change, _, sender = notice.payload.partition(":")
                 if sender != self._me:

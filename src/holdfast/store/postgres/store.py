@@ -35,7 +35,8 @@ from holdfast.machines import Event, JobState, RunRecord
 from holdfast.machines.run_projection import run_name
 from holdfast.store import commands as c
 from holdfast.store.commands import EVENTS, WORK
-from holdfast.store.postgres.call_timeout import Silent, Watch
+from holdfast.store.limits import COUNTED_MAX, QueueState, queue_state
+from holdfast.store.postgres.call_timeout import CallTimeout, CallWatcher
 from holdfast.store.postgres.connection import (
     SILENCE_SECONDS,
     connect,
@@ -44,7 +45,7 @@ from holdfast.store.postgres.connection import (
     pipelined,
     rollback_on_error,
 )
-from holdfast.store.postgres.limits import LooksOn
+from holdfast.store.postgres.limits import by_queue
 from holdfast.store.postgres.listener import Listener, lock_key
 from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection, migrate, quoted, require
@@ -52,7 +53,16 @@ from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.transaction import Transaction
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter, counts_of, merged
-from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, card_of, event_of, evidence_of, job_of, signal_of
+from holdfast.store.sql.columns import (
+    EVENT_READ,
+    JOB_COLUMNS,
+    card_of,
+    event_of,
+    evidence_of,
+    job_of,
+    limits_of,
+    signal_of,
+)
 from holdfast.store.sql.run_sql import (
     RunSql,
     export_of,
@@ -82,7 +92,7 @@ _IN_THE_WAY = (
 _CANNOT_BE_KEPT = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, UnicodeEncodeError)
 
 
-class PostgresStore(LooksOn):
+class PostgresStore:
     """A store in one schema of a PostgreSQL database; see the module's docstring.
 
     Args:
@@ -104,7 +114,7 @@ class PostgresStore(LooksOn):
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         self._url = url
-        self._watch = Watch(silence_seconds)
+        self._watch = CallWatcher(silence_seconds)
         self._schema = quoted(schema)
         self._sql = Statements(self._schema)
         self._ask = RunSql("%s", f"{self._schema}.")
@@ -114,7 +124,7 @@ class PostgresStore(LooksOn):
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-writer")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
         self._listener = Listener(self._connect, self._schema, self._tell, self._watch)
-        self._seen = RowCache()
+        self._row_cache = RowCache()
         self._suspects: dict[str, tuple[float, float]] = {}  # workers whose lock is missing: last seen, and since when
         self._locked: set[str] = set()  # workers whose session lock the connection that writes has
         self._is_a_session: bool | None = None  # whether that connection may hold locks; None is not known
@@ -235,6 +245,14 @@ class PostgresStore(LooksOn):
         rows = await self._read(self._ask.blob, (job, blob, number))
         return bytes(rows[0][0]) if rows else None
 
+    async def limits(self) -> list[QueueState]:
+        """Read the state of queues with limits."""
+        now = await self.now()
+        rows = await self._read(self._sql.look_on, {"most": COUNTED_MAX, "now": now})
+        running = by_queue(await self._read(self._sql.running, ([row[0] for row in rows],)) if rows else [])
+        queues = [(limits_of(row[:-1]), row[-1]) for row in rows]
+        return [queue_state(row, running.get(row.queue, {}), waiting, now) for row, waiting in queues]
+
     async def requests_for(self, worker: str) -> c.Leases:
         """Read the requests to a worker's jobs."""
         rows = await self._read(self._sql.requests_for, (worker,))
@@ -294,7 +312,7 @@ class PostgresStore(LooksOn):
     def _connected_for_writing(self) -> Connection:
         if self._write_connection is None or self._write_connection.closed:
             self._write_connection = self._connect()
-            self._seen.forget()
+            self._row_cache.forget()
             self._locked, self._is_a_session = set(), None
         return self._write_connection
 
@@ -347,7 +365,7 @@ class PostgresStore(LooksOn):
                 back_off(attempt)
                 last = error
             except psycopg.OperationalError as error:
-                if self._committing or not connection.closed or isinstance(error, Silent):
+                if self._committing or not connection.closed or isinstance(error, CallTimeout):
                     raise
                 last = error  # the connection ended before the COMMIT
         raise StoreUnavailable(f"others stood in the way of this write {TRIES} times: {last}; try again")
@@ -359,7 +377,7 @@ class PostgresStore(LooksOn):
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # not the role's default
             # If this process or its network dies in the middle, the locks must not outlive it for long.
             connection.execute(self._sql.limit_transaction, {"milliseconds": str(int(1000 * seconds))})
-            locks, seen = self._listener.locks, self._seen
+            locks, seen = self._listener.locks, self._row_cache
             transaction = Transaction(
                 connection, self._sql, looking_first=looking_first, locks=locks, seen=seen, sync=pipeline.sync
             )
@@ -373,10 +391,10 @@ class PostgresStore(LooksOn):
         seen.remember(transaction.held(), transaction.rewritten, str(said and said[0]), transaction.read_now)
         return answers, transaction.change
 
-    async def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+    async def _read(self, sql: str, bindings: Any) -> list[Any]:
         return await asyncio.get_running_loop().run_in_executor(self._reader, self._fetch, sql, bindings)
 
-    def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+    def _fetch(self, sql: str, bindings: Any) -> list[Any]:
         deadline = self._watch.deadline()
 
         def fetch() -> list[Any]:
@@ -390,7 +408,7 @@ class PostgresStore(LooksOn):
         except _Unkeepable:
             return []  # no row has a name that cannot be stored
         except StoreUnavailable as error:
-            if isinstance(error.__cause__, Silent):
+            if isinstance(error.__cause__, CallTimeout):
                 raise
             return self._guard(fetch)  # the connection ended meanwhile; a read may be repeated
 
@@ -404,7 +422,7 @@ class PostgresStore(LooksOn):
             return work()
         except _CANNOT_BE_KEPT as error:
             raise _Unkeepable(_why(error)) from error
-        except Silent as error:
+        except CallTimeout as error:
             raise StoreUnavailable(_silence(self._watch.seconds)) from error
         except psycopg.OperationalError as error:
             raise StoreUnavailable(f"PostgreSQL is away: {one_line(error)}: check the server and the URL") from error

@@ -66,7 +66,7 @@ class Transaction(PostgresLimits):
         super().__init__(connection, statements)
         self.rewritten: set[str] = set()  # jobs whose rows are written
         self.read_now: dict[str, str] = {}  # jobs whose rows were read, and the transaction that wrote them
-        self._seen = seen or RowCache()
+        self._row_cache = seen or RowCache()
         self._sync = sync
         self._looking_first = looking_first
         self._locks = locks or {}
@@ -82,7 +82,7 @@ class Transaction(PostgresLimits):
         doors = sorted({command.queue for command in batch if isinstance(command, c.Submit) and not command.parent})
         if doors:  # before any other lock: submissions to a queue with a depth follow one another
             self._connection.execute(self._sql.stand_at_the_door, (doors,))
-        lock = self._sql.lock_names if self._seen.knows_most(names) else self._sql.lock_rows
+        lock = self._sql.lock_names if self._row_cache.knows_most(names) else self._sql.lock_rows
         rows = self._connection.execute(lock, (names,)) if names else None
         kept = self._connection.execute(self._sql.keep_places, {"names": names}) if _hands_on(batch) else None
         known = self._look_for(signals) if signals else None
@@ -137,7 +137,7 @@ class Transaction(PostgresLimits):
         """Load unchanged rows from the cache, and read the others; all are locked."""
         others = {}
         for name, writer, head in locked:
-            row = self._seen.unchanged(name, writer, head)
+            row = self._row_cache.unchanged(name, writer, head)
             if row is None:
                 others[name] = writer
             else:

@@ -276,7 +276,7 @@ class Batch(Limited, SignalTable):
         self.flush()
         names = self._found(self.find_held(command.worker))
         for name in names:
-            self.put_row(decide.buried(self._jobs[name], self.now))
+            self.put_row(decide.release_lease(self._jobs[name], self.now))
         self.drop_card(command.worker)
         self.change |= WORK if names else 0
         return c.JobIds(names)

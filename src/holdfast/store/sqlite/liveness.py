@@ -27,15 +27,15 @@ from pathlib import Path
 
 from holdfast.store.sqlite.file_lock import fcntl
 
-__all__ = ["Attendance"]
+__all__ = ["LivenessLocks"]
 
 LEFT_OVER_SECONDS = 60.0  # after which a file that never got its name is removed
 CONTENT_BYTES_MAX = 4096
 
-_of_this_process: weakref.WeakSet[Attendance] = weakref.WeakSet()
+_of_this_process: weakref.WeakSet[LivenessLocks] = weakref.WeakSet()
 
 
-class Attendance:
+class LivenessLocks:
     """The lock files of one database's workers; from any thread."""
 
     def __init__(self, folder: Path) -> None:
@@ -165,8 +165,8 @@ class Attendance:
 
 
 def _forget() -> None:
-    for attendance in list(_of_this_process):
-        attendance.forget()
+    for liveness in list(_of_this_process):
+        liveness.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -68,10 +68,10 @@ from holdfast.store.sqlite.database_files import DatabaseFiles, connect
 from holdfast.store.sqlite.error_text import guarded
 from holdfast.store.sqlite.export import moved_note
 from holdfast.store.sqlite.file_lock import BUSY_SECONDS, CLOSED, FORKED, FileLock, WriteThread
-from holdfast.store.sqlite.file_watcher import SqliteWatch
+from holdfast.store.sqlite.file_watcher import FileWatcher
 from holdfast.store.sqlite.fork_guard import leak, open_stores
 from holdfast.store.sqlite.limits import state_of
-from holdfast.store.sqlite.liveness import Attendance
+from holdfast.store.sqlite.liveness import LivenessLocks
 from holdfast.store.sqlite.transaction import Transaction
 
 __all__ = ["SqliteStore"]
@@ -107,11 +107,11 @@ class SqliteStore:
         self._rows_version = -1
         self._others = False  # whether another process has committed and no notice was sent yet
         self._heard = 0
-        self._ear: CommitWatcher | None = None
+        self._watcher: CommitWatcher | None = None
         self._connections: list[apsw.Connection] = []
         self._refusal: str | None = None  # why it cannot be used any more
         self._paused: list[threading.Lock] = []  # held by a fork that is under way
-        self._attendance = Attendance(self._path.with_name(self._path.name + "-workers"))
+        self._liveness = LivenessLocks(self._path.with_name(self._path.name + "-workers"))
         self._lock = FileLock(self._path.with_name(self._path.name + "-lock"), busy_seconds)
         self._files = self._guard(lambda: DatabaseFiles.attach(self._path))
         self._writer = WriteThread(self._lock, partial(guarded, self._path))  # holds no reference to the store
@@ -145,10 +145,10 @@ class SqliteStore:
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
         """Call `notice` after each commit of this process, and when another process has committed."""
         self._notices.append(notice)
-        if self._ear is None:
+        if self._watcher is None:
             lock, log = self._path.with_name(f"{self._path.name}-lock"), Path(f"{self._path.resolve()}-wal")
-            watch = SqliteWatch(self._files, self._attendance, self._tell)
-            self._ear = CommitWatcher(lock, log, self._listen, self._poll_seconds, watch.look)
+            watch = FileWatcher(self._files, self._liveness, self._tell)
+            self._watcher = CommitWatcher(lock, log, self._listen, self._poll_seconds, watch.look)
         return lambda: self._notices.remove(notice)
 
     async def get(self, job: str) -> Job | None:
@@ -269,15 +269,15 @@ class SqliteStore:
         return self._clock.now()
 
     def hold_liveness_lock(self, worker: str) -> None:
-        """Hold a lock file, so that other processes notice when this one dies; see `Attendance`."""
+        """Hold a lock file, so that other processes notice when this one dies; see `LivenessLocks`."""
         with contextlib.suppress(StoreUnavailable):
-            if worker in self._attendance.dead_workers():  # one of this name was killed: its file is replaced
+            if worker in self._liveness.dead_workers():  # one of this name was killed: its file is replaced
                 self.commit_blocking([c.ReleaseLeases(worker)])
-            self._guard(lambda: self._attendance.hold_liveness_lock(worker))
+            self._guard(lambda: self._liveness.hold_liveness_lock(worker))
 
     async def dead_workers(self) -> list[str]:
         """Find workers whose lock the kernel has released."""
-        return self._attendance.dead_workers()
+        return self._liveness.dead_workers()
 
     async def close(self) -> None:
         """Close the files; the last process to do so moves the log's content to the database."""
@@ -288,13 +288,13 @@ class SqliteStore:
             return
         self._refusal = CLOSED
         self._writer.stop()
-        if self._ear is not None:
-            self._ear.stop()
+        if self._watcher is not None:
+            self._watcher.stop()
         with self._writing:
             self._detach()
 
     def _detach(self) -> None:
-        self._attendance.close()
+        self._liveness.close()
         with self._reading:
             if not self._connections:  # closed by a fork: the log still goes to the database
                 with contextlib.suppress(apsw.Error, OSError, StoreUnavailable):
@@ -308,7 +308,7 @@ class SqliteStore:
         if self._writer.is_current():
             return  # the thread would wait for itself
         deadline = time.monotonic() + seconds
-        for lock in (self._writing, self._reading, self._attendance.changing):
+        for lock in (self._writing, self._reading, self._liveness.changing):
             if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 self._paused.append(lock)
         if len(self._paused) == LOCKS:
@@ -329,9 +329,9 @@ class SqliteStore:
             self._files.carry_over()
         for connection in self._connections:
             leak(connection)
-        if self._ear is not None:
-            self._ear.forget()
-        self._writing, self._reading, self._paused, self._ear = threading.Lock(), threading.Lock(), [], None
+        if self._watcher is not None:
+            self._watcher.forget()
+        self._writing, self._reading, self._paused, self._watcher = threading.Lock(), threading.Lock(), [], None
 
     def change_count(self) -> int:
         """Return a number that grows when another process has committed, after the first subscription."""
@@ -410,7 +410,7 @@ class SqliteStore:
             self._lock.ring()
             self._tell(transaction.change)
         for worker in transaction.gone:
-            self._attendance.leave(worker)
+            self._liveness.leave(worker)
         return answers
 
     def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
