@@ -20,7 +20,7 @@ __all__ = ["JOB", "TERMINAL_JOB_STATES", "JobEvent", "JobState"]
 
 
 class JobState(StrEnum):
-    """Where a job is. Members equal their wire names."""
+    """The state of a job. Members equal their wire names."""
 
     QUEUED = "queued"  # may be claimed
     RUNNING = "running"  # exactly one attempt holds the lease

@@ -44,7 +44,7 @@ class ReadyState(StrEnum):
 
 
 class WakeSource(StrEnum):
-    """What may end a Pending interval."""
+    """The sources that may end a Pending interval."""
 
     IO_READY = "io_ready"  # new work, a freed slot, a readable socket
     TIMER = "timer"  # a due time, the end of a back-off or of a budget's window

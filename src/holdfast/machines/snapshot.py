@@ -113,12 +113,12 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def blocked(self) -> bool:
-        """Whether only a wait's end or a cancel can move the job: it is never claimed and never reclaimed (J7)."""
+        """Return whether only a wait's end or a cancel can move the job; it is never claimed or reclaimed (J7)."""
         return self.state is JobState.WAITING
 
     @property
     def parked(self) -> bool:
-        """Whether the open wait asked to be shown as parked (J4)."""
+        """Return whether the open wait is shown as parked (J4)."""
         return self.wait is not None and self.wait.park
 
     def shown(self, now: float) -> JobState:

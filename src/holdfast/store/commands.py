@@ -82,9 +82,9 @@ EVERYTHING = EVENTS | WORK | ASKED | PROGRESS | ROOM  # for a commit of another 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Create a job: its row and job_created, in one transaction. Result: `Submitted`.
 
-    The same idempotency key for the same plugin and entry returns the existing job if the fingerprint of the arguments
-    is equal, and `IdempotencyConflict` if it is not. An existing job id is treated the same way. A queue at its maximum
-    depth refuses with `QueueFull`. It still accepts children of its jobs.
+    A repeat of an idempotency key for the same plugin and entry returns the existing job. If the fingerprint of the
+    arguments differs, it is refused with `IdempotencyConflict`. An existing job id is treated the same way. A queue at
+    its maximum depth refuses with `QueueFull`. It still accepts jobs that have a parent.
 
     A `plan` is recorded with the job, as plan_generated. A `past` holds events of another job's calls that this job
     reuses. They are written under an administrative claim, job_leased{purpose: fork}, that job_requeued ends.
@@ -351,7 +351,7 @@ class Purge(msgspec.Struct, frozen=True):
     """Remove up to `limit` jobs that ended at `before` or earlier, permanently. Result: `JobIds`.
 
     The oldest go first. Only jobs in one of `states` that have ended are removed. A child is removed only if its parent
-    is gone, completed or cancelled: a parent that goes on or is retried asks for its child by name, and would start it
+    is gone, completed or cancelled. A parent that goes on or is retried asks for its child by name, and would start it
     again. The first job of a chain (`continue_as`) stays until the chain has ended. A job is removed completely, in
     this transaction: row, stream, signals and evidence. Its id and its idempotency key are free again.
     """

@@ -1,7 +1,7 @@
 """Jobs that continue others (`continue_as`): what moves to the successor, and which job of a chain is current.
 
-A chain of jobs is linked from both sides. A job that was continued names the next one in its last event, and each job
-names the one before it and the first in its first event. The row of the first also names the newest, so no code walks
+A chain of jobs is linked from both sides. A job that was continued names the next one in its last event. Each job
+names, in its first event, the one before it and the first. The row of the first also names the newest, so no code walks
 the chain. Everything here is pure, as in `decide`.
 """
 

@@ -49,7 +49,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore:
-    """Keeps jobs in this process's memory."""
+    """A store in this process's memory."""
 
     floor_seconds: float | None = None
 

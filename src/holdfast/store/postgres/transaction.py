@@ -214,7 +214,7 @@ class Transaction(PostgresLimits):
         return [signal_of(row) for row in self._all(self._sql.read_unused, (job,))]
 
     def knows(self, job: str, signal: str) -> bool:
-        """Whether a signal's id is known.
+        """Return whether a signal's id is known.
 
         A child's end is signalled once, under its own id. It is looked up only if that has failed: then an operator has
         sent a signal with this id.

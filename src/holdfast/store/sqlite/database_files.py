@@ -1,7 +1,7 @@
 """The files of an open SQLite database: created private, held so that no other program deletes the log, checked.
 
 SQLite's own locks are POSIX locks. The kernel drops all POSIX locks of a process on a file when the process closes any
-descriptor of that file, also one that is not SQLite's: a backup in Python, a second SQLite library, `open().read()`.
+descriptor of that file. That may be a backup in Python, a second SQLite library, or `open().read()`.
 Then another program that reads and closes the database believes that it is the last user. It deletes the log under the
 processes that write to it. So:
 
