@@ -11,7 +11,7 @@ from holdfast import App, Plan, RunFailed, extend, external_key
 from holdfast.client.verify import check_replay
 from holdfast.plans import Draft, Extension
 from holdfast.plans.node_history import NodeHistory, NodeStates
-from holdfast.store import Bury, Reclaim
+from holdfast.store import Reclaim, ReleaseLeases
 from holdfast.store.effects import DirectoryEffects, Effect
 from support.clocked import opened
 from support.stories import drain, play, quick, until

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast import App, Plan, RunFailed, RunHandle, StoreUnavailable
 from holdfast.machines import Event
 from holdfast.plans.node_history import NodeHistory, NodeStates
-from holdfast.store import Bury, Store
+from holdfast.store import ReleaseLeases, Store
 from holdfast.store.memory import MemoryStore
 from support.faults import FaultyStore
 from support.planned import Evaluated, Witness, calculator, evaluated, needs_of, signals_of

@@ -41,6 +41,7 @@ from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.ids import new_id
 from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
+from holdfast.machines.keys import BUDGET_KEY
 from holdfast.machines.run_projection import run_name
 from holdfast.store import (
     Cancel,
@@ -59,7 +60,6 @@ from holdfast.store import (
     Submit,
 )
 from holdfast.store.blobs import DirectoryBlobs
-from holdfast.store.decide import BUDGET_KEY
 from holdfast.store.effects import EffectStore
 
 if TYPE_CHECKING:

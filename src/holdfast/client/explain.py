@@ -200,16 +200,16 @@ def _waits(job: Job, now: float, around: Around) -> str:
     places = [place.correlation_key or "" for place in wait.places()]
     if places[0] == PAUSE_KEY:
         return "It is paused until somebody resumes it."
-    sentences = [_question(key) for key in places if key.startswith(DOUBT)]
+    sentences = [_question(key) for key in places if key.startswith(DOUBT_KEY)]
     sentences += [_over_budget(around.last) for key in places if key == BUDGET_KEY]
-    signals = [repr(key) for key in places if not key.startswith("holdfast:")]
+    signals = [repr(key) for key in places if not is_reserved(key)]
     until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", for ever"
     if signals:
         sentences.append(f"It waits for the signal {' or '.join(signals)}{until}.")
-    sentences += [_child(key, around) for key in places if key.startswith(CHILD)]
-    if places[0].startswith(RETRY):
-        sentences.append(f"It tries {places[0].removeprefix(RETRY)} again {_time(wait.deadline or now, now)}.")
-    elif places[0].startswith(TIMERS):
+    sentences += [_child(key, around) for key in places if key.startswith(CHILD_KEY)]
+    if places[0].startswith(RETRY_KEY):
+        sentences.append(f"It tries {places[0].removeprefix(RETRY_KEY)} again {_time(wait.deadline or now, now)}.")
+    elif places[0].startswith(TIMER_KEY):
         sentences.append(f"It sleeps until {_time(wait.deadline or now, now)}.")
     return " ".join(sentences)
 

@@ -40,7 +40,7 @@ async def _wrong(store: Store, row: Job) -> list[Violation]:
     wrong = check(stream, head=row.head)
     if rebuilt(row, stream) != row or not (wrong or await _records_agree(store, row, stream)):
         wrong.append(Violation(len(stream), "J6", "the projection differs from what the stream makes"))
-    elif not wrong and not await _is_filed(store, row, stream):
+    elif not wrong and not await _is_expected_index_entries(store, row, stream):
         wrong.append(Violation(len(stream), "J6", "what the runs are found by differs from what the stream makes"))
     return wrong
 
@@ -54,15 +54,15 @@ async def _records_agree(store: Store, row: Job, stream: list[Event]) -> bool:
     return [as_projected(record) for record in records] == [as_projected(record) for record in runs(stream)]
 
 
-async def _is_filed(store: Store, row: Job, stream: list[Event]) -> bool:
+async def _is_expected_index_entries(store: Store, row: Job, stream: list[Event]) -> bool:
     """Return whether the index entries of the job are correct, and the number of exports is the counted one.
 
     The row's group decides which tokens can see the job. So it must be the group from the job's creation.
     """
-    entries = await store.filing(row.id)
+    entries = await store.index_entries(row.id)
     if entries is None or stream[0].payload.get("group") != row.group:
         return False
-    expected = filed(row, runs(stream)[:-1])
+    expected = expected_index_entries(row, runs(stream)[:-1])
     if entries.status is None:  # an older release wrote it; the next change of the job writes it again
         expected = msgspec.structs.replace(expected, status=None, ends_at=None)
     whole = -1 not in entries.exports.values() and len(row.course.refs) in {0, row.exported}

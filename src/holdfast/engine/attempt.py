@@ -62,6 +62,7 @@ from holdfast.errors import WaitTimeout
 from holdfast.ids import new_id
 from holdfast.journal import Journal
 from holdfast.machines import HistoryEvent, JobEvent
+from holdfast.machines.keys import timer_key
 from holdfast.store import Claimed, Successor
 from holdfast.store.effects import EffectStore
 
@@ -615,9 +616,9 @@ class Attempt(AttemptWriter):
             self.replay.plan = plan
         return cast("dict[str, Any] | None", plain_values.as_recorded(self.replay.plan))
 
-    def progress(self, report: dict[str, Any]) -> None:
+    def progress(self, said: dict[str, Any]) -> None:
         """Accept the progress that the code reports."""
-        self.reports.progress(report)
+        self.reports.progress(said)
 
     def export(self, product: Product) -> Awaitable[None]:
         """Accept an export of the code."""

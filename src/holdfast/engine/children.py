@@ -51,7 +51,7 @@ class Children:
         attempt = self._attempt
         name = f"job.{job.name}"
         node = attempt.replay.node(name, arguments, job.chosen.key)
-        key = f"{CHILD_KEY}{node}{self._run}"
+        key = child_key(node, self._run)
         begin = partial(self._begin, partial(self._start_child, job, arguments, key), key)
         return child_result(job, node, await attempt.code.outcome(node, name, begin, arguments, partial(_cut, node)))
 
@@ -136,7 +136,7 @@ class Children:
     async def _prepared(self, job: JobFunction[..., Any], arguments: dict[str, Any], node: str) -> Submit:
         """Return the command that starts a child. Its id is recorded and on disk."""
         attempt = self._attempt
-        name = attempt.recorded(f"{node}:id{self._run}", new_id)
+        name = attempt.recorded(id_name(node, self._run), new_id)
         submit = self._submission(job, name, arguments, attempt.now())
         group = submit.group if submit.group is not None else attempt.row.group
         await attempt.durable()
@@ -144,7 +144,7 @@ class Children:
 
     async def _act(self, act: Submitter, node: str) -> str:
         """Act under an id that is recorded and on disk, so that a repeated act is the same."""
-        name = self._attempt.recorded(f"{node}:id{self._run}", new_id)
+        name = self._attempt.recorded(id_name(node, self._run), new_id)
         await self._attempt.durable()
         return await act(name)
 

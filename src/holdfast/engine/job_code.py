@@ -635,7 +635,7 @@ HELD_BY_US = 3
 
 def cut_off(node: str) -> Written:
     """Return the event for a wait, or a call that had not begun, which the code has cut off."""
-    return "value_recorded", {"node": f"{node}:ended", "value": {"outcome": "cut_off"}}
+    return "value_recorded", {"node": ended_name(node), "value": {"outcome": "cut_off"}}
 
 
 def _where(task: JobTask) -> str:

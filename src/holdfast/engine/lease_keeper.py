@@ -120,7 +120,7 @@ class LeaseKeeper:
         self._soon(self._worker.renewed, leases, dict(held))
         with contextlib.suppress(StoreUnavailable):
             # After the renewal, because a gate may need time to describe itself.
-            self._store.commit_blocking([Report(self._worker.card())])
+            self._store.commit_blocking([PutWorker(self._worker.card())])
 
     def end_overdue(self) -> float | None:
         """End the leases that were not renewed in time. Return the seconds until the next one is due, or None."""

@@ -33,12 +33,10 @@ from holdfast.machines.run_projection import DEADLINE
 __all__ = ["CutOff", "Ended", "Failure", "Outcome", "Recorded", "Replay", "Success"]
 
 
-ENDED = ":ended"  # suffix of a value that records how a wait ended while its job ran
 CUT_OFF = "cut_off"  # outcome of a wait, and kind of a failure, that the code itself cut off
 _NUMBER = re.compile(r"(?<!#)#\d+\Z")  # number of a call among equal calls
-ENGINE_WAITS = ("budget:",)  # node prefixes of waits that the engine makes, not the code
-ENGINE_KEYS = ("holdfast:doubt:", "holdfast:retry:", "holdfast:budget", "holdfast:pause")  # key prefixes of those waits
-OF_A_RUN = "run:"  # name prefix of values that hold for one run and not for the next
+ENGINE_WAITS = (GRANTED,)  # node prefixes of waits that the engine makes, not the code
+ENGINE_KEYS = (DOUBT_KEY, RETRY_KEY, BUDGET_KEY, PAUSE_KEY)  # key prefixes of those waits
 _HISTORY = frozenset(kind.value for kind in HistoryEvent)
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # checksum of the calls that a branch has made so far
 
@@ -201,7 +199,7 @@ class Replay:
         elif event.type == JobEvent.FAILED:
             self._ended_by = event.payload.get("nodes") or self._failed_of_plan()
             self._natives = []  # another run sees other native work
-            self.values = {name: value for name, value in self.values.items() if not name.startswith(OF_A_RUN)}
+            self.values = {name: value for name, value in self.values.items() if not name.startswith(OF_RUN)}
 
     def _failed_of_plan(self) -> list[str]:
         """List the failed calls of a plan whose run something else ended, such as a deadline. No code caught them."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget"]
 
-SPENT, GRANTED = "spent:", "budget:"  # prefixes of the nodes of these values and waits
 GATHER_SECONDS = 0.05  # during which further amounts of a call are gathered
 
 
@@ -44,7 +43,7 @@ class Budget:
         for node, value in values.items():
             if node.startswith(SPENT) and isinstance(value, dict):
                 self._spent.update(value)
-        ended = {node.removesuffix(":ended"): value for node, value in values.items() if node.endswith(":ended")}
+        ended = {wait: value for name, value in values.items() if (wait := node_of_ended(name)) is not None}
         for node, completed in {**ended, **waits}.items():
             if node.startswith(GRANTED):
                 self._grant(completed)

@@ -275,7 +275,7 @@ def _with_others(intent: Written, others: list[OpenWait]) -> Written:
     kind, payload = intent
     if kind != JobEvent.WAITING:  # a later retry is written as a timer, so that a signal for another place counts
         node = payload["node"]
-        key, timer = f"holdfast:retry:{node}", {"wait_type": "timer", "deadline": payload["not_before"], "park": False}
+        key, timer = retry_key(node), {"wait_type": "timer", "deadline": payload["not_before"], "park": False}
         payload = {"node": f"{node}:retry", "correlation_key": key, **timer}
     also = [{"node": wait["node"], "correlation_key": wait["correlation_key"]} for wait in waits]
     details = {name: value for wait in waits for name, value in wait.items() if name not in PLACE}  # why it waits there

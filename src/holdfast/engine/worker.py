@@ -240,7 +240,7 @@ class Worker:
         await self._lost_attempts.give_back(self._journal)
         news, self._news = self._news, 0
         if news & ASKED and self.running:
-            self._apply_leases(await self._store.requests(self.name))
+            self._apply_leases(await self._store.requests_for(self.name))
             for attempt in list(self.running.values()):
                 attempt.check_inbox()
         full = False

@@ -56,7 +56,7 @@ class WorkGate(LeafGate):
         self.slots = slots
         self.busy = 0  # slots in use: attempts whose code has not ended
         self.fresh = True  # whether a claim may find a job that the last one did not
-        self.held: Sequence[Held] = ()  # limits that held the last claim back
+        self.held: Sequence[Blocked] = ()  # limits that held the last claim back
         self._held_ns: int | None = None  # when time alone ends one of those
         self._due_ns: int | None = None  # when time alone brings something to do
         self._away_ns: int | None = None  # until when the store is left alone
@@ -204,7 +204,7 @@ class WorkGate(LeafGate):
         return False
 
 
-def _token_delay(held: Held, took: Collection[str]) -> float:
+def _token_delay(held: Blocked, took: Collection[str]) -> float:
     """Return how long a token may wait to be taken.
 
     A worker that always comes for the first token finds it taken by another worker that does so, too.

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.authoring.conductor import EXTENSION
 from holdfast.errors import InvalidPlan
 from holdfast.machines import Event, HistoryEvent, JobEvent
 from holdfast.machines.keys import DOUBT_KEY, ENDED, EXTENSION
@@ -99,7 +98,7 @@ class NodeHistory:
     def _waited(self, event: Event, payload: dict[str, Any], node: str) -> None:
         if event.type == JobEvent.WAITING:
             places = [payload, *(payload.get("also") or [])]
-            doubts = [wait for wait in places if str(wait.get("correlation_key", "")).startswith("holdfast:doubt:")]
+            doubts = [wait for wait in places if str(wait.get("correlation_key", "")).startswith(DOUBT_KEY)]
             self.doubtful = {str(wait.get("node")) for wait in doubts}
             return
         self.doubtful.discard(node)
