@@ -1,4 +1,4 @@
-"""A shop whose code does everything wrong with its secrets, in every place where something of a job is kept."""
+"""A shop that leaks its secrets in every place where data of a job is stored."""
 
 from __future__ import annotations
 

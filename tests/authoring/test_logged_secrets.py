@@ -1,4 +1,4 @@
-"""Secrets are in no log line of Holdfast, wherever it comes from (rule S14)."""
+"""No log line of Holdfast contains a secret, whatever its source (rule S14)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_line_without_secrets_stays_as_it_is_and_one_that_cannot_be_read_is_no
     error = (ValueError, ValueError("no"), None)
     record = logging.LogRecord("shop", logging.ERROR, "", 1, "%d jobs", (7,), error)
     assert SecretFilter().filter(record)
-    assert (record.msg, record.args, record.exc_info) == ("%d jobs", (7,), error), "whoever wants its parts has them"
+    assert (record.msg, record.args, record.exc_info) == ("%d jobs", (7,), error), "handlers still get its parts"
     broken = logging.LogRecord("shop", logging.ERROR, "", 1, "%d jobs", (known,), None)
     assert SecretFilter().filter(broken)
     assert known not in broken.getMessage()

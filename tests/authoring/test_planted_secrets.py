@@ -42,7 +42,7 @@ def planted() -> list[str]:
 
 
 def forms(text: str) -> list[bytes]:
-    """How a secret would look, were it there; each line of it that nobody else has."""
+    """Return the forms of a secret to look for, and each of its lines that no other secret has."""
     lines = [line for line in text.splitlines() if "---" not in line]
     found = {text, *lines, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]}
     found |= {quote(text), quote(text, safe=""), quote_plus(text), base64.b64encode(text.encode()).decode()}
@@ -90,7 +90,7 @@ def test_none_of_fifty_planted_secrets_is_kept_or_shown(
         "a thread of its own, with [secret]",
         "for this task, with [secret]",
     ):
-        assert line in output, "what the worker logs is redacted, whoever logs it"
+        assert line in output, "the worker redacts log lines of every logger"
     kept = everything_in(url, folder) + output.encode() + play(shown(url, runs))
     assert kept.count(b"[secret]") > 50
     found = [text for text in texts if any(form in kept for form in forms(text))]

@@ -1,4 +1,4 @@
-"""Secrets are kept as references or ciphertext, told apart by what they are, and revealed only where they are used."""
+"""Secrets are stored as references or ciphertext, compared by identity, and revealed only where they are used."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_calls_that_differ_in_their_secrets_alone_are_told_apart_on_replay(seale
 
     @app.job
     async def both() -> list[str]:
-        keys = [Secret(f"{token}{number}") for number in range(3)]  # made anew in each attempt: another ciphertext
+        keys = [Secret(f"{token}{number}") for number in range(3)]  # made again in each attempt: another ciphertext
         found: list[str] = await gather(*(ask(key) for key in (keys if not calls else reversed(keys))))
         await wait_for("go")
         return found
@@ -542,7 +542,7 @@ def test_what_is_revealed_outside_a_job_is_redacted_inside(app: App, token: str)
         run = await pay.astart()
         await drain(app)
         assert token not in await written(app, run.id)
-        assert (await app.astart(pay)).id, "nobody is refused for what another has revealed"
+        assert (await app.astart(pay)).id, "a job is not refused for what another has revealed"
 
     play(story())
 

@@ -1,4 +1,4 @@
-"""What a function gives and gets is what the store keeps: live and replayed alike, whatever the value is (E13)."""
+"""Arguments and results are exactly what the store holds, live and replayed, for every value (E13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extensions of a plan that runs: what was decided of them is decided once, in one order (E11)."""
+"""Extensions of a running plan: each is decided once, and they apply in one recorded order (E11)."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_an_extension_is_not_held_back_for_one_whose_node_fails_under_other_code
         del app.calls["early"]
         await run.asignal("soon")
         await drain(app)
-        assert called == ["behind"], "though somebody waits for go"
+        assert called == ["behind"], "although another branch waits for go"
         await run.asignal("go")
         await drain(app)
         with pytest.raises(RunFailed, match="1 of 6 nodes: early: early failed: UnknownEntry"):

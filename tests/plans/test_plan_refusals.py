@@ -1,4 +1,4 @@
-"""A plan that cannot run is refused before anything is stored, with everything that is wrong and where."""
+"""A plan that cannot run is refused before anything is stored, with every problem and its place."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def test_a_name_that_is_there_twice_is_refused_with_its_place() -> None:
     merged = Plan.from_yaml(
         "nodes:\n  - &a {id: a, kind: sleep, duration: 1}\n  - &b {<<: *a, id: b}\n  - {<<: *b, <<: *a, id: c}\n"
     )
-    assert [node.id for node in merged.nodes] == ["a", "b", "c"], "what is taken over may be said anew"
+    assert [node.id for node in merged.nodes] == ["a", "b", "c"], "fields that are copied may be given again"
 
 
 def test_a_part_whose_name_has_a_dot_is_refused_where_it_is_written() -> None:
@@ -406,7 +406,9 @@ def test_an_extension_is_not_refused_for_what_is_wrong_with_its_plan_under_other
     assert refusal(plan, {"nodes": [call("x", "charge", cents=1)]}, "extract", app.names()) is None
     refused = refusal(plan, {"nodes": [call("x", "gone")]}, "extract", app.names())
     many = Plan.from_dict({"nodes": [call(f"old{n}", "gone") for n in range(model.PROBLEMS_MAX + 1)]})
-    assert refusal(many, {"nodes": [call("x", "gone")]}, "old0", app.names()) is not None, "nobody can say whose it is"
+    assert refusal(many, {"nodes": [call("x", "gone")]}, "old0", app.names()) is not None, (
+        "it is unknown which node has the problem"
+    )
     said = "what would extend the plan has a problem, and nothing of it was added:"
     assert refused == f"{said}\nx.call: there is no step or tool 'gone'"
     app.close()

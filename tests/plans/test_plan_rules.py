@@ -1,4 +1,4 @@
-"""What decides in a plan, one rule a test, in memory: quick, for deliberate mistakes in them are tried on these."""
+"""The rules of plans, one per test, in memory. They are quick, because the mutants run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories of plans, on every store: what runs when, what a failure stops, what is recorded and what is asked again."""
+"""Plans on every store: what runs when, what a failure stops, what is recorded, and what runs again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random plans of all kinds of nodes, up to 60, give what a sequential evaluation gives, whatever crashes (E11)."""
+"""Random plans of up to 60 nodes of all kinds return what a sequential evaluation returns, despite crashes (E11)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ FIRST = growing("first", says=True, shared="s0", rings=True)
 SECOND = growing("second", says=True, behind="first_bell", rings=True)
 REFERRING = growing("second", says=True, behind="first_bell", refers="s0", rings=True)
 THIRD = growing("third", says=True, behind="second_bell", shared="s0")
-RACES = {  # the later stand before the earlier: so they come back on replay, where nobody has to wait
+RACES = {  # later ones are listed before earlier ones: a replay, which waits for none, returns them in this order
     "returns": {"name": "returns", "nodes": [SECOND, FIRST]},
     "collides": {"name": "collides", "nodes": [THIRD, REFERRING, FIRST]},
 }
@@ -118,7 +118,7 @@ RACES = {  # the later stand before the earlier: so they come back on replay, wh
 def test_a_fault_at_any_commit_changes_nothing_of_which_extension_counts(
     race: str, backend: str, mode: str, tmp_path: Path
 ) -> None:
-    """Of two that say what the plan returns the later; of two that use the same id the earlier: for ever."""
+    """Of two extensions that set the output, the later wins; of two with the same id, the earlier. Permanently."""
     meant = evaluated(RACES[race], ["first", "second", "third"][: len(RACES[race]["nodes"])])
     gives, fails = {"returns": (10, set()), "collides": (69, {"third"})}[race]
     assert (meant.gives, meant.fails) == ({"by": "second", "two": gives}, fails)

@@ -1,4 +1,4 @@
-"""All 22 edges of the table, each driven through real gates (S2); and the gates whose states they are.
+"""All 22 edges of the table, each driven through real gates (S2).
 
 A drive returns two readings that were reported one after the other. `slots` is a ConcurrencyGate, `budget` a
 BudgetGate, `backoff` a BackoffGate, and `worker` all of them: which gate takes which edge stands in `DRIVES`.
@@ -145,7 +145,7 @@ def test_every_edge_is_driven_through_real_gates(edge: tuple[str, str]) -> None:
     world = World()
     first, second = DRIVES[edge](world)
     assert (first.state, second.state) == edge
-    assert world.woken == (1 if edge[0] == "pending" else 0), "whoever waited was woken once, and nobody else"
+    assert world.woken == (1 if edge[0] == "pending" else 0), "each waiter was woken once, and no other caller"
 
 
 def test_the_drives_are_all_the_edges_there_are() -> None:

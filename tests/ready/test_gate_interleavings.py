@@ -1,7 +1,7 @@
 """Every order in which threads can enter a gate's locked sections and call what came out of them (P7).
 
 Each step is one locked section of the real gate, or the call of one waker or bell that it returned. If an order exists
-after which somebody sleeps although a share is free, `explore` ends in a `Deadlock`.
+after which a caller sleeps although a share is free, `explore` ends in a `Deadlock`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from support.gates import STRICT, Clock, Hand
 
 
 class Scenario:
-    """A holder that releases, tasks in line, one that gives up, somebody who polls, a change of the limit."""
+    """A holder that releases, tasks in line, one that gives up, a caller that polls, a change of the limit."""
 
     def __init__(self, make: Callable[[], tuple[ConcurrencyGate, BaseGate]]) -> None:
         self.leaf, self.gate = make()  # what is released, and what is waited for: the same, or a composition of it
@@ -237,7 +237,7 @@ def test_merging_equal_states_covers_the_same_orders_as_walking_each_to_its_end(
 
 
 class KeepsTheShareOfWhoLeft(ConcurrencyGate):
-    """The seeded bug: a share served to somebody who was cancelled is lost."""
+    """The seeded bug: a share served to a cancelled task is lost."""
 
     def _put_back(self, share: Share) -> list[Waker]:
         super()._put_back(share)

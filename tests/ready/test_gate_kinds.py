@@ -1,4 +1,4 @@
-"""Rate, budget, back-off and all-of: what each of them promises, on a clock that only the test moves (S6, S8)."""
+"""The guarantees of rate, budget, back-off and all-of gates, on a clock that only the test moves (S6, S8)."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def test_half_open_one_at_a_time_tries(clock: Clock) -> None:
     assert gate.wake_in_seconds() is None
     share.release()
     assert gate.try_acquire() is not None
-    assert gate.try_acquire() is not None, "closed again, everybody goes through"
+    assert gate.try_acquire() is not None, "closed again, so every caller is admitted"
 
 
 def test_a_try_that_was_cancelled_says_nothing_and_the_next_one_tries(clock: Clock) -> None:

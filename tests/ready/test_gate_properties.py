@@ -1,4 +1,4 @@
-"""Random gates, random compositions of them, random events: what must hold after every one of them (S2 to S6)."""
+"""Invariants of random gates and compositions after every random event (S2 to S6)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class World:
             self.asleep.remove(kept)
             if state == "ready":
                 return
-        raise AssertionError("whoever waits is soon told Ready or Pending")
+        raise AssertionError("a waiting caller soon gets Ready or Pending")
 
     def take(self, which: int) -> None:
         gate = self.gate(which)
@@ -155,7 +155,7 @@ class World:
             leaf.spend(1 + which % 3)
 
     def look(self) -> None:
-        """Nothing is left lying, and nobody sleeps who should not."""
+        """No share is lost, and no caller sleeps at an open gate."""
         for gate, hand in list(self.lines):
             if hand.share is not None:
                 waiting = [other for line, other in self.lines if line is gate and other.share is None]
@@ -164,9 +164,9 @@ class World:
                 self.shares.append(hand.share)
         for gate in self.gates:
             closed = gate.why()
-            due = gate.wake_in_seconds() == 0  # the first in line has a timer for it, or whoever polled
+            due = gate.wake_in_seconds() == 0  # the first in line has a timer for it, or the caller that polled
             sleeps = bool(gate._line) or any(asleep is gate for asleep, _ in self.asleep)
-            assert not sleeps or closed is not None or due, "somebody sleeps at an open gate"
+            assert not sleeps or closed is not None or due, "a caller sleeps at an open gate"
             assert gate.counts().violations == 0
         self.look_at_timers()
 

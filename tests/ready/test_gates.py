@@ -1,4 +1,4 @@
-"""How gates are waited for: lines, wakes, cancellation, threads, loops, violations (S3 to S5)."""
+"""Waiting at gates: lines, wakes, cancellation, threads, loops, violations (S3 to S5)."""
 
 from __future__ import annotations
 
@@ -186,7 +186,9 @@ def test_nobody_who_has_just_come_passes_those_who_wait() -> None:
     share = taken(gate)
     hand = Hand("first")
     fire_all(gate._join(hand))
-    after = gate._end(share, lambda leaf, receipt: leaf.release(receipt, None))  # the share is back, nobody told yet
+    after = gate._end(
+        share, lambda leaf, receipt: leaf.release(receipt, None)
+    )  # the share is back, no waiter woken yet
     assert gate.try_acquire() is None
     assert served(hand) == ["first"]
     fire_all(after)

@@ -78,7 +78,7 @@ class Scenario:
         try:
             wakers = self.monitor.mark(source)
         except WakeOutsidePending:
-            return  # nobody waits yet, or nobody waits any more: a check sees `due`
+            return  # no caller waits now: a check sees `due`
         except InvalidWake:
             assert source is RELOAD or self.hasty_polls, "a registered wake was refused"
             return
@@ -275,7 +275,7 @@ def test_the_explorer_catches_a_monitor_that_can_lose_a_wake(broken: type[ReadyM
 
 
 class TakesStrangers(ReadyMonitor):
-    """The seeded bug: every wake counts, whoever registered what."""
+    """The seeded bug: every wake counts, registered or not."""
 
     def mark(self, source: WakeSource | str) -> list[Waker]:
         if self._interval is not None:

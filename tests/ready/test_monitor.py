@@ -253,7 +253,7 @@ def test_a_source_that_is_only_being_added_can_wake_already() -> None:
         monitor.wake(RELOAD)
         assert monitor.interval is not None
         assert not monitor.interval.woken  # the open interval did not register it,
-        assert woken == []  # so nobody who waits for it is woken yet
+        assert woken == []  # so no waiter is woken yet
         poll.finish(Pending(frozenset({RELOAD})))
     assert monitor.interval is not None
     assert monitor.interval.wakes == {RELOAD: 2}
@@ -622,7 +622,7 @@ class Storm:
     def produce(self, numbers: range) -> None:
         for number in numbers:
             self.queue.append(number)
-            with contextlib.suppress(WakeOutsidePending):  # nobody waits: the next check sees the item
+            with contextlib.suppress(WakeOutsidePending):  # no caller waits: the next check sees the item
                 self.monitor.wake(IO)
 
     def consume(self) -> None:

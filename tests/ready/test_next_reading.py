@@ -1,4 +1,4 @@
-"""What a gate says next is legal whatever it said before and whatever holds it: every case, not a sample (S2, S6)."""
+"""The next reading of a gate is legal after every reading and for every hold: all cases, not a sample (S2, S6)."""
 
 from __future__ import annotations
 
