@@ -51,10 +51,10 @@ def verify(run: str | None, where: Where, as_json: bool) -> None:
 @where_options
 @json_option
 def replay(run: str, target: str, where: Where, as_json: bool) -> None:
-    """Check whether the current code in TARGET still fits the history of RUN. This calls no step and no tool.
+    """Check the code in TARGET against the history of RUN.
 
-    The history supplies the results of steps, tools, waits and children. The exit code is 1 if the engine would refuse
-    this code, or if the run has ended and would now end differently.
+    This calls no step and no tool. The history supplies the results of steps, tools, waits and children. The exit code
+    is 1 if the engine would refuse this code, or if the run has ended and would now end differently.
     """
     from holdfast.cli.target import load
     from holdfast.client.verify import check_replay
@@ -73,7 +73,7 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:
 @where_options
 @json_option
 def doctor(where: Where, as_json: bool) -> None:
-    """Print versions, the store or server in use, and whether it works."""
+    """Print versions and check the store or server."""
     import platform
 
     facts = {"holdfast": __version__, "python": platform.python_version()}
@@ -99,9 +99,10 @@ def _server(where: Where) -> dict[str, Any]:
 
 @click.command(epilog="Example: holdfast demo")
 def demo() -> None:
-    """Run a job, kill its worker with SIGKILL, and show that nothing is lost and nothing is done twice.
+    """Run a job, kill its worker, and show the recovery.
 
-    The demo uses only a temporary folder. The exit code is 0 if it succeeds, otherwise 1.
+    The demo kills the worker with SIGKILL and shows that nothing is lost and nothing is done twice. It uses only a
+    temporary folder. The exit code is 0 if it succeeds, otherwise 1.
     """
     from holdfast.cli.demo import tell
 
@@ -119,9 +120,10 @@ def demo() -> None:
     help="Output format.",
 )
 def machines(machine: str | None, form: str) -> None:
-    """Print the state machines: every legal transition, from the tables that the engine enforces.
+    """Print the state machines.
 
-    MACHINE is job, run or ready. Without it, print all three.
+    Every legal transition comes from the tables that the engine enforces. MACHINE is job, run or ready. Without it,
+    print all three.
     """
     from holdfast.machines import JOB, READY, RUN
 

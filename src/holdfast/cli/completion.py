@@ -69,10 +69,10 @@ def _client(ctx: click.Context) -> Any:
 @click.command(epilog="Example: holdfast completion bash >> ~/.bashrc")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of SHELL: for commands, options, run ids and job names.
+    """Print the completion script of SHELL.
 
-    For bash and zsh, append it to ~/.bashrc or ~/.zshrc. For fish, write it to
-    ~/.config/fish/completions/holdfast.fish.
+    It completes commands, options, run ids and job names. For bash and zsh, append it to ~/.bashrc or ~/.zshrc. For
+    fish, write it to ~/.config/fish/completions/holdfast.fish.
     """
     from click.shell_completion import get_completion_class
 

@@ -164,10 +164,10 @@ def _ended(record: RunRecord) -> str:
 @where_options
 @json_option
 def follow(run: str, where: Where, as_json: bool) -> None:
-    """Show RUN live, step by step, until it has ended, then its result.
+    """Show RUN live until it has ended.
 
-    With --json, print one document per line: each event, and the record at each change. The exit code is 1 if the run
-    did not succeed.
+    Print each step, then the result. With --json, print one document per line: each event, and the record at each
+    change. The exit code is 1 if the run did not succeed.
     """
     client = open_client(where)
     click.get_current_context().exit(follow_run(client, full_id(client, run), as_json=as_json))

@@ -133,10 +133,10 @@ def fork(  # noqa: PLR0913 - one parameter per option
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Start a new run that reuses the results of RUN, and print its id.
+    """Start a new run that reuses results of RUN.
 
-    The new run does not call reused steps and tools again. It calls all others, including tools. With --plan it uses
-    another plan and reuses the nodes that are equal in both plans.
+    The command prints the id of the new run. That run does not call reused steps and tools again. It calls all others,
+    including tools. With --plan it uses another plan and reuses the nodes that are equal in both plans.
     """
     from holdfast.plans.model import Plan
 

@@ -63,10 +63,10 @@ def purge(
 @click.option("--abort", is_flag=True, help="Undo an interrupted move: open SOURCE again.")
 @json_option
 def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:
-    """Move all jobs, including running ones, from SOURCE to TARGET.
+    """Move all jobs from SQLite to PostgreSQL.
 
-    SOURCE is sqlite:///path and TARGET is postgresql://host/database. SOURCE is closed permanently. After an
-    interruption, run the same command again to continue.
+    SOURCE is sqlite:///path and TARGET is postgresql://host/database. Running jobs move, too. SOURCE is closed
+    permanently. After an interruption, run the same command again to continue.
     """
     from holdfast.client.move_store import move, take_back
 
@@ -95,9 +95,10 @@ def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Replace DESTINATION if it exists.")
 @json_option
 def backup(destination: str, url: str | None, force: bool, as_json: bool) -> None:
-    """Copy the SQLite database to the file DESTINATION while workers use it, and check the copy.
+    """Back up the SQLite database to DESTINATION.
 
-    DESTINATION appears when the copy is complete and on disk. For a PostgreSQL database, use pg_dump.
+    Workers may use the database during the copy. The command checks the copy. The file DESTINATION appears when the
+    copy is complete and on disk. For a PostgreSQL database, use pg_dump.
     """
     from holdfast.client.backup import backup as back_up
 

@@ -40,7 +40,10 @@ def send_signal(
     name: str | None,
     as_json: bool,
 ) -> None:
-    """Send the signal KEY to RUN and print delivered, kept, repeat or too_late. PAYLOAD is JSON or text."""
+    """Send the signal KEY to RUN.
+
+    PAYLOAD is JSON or text. Print delivered, kept, repeat or too_late.
+    """
     client = open_client(where)
     outcome = client.signal(full_id(client, run), key, value_of(payload) if payload is not None else None, name)
     show_result({"outcome": outcome}, as_json=as_json, text=lambda: outcome)
@@ -112,7 +115,10 @@ def resolve(
     where: Where,
     as_json: bool,
 ) -> None:
-    """Resolve the tool call STEP of RUN, whose worker died during the call: did the tool act?"""
+    """Resolve the tool call STEP of RUN in doubt.
+
+    A worker died during the call. Only an operator can find out whether the tool acted.
+    """
     if (result is not None) + not_done + fail != 1:
         raise click.UsageError("give one of --done RESULT, --not-done, --fail")
     client = open_client(where)
@@ -136,7 +142,10 @@ def grant(
     where: Where,
     as_json: bool,
 ) -> None:
-    """Grant RUN more budget, AMOUNTS such as tokens=50000, and print delivered, kept, repeat or too_late."""
+    """Grant RUN more budget.
+
+    AMOUNTS have the form unit=number, such as tokens=50000. Print delivered, kept, repeat or too_late.
+    """
     client = open_client(where)
     outcome = client.grant(full_id(client, run), amounts_of(amounts), actor=_actor_of(where, actor), id=name)
     show_result({"outcome": outcome}, as_json=as_json, text=lambda: outcome)

@@ -22,7 +22,10 @@ _actor = click.option("--actor", help="Your name, to record with the limits.  [d
 @json_option
 @click.pass_context
 def limits(ctx: click.Context, where: Where, as_json: bool) -> None:
-    """List the state of queues that have limits or jobs with groups, or change their limits."""
+    """List or change the limits of queues.
+
+    Without a subcommand, list the state of each queue that has limits or jobs with groups.
+    """
     if ctx.invoked_subcommand is not None:
         return
     states = open_client(where).limits()

@@ -40,9 +40,10 @@ def serve(
     hosts: tuple[str, ...],
     workers: tuple[str, ...],
 ) -> None:
-    """Serve the HTTP API for the App in TARGET, a file or a module, until stopped.
+    """Serve the HTTP API of the App in TARGET.
 
-    An address other than loopback needs a token: see holdfast tokens create.
+    TARGET is a file or a module. The server runs until SIGTERM or Ctrl-C stops it. An address other than loopback needs
+    a token: see holdfast tokens create.
     """
     from holdfast.cli.target import load
     from holdfast.client.logs import guard_process

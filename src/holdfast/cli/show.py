@@ -122,7 +122,10 @@ def _time(text: str | None, option: str) -> float | None:
 @where_options
 @json_option
 def show(run: str, where: Where, as_json: bool) -> None:
-    """Show the record of RUN, its result, and results that its calls reported too late."""
+    """Show the record and the result of RUN.
+
+    Also show results that its calls reported too late.
+    """
     client = open_client(where)
     record = client.get(full_id(client, run))
     current = _current(client, record)
@@ -180,7 +183,10 @@ def _line(value: Any) -> str:
 @where_options
 @json_option
 def explain_run(run: str, target: str | None, where: Where, as_json: bool) -> None:
-    """Explain where RUN is, which worker holds it, what will wake it, and when."""
+    """Explain what RUN waits for.
+
+    Print where the run is, which worker holds it, what will wake it, and when.
+    """
     if target is not None and where.server is None:
         from holdfast.cli.target import load
 
@@ -256,7 +262,10 @@ def _save(pieces: Any, file: str) -> None:
 @where_options
 @json_option
 def workers(where: Where, as_json: bool) -> None:
-    """List the workers, the jobs that each one runs, and the current step of each job with its duration."""
+    """List the workers and their jobs.
+
+    Each job has its current step and how long the step has run.
+    """
     client = open_client(where)
     listed = client.workers()
     if as_json:
@@ -281,7 +290,10 @@ def _worker(worker: WorkerStatus, now: float) -> list[str]:
 @where_options
 @json_option
 def gates(where: Where, as_json: bool) -> None:
-    """List the gates of all workers: the state of each one, what holds it closed, and when it opens."""
+    """List the gates of all workers.
+
+    Each gate has its state, what holds it closed, and when it opens.
+    """
     client = open_client(where)
     views = client.gates()
     if as_json:
@@ -331,7 +343,10 @@ def stats(where: Where, as_json: bool) -> None:
 @where_options
 @json_option
 def entries(target: str | None, where: Where, as_json: bool) -> None:
-    """List the jobs of the App in TARGET, or of a server, with their arguments."""
+    """List the jobs of an App and their arguments.
+
+    TARGET is a file or a module with the App. With --server, list the jobs of that server.
+    """
     if where.server is not None:
         client: Any = open_client(where)
     elif target is not None:

@@ -56,10 +56,10 @@ def worker(
     until_idle: bool,
     name: str | None,
 ) -> None:
-    """Run the jobs of the App in TARGET, a file or a module, until stopped.
+    """Run the jobs of the App in TARGET.
 
-    With --plugins, also run the jobs of installed apps. SIGTERM and Ctrl-C stop the worker in order. With several
-    processes, a supervisor replaces processes that die.
+    TARGET is a file or a module. With --plugins, also run the jobs of installed apps. The worker runs until SIGTERM or
+    Ctrl-C stops it in order. With several processes, a supervisor replaces processes that die.
     """
     import signal
 
@@ -129,10 +129,10 @@ def start(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Start a run of the job ENTRY in TARGET, with ARGUMENTS of the form name=value, and print its id.
+    """Start a run of a job and print its id.
 
-    TARGET is a file or a module with an App. With --server, TARGET is the name of an app on that server. The type hints
-    of the job decide how values are parsed.
+    ENTRY is the name of the job. TARGET is a file or a module with an App. With --server, TARGET is the name of an app
+    on that server. ARGUMENTS have the form name=value. The type hints of the job decide how values are parsed.
     """
     from holdfast.client.run_handle import RunHandle
     from holdfast.client.views import Creation
