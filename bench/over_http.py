@@ -24,7 +24,7 @@ from typing import Any
 CONCURRENCY = 64
 RUNS = 1280
 ROUNDS = 16
-SHARE_FLOOR = 0.5  # of the rate of astart in-process
+SHARE_FLOOR = 0.3  # of the rate of astart in-process
 READS_A_SECOND = 200
 READ_SECONDS = 5
 P99_MS_MAX = 10.0

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from holdfast import App
-from holdfast.http import uvicorn_protocol, uvicorn_server
+from holdfast.http import request_guard, uvicorn_server
 from holdfast.http.problems import Problem
 from holdfast.http.request_limits import check_json
 from holdfast.server import Limits, asgi
@@ -213,7 +213,7 @@ def raw(url: str, sent: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", ["httptools", "h11"])
 def test_a_head_that_never_ends_is_cut_off(small: App, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_protocol, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(request_guard, "HEAD_SECONDS", 0.2)
     with serving(asgi(small), name) as url:
         for sent in (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", b"", b"\r\n"):
             with contextlib.suppress(ConnectionResetError):
@@ -279,25 +279,59 @@ def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not(
     assert told.endswith(b"0\r\n\r\n"), "the stream came to its own end"
 
 
+@pytest.mark.parametrize("name", ["httptools", "h11"])
 @pytest.mark.parametrize(
     "head",
     [
         b"Content-Length: 5\r\nTransfer-Encoding: chunked",
         b"Content-Length: 5\r\nContent-Length: 6",
-        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        b"Content-Length: 5\r\nContent-Length: 5",
+        b"Content-Length: 5, 5",
+        b"Content-Length: 5\r\nX: y\r\ncontent-length: 0",
+        b"Content-Length : 5",
+        b"Content-Length: 0x5",
         b"Content-Length: +5",
+        b"Content-Length: -5",
+        b"Content-Length: 5_0",
+        b"Content-Length:",
         b"Content-Length: 5\r\n X: folded",
+        b"Content-Length: 5\nX: y",
+        b"Content-Length: 5\rX: y",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        b"Transfer-Encoding: identity",
+        b"Transfer-Encoding: \x0bchunked",
+        b"Transfer-Encoding: gzip, chunked",
         b"X\x00: y",
+        b"X: y\x00",
+        b": y",
+        b"no header",
     ],
 )
-def test_a_request_that_could_be_smuggled_is_refused(small: App, head: bytes) -> None:
-    with serving(asgi(small)) as url:
+def test_a_request_that_could_be_smuggled_is_refused(small: App, head: bytes, name: str) -> None:
+    with serving(asgi(small), name) as url:
         sent = b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + head
         answer = raw(
             url, sent + b"\r\nConnection: close\r\n\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
         )
     assert answer.startswith(b"HTTP/1.1 4"), answer
     assert b'{"status":"ok"}' not in answer, "what was hidden behind it is no request"
+
+
+@pytest.mark.parametrize("name", ["httptools", "h11"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"POST /api/v1/runs HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked",
+        b"POST /api/v1/runs HTTP/2.0\r\nHost: localhost",
+        b"POST /api/v1/runs\r\nHost: localhost",
+        b"POST /api/v1/runs HTTP/1.1 \r\nHost: localhost",
+        b"POST  /api/v1/runs HTTP/1.1\r\nHost: localhost",
+        b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost",
+    ],
+)
+def test_a_request_line_that_parsers_read_differently_is_refused(small: App, line: bytes, name: str) -> None:
+    with serving(asgi(small), name) as url:
+        assert raw(url, line + b"\r\n\r\n" + HIDDEN).startswith(b"HTTP/1.1 400 "), "and the connection has ended"
 
 
 async def flood(server: Served) -> set[int]:

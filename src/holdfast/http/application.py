@@ -18,7 +18,7 @@ from holdfast.http.metrics import Metrics
 from holdfast.http.problems import Problem, problem_of
 from holdfast.http.readiness import Readiness
 from holdfast.http.request_limits import Limits, check_request, heads_of
-from holdfast.http.response import DIRECT, Receive, Scope, Send
+from holdfast.http.response import Receive, Scope, Send
 from holdfast.http.route import Operation
 from holdfast.http.routes import routes
 from holdfast.http.streams import Hub
@@ -28,7 +28,6 @@ from holdfast.ids import new_id
 
 __all__ = ["Service"]
 
-_NONE: Scope = {}
 _log = logging.getLogger("holdfast.http")
 
 
@@ -78,9 +77,7 @@ class Service:
         finally:
             route = scope.get("route")
             self.metrics.count(route.path if route is not None else "(none)", scope["method"], status)
-        direct = scope.get("extensions", _NONE).get(DIRECT)
-        if direct is None or not direct.write(answer):
-            await answer.send(send)
+        await answer.send(send)
 
     def _route(self, scope: Scope) -> Operation:
         """Find the route object: of this method, or of another, which will say so; or say that there is none."""

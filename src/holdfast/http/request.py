@@ -15,7 +15,7 @@ from holdfast.client.views import RunFilter
 from holdfast.errors import InvalidArguments, UnknownJob
 from holdfast.http.auth import HEADS, TOKEN, Principal
 from holdfast.http.problems import Problem
-from holdfast.http.request_limits import Limits, check_json, read_body, whole_body
+from holdfast.http.request_limits import Limits, check_json, read_body
 from holdfast.http.response import Receive, Scope
 
 if TYPE_CHECKING:
@@ -139,9 +139,7 @@ class Call:
         Raises:
             Problem: too large, no JSON, or not of this type.
         """
-        data = whole_body(self.connection, self.limits)
-        if data is None:
-            data = await read_body(self.connection[HEADS].get(b"content-length", b"0"), self.receive, self.limits)
+        data = await read_body(self.connection[HEADS].get(b"content-length", b"0"), self.receive, self.limits)
         if not data and empty is not None:
             return empty
         self._check_media()

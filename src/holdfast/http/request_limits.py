@@ -8,25 +8,19 @@ long its numbers are) before a single value is made of it.
 from __future__ import annotations
 
 import asyncio
-import functools
 import re
-import types
-from collections.abc import Generator
 from itertools import chain
 from typing import Any
 
 import msgspec
 
 from holdfast.http.problems import Problem
-from holdfast.http.response import DIRECT, Headers, Receive, Scope
+from holdfast.http.response import Headers, Receive, Scope
 
-__all__ = ["CLOSE", "HEAD", "Limits", "check_json", "check_request", "heads_of", "read_body", "whole_body"]
+__all__ = ["CLOSE", "Limits", "check_json", "check_request", "heads_of", "read_body"]
 
 ONCE = (b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"origin")
 CLOSE = [(b"connection", b"close")]
-HEAD = "holdfast.head"  # where our own server says how many bytes a request's head has at most
-HEAD_UNKNOWN = 2**62
-_NONE: Scope = {}
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +70,6 @@ def heads_of(scope: Scope) -> dict[bytes, bytes]:
 
 def check_request(scope: Scope, limits: Limits) -> None:
     """Refuse a request whose head is too large."""
-    if scope.get(HEAD, HEAD_UNKNOWN) <= min(limits.query_bytes, limits.path_bytes, limits.header_bytes):
-        return  # the everyday one
     if len(scope["query_string"]) > limits.query_bytes:
         raise Problem(414, "query_too_long", f"the query has over {limits.query_bytes} bytes", "use fewer filters")
     if len(scope.get("raw_path") or scope["path"]) > limits.path_bytes:
@@ -88,61 +80,17 @@ def check_request(scope: Scope, limits: Limits) -> None:
         )
 
 
-def whole_body(scope: Scope, limits: Limits) -> bytes | None:
-    """Take a body that is all there; None if it has to be read."""
-    direct = scope.get("extensions", _NONE).get(DIRECT)
-    body: bytes | None = direct.body() if direct is not None else None
-    if body is not None and len(body) > limits.body_bytes:
-        raise _too_large(limits)
-    return body
-
-
 async def read_body(said: bytes, receive: Receive, limits: Limits) -> bytes:
     """Read a body whose length is said to be this, counting."""
     try:
-        if not said.isdigit() or int(said[:20]) > limits.body_bytes:
-            async with asyncio.timeout(limits.body_seconds):
-                await _forget(receive, limits)
-        message = _there(await _soon(receive, limits.body_seconds))
-        body: bytes = message.get("body", b"")
-        if not message.get("more_body") and len(body) <= limits.body_bytes:
-            return body  # the everyday one: all of it at once
         async with asyncio.timeout(limits.body_seconds):
-            return await _gather(body, message, receive, limits)
+            if not said.isdigit() or int(said[:20]) > limits.body_bytes:
+                await _forget(receive, limits)
+            return await _gather(receive, limits)
     except TimeoutError:
         raise Problem(
             408, "request_timeout", f"the body took over {limits.body_seconds:g} s", "send it again", headers=CLOSE
         ) from None
-
-
-async def _soon(receive: Receive, seconds: float) -> Any:
-    """Receive in time. What is there already, as most bodies are, is taken without a timer."""
-    asked: Any = receive()
-    if not asyncio.iscoroutine(asked):
-        async with asyncio.timeout(seconds):
-            return await asked
-    try:
-        first = asked.send(None)
-    except StopIteration as there:
-        return there.value
-    async with asyncio.timeout(seconds):
-        return await _rest(asked, first)
-
-
-@types.coroutine
-def _rest(asked: Any, waits_for: Any) -> Generator[Any, Any, Any]:
-    """Await the rest of a coroutine that was begun by hand, and waits for this."""
-    while True:
-        try:
-            told = yield waits_for
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the coroutine
-            step = functools.partial(asked.throw, error)
-        else:
-            step = functools.partial(asked.send, told)
-        try:
-            waits_for = step()
-        except StopIteration as ended:
-            return ended.value
 
 
 def _there(message: Any) -> Any:
@@ -152,16 +100,16 @@ def _there(message: Any) -> Any:
     return message
 
 
-async def _gather(body: bytes, message: Any, receive: Receive, limits: Limits) -> bytes:
-    parts, size = [body], len(body)
-    while message.get("more_body") and size <= limits.body_bytes:
+async def _gather(receive: Receive, limits: Limits) -> bytes:
+    body, more = bytearray(), True
+    while more and len(body) <= limits.body_bytes:
         message = _there(await receive())
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-    if size > limits.body_bytes:
-        parts.clear()
-        await _forget(receive, limits, ended=not message.get("more_body"))
-    return b"".join(parts)
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    if len(body) > limits.body_bytes:
+        body.clear()
+        await _forget(receive, limits, ended=not more)
+    return bytes(body)
 
 
 async def _forget(receive: Receive, limits: Limits, *, ended: bool = False) -> None:

@@ -11,14 +11,12 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["DIRECT", "Answer", "Headers", "Receive", "Scope", "Send", "StreamAnswer", "encode", "json"]
+__all__ = ["Answer", "Headers", "Receive", "Scope", "Send", "StreamAnswer", "encode", "json"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
-
-DIRECT = "holdfast.direct"  # an extension of our own server: the short way for what is small and whole
 
 SAFE = [
     (b"x-content-type-options", b"nosniff"),
@@ -26,7 +24,6 @@ SAFE = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 ]
-_SAFE = b"".join(b"%b: %b\r\n" % pair for pair in SAFE)
 
 encode = msgspec.json.Encoder().encode
 
@@ -40,11 +37,6 @@ class Answer:
         self, status: int, body: bytes, media_type: bytes = b"application/json", headers: Headers = ()
     ) -> None:
         self.status, self.body, self.media_type, self.headers = status, body, media_type, headers
-
-    def head(self) -> bytes:
-        """Write the headers down, for our own server, which sends head and body as one."""
-        more = b"".join(b"%b: %b\r\n" % pair for pair in self.headers)
-        return b"content-type: %b\r\ncontent-length: %d\r\n%b%b" % (self.media_type, len(self.body), _SAFE, more)
 
     async def send(self, send: Send) -> None:
         """Send it."""

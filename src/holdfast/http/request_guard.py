@@ -1,0 +1,120 @@
+"""A protocol in front of uvicorn's: it frames requests strictly, bounds them, and passes them on one at a time.
+
+- A head has at most `HEAD_BYTES` and arrives within `HEAD_SECONDS`; a body that is already answered ends as soon.
+- A head that parsers could read differently gets 400: folded headers, bare line feeds, Content-Length together with
+  Transfer-Encoding, transfer codings other than `chunked`. Chunk extensions, trailers and upgrades are dropped.
+- A request waits until the one before it is answered. While one waits, no more is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Generator
+from typing import Any, ClassVar
+
+__all__ = ["CONNECTION", "RequestGuard"]
+
+HEAD_BYTES = 32 * 1024  # of the request line and the headers, of trailers, of the line before a chunk
+HEAD_SECONDS = 10.0
+CONNECTION = "holdfast.connection"  # the guard of a request, in its ASGI state
+
+_VALUE = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
+_FIELDS = rb"(?:(?!content-length:|transfer-encoding:)[!#$%&'*+.^_`|~0-9a-z-]++:" + _VALUE + rb"\r\n)*+"
+_LENGTH = rb"content-length:[ \t]*+(?P<length>[0-9]{1,15})[ \t]*+\r\n"
+_CHUNKED = rb"(?(1)transfer-encoding:[ \t]*+(?P<chunked>chunked)[ \t]*+\r\n|(?!))"  # of HTTP/1.1 only
+_LINE = rb"(?:\r\n)?(?!connect )[a-z-]++ [!-~\x80-\xff]++ http/1\.(?:0|(1))\r\n"
+_HEAD = re.compile(_LINE + _FIELDS + rb"(?:" + _LENGTH + rb"|" + _CHUNKED + rb")?" + _FIELDS + rb"\r\n", re.IGNORECASE)
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*+(?:;" + _VALUE + rb")?\r\n")
+_TRAILERS = re.compile(rb"\r\n" + _FIELDS + rb"\r\n", re.IGNORECASE)
+_UPGRADE = re.compile(rb"\nconnection:[^\r]*upgrade[^\r]*", re.IGNORECASE)
+
+
+class RequestGuard(asyncio.Protocol):
+    """One connection; `protocol` is the class of uvicorn that it stands in front of."""
+
+    protocol: ClassVar[Callable[..., asyncio.Protocol]]
+
+    def __init__(self, *, app_state: dict[str, Any], **options: Any) -> None:
+        self._inner = self.protocol(app_state={**app_state, CONNECTION: self}, **options)
+        for name in ("eof_received", "pause_writing", "resume_writing"):
+            setattr(self, name, getattr(self._inner, name))
+        self._unread, self._checked = bytearray(), bytearray()
+        self._in_body = self._answering = False
+        self._reading = self._read_requests()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:  # noqa: D102 - asyncio's, as the others
+        self.transport = transport
+        self._inner.connection_made(transport)
+        self._limit_time(on=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        self._limit_time(on=False)
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes, *, answered: bool = False) -> None:
+        """Pass on what is checked and need not wait; `answered`: the request before no longer holds it up."""
+        if self.transport.is_closing():
+            return
+        self._unread += data
+        if answered:
+            self._answering = False
+            self.transport.resume_reading()  # now: what uvicorn gets below may make it pause
+        try:
+            next(self._reading)
+        except ConnectionAbortedError as refused:
+            self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % refused.args[0])
+            self.transport.close()
+            return
+        self._limit_time(on=not self._answering and (self._in_body or len(self._unread) > 0))
+        if self._answering and not self._in_body and self._unread:
+            self.transport.pause_reading()  # each time: uvicorn resumes what it has paused
+        if self._checked:
+            checked, self._checked = bytes(self._checked), bytearray()
+            self._inner.data_received(checked)
+
+    def _read_requests(self) -> Generator[None, None, None]:
+        """Move bytes from unread to checked; each `yield` waits for more of them, or for the answer."""
+        while True:
+            head = yield from self._take(_HEAD, b"\r\n\r\n")
+            self._answering = self._in_body = True
+            self._checked += _UPGRADE.sub(b"\nConnection: close", head[0].lstrip(b"\r\n"))
+            yield from self._pass_chunks() if head["chunked"] else self._pass(int(head["length"] or 0))
+            self._in_body = False
+            while self._answering:
+                yield
+
+    def _take(self, form: re.Pattern[bytes], end: bytes) -> Generator[None, None, re.Match[bytes]]:
+        while (place := self._unread.find(end, 0, HEAD_BYTES)) < 0:
+            if len(self._unread) >= HEAD_BYTES:
+                raise ConnectionAbortedError(b"431 Request Header Fields Too Large")
+            yield
+        taken = form.fullmatch(bytes(self._unread[: place + len(end)]))
+        if taken is None:
+            raise ConnectionAbortedError(b"400 Bad Request")
+        del self._unread[: taken.end()]
+        return taken
+
+    def _pass(self, left: int) -> Generator[None, None, None]:
+        while left > len(self._unread):
+            left -= len(self._unread)
+            self._checked, self._unread = self._checked + self._unread, bytearray()
+            yield
+        self._checked += self._unread[:left]
+        del self._unread[:left]
+
+    def _pass_chunks(self) -> Generator[None, None, None]:
+        while size := int((yield from self._take(_CHUNK_LINE, b"\r\n"))[1], 16):
+            self._checked += b"%x\r\n" % size
+            yield from self._pass(size + 2)  # uvicorn checks the line end
+        self._unread[:0] = b"\r\n"  # there may be no trailers
+        yield from self._take(_TRAILERS, b"\r\n\r\n")
+        self._checked += b"0\r\n\r\n"
+
+    def _limit_time(self, *, on: bool) -> None:
+        if on and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.transport.abort)
+        elif not on and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,132 @@
+"""The guard of a connection: what it passes on to uvicorn, wherever its reads end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast.http.request_guard import HEAD_BYTES, RequestGuard
+from support.stories import play
+
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n"
+
+
+class Recorder(asyncio.Protocol):
+    """Stands where uvicorn's protocol does."""
+
+    def __init__(self, *, app_state: dict[str, Any]) -> None:
+        self.state, self.heard = app_state, b""
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+
+
+class Guard(RequestGuard):
+    protocol = Recorder
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written, and whether it is read from and open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.reads, self.open = b"", True, True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def is_closing(self) -> bool:
+        return not self.open
+
+    def close(self) -> None:
+        self.open = False
+
+    abort = close
+
+
+def passed_on(pieces: list[bytes]) -> tuple[bytes, bytes]:
+    """Give what the guard passes on if each request is answered at once, and what it writes itself."""
+
+    async def story() -> tuple[bytes, bytes]:
+        guard, transport = Guard(app_state={}), Transport()
+        guard.connection_made(transport)
+        for piece in pieces:
+            guard.data_received(piece)
+            for _ in range(4):
+                guard.data_received(b"", answered=True)
+        guard.connection_lost(None)
+        inner = guard._inner
+        assert isinstance(inner, Recorder)
+        return inner.heard, transport.written
+
+    return play(story())
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (GET + POST + GET, GET + POST + GET),
+        (b"\r\n" + GET + b"\r\n" + POST, GET + POST),
+        (CHUNKED + b"5\r\nhello\r\n0\r\n\r\n" + GET, CHUNKED + b"5\r\nhello\r\n0\r\n\r\n" + GET),
+        (CHUNKED + b'05 ;a="b"\r\nhello\r\n00\r\nX: y\r\n\r\n' + GET, CHUNKED + b"5\r\nhello\r\n0\r\n\r\n" + GET),
+        (
+            b"GET / HTTP/1.1\r\nconnection: keep-alive, UPGRADE\r\nUpgrade: h2c\r\n\r\n",
+            b"GET / HTTP/1.1\r\nConnection: close\r\nUpgrade: h2c\r\n\r\n",
+        ),
+    ],
+)
+def test_requests_are_the_same_wherever_a_read_ends(sent: bytes, expected: bytes) -> None:
+    assert passed_on([sent]) == (expected, b"")
+    assert passed_on([bytes([byte]) for byte in sent]) == (expected, b"")
+    for place in range(1, len(sent)):
+        assert passed_on([sent[:place], sent[place:]]) == (expected, b"")
+
+
+@pytest.mark.parametrize(
+    "chunks", [b"x\r\n", b"\r\n", b"-1\r\n", b"5 5\r\n", b"123456789\r\n", b"0\r\nno trailer\r\n\r\n"]
+)
+def test_chunks_with_no_single_reading_end_the_connection(chunks: bytes) -> None:
+    _, written = passed_on([CHUNKED, chunks, GET])
+    assert written == b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("begun", [b"GET / HTTP/1.1\r\nX: ", CHUNKED + b"5;", CHUNKED + b"0\r\nX: "])
+def test_a_line_without_an_end_is_kept_up_to_a_bound(begun: bytes) -> None:
+    heard, written = passed_on([begun, b"y" * (HEAD_BYTES - len(begun)), b"y" * len(begun)])
+    assert written.startswith(b"HTTP/1.1 431 ")
+    assert len(heard) <= len(CHUNKED)
+
+
+def test_a_request_waits_for_the_answer_to_the_one_before_and_no_more_is_read() -> None:
+    async def story() -> None:
+        guard, transport = Guard(app_state={}), Transport()
+        guard.connection_made(transport)
+        inner = guard._inner
+        assert isinstance(inner, Recorder)
+        guard.data_received(POST[:-1])
+        assert transport.reads, "its body is still to come"
+        guard.data_received(POST[-1:])
+        assert transport.reads, "that its client leaves must be noticed"
+        guard.data_received(GET + GET)
+        assert (inner.heard, transport.reads) == (POST, False)
+        transport.resume_reading()  # as uvicorn does, which has its own reasons to pause
+        guard.data_received(POST)
+        assert (inner.heard, transport.reads) == (POST, False)
+        guard.data_received(b"", answered=True)
+        assert (inner.heard, transport.reads) == (POST + GET, False)
+        guard.data_received(b"", answered=True)
+        guard.data_received(b"", answered=True)
+        assert (inner.heard, transport.reads) == (POST + GET + GET + POST, True)
+        guard.connection_lost(None)
+
+    play(story())
