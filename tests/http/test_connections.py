@@ -19,10 +19,12 @@ import pytest
 
 from holdfast import App
 from holdfast.http import request_guard
+from holdfast.http.application import Service
 from holdfast.http.handlers.probes import healthz
 from holdfast.http.request import Call
 from holdfast.http.request_guard import RequestGuard
 from holdfast.http.response import Answer
+from holdfast.http.route import Handler, Operation
 from holdfast.server import Limits, asgi
 from support.web import serving, small_shop, statuses, wait_until
 
@@ -65,6 +67,11 @@ def post(path: str, body: bytes, *more: bytes, length: int | None = None) -> byt
 
 def creation(name: str) -> bytes:
     return json.dumps({"plugin_id": "shop", "entry_id": "greet", "args": {"name": name}}).encode()
+
+
+def answer_healthz_with(service: Service, handler: Handler) -> None:
+    route = next(one for one in service.routes if isinstance(one, Operation) and one.path == "/healthz")
+    route.handler = handler
 
 
 @contextlib.contextmanager
@@ -137,7 +144,7 @@ def test_what_waits_in_line_is_bounded(small: App, name: str, heard: list[int]) 
         under_way[0] -= 1
         return await healthz(call)
 
-    next(one for one in service._table if one.path == "/healthz").handler = held
+    answer_healthz_with(service, held)
     with serving(service, name) as url, connected(url) as connection:
 
         def send_all() -> None:
@@ -259,7 +266,7 @@ def test_a_body_is_not_read_further_than_it_is_taken(small: App, name: str, hear
         await asyncio.to_thread(go_on.wait)
         return await healthz(call)
 
-    next(one for one in service._table if one.path == "/healthz").handler = held
+    answer_healthz_with(service, held)
     sent = OK[:-2] + b"Content-Length: 50000000\r\n\r\n" + b"x" * 50_000_000
     with serving(service, name) as url, connected(url) as connection:
         connection.settimeout(0.5)

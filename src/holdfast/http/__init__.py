@@ -1,6 +1,6 @@
-"""HTTP: the same verbs as a program has, for whoever can speak JSON. Thin over `holdfast.client.interface.Client`.
+"""The HTTP API: the same verbs as a program has, as JSON. A thin layer over `holdfast.client.interface.Client`.
 
-A request's way through it: `limits` (may it be this large?) · `security` (which path, which Host, whose token?) · the
-route object in `routes`, which says what scope it needs · a handler in `looking` or `steering` · `answers`, or
-`problems`. Nothing is open unless its route object says so.
+A request passes `request_guard` (bytes, on our own server) · the middleware in `application`, with `request_limits` and
+`auth` (size, path) · its route in `routes`, which names the scope that it needs · a handler in `handlers` · `response`,
+or `problems`. No route is open unless its route object says so.
 """

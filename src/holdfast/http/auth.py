@@ -14,8 +14,9 @@ import re
 from collections.abc import Iterable
 from urllib.parse import quote, unquote_to_bytes
 
+from starlette.types import Scope as Connection
+
 from holdfast.http.problems import Problem
-from holdfast.http.response import Scope as Connection
 from holdfast.http.tokens import Keyring, Scope
 
 __all__ = ["HEADS", "TOKEN", "Guard", "Principal", "is_loopback"]

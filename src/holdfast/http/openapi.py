@@ -55,7 +55,7 @@ async def get_openapi(call: Call) -> Answer:
     """Give this API, described, as it is reached here."""
     from holdfast.http.routes import routes  # noqa: PLC0415 - the table names this very handler
 
-    return json(document(routes(), call.connection.get("root_path", "")))
+    return json(document(routes(), call.request.scope.get("root_path", "")))
 
 
 def document(table: Sequence[Operation], root: str = "") -> dict[str, Any]:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from starlette.requests import Request
 
 from holdfast.client.interface import Client
 from holdfast.client.run_handle import job_of_run
 from holdfast.client.views import RunFilter
 from holdfast.errors import InvalidArguments, UnknownJob
-from holdfast.http.auth import HEADS, TOKEN, Principal
+from holdfast.http.auth import TOKEN, Principal
 from holdfast.http.problems import Problem
 from holdfast.http.request_limits import Limits, check_json, read_body
-from holdfast.http.response import Receive, Scope
 
 if TYPE_CHECKING:
     from holdfast.http.application import Service
@@ -62,20 +62,19 @@ class Query(msgspec.Struct, frozen=True):
 class Call:
     """One request."""
 
-    __slots__ = ("client", "connection", "limits", "principal", "receive", "service")
+    __slots__ = ("client", "limits", "principal", "request", "service")
 
-    def __init__(self, service: Service, connection: Scope, receive: Receive, principal: Principal) -> None:
-        self.service = service
-        self.client: Client = service.client
-        self.limits: Limits = service.limits
-        self.connection = connection
+    def __init__(self, request: Request, principal: Principal) -> None:
+        self.request = request
         self.principal = principal
-        self.receive = receive
+        self.service: Service = request.app
+        self.client: Client = self.service.client
+        self.limits: Limits = self.service.limits
 
     @property
     def run_id(self) -> str:
         """The run that the path names; one that cannot be a run's is none."""
-        name: str = self.connection["path_params"]["id"]
+        name: str = self.request.path_params["id"]
         if not _RUN.match(name):
             raise UnknownJob(name)
         number = name.rpartition(".")[2]
@@ -128,10 +127,9 @@ class Call:
             "use a token that is bound to no group",
         )  # fmt: skip
 
-    def header(self, name: bytes) -> str | None:
-        """Give a header; None if it was not sent."""
-        value = self.connection[HEADS].get(name)
-        return value.decode("latin-1") if value is not None else None
+    def place(self, run_id: str) -> bytes:
+        """Return the path of a run, as this client reaches it."""
+        return f"{self.request.scope.get('root_path', '')}/api/v1/runs/{run_id}".encode()
 
     async def body(self, decoder: msgspec.json.Decoder[T], empty: T | None = None) -> T:
         """Read the body as JSON of this type.
@@ -139,7 +137,7 @@ class Call:
         Raises:
             Problem: too large, no JSON, or not of this type.
         """
-        data = await read_body(self.connection[HEADS].get(b"content-length", b"0"), self.receive, self.limits)
+        data = await read_body(self.request, self.limits)
         if not data and empty is not None:
             return empty
         self._check_media()
@@ -155,12 +153,9 @@ class Call:
             raise Problem(400, "invalid_json", f"the body is no JSON: {error}", "send UTF-8 JSON") from error
 
     def _check_media(self) -> None:
-        heads = self.connection[HEADS]
-        coded = b"content-encoding" in heads or b"transfer-encoding" in heads
-        if heads.get(b"content-type") == b"application/json" and not coded:
-            return
-        media, encoding = self.header(b"content-type") or "", self.header(b"content-encoding")
-        sent = (self.header(b"transfer-encoding") or "chunked").strip().lower()
+        headers = self.request.headers
+        media, encoding = headers.get("content-type", ""), headers.get("content-encoding")
+        sent = (headers.get("transfer-encoding") or "chunked").strip().lower()
         kind, _, parameters = media.lower().partition(";")
         charset = parameters.strip().removeprefix("charset=").strip('"')
         plain = encoding in {None, "identity"} and sent == "chunked"
@@ -177,7 +172,7 @@ class Call:
             InvalidArguments: a name that is not allowed, or a value of another kind.
         """
         found: dict[str, Any] = {}
-        if not self.connection["query_string"]:
+        if not self.request.scope["query_string"]:
             return found
         for name, text in self._pairs():
             one = next((each for each in allowed if _means(each, name)), None)
@@ -196,7 +191,7 @@ class Call:
 
     def _pairs(self) -> list[tuple[str, str]]:
         try:
-            text = self.connection["query_string"].decode("ascii")
+            text = self.request.scope["query_string"].decode("ascii")
             pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
         except ValueError as error:  # no ASCII, no UTF-8, or too many
             raise Problem(400, "invalid_query", "the query is no list of names and values", "encode it") from error

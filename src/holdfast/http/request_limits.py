@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import re
 from itertools import chain
-from typing import Any
 
 import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
 from holdfast.http.problems import Problem
-from holdfast.http.response import Headers, Receive, Scope
+from holdfast.http.response import Headers
 
 __all__ = ["CLOSE", "Limits", "check_json", "check_request", "heads_of", "read_body"]
 
@@ -80,46 +81,31 @@ def check_request(scope: Scope, limits: Limits) -> None:
         )
 
 
-async def read_body(said: bytes, receive: Receive, limits: Limits) -> bytes:
-    """Read a body whose length is said to be this, counting."""
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Read a body, counting. One that is too large is read on and forgotten, so that its client hears the answer."""
+    length = request.headers.get("content-length", "0")
+    refused = not length.isdecimal() or int(length[:20]) > limits.body_bytes
+    body, size = bytearray(), 0
     try:
         async with asyncio.timeout(limits.body_seconds):
-            if not said.isdigit() or int(said[:20]) > limits.body_bytes:
-                await _forget(receive, limits)
-            return await _gather(receive, limits)
+            async for part in request.stream():
+                size += len(part)
+                if size > limits.drain_bytes and size > limits.body_bytes:
+                    raise _too_large(limits, CLOSE)
+                if refused or size > limits.body_bytes:
+                    refused = True
+                    body.clear()
+                else:
+                    body += part
     except TimeoutError:
         raise Problem(
             408, "request_timeout", f"the body took over {limits.body_seconds:g} s", "send it again", headers=CLOSE
         ) from None
-
-
-def _there(message: Any) -> Any:
-    """Refuse what is left of a body whose sender has gone: half a request is not acted on, nor one without its body."""
-    if message["type"] == "http.disconnect":
-        raise Problem(400, "invalid_json", "the body was cut off", "send all of it")
-    return message
-
-
-async def _gather(receive: Receive, limits: Limits) -> bytes:
-    body, more = bytearray(), True
-    while more and len(body) <= limits.body_bytes:
-        message = _there(await receive())
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    if len(body) > limits.body_bytes:
-        body.clear()
-        await _forget(receive, limits, ended=not more)
+    except ClientDisconnect:  # half a request is not acted on
+        raise Problem(400, "invalid_json", "the body was cut off", "send all of it") from None
+    if refused:
+        raise _too_large(limits)
     return bytes(body)
-
-
-async def _forget(receive: Receive, limits: Limits, *, ended: bool = False) -> None:
-    """Read a body that is too large to its end, keeping nothing, and refuse it."""
-    size = 0
-    while not ended and size <= limits.drain_bytes:
-        message = await receive()
-        size += len(message.get("body", b""))
-        ended = not message.get("more_body")
-    raise _too_large(limits, () if ended else CLOSE)
 
 
 def _too_large(limits: Limits, headers: Headers = ()) -> Problem:

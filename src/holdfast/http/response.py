@@ -1,4 +1,4 @@
-"""What goes back: a status, bytes, and the headers that every answer carries. A stream is sent as it comes.
+"""What goes back: Starlette responses with the headers that every answer carries. A stream is sent as it comes.
 
 Every answer says: not to be guessed at, not to be framed, not to be kept. There are no cookies and no CORS headers.
 """
@@ -6,16 +6,15 @@ Every answer says: not to be guessed at, not to be framed, not to be kept. There
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-__all__ = ["Answer", "Headers", "Receive", "Scope", "Send", "StreamAnswer", "encode", "json"]
+__all__ = ["Answer", "Headers", "StreamAnswer", "encode", "json"]
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 SAFE = [
@@ -28,39 +27,30 @@ SAFE = [
 encode = msgspec.json.Encoder().encode
 
 
-class Answer:
+class Answer(Response):
     """A whole answer."""
-
-    __slots__ = ("body", "headers", "media_type", "status")
 
     def __init__(
         self, status: int, body: bytes, media_type: bytes = b"application/json", headers: Headers = ()
     ) -> None:
-        self.status, self.body, self.media_type, self.headers = status, body, media_type, headers
-
-    async def send(self, send: Send) -> None:
-        """Send it."""
-        length = str(len(self.body)).encode()
-        headers = [(b"content-type", self.media_type), (b"content-length", length), *SAFE, *self.headers]
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body})
+        super().__init__(status_code=status)
+        self.body = body
+        length = str(len(body)).encode()
+        self.raw_headers = [(b"content-type", media_type), (b"content-length", length), *SAFE, *headers]
 
 
-class StreamAnswer(Answer):
+class StreamAnswer(Response):
     """An answer of which the first part is known before anything is sent, and the rest comes as it does."""
 
-    __slots__ = ("parts",)
-
-    def __init__(
-        self, parts: AsyncIterator[bytes], media_type: bytes, headers: Headers = (), *, status: int = 200
-    ) -> None:
-        super().__init__(status, b"", media_type, headers)
+    def __init__(self, parts: AsyncIterator[bytes], media_type: bytes, headers: Headers = ()) -> None:
+        super().__init__()
         self.parts = parts
+        self.raw_headers = [(b"content-type", media_type), *SAFE, *headers]
 
-    async def send(self, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, part by part."""
-        headers = [(b"content-type", self.media_type), *SAFE, *self.headers]
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        del scope, receive
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with contextlib.aclosing(self.parts) as parts:  # type: ignore[type-var]  # - a generator, which closes
             async for part in parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})

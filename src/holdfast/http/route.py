@@ -11,25 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from holdfast.errors import IdempotencyConflict
 from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query
-from holdfast.http.response import Answer, Receive, Scope
 from holdfast.http.tokens import Scope as Needed
-
-if TYPE_CHECKING:
-    from holdfast.http.application import Service
 
 __all__ = ["PUBLIC", "Bound", "Many", "Operation", "Text"]
 
 PUBLIC: Final = None  # written out where a route is open to everybody
 
-Handler = Callable[[Call], Awaitable[Answer]]
+Handler = Callable[[Call], Awaitable[Response]]
 
 
 class Bound(StrEnum):
@@ -90,21 +89,24 @@ class Operation(Route):
         self.gives, self.takes, self.optional, self.query = gives, takes, optional, tuple(query)
         self.allow: list[str] = [method]
 
-    def answer(self, service: Service, scope: Scope, receive: Receive) -> Awaitable[Answer]:
-        """Let in who may come in, and have him answered."""
-        principal = service.guard.admit(scope, self.needed)
-        if self.methods is not None and scope["method"] not in self.methods:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Authenticate, call the handler, and send what it returns."""
+        scope["route"] = self
+        request = Request(scope, receive)
+        principal = request.app.guard.admit(scope, self.needed)
+        if self.methods is not None and request.method not in self.methods:
             allow = ", ".join(self.allow)
             raise Problem(
                 405, "method_not_allowed", f"this path takes {allow}", "see /openapi.json",
                 headers=[(b"allow", allow.encode())],
             )  # fmt: skip
-        call = Call(service, scope, receive, principal)
+        call = Call(request, principal)
         if scope["query_string"] and not self.query:
             call.query(())  # a query that means nothing here is a mistake
-        return self.handler(call) if principal.group is None else self._answer_bound(call)
+        response = await (self.handler(call) if principal.group is None else self._answer_bound(call))
+        await response(scope, receive, send)
 
-    async def _answer_bound(self, call: Call) -> Answer:
+    async def _answer_bound(self, call: Call) -> Response:
         """Answer who may see the runs of one group alone."""
         if self.bound is Bound.NEVER:
             raise call.whole_store()

@@ -12,12 +12,15 @@ import contextlib
 import re
 from collections.abc import AsyncGenerator
 
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
 from holdfast.client.interface import Client
 from holdfast.errors import HoldfastError
 from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query
 from holdfast.http.request_limits import Limits
-from holdfast.http.response import SAFE, Answer, Send
+from holdfast.http.response import SAFE
 from holdfast.http.run_channel import Channel, Seat
 from holdfast.http.run_feed import Feed
 from holdfast.http.tokens import Scope as Needed
@@ -122,31 +125,29 @@ class Hub:
                     del self._feeds[key]
 
 
-class EventStream(Answer):
+class EventStream(Response):
     """A stream that is sent until its source ends, its client leaves or stops reading, or its time is up."""
 
-    __slots__ = ("_call", "_frames", "_seat")
-
     def __init__(self, call: Call, seat: Seat, frames: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(200, b"", b"text/event-stream")
+        super().__init__()
+        self.raw_headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"), *SAFE]
         self._call, self._seat, self._frames = call, seat, frames
 
-    async def send(self, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         hub, limits = self._call.service.hub, self._call.limits
         loop = asyncio.get_running_loop()
-        listening = loop.create_task(self._listen())
+        listening = loop.create_task(self._listen(receive))
         ending = loop.call_later(limits.stream_seconds, self._seat.end)
-        headers = [(b"content-type", self.media_type), (b"x-accel-buffering", b"no"), *SAFE]
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            if self._call.connection["method"] != "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            if scope["method"] != "HEAD":
                 await self._send_frames(send, limits)
             async with asyncio.timeout(limits.stream_stall_seconds):
                 await send({"type": "http.response.body", "body": b""})
         except TimeoutError:
             hub.dropped += 1
-            self._call.connection.get("extensions", {}).get(ABORT, lambda: None)()
+            scope.get("extensions", {}).get(ABORT, lambda: None)()
         finally:
             ending.cancel()
             listening.cancel()
@@ -175,31 +176,31 @@ class EventStream(Answer):
     def _may_stay(self) -> bool:
         """Whether the token that has opened the stream is still good; asked before what is new is told."""
         try:
-            now = self._call.service.guard.admit(self._call.connection, Needed.READ)
+            now = self._call.service.guard.admit(self._call.request.scope, Needed.READ)
         except (Problem, HoldfastError):
             return False
         return now.group == self._call.principal.group
 
-    async def _listen(self) -> None:
+    async def _listen(self, receive: Receive) -> None:
         """Notice that the client has left."""
-        while (await self._call.receive())["type"] != "http.disconnect":
+        while (await receive())["type"] != "http.disconnect":
             pass
         self._seat.end()
 
 
-async def stream_run(call: Call) -> Answer:
+async def stream_run(call: Call) -> Response:
     """Stream a run: its record at each change, and its job's events."""
     asked = call.query(RUN_STREAM)
     await call.client.aget(call.run_id)  # what is wrong is said before the stream begins
-    last = _ID.match(call.header(b"last-event-id") or "")
+    last = _ID.match(call.request.headers.get("last-event-id") or "")
     after = int(last[1]) if last is not None else asked.get("after", 0)
     seat = call.service.hub.enter()
     frames = call.service.hub.run(call.run_id, after, seat, events=asked.get("events") != "no")
     return EventStream(call, seat, frames)
 
 
-async def stream_runs(call: Call) -> Answer:
+async def stream_runs(call: Call) -> Response:
     """Stream the changes of all runs that the token opens."""
     seat = call.service.hub.enter()
-    frames = call.service.hub.all(call.header(b"last-event-id"), seat, call.principal.group)
+    frames = call.service.hub.all(call.request.headers.get("last-event-id"), seat, call.principal.group)
     return EventStream(call, seat, frames)

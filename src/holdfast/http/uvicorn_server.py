@@ -12,15 +12,14 @@ import contextlib
 import functools
 import signal
 import socket
-from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.gc_tuning import tune_gc
 from holdfast.http.application import Service
 from holdfast.http.request_guard import CONNECTION, RequestGuard
-from holdfast.http.response import Receive, Scope, Send
 from holdfast.http.streams import ABORT
 
 __all__ = ["listen", "serve", "server"]
@@ -76,7 +75,7 @@ def guarded_protocol(parser: str = "auto") -> type[RequestGuard]:
     return type("H11Guard", (RequestGuard,), {"protocol": H11Protocol})
 
 
-def guarded_app(service: Service) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+def guarded_app(service: Service) -> ASGIApp:
     """Return an application that tells the guard of a connection when a request is answered."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:

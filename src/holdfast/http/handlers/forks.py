@@ -47,8 +47,7 @@ async def fork_run(call: Call) -> Answer:
         call.run_id, from_node=asked.from_node, from_step=asked.from_step, plan=plan, key=asked.idempotency_key
     )
     record = await call.client.aget(made.id)
-    place = f"{call.connection.get('root_path', '')}/api/v1/runs/{record.run_id}"
-    return json(record, 201, [(b"location", place.encode())])
+    return json(record, 201, [(b"location", call.place(record.run_id))])
 
 
 async def _check_open(call: Call) -> None:

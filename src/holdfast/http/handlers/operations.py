@@ -9,7 +9,7 @@ import msgspec
 from holdfast.client.views import Creation
 from holdfast.errors import IdempotencyConflict
 from holdfast.http.request import Call
-from holdfast.http.response import Answer, encode, json
+from holdfast.http.response import Answer, json
 
 __all__ = ["Cancel", "Outcome", "Pause", "Purge", "Purged", "Resolve", "Retry", "Signal", "Verified", "Verify"]
 
@@ -117,9 +117,8 @@ async def create_run(call: Call) -> Answer:
     created = await call.client.acreate(asked)
     if bound and created.existing and not await call.owns(created.record.run_id):
         raise IdempotencyConflict(asked.idempotency_key or "", created.record.run_id)
-    place = f"{call.connection.get('root_path', '')}/api/v1/runs/{created.record.run_id}"
     status = 200 if created.existing else 201
-    return Answer(status, encode(created.record), headers=[(b"location", place.encode())])
+    return json(created.record, status, [(b"location", call.place(created.record.run_id))])
 
 
 async def cancel_run(call: Call) -> Answer:
@@ -132,8 +131,7 @@ async def retry_run(call: Call) -> Answer:
     """Reopen a failed job."""
     asked = await call.body(_retry)
     record = await call.client.aretry(call.run_id, actor=call.actor(asked.actor), reason=asked.reason)
-    place = f"{call.connection.get('root_path', '')}/api/v1/runs/{record.run_id}"
-    return json(record, 201, [(b"location", place.encode())])
+    return json(record, 201, [(b"location", call.place(record.run_id))])
 
 
 async def pause_run(call: Call) -> Answer:

@@ -76,7 +76,7 @@ async def resume_queue(call: Call) -> Answer:
 
 
 def _queue(call: Call) -> str:
-    name = str(call.connection["path_params"]["queue"])
+    name = str(call.request.path_params["queue"])
     if not re.fullmatch(NAMES, name, re.ASCII):
         raise Problem(404, "not_found", "a queue of such a name has no limits over HTTP", "see /openapi.json")
     return name

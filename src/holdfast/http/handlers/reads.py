@@ -127,9 +127,9 @@ async def list_exports(call: Call) -> Answer:
     return page(found[:limit], found[limit - 1].number if len(found) > limit else None)
 
 
-async def get_content(call: Call) -> Answer:
+async def get_content(call: Call) -> StreamAnswer:
     """Give one export's bytes, as a file: never as a page that a browser would run."""
-    text = call.connection["path_params"]["number"]
+    text = call.request.path_params["number"]
     export = await _export(call, int(text)) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else None
     if export is None:
         raise Problem(404, "not_found", "the run has no such export", "GET the run's exports for their numbers")
@@ -175,7 +175,7 @@ async def list_machines(call: Call) -> Answer:
 
 async def get_machine(call: Call) -> Answer:
     """Give one state machine."""
-    name = call.connection["path_params"]["machine"]
+    name = call.request.path_params["machine"]
     if name not in _TABLES:
         raise Problem(404, "not_found", "there is no such machine", f"there are {', '.join(_TABLES)}")
     return json(_TABLES[name].as_dict())
