@@ -44,12 +44,12 @@ class RequestGuard(asyncio.Protocol):
         self._reading = self._read_requests()
         self._timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: Any) -> None:  # noqa: D102 - asyncio's, as the others
+    def connection_made(self, transport: Any) -> None:  # noqa: D102 - as asyncio has it
         self.transport = transport
         self._inner.connection_made(transport)
         self._limit_time(on=True)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102 - as asyncio has it
         self._limit_time(on=False)
         self._inner.connection_lost(exc)
 
