@@ -246,6 +246,20 @@ def test_what_comes_behind_a_body_that_nobody_waited_for_is_bounded(small: App, 
 
 
 @pytest.mark.parametrize("name", PARSERS)
+def test_a_connection_is_closed_if_nothing_follows_a_body_that_nobody_waited_for(
+    small: App, name: str, heard: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_guard, "HEAD_SECONDS", 0.2)
+    refused = post("/api/v1/nothing", b"x" * 1000)
+    with serving(asgi(small), name) as url, connected(url) as connection:
+        send(connection, refused[:-10], heard)
+        assert statuses(connection, 1) == [404]
+        send(connection, refused[-10:], heard)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("name", PARSERS)
 def test_the_head_behind_a_body_that_nobody_waited_for_is_bounded_too(small: App, name: str, heard: list[int]) -> None:
     refused = post("/api/v1/nothing", b"x" * 1000)
     large = OK[:-2] + b"X: " + b"y" * 17_000 + b"\r\n\r\n"

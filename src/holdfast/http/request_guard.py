@@ -67,7 +67,7 @@ class RequestGuard(asyncio.Protocol):
             self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % refused.args[0])
             self.transport.close()
             return
-        self._limit_time(on=not self._answering and (self._in_body or len(self._unread) > 0))
+        self._limit_time(on=not self._answering and bool(self._in_body or self._unread or self._checked))
         if self._answering and not self._in_body and self._unread:
             self.transport.pause_reading()  # each time: uvicorn resumes what it has paused
         if self._checked:
