@@ -80,7 +80,7 @@ def guarded_app(service: Service) -> ASGIApp:
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         guard: RequestGuard = scope["state"][CONNECTION]
-        scope["extensions"] = {ABORT: guard.transport.abort}
+        scope["extensions"] = {**scope.get("extensions", {}), ABORT: guard.transport.abort}
         try:
             await service(scope, receive, send)
         finally:
