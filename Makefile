@@ -87,8 +87,8 @@ servers: $(READY)  ## the tests of the HTTP API with the lowest and with the new
 	@rm -rf build/lowest build/newest
 	$(PIP) --no-deps --upgrade --target build/lowest $(LOWEST)
 	$(PIP) --no-deps --upgrade --target build/newest $(NEWEST)
-	PYTHONPATH=build/lowest $(BIN)/python -m pytest -q -n auto tests/surfaces/http
-	PYTHONPATH=build/newest $(BIN)/python -m pytest -q -n auto tests/surfaces/http
+	PYTHONPATH=build/lowest $(BIN)/python -m pytest -q -n auto tests/http
+	PYTHONPATH=build/newest $(BIN)/python -m pytest -q -n auto tests/http
 
 bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
 	$(BIN)/python bench/machines.py

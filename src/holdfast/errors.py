@@ -63,8 +63,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self, get_type_hints
 
-import msgspec
-
 __all__ = [
     "EffectConflict",
     "EmptyWakeSet",
@@ -564,6 +562,8 @@ def code_of(kind: type[HoldfastError]) -> str:
 
 def params_of(error: HoldfastError) -> dict[str, Any]:
     """Return the constructor's arguments by name, as JSON values. An error that is text alone has none."""
+    import msgspec  # noqa: PLC0415 - the command line imports the errors, and starts without it
+
     params = {name: getattr(error, name) for name in _fields(type(error))}
     plain: dict[str, Any] = msgspec.to_builtins(params, enc_hook=str)
     return plain
@@ -580,6 +580,8 @@ def from_params(code: str, params: Mapping[str, Any], message: str | None = None
     Returns:
         The error, or None if no class has this code, or the params are not those of its constructor.
     """
+    import msgspec  # noqa: PLC0415 - as above
+
     kind = _CLASSES.get(code)
     if kind is None:
         return None

@@ -33,7 +33,7 @@ def body_of(error: HoldfastError) -> tuple[int, bytes]:
     problem = problem_of(error)
     assert problem is not None
     answer = problem.answer()
-    return answer.status, answer.body
+    return answer.status_code, bytes(answer.body)
 
 
 def changed(error: HoldfastError, **parts: Any) -> tuple[int, bytes]:

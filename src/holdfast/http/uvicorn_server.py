@@ -101,7 +101,7 @@ def server(service: Service, parser: str = "auto") -> uvicorn.Server:
 
 def serve(service: Service, listening: socket.socket) -> None:
     """Serve until a signal says to stop."""
-    stay()
+    tune_gc()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _ignore)  # uvicorn raises it again when it has stopped: the process ends with 0
     server(service).run(sockets=[listening])
