@@ -159,4 +159,4 @@ def test_connections_are_made_in_one_place_which_prepares_nothing() -> None:
     source = Path(holdfast.__file__).parent
     connecting = [path.name for path in source.rglob("*.py") if "psycopg.connect(" in path.read_text()]
     assert connecting == ["connection.py"]
-    assert "prepare_threshold=None" in (source / "store" / "postgres_connections.py").read_text()
+    assert "prepare_threshold=None" in (source / "store" / "postgres" / "connection.py").read_text()
