@@ -11,7 +11,7 @@ import pytest
 from holdfast import App
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
-from holdfast.journal import Journal
+from holdfast.group_commit import Journal
 from holdfast.ready import raise_violation
 from holdfast.store import Append, Claim, Command, RemoveWorker
 from holdfast.store.memory import MemoryStore

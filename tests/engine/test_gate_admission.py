@@ -335,7 +335,7 @@ def test_failures_feed_the_breaker_and_success_closes_it(app: App) -> None:
 
 
 def test_a_call_is_not_asked_to_come_back_for_ever(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engine.calls.POSTPONED_MAX", 2)
+    monkeypatch.setattr("holdfast.engine.step_calls.POSTPONED_MAX", 2)
     asked: list[int] = []
 
     @app.step

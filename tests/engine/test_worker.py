@@ -19,7 +19,7 @@ import pytest
 from holdfast import App, attempt, now
 from holdfast.authoring.conductor import conductor
 from holdfast.errors import StoreUnavailable
-from holdfast.journal import Journal
+from holdfast.group_commit import Journal
 from holdfast.machines import JobState
 from holdfast.store import Append, Command, Reclaim, ReleaseLeases, Store
 from holdfast.store.sqlite.store import SqliteStore

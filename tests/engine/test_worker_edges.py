@@ -18,7 +18,7 @@ import pytest
 from holdfast import App, Limits
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
-from holdfast.machines.ready import Reading
+from holdfast.machines.ready_table import Reading
 from holdfast.ready import raise_violation
 from holdfast.store.commands import ASKED, WORK
 from holdfast.store.memory import MemoryStore

@@ -13,7 +13,7 @@ from holdfast import App, Config, InvalidSetting, sleep, wait_for
 from holdfast.engine.worker import Worker
 from holdfast.engine.worker_gate import WorkGate, gate_cards
 from holdfast.errors import StoreUnavailable
-from holdfast.machines.ready import BudgetExhausted, Busy, Pending, ReadyState, RetryAfter, WakeSource
+from holdfast.machines.ready_table import BudgetExhausted, Busy, Pending, ReadyState, RetryAfter, WakeSource
 from holdfast.ready import Gate, raise_violation
 from holdfast.store import PutWorker, Renew
 from holdfast.store.limits import Blocked

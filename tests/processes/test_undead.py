@@ -17,7 +17,7 @@ from holdfast import App, LoopDied
 from holdfast.authoring.conductor import conductor
 from holdfast.client.portal import Portal
 from holdfast.errors import StoreUnavailable
-from holdfast.journal import Journal
+from holdfast.group_commit import Journal
 from holdfast.machines import JobState
 from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.store import Command, ReleaseLeases

@@ -285,7 +285,7 @@ def test_money_is_counted_exactly(amounts: list[int]) -> None:
 
 def test_the_recorder_notices_what_it_looks_for() -> None:
     """A gate whose rule is broken on purpose does not pass as legal."""
-    from holdfast.machines.ready import Busy, RetryAfter
+    from holdfast.machines.ready_table import Busy, RetryAfter
 
     recorder: Any = Recorder()
     recorder.report(RetryAfter(1))

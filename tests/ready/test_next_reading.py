@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from holdfast.machines.ready import (
+from holdfast.machines.ready_table import (
     READY,
     BudgetExhausted,
     Busy,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast import App, Config, Limits
 from holdfast.machines import Event, JobEvent
-from holdfast.machines.job import TARGETS
+from holdfast.machines.job_table import TARGETS
 from holdfast.store import QueueState, Reclaim, ReleaseLeases
 from support.scripts import load
 

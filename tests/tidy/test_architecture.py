@@ -25,11 +25,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machines": {"errors"},
     "ready": {"machines", "errors"},
     "store": {"machines", "errors", "clock"},
-    "journal": {"machines", "store", "errors"},
+    "group_commit": {"machines", "store", "errors"},
     "authoring": {"errors", "durations", "ready"},
-    "engine": {"machines", "ready", "store", "journal", "authoring", "config", "ids", "errors", "clock"},
+    "engine": {"machines", "ready", "store", "group_commit", "authoring", "config", "ids", "errors", "clock"},
     "plans": {"authoring", "durations", "errors", "machines"},
-    "client": {"machines", "ready", "store", "journal", "authoring", "engine", "config", "durations", "ids", "errors"}
+    "client": {"machines", "ready", "store", "group_commit", "authoring", "engine", "config", "durations", "ids", "errors"}
     | {"plans"},
     "testing": {"machines", "ready", "errors"},
     "gc_tuning": set(),
@@ -50,7 +50,7 @@ LONG = {
     "client/interface.py": "every verb of a client, async and plain",
     "client/remote/client.py": "the verbs of a client over HTTP, one method each",
     "engine/attempt.py": "the life of one attempt, from its start to the event that ends it",
-    "engine/calls.py": "one call of a step or tool, with its tries, doubts and failures",
+    "engine/step_calls.py": "one call of a step or tool, with its tries, doubts and failures",
     "engine/job_code.py": "the order in which the code is handed what has happened",
     "engine/job_loop.py": "one event loop, with every method that asyncio asks of a loop",
     "engine/worker.py": "the life of one worker",

@@ -38,8 +38,8 @@ from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, 
 from holdfast.config import Config
 from holdfast.durations import Duration
 from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
+from holdfast.group_commit import BATCH_MAX, Journal
 from holdfast.ids import new_id
-from holdfast.journal import BATCH_MAX, Journal
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
 from holdfast.machines.keys import BUDGET_KEY
 from holdfast.machines.run_projection import run_name

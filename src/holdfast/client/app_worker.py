@@ -13,7 +13,7 @@ import msgspec
 from holdfast.client.worker_status import GateView
 from holdfast.engine.worker import Worker
 from holdfast.errors import LoopDied, StoreUnavailable
-from holdfast.machines.ready import ReadyState
+from holdfast.machines.ready_table import ReadyState
 
 if TYPE_CHECKING:
     from holdfast.client.app import App

@@ -25,8 +25,8 @@ from holdfast.client.interface import Client
 from holdfast.client.run_handle import RunHandle
 from holdfast.config import Config
 from holdfast.errors import InvalidArguments, InvalidPlan
+from holdfast.group_commit import Journal
 from holdfast.ids import new_id
-from holdfast.journal import Journal
 from holdfast.machines import Event, HistoryEvent
 from holdfast.machines.keys import ended_name
 from holdfast.plans.builder import Draft

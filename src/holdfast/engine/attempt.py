@@ -48,19 +48,19 @@ from holdfast.authoring.signature import checked_payload, fingerprint
 from holdfast.config import Config
 from holdfast.engine import ending_events
 from holdfast.engine.attempt_writer import AttemptWriter
-from holdfast.engine.calls import Calls
+from holdfast.engine.call_results import Outcomes
 from holdfast.engine.children import Children, Submission
 from holdfast.engine.ending_events import Written
 from holdfast.engine.job_code import JobCode
-from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.replay import Ended, Replay
 from holdfast.engine.report_writer import ReportWriter
 from holdfast.engine.spending import Budget
+from holdfast.engine.step_calls import Calls
 from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.engine.waits import Waits
 from holdfast.errors import WaitTimeout
+from holdfast.group_commit import Journal
 from holdfast.ids import new_id
-from holdfast.journal import Journal
 from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.keys import timer_key
 from holdfast.store import Claimed, Successor

@@ -17,7 +17,7 @@ from holdfast.authoring.conductor import Suspended
 from holdfast.engine.ending_events import Written
 from holdfast.engine.lease import Lease
 from holdfast.errors import StaleAttempt, StoreUnavailable
-from holdfast.journal import Journal
+from holdfast.group_commit import Journal
 from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.store import Command, Successor
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from holdfast.engine.attempt import Attempt
 from holdfast.errors import StaleAttempt, UnknownJob
-from holdfast.journal import Journal
+from holdfast.group_commit import Journal
 from holdfast.machines import JobEvent
 from holdfast.store import Append
 

@@ -30,10 +30,10 @@ import msgspec
 
 from holdfast.authoring.conductor import Continued, Submitter, Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
-from holdfast.engine.calls import recorded_outcome
 from holdfast.engine.children import child_result, start_result
 from holdfast.engine.job_code import JobCode, Pending
 from holdfast.engine.replay import Ended, Outcome, Replay
+from holdfast.engine.step_calls import recorded_outcome
 from holdfast.errors import HoldfastError, InvalidResult, NonDeterminism, WaitTimeout
 from holdfast.machines import Event, JobEvent
 

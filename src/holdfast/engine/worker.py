@@ -39,9 +39,9 @@ from holdfast.engine.store_clock import StoreClock
 from holdfast.engine.thread_pool import ThreadPool
 from holdfast.engine.worker_gate import WorkGate, gate_cards
 from holdfast.errors import LoopDied, StoreReplaced, StoreUnavailable
+from holdfast.group_commit import Journal
 from holdfast.ids import new_id
-from holdfast.journal import Journal
-from holdfast.machines.ready import ReadyState
+from holdfast.machines.ready_table import ReadyState
 from holdfast.ready import Gate, OnViolation, WakeSource, log_violation
 from holdfast.store import (
     Claim,

@@ -21,7 +21,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from holdfast.machines.ready import BudgetExhausted, Busy, RetryAfter, WakeSource
+from holdfast.machines.ready_table import BudgetExhausted, Busy, RetryAfter, WakeSource
 from holdfast.ready import Gate, OnViolation, log_violation
 from holdfast.ready.base_gate import BaseGate
 from holdfast.ready.leaf_gate import LeafGate

@@ -25,7 +25,7 @@ import msgspec
 from holdfast.client.interface import Client
 from holdfast.client.worker_status import GateView
 from holdfast.errors import HoldfastError
-from holdfast.machines.ready import BudgetExhausted, Busy, Reading, ReadyState, RetryAfter, WakeSource
+from holdfast.machines.ready_table import BudgetExhausted, Busy, Reading, ReadyState, RetryAfter, WakeSource
 from holdfast.ready import log_violation
 from holdfast.ready.leaf_gate import LeafGate
 from holdfast.ready.next_reading import Hold, HoldKey

@@ -9,8 +9,8 @@
 from holdfast.errors import InvalidEvent, InvalidRunTransition, InvalidTable, InvalidTransition
 from holdfast.machines.event import GENESIS, Event, HistoryEvent, canonical, decode, digest, encode, seal
 from holdfast.machines.fold import Fold, Violation, check, derive, fold
-from holdfast.machines.job import JOB, TERMINAL_JOB_STATES, JobEvent, JobState
-from holdfast.machines.ready import (
+from holdfast.machines.job_table import JOB, TERMINAL_JOB_STATES, JobEvent, JobState
+from holdfast.machines.ready_table import (
     READY,
     BudgetExhausted,
     Busy,
@@ -21,8 +21,8 @@ from holdfast.machines.ready import (
     RetryAfter,
     WakeSource,
 )
-from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
 from holdfast.machines.run_projection import RunError, RunProjection, RunRecord, run_paths, runs
+from holdfast.machines.run_table import RUN, TERMINAL_RUN_STATUSES, RunStatus
 from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Snapshot, WaitPlace
 from holdfast.machines.table import Row, Table
 

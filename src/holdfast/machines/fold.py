@@ -24,7 +24,7 @@ from typing import Any
 from holdfast.errors import InvalidTransition
 from holdfast.machines import chain, rules
 from holdfast.machines.event import Event, HistoryEvent
-from holdfast.machines.job import TARGETS, JobEvent, JobState
+from holdfast.machines.job_table import TARGETS, JobEvent, JobState
 from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Snapshot, WaitPlace
 
 __all__ = ["Fold", "Violation", "check", "derive", "fold"]

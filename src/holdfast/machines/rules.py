@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import InvalidTransition
 from holdfast.machines.event import Event, HistoryEvent
-from holdfast.machines.job import JOB, TARGETS, TERMINAL_JOB_STATES, JobEvent, JobState
+from holdfast.machines.job_table import JOB, TARGETS, TERMINAL_JOB_STATES, JobEvent, JobState
 
 if TYPE_CHECKING:
     from holdfast.machines.fold import Fold

@@ -27,8 +27,8 @@ import msgspec
 
 from holdfast.machines.event import Event
 from holdfast.machines.fold import Fold
-from holdfast.machines.job import JobEvent, JobState
-from holdfast.machines.run import RUN, TERMINAL_RUN_STATUSES, RunStatus
+from holdfast.machines.job_table import JobEvent, JobState
+from holdfast.machines.run_table import RUN, TERMINAL_RUN_STATUSES, RunStatus
 from holdfast.machines.snapshot import CancelRequest
 
 __all__ = [

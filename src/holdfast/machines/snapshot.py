@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.machines.job import JobState
+from holdfast.machines.job_table import JobState
 from holdfast.machines.keys import CHILD_KEY
 
 __all__ = ["CancelRequest", "OpenStep", "OpenWait", "Snapshot", "WaitPlace"]

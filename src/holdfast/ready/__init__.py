@@ -1,7 +1,7 @@
 """Gates: limits on how much runs at once, as a state machine with a checked contract (SPEC section 5)."""
 
 from holdfast.errors import EmptyWakeSet, InvalidTransition, InvalidWake, MissingWake, WakeOutsidePending
-from holdfast.machines.ready import (
+from holdfast.machines.ready_table import (
     READY,
     BudgetExhausted,
     Busy,

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.errors import InvalidSetting
-from holdfast.machines.ready import RetryAfter, WakeSource
+from holdfast.machines.ready_table import RetryAfter, WakeSource
 from holdfast.ready.gate import OnViolation, log_violation
 from holdfast.ready.leaf_gate import LeafGate, positive, whole
 from holdfast.ready.next_reading import Hold, HoldKey

@@ -30,7 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, TransitionRefused, WakeRefused
-from holdfast.machines.ready import Reading, ReadyState, WakeSource
+from holdfast.machines.ready_table import Reading, ReadyState, WakeSource
 from holdfast.ready import next_reading
 from holdfast.ready.gate import GateCounts, OnViolation, Share
 from holdfast.ready.line import EnterableGate, TaskWaiter, ThreadWaiter, Waiter, running_loop

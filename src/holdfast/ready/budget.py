@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.errors import InvalidSetting
-from holdfast.machines.ready import BudgetExhausted, WakeSource
+from holdfast.machines.ready_table import BudgetExhausted, WakeSource
 from holdfast.ready.gate import OnViolation, log_violation
 from holdfast.ready.leaf_gate import LeafGate, positive
 from holdfast.ready.next_reading import Hold, HoldKey

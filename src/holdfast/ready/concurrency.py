@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from holdfast.machines.ready import Busy, WakeSource
+from holdfast.machines.ready_table import Busy, WakeSource
 from holdfast.ready.gate import OnViolation, log_violation
 from holdfast.ready.leaf_gate import LeafGate, whole
 from holdfast.ready.next_reading import Hold, HoldKey

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from holdfast.errors import HoldfastError
-from holdfast.machines.ready import Reading, ReadyState
+from holdfast.machines.ready_table import Reading, ReadyState
 from holdfast.ready.monitor import Waker
 
 __all__ = ["Gate", "GateCounts", "OnViolation", "Share", "log_violation", "raise_violation"]

@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 from holdfast.errors import InvalidSetting
-from holdfast.machines.ready import WakeSource
+from holdfast.machines.ready_table import WakeSource
 from holdfast.ready.base_gate import BaseGate, fire_all
 from holdfast.ready.gate import OnViolation
 from holdfast.ready.monitor import Waker

@@ -51,7 +51,7 @@ from holdfast.errors import (
     WakeOutsidePending,
     WakeRefused,
 )
-from holdfast.machines.ready import READY, Pending, Reading, Ready, ReadyState, WakeSource, wake_sources
+from holdfast.machines.ready_table import READY, Pending, Reading, Ready, ReadyState, WakeSource, wake_sources
 
 __all__ = ["Interval", "Poll", "ReadyMonitor", "Waker"]
 

@@ -25,7 +25,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.machines.ready import READY, Busy, Pending, Reading, Ready, ReadyState, WakeSource
+from holdfast.machines.ready_table import READY, Busy, Pending, Reading, Ready, ReadyState, WakeSource
 
 __all__ = ["Hold", "HoldKey", "due", "next_reading", "seconds_until_due", "timers", "told_with"]
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from fractions import Fraction
 
-from holdfast.machines.ready import BudgetExhausted, WakeSource
+from holdfast.machines.ready_table import BudgetExhausted, WakeSource
 from holdfast.ready.gate import OnViolation, log_violation
 from holdfast.ready.leaf_gate import LeafGate, positive, whole
 from holdfast.ready.next_reading import Hold, HoldKey

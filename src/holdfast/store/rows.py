@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, JobState, OpenWait, RunRecord
-from holdfast.machines.job import TARGETS
+from holdfast.machines.job_table import TARGETS
 from holdfast.machines.run_projection import RunFields, follow, record_of
 
 __all__ = ["FORGOTTEN_SECONDS", "OUTDATED", "Evidence", "GateCard", "Job", "Lease", "Signal", "WorkerCard", "rebuilt"]

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.authoring.conductor import Suspended, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.authoring.job_api import RetryAfter
+from holdfast.engine.call_results import AbandonableTool
 from holdfast.engine.ending_events import Written, error_text, kind_of, trace_of
 from holdfast.engine.gate_admission import acquire_share, close_gate
 from holdfast.engine.job_code import Pending, cut_off
-from holdfast.engine.outcomes import AbandonableTool
 from holdfast.engine.replay import CUT_OFF, CutOff, Failure, Outcome, Success
 from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.errors import (
