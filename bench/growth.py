@@ -4,6 +4,7 @@
 - An idle worker with a hundred thousand jobs that wait, beside one with none.
 - A step of a replay of ten thousand, beside one of a thousand.
 - From a signal to the code that goes on, in commits of the same disk.
+- A round of a job that continues itself (`continue_as`), at the end of a chain of a thousand, beside its beginning.
 
 Files are filled by SQL from the rows of a few jobs that were really decided, with other ids; what is measured goes
 through the store and the engine.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import multiprocessing
 import statistics
 import sys
@@ -26,7 +28,7 @@ from typing import Any
 
 import apsw
 
-from holdfast import App, Config, RunHandle, wait_for
+from holdfast import App, Config, RunHandle, continue_as, wait_for
 from holdfast.machines import Event, JobState
 from holdfast.machines.event import freeze_plain
 from holdfast.store import Append, Claim, Claims, Expire, Job, Reclaim, Store, Submit
@@ -47,6 +49,7 @@ IDLE_BYTES_MAX = 50_000_000
 REPLAYS = (1_000, 10_000)
 SIGNALS = 150
 SIGNAL_COMMITS_MAX = 5.0
+CHAIN = 1_000
 
 Life = tuple[Job, list[Event]]  # a job's row and its stream
 Times = defaultdict[str, list[float]]
@@ -386,6 +389,28 @@ async def signals(folder: Path) -> list[str]:
     return []
 
 
+async def chain(folder: Path) -> list[str]:
+    """Measure the rounds of a chain of runs."""
+    app = bench_app(folder / "chain.db")
+    begun: list[float] = []
+
+    @app.job
+    async def again(number: int) -> int:
+        begun.append(time.perf_counter())
+        return number if number == CHAIN else continue_as(number + 1)
+
+    handle = await app.astart(again, 0)
+    await app.worker().arun(until_idle=True)
+    assert await handle.aresult() == CHAIN
+    await app.aclose()
+    rounds = [later - sooner for sooner, later in itertools.pairwise(begun)]
+    first, last = statistics.median(rounds[:200]), statistics.median(rounds[-200:])
+    print(f"a round of a chain of {CHAIN:,} runs   first {first * 1e3:.2f} ms   last {last * 1e3:.2f} ms")
+    if last > GROWTH_MAX * first:
+        return [f"a round of a chain grows {last / first:.2f} times, at most {GROWTH_MAX} is due"]
+    return []
+
+
 def main() -> int:
     """Measure, print, judge."""
     parser = argparse.ArgumentParser(description="What must not grow.")
@@ -394,6 +419,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         missed = asyncio.run(signals(folder))  # first: what the others leave in memory would slow it down
+        missed += asyncio.run(chain(folder))
         missed += asyncio.run(turns(folder, chosen.jobs))
         missed += idleness(folder)
         missed += asyncio.run(replays(folder))

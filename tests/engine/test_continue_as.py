@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any, cast
 
 import pytest
@@ -29,9 +26,9 @@ from support.stories import drain, play, quick, until
 BACKENDS = ["memory", "sqlite", "postgres"]
 
 
-def test_a_long_loop_of_waits_costs_the_same_at_its_end_as_at_its_beginning(app: App) -> None:
+def test_no_history_grows_in_a_long_loop_of_waits(app: App) -> None:
     rounds = 1000 if app.url.startswith("sqlite") else 300
-    begun: dict[int, float] = {}
+    begun: set[int] = set()
 
     async def story() -> None:
         waits: asyncio.Queue[int] = asyncio.Queue()
@@ -41,7 +38,7 @@ def test_a_long_loop_of_waits_costs_the_same_at_its_end_as_at_its_beginning(app:
             if n == rounds:
                 return n
             if n not in begun:
-                begun[n] = time.perf_counter()
+                begun.add(n)
                 waits.put_nowait(n)
             await wait_for("tick")
             return continue_as(n + 1)
@@ -60,9 +57,6 @@ def test_a_long_loop_of_waits_costs_the_same_at_its_end_as_at_its_beginning(app:
         assert await app.acurrent(handle.id) == runs[0].run_id
 
     play(story())
-    took = [later - sooner for sooner, later in pairwise(begun.values())]
-    if app.url != "memory:":  # which looks at all jobs with every claim, whatever they are
-        assert median(took[-100:]) < 2 * median(took[:100]) + 0.002, "nor does what a round costs"
 
 
 def test_the_records_and_histories_name_each_other(app: App) -> None:

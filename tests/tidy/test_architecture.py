@@ -29,7 +29,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "authoring": {"errors", "durations", "ready"},
     "engine": {"machines", "ready", "store", "group_commit", "authoring", "config", "ids", "errors", "clock"},
     "plans": {"authoring", "durations", "errors", "machines"},
-    "client": {"machines", "ready", "store", "group_commit", "authoring", "engine", "config", "durations", "ids", "errors"}
+    "client": {
+        "machines",
+        "ready",
+        "store",
+        "group_commit",
+        "authoring",
+        "engine",
+        "config",
+        "durations",
+        "ids",
+        "errors",
+    }
     | {"plans"},
     "testing": {"machines", "ready", "errors"},
     "gc_tuning": set(),
