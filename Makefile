@@ -10,7 +10,7 @@ SITE := $(VENV)/.site
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans scenarios programs exact neighbours silence servers bench fix docs lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans scenarios programs exact neighbours silence servers bench fix docs site lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -83,14 +83,14 @@ neighbours: $(READY)  ## run four workers on a SQLite file that other programs u
 # Each time a folder that comes before the locked versions on the path.
 LOWEST = 'uvicorn==0.35.*' 'starlette==0.49.1'
 NEWEST = 'uvicorn<1' 'starlette<2'
-servers: $(READY)  ## the tests of the HTTP API with the lowest and with the newest uvicorn and Starlette allowed
+servers: $(READY)  ## run the tests of the HTTP API with the lowest and with the newest uvicorn and Starlette allowed
 	@rm -rf build/lowest build/newest
 	$(PIP) --no-deps --upgrade --target build/lowest $(LOWEST)
 	$(PIP) --no-deps --upgrade --target build/newest $(NEWEST)
 	PYTHONPATH=build/lowest $(BIN)/python -m pytest -q -n auto tests/http
 	PYTHONPATH=build/newest $(BIN)/python -m pytest -q -n auto tests/http
 
-bench: $(READY)  ## speed, and what must not grow, as ratios inside one run
+bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/machines.py
 	$(BIN)/python bench/jobs.py
 	$(BIN)/python bench/plans.py
