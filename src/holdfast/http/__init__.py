@@ -1,6 +1,12 @@
-"""The HTTP API: the same verbs as a program has, as JSON. A thin layer over `holdfast.client.interface.Client`.
+"""The HTTP API: the operations of `holdfast.client.interface.Client` as JSON. It is a thin layer over that client.
 
-A request passes `request_guard` (bytes, on our own server) · the middleware in `application`, with `request_limits` and
-`auth` (size, path) · its route in `routes`, which names the scope that it needs · a handler in `handlers` · `response`,
-or `problems`. No route is open unless its route object says so.
+A request passes these steps:
+
+1. `request_guard` checks its bytes, on Holdfast's own server.
+2. The middleware in `application` checks size and path, with `request_limits` and `auth`.
+3. Its route in `routes` names the scope that the token needs.
+4. A handler in `handlers` does the work.
+5. `response` or `problems` builds the response.
+
+A route needs a token unless its route object declares it public.
 """

@@ -1,7 +1,8 @@
-"""The ASGI application, with Starlette: middleware that counts, refuses and checks requests around the routes.
+"""The ASGI application, built on Starlette: middleware counts, checks and refuses requests before they reach a route.
 
-It needs no lifespan, works under any mount prefix, and shares the store of the client it is given. What can go wrong: a
-handler raises an error that is not expected. Then the client gets an id, and the same id is logged with the traceback.
+The application needs no lifespan and works under any mount prefix. It shares the store of the client that the caller
+passes. A handler can raise an unexpected error. The HTTP client then gets an id, and the log has the same id with the
+traceback.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from holdfast.ids import new_id
 
 __all__ = ["Service"]
 
-CALLED_OFF = 499  # counted for a request that ended without an answer
+CALLED_OFF = 499  # status counted for a request that ended without a response
 
 _log = logging.getLogger("holdfast.http")
 
 
 class Service(Starlette):
-    """An ASGI application over one client; `workers` are those that run beside it and are part of its readiness."""
+    """An ASGI application over one client. `workers` names worker processes that are part of its readiness."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Service(Starlette):
         self.router.default = self._not_found
 
     def stop(self) -> None:
-        """Take no more work, and end the streams: the server is going."""
+        """Report not ready and end all streams, because the server shuts down."""
         self.readiness.stopping = True
         self.hub.stop()
 
@@ -75,12 +76,12 @@ class Service(Starlette):
         if scope["type"] != "http":
             await WebSocketClose(1008)(scope, receive, send)
             return
-        self.guard.admit(scope, Needed.READ)  # a client without a token is not told which paths exist
+        self.guard.admit(scope, Needed.READ)  # a client without a token must not learn which paths exist
         raise Problem(404, "not_found", "there is nothing at this path", "GET /openapi.json lists what there is")
 
 
 class _RequestCounter:
-    """Counts requests by route, method and status."""
+    """Middleware that counts requests by route, method and status."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics
@@ -109,7 +110,7 @@ class _RequestCounter:
 
 
 class _RequestChecks:
-    """Refuses a request by its size, its headers or the form of its path, before its route is looked up."""
+    """Middleware that refuses a request by its size, headers or path form, before the router looks up the route."""
 
     def __init__(self, app: ASGIApp, limits: Limits, guard: Guard) -> None:
         self.app, self.limits, self.guard = app, limits, guard
@@ -123,11 +124,11 @@ class _RequestChecks:
 
 
 async def _refuse(request: Request, error: Exception) -> Answer:
-    """Answer an error: with its problem, or as an internal error with an id that is in the log."""
+    """Return the problem response for an error. An unexpected error gets an id that is also in the log."""
     if isinstance(error, Problem):
         return error.answer()
     known = problem_of(error) if isinstance(error, HoldfastError) else None
-    if known is not None and known.status < 500:  # noqa: PLR2004 - the client's mistake
+    if known is not None and known.status < 500:  # noqa: PLR2004 - 4xx: the client's mistake
         return known.answer()
     name = new_id()
     _log.error("%s: %s %s", name, request.method, _path_of(request.scope), exc_info=error)
@@ -141,6 +142,6 @@ async def _refuse(request: Request, error: Exception) -> Answer:
 
 
 def _path_of(scope: Scope) -> str:
-    """Return the path of the route that was found; one of a server that this is mounted in does not count."""
+    """Return the path of the matched route, or "" if the match is a route of the app that mounts this one."""
     route = scope.get("route")
     return route.path if isinstance(route, Operation) else ""

@@ -1,9 +1,9 @@
-"""Who may do what: the path as it was sent, the Host, the origin, the token, and the scope that a route asks for.
+"""Access checks of a request: the raw path, the Host, the origin, the token, and the scope that the route needs.
 
-- A path that two programs could read differently is refused before it is looked up: ``;``, ``//``, dot segments,
-  encoded slashes, backslashes. So nothing behind a path can change which route it is.
-- A Host that is not ours is refused: a name that somebody else's DNS points here (rebinding) opens nothing.
-- Without tokens only loopback is served, and nothing that a proxy has passed on.
+- The guard refuses a path that two programs could read differently, before the router looks it up. Examples are
+  ``;``, ``//``, dot segments, encoded slashes and backslashes. So a proxy and this server see the same route.
+- The guard refuses an unknown Host. This stops DNS rebinding, where a foreign name resolves to this server.
+- Without tokens the server accepts loopback clients only, and refuses requests that a proxy forwarded.
 """
 
 from __future__ import annotations
@@ -21,20 +21,24 @@ from holdfast.http.tokens import Keyring, Scope
 
 __all__ = ["HEADS", "TOKEN", "Guard", "Principal", "is_loopback"]
 
-HEADS = "holdfast.heads"  # where a request's headers stand, by name
-TOKEN = "token:"  # noqa: S105 - and its name: who did what was done with it
+HEADS = "holdfast.heads"  # scope key of a request's headers, by name
+TOKEN = "token:"  # noqa: S105 - prefix of the actor name of a token, not a secret
 SEEN_MAX = 64
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 _PATH = re.compile(r"(?:/[A-Za-z0-9_~:@.-]+)+\Z|/\Z")
 _DOTS = re.compile(r"/\.+(?:/|\Z)")
-_HIDDEN = re.compile(r"%2[ef]", re.IGNORECASE)  # a dot or a slash that hides from whoever reads the path undecoded
+_HIDDEN = re.compile(r"%2[ef]", re.IGNORECASE)  # a proxy that does not decode the path misses this dot or slash
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?\Z")
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via"})
 
 
 class Principal:
-    """Whoever asks: under which name what he does is recorded, what he may do, and with whose runs; None: with all."""
+    """The sender of a request.
+
+    `actor` is the name that the store records for its actions. `scope` is what it may do. `group` restricts it to the
+    runs of one group; None means all runs.
+    """
 
     __slots__ = ("actor", "group", "scope")
 
@@ -47,7 +51,7 @@ _ANYBODY_HERE = Principal("http", Scope.ADMIN, None)
 
 @functools.lru_cache(1024)
 def is_loopback(address: str) -> bool:
-    """Whether an address, or one of the names of loopback, is this machine alone."""
+    """Return whether an address or host name is loopback."""
     if address.lower() == "localhost":
         return True
     try:
@@ -57,26 +61,26 @@ def is_loopback(address: str) -> bool:
 
 
 class Guard:
-    """Looks at every request before a handler does."""
+    """Checks every request before its handler runs."""
 
     def __init__(self, keys: Keyring, hosts: Iterable[str] = ()) -> None:
         self.keys = keys
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
-        self._seen: set[bytes] = set()  # Hosts as they were sent, that were ours
+        self._seen: set[bytes] = set()  # raw Host headers that were accepted; a cache
 
     @staticmethod
     def check_path(connection: Connection) -> None:
-        """Refuse a path that can be read in more than one way; before the route is looked up."""
+        """Refuse a path that can be read in more than one way. Call it before the route lookup."""
         raw = connection.get("raw_path")
         path = raw.decode("latin-1") if raw is not None else quote(connection["path"])
         path = _ours_of(path, quote(connection.get("root_path", "")))
         if "%" in path and not _HIDDEN.search(path):
-            path = unquote_to_bytes(path).decode("latin-1")  # and what is decoded must be as plain as the rest
+            path = unquote_to_bytes(path).decode("latin-1")  # the decoded path must pass the same pattern
         if not _PATH.match(path) or _DOTS.search(path):
             raise Problem(400, "invalid_path", "this path can be read in more than one way", "send it plain")
 
     def admit(self, connection: Connection, needed: Scope | None) -> Principal:
-        """Give who asks, if he may do what needs this scope; None is for everybody."""
+        """Return the principal of a request that has the needed scope. None admits every client."""
         if needed is None:
             return _ANYBODY_HERE
         self._check_origin(connection)
@@ -112,7 +116,7 @@ class Guard:
         return named is not None and (named[1] in self._hosts or host in self._hosts)
 
     def _check_origin(self, connection: Connection) -> None:
-        """Refuse a Host that is not ours, and what a page of another site sends."""
+        """Refuse an unknown Host, and a request that a page of another site sends."""
         heads = connection[HEADS]
         host, origin = heads.get(b"host", b""), heads.get(b"origin")
         foreign = origin is not None and not self._ours(origin.decode("latin-1").lower().partition("://")[2])
@@ -127,7 +131,7 @@ class Guard:
 
 
 def _ours_of(path: str, root: str) -> str:
-    """Give the part of a path that is ours, where we are mounted under another."""
+    """Return the path without the mount prefix."""
     return path[len(root) :] or "/" if root and path.startswith(root) else path
 
 

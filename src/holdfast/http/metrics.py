@@ -1,4 +1,7 @@
-"""What a monitor reads: Prometheus text, written by hand, for it is a few lines. Names begin with ``holdfast_``."""
+"""Metrics in the Prometheus text format. All names begin with ``holdfast_``.
+
+The module writes the format itself, because that takes a few lines and saves a dependency.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,27 @@ Samples = Iterable[tuple[dict[str, str], float]]
 
 
 class Metrics:
-    """Counts requests, and tells them with what the store says."""
+    """Counts requests, and formats the counts together with the figures of the store."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, int]] = Counter()
 
     def count(self, route: str, method: str, status: int) -> None:
-        """Count a request, by its route and not by its path: there are few routes."""
+        """Count a request by its route. Paths have ids in them, and would give an unbounded number of series."""
         self._requests[route, method if method in _METHODS else "other", status] += 1
 
     def text(
         self, stats: Stats | None, own: Sequence[GateCounts], streams: int, dropped: int, gates: Sequence[GateView] = ()
     ) -> str:
-        """Write everything down; without the store's figures if it is away. `own` are gates of the server itself."""
+        """Return all metrics as text.
+
+        Args:
+            stats: figures of the store, or None if the store does not answer; they are then left out.
+            own: gates of the server process itself.
+            streams: number of open streams.
+            dropped: number of streams that the server dropped.
+            gates: gates of the workers, as last reported.
+        """
         told = [_Told({"gate": one.gate}, one) for one in own]
         told += [_Told({"gate": one.gate.name, "worker": one.worker}, one.gate) for one in gates]
         parts = [
@@ -62,14 +73,14 @@ class Metrics:
 
 
 class _Told(NamedTuple):
-    """What a gate has counted, and under which labels that is told."""
+    """The counts of a gate, and the labels of their samples."""
 
     labels: dict[str, str]
     counts: GateCounts | GateCard
 
 
 def _gates(told: Sequence[_Told]) -> list[str]:
-    """Write down what gates have counted: those of workers, as they have last reported."""
+    """Return the metrics of gates. Workers' gates have the counts of their last report."""
 
     def each(label: str, field: str) -> Samples:
         return [
