@@ -1,4 +1,4 @@
-"""The API described in OpenAPI 3.1, made from the route objects and the types that the handlers read and write."""
+"""The OpenAPI 3.1 document, generated from the route objects and the types that handlers read and write."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from holdfast.http.route import Many, Operation, Text
 __all__ = ["Machine", "Row", "document", "get_openapi"]
 
 _PARAMETERS = {
-    "id": {"type": "string", "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}$", "description": "A run's id."},
-    "number": {"type": "integer", "minimum": 1, "maximum": 999_999_999, "description": "The export's number."},
-    "queue": {"type": "string", "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,199}$", "description": "A queue."},
-    "machine": {"type": "string", "enum": ["job", "run", "ready"], "description": "Which machine."},
+    "id": {"type": "string", "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}$", "description": "Id of a run."},
+    "number": {"type": "integer", "minimum": 1, "maximum": 999_999_999, "description": "Number of an export."},
+    "queue": {
+        "type": "string",
+        "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,199}$",
+        "description": "Name of a queue.",
+    },
+    "machine": {"type": "string", "enum": ["job", "run", "ready"], "description": "Name of a state machine."},
 }
-_MESSAGE = {  # of a stream; the data is a RunRecord, or an Event, as JSON
+_MESSAGE = {  # one message of a stream; its data is a RunRecord or an Event as JSON
     "type": "object",
     "required": ["event", "id", "data"],
     "properties": {
@@ -33,7 +37,7 @@ _MESSAGE = {  # of a stream; the data is a RunRecord, or an Event, as JSON
 
 
 class Row(msgspec.Struct, rename={"source": "from", "target": "to"}):
-    """One legal move; `from` is null for the first event."""
+    """One legal transition. `from` is null for the first event."""
 
     source: str | None
     event: str
@@ -41,7 +45,7 @@ class Row(msgspec.Struct, rename={"source": "from", "target": "to"}):
 
 
 class Machine(msgspec.Struct):
-    """A state machine, as the table that is enforced."""
+    """The table of a state machine, as the engine enforces it."""
 
     machine: str
     states: list[str]
@@ -52,14 +56,14 @@ class Machine(msgspec.Struct):
 
 
 async def get_openapi(call: Call) -> Answer:
-    """Give this API, described, as it is reached here."""
-    from holdfast.http.routes import routes  # noqa: PLC0415 - the table names this very handler
+    """Return the OpenAPI document, with the mount prefix of this request."""
+    from holdfast.http.routes import routes  # noqa: PLC0415 - a cycle: the route table imports this handler
 
     return json(document(routes(), call.request.scope.get("root_path", "")))
 
 
 def document(table: Sequence[Operation], root: str = "") -> dict[str, Any]:
-    """Describe a route table."""
+    """Return the OpenAPI document of a route table."""
     types = _types(table)
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     known = dict(zip(map(repr, types), schemas, strict=True))
@@ -105,7 +109,10 @@ def _described(one: Operation, known: dict[str, Any]) -> dict[str, Any]:
     if one.takes is not None:
         content = {"application/json": {"schema": known[repr(one.takes)]}}
         said["requestBody"] = {"required": not one.optional, "content": content}
-    problem = {"description": "Refused.", "content": {"application/problem+json": {"schema": known[repr(ProblemBody)]}}}
+    problem = {
+        "description": "The server refused the request.",
+        "content": {"application/problem+json": {"schema": known[repr(ProblemBody)]}},
+    }
     said["responses"]["default"] = problem
     said["x-scope"] = one.needed.name.lower() if one.needed is not None else "public"
     said["x-bound"] = str(one.bound)
@@ -130,7 +137,7 @@ def _parameter(query: Query) -> dict[str, Any]:
 def _response(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kind, Text):
         schema = _MESSAGE if kind.media_type == "text/event-stream" else {"type": "string"}
-        return {"description": "As it is.", "content": {kind.media_type: {"schema": schema}}}
+        return {"description": "Success; the body is not JSON.", "content": {kind.media_type: {"schema": schema}}}
     schema = known[repr(kind.item if isinstance(kind, Many) else kind)]
     if isinstance(kind, Many):
         schema = {
@@ -138,7 +145,7 @@ def _response(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
             "required": ["items", "next"],
             "properties": {
                 "items": {"type": "array", "items": schema},
-                "next": {"type": ["string", "null"], "description": "The cursor of the next page; null: no more."},
+                "next": {"type": ["string", "null"], "description": "Cursor of the next page, null on the last."},
             },
         }
-    return {"description": "Done.", "content": {"application/json": {"schema": schema}}}
+    return {"description": "Success.", "content": {"application/json": {"schema": schema}}}

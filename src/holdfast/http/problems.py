@@ -1,10 +1,9 @@
-"""What a client is told when something is refused: `application/problem+json`, with a code, a sentence and a cure.
+"""Error responses: `application/problem+json` with a code, a message and a hint.
 
-The fields of an error of ours are in `params`, by name, so that a client builds the same error and never reads the
-text.
+`params` has the fields of a Holdfast error by name. A client builds the same error from them and never parses the text.
 
-A client is never told more than it could have known: no traceback, no SQL, no path, no address of a database. So an
-error of the store has no params. What we did not foresee is answered with an id, and logged with it.
+A response never discloses internals: no traceback, no SQL, no path, no database address. So an error of the store has
+no params. The response to an unexpected error has an id, and the log has the error with the same id.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from holdfast.http.response import Answer
 
 __all__ = ["STATUSES", "Problem", "ProblemBody", "problem_of"]
 
-RETRY_SECONDS = 2  # when to come back if the store is away
+RETRY_SECONDS = 2  # Retry-After while the store does not answer
 
-# What each of our errors is over HTTP: its status, and what to do about it.
+# The HTTP status and the hint of each Holdfast error. The first row whose class matches applies.
 STATUSES: list[tuple[type[HoldfastError], int, str]] = [
     (errors.UnknownJob, 404, "check the id, and which server you ask"),
     (errors.UnknownEntry, 404, "GET /api/v1/entries lists the jobs that this server knows"),
@@ -39,22 +38,22 @@ STATUSES: list[tuple[type[HoldfastError], int, str]] = [
 
 
 class ProblemBody(msgspec.Struct, omit_defaults=True):
-    """A refusal.
+    """The body of an error response.
 
     Attributes:
-        type: always about:blank; `code` tells problems apart.
-        title: what the status means.
-        status: the HTTP status again.
-        code: the name of the condition, for programs: of an error of ours, its class in snake_case.
+        type: always about:blank; `code` identifies the problem.
+        title: the meaning of the status.
+        status: the HTTP status of the response.
+        code: the name of the condition, for programs. For a Holdfast error it is the class name in snake_case.
         message: what is wrong, for people.
         hint: what to do about it.
         params: the fields of the error that `code` names, by name.
-        id: for an internal error, the name under which it was logged.
-        machine: for a refused transition, which state machine refused.
-        current: the state it is in.
-        target: the state or event that was asked for.
+        id: for an internal error, the id of its log entry.
+        machine: for a refused transition, the state machine that refused it.
+        current: for a refused transition, the current state.
+        target: for a refused transition, the requested state or event.
         plan: for a plan that cannot run, its name.
-        problems: and all that is wrong with it, each with its place.
+        problems: for a plan that cannot run, all its problems, each with its place.
     """
 
     title: str
@@ -73,7 +72,7 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
 
 
 class Problem(Exception):
-    """A refusal on its way to the client."""
+    """An error that the server sends to the client as a problem response."""
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class Problem(Exception):
         self.headers, self.parts = headers, parts
 
     def answer(self) -> Answer:
-        """Give it as an answer."""
+        """Return the problem response."""
         title = _TITLES.get(self.status, "Refused")
         body = ProblemBody(title, self.status, self.code, self.message, hint=self.hint, **self.parts)
         return Answer(self.status, msgspec.json.encode(body), b"application/problem+json", self.headers)
@@ -117,7 +116,7 @@ _TITLES = {
 
 
 def problem_of(error: HoldfastError) -> Problem | None:
-    """Give the refusal that an error of ours is to a client; None if it is nothing that a client has done."""
+    """Return the problem of a Holdfast error, or None if it is internal: `STATUSES` has no row for it."""
     if isinstance(error, errors.StoreUnavailable):
         return Problem(
             503, "store_unavailable", "the store cannot be used now; nothing was written", "try again in a moment",
@@ -137,7 +136,7 @@ def _headers(error: HoldfastError) -> list[tuple[bytes, bytes]]:
 
 
 def _parts(error: HoldfastError) -> dict[str, Any]:
-    """Return the fields that stand outside `params` as well, where older clients read them."""
+    """Return the fields that the body has outside `params` too. Older clients read them there."""
     if isinstance(error, errors.InvalidPlan):
         return {"plan": error.plan, "problems": error.problems}
     if not isinstance(error, TransitionRefused):

@@ -1,17 +1,18 @@
-"""May this process take more work? A gate over its parts: the server itself, the store, the door, its workers.
+"""Readiness of a process: a gate over its parts, which are the server, the store, the door and the workers.
 
-======== =============================================================== ======================================
-part     holds the process                                               told as
-======== =============================================================== ======================================
-server   while it is going                                               Busy
-store    while it does not answer                                        RetryAfter
-door     while every queue that its jobs go to is as deep as it may be   Busy
-worker   while none of its workers may take more: slots, limits, rates   as the worker says; not that nothing is due
-======== =============================================================== ======================================
+======== ================================================================= ===================================
+part     not ready                                                         reported as
+======== ================================================================= ===================================
+server   while it shuts down                                               Busy
+store    while it does not answer                                          RetryAfter
+door     while every queue of its jobs has reached its depth limit         Busy
+worker   while no worker may take more jobs, because of slots or limits    the state that the worker reports
+======== ================================================================= ===================================
 
-The door is closed by a declared depth alone. A worker with nothing to do is healthy. There are two such gates: the one
-called process is over all parts, the one called server leaves the workers out, for those who only send requests here.
-The parts are looked at once a second at most, whoever asks, and the answer is for everybody: it names no queue.
+Only a declared depth limit closes the door. An idle worker is ready. There are two gates. The gate ``process`` covers
+all parts. The gate ``server`` leaves the workers out, for clients that only send requests here.
+
+The parts are checked once a second at most, for all clients together. The response is public, so it names no queue.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from holdfast.store.limits import COUNTED_MAX, retry_after
 
 __all__ = ["Part", "ProcessGate", "Readiness"]
 
-LOOK_SECONDS = 1.0  # how long a look counts, unless said
-PATIENCE_SECONDS = 2.0  # how long the store may take to answer
-AGAIN_SECONDS = 2.0  # when to come back, where nobody can say
+LOOK_SECONDS = 1.0  # how long the result of a check is reused, by default
+PATIENCE_SECONDS = 2.0  # timeout of the check of the store
+AGAIN_SECONDS = 2.0  # Retry-After where the time is not known
 _READY = ReadyState.READY.value
 _SOURCES = frozenset({WakeSource.IO_READY, WakeSource.TIMER})
-_SAID = {  # of a worker, without names: whoever may know them asks for the gates
+_SAID = {  # public texts, so without queue names; GET /api/v1/gates needs a token and has them
     ReadyState.BUSY: "the worker is full, or its queues are: GET /api/v1/gates",
     ReadyState.BUDGET_EXHAUSTED: "the rate of a queue is used up: GET /api/v1/gates",
     ReadyState.RETRY_AFTER: "the worker leaves the store alone for a while",
@@ -47,14 +48,14 @@ _SAID = {  # of a worker, without names: whoever may know them asks for the gate
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A part of the process.
+    """The readiness of one part of the process.
 
     Attributes:
-        gate: which one: server, store, door or worker.
-        state: what it said last.
-        reason: why it may not take more; nothing if it may.
-        retry_after_seconds: when it is worth asking again, if that is known.
-        held: the state by which the reason is told.
+        gate: name of the part: server, store, door or worker.
+        state: its last reported state.
+        reason: why it takes no more work; None if it is ready.
+        retry_after_seconds: seconds until the next attempt is useful, if known.
+        held: the state that stands for the reason; None if it is ready.
     """
 
     gate: str
@@ -65,7 +66,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProcessGate(LeafGate):
-    """What holds a process, as a gate: so it says nothing that the table forbids, and is counted as all are."""
+    """A gate over the parts of a process. As a gate it keeps to the ReadyState table and has the usual counts."""
 
     def __init__(self, name: str) -> None:
         self._part: Part | None = None
@@ -74,7 +75,7 @@ class ProcessGate(LeafGate):
         super().__init__(name, time.monotonic, log_violation)
 
     def learn(self, parts: Sequence[Part]) -> None:
-        """Take what a look has found."""
+        """Store the result of a check."""
         held = next((part for part in parts if part.held is not None), None)
 
         def take() -> bool:
@@ -88,7 +89,7 @@ class ProcessGate(LeafGate):
         self.change(WakeSource.IO_READY, take)
 
     def look(self) -> Hold | None:
-        """Say which part holds it."""
+        """Return the hold of the first part that is not ready, or None."""
         part = self._part
         if part is None or part.held is None:
             return None
@@ -97,19 +98,19 @@ class ProcessGate(LeafGate):
             HoldKey(self.number, self._episode), reason, _SOURCES, self.clock_ns, _news(part, reason), self._until_ns
         )
 
-    # Nobody takes shares of a process
+    # Callers take no shares of a process, so the next three methods do nothing.
 
     def take(self) -> object:
-        """Take nothing."""
+        """Return True and take nothing."""
         return True
 
     def undo(self, receipt: object) -> bool:
-        """Give nothing back."""
+        """Return False, because nothing was taken."""
         del receipt
         return False
 
     def release(self, receipt: object, error: BaseException | None) -> bool:
-        """Give nothing back."""
+        """Return False, because nothing was taken."""
         del receipt, error
         return False
 
@@ -117,7 +118,7 @@ class ProcessGate(LeafGate):
 def _news(part: Part, reason: str) -> Reading:
     match part.held:
         case ReadyState.BUDGET_EXHAUSTED:
-            return BudgetExhausted(limit=0)  # of which queue, and how much, its gate says
+            return BudgetExhausted(limit=0)  # the worker's own gate has the queue and the limit
         case ReadyState.RETRY_AFTER:
             return RetryAfter(max(part.retry_after_seconds or AGAIN_SECONDS, 0.001))
         case _:
@@ -125,7 +126,7 @@ def _news(part: Part, reason: str) -> Reading:
 
 
 class Readiness:
-    """The parts of a process, looked at when somebody asks; `workers` are names of workers that run beside it."""
+    """Checks the parts of a process on request. `workers` names workers in other processes that count as its parts."""
 
     def __init__(self, client: Client, workers: Sequence[str] = ()) -> None:
         self.process, self.server = ProcessGate("process"), ProcessGate("server")
@@ -138,7 +139,7 @@ class Readiness:
         self._readings: dict[ProcessGate, Reading] = {}
 
     async def look(self, gate: ProcessGate | None = None) -> Reading:
-        """Look, if that was not done a moment ago, and say how a gate stands: that of the process unless said."""
+        """Check the parts, unless the last check is recent. Return the reading of a gate, `process` by default."""
         if self.stopping or time.monotonic() - self._looked_at > self.look_seconds:
             own = [_server(going=self.stopping), *await self._store_and_door()]
             workers = await self._working(store_answers=own[1].held is None)
@@ -152,7 +153,7 @@ class Readiness:
 
     @property
     def store_answers(self) -> bool:
-        """Whether the store did, at the last look."""
+        """Whether the store answered at the last check."""
         return all(part.held is None for part in self.parts if part.gate == "store")
 
     async def _store_and_door(self) -> list[Part]:
@@ -173,15 +174,15 @@ class Readiness:
         return [Part("store", _READY), Part("door", busy, "as many jobs wait as may: GET /api/v1/limits", wait, busy)]
 
     async def _deep(self, limits: dict[str, QueueState]) -> dict[str, bool]:
-        """Say which queues are as deep as they may be."""
+        """Return for each queue whether it has reached its depth limit."""
         waiting = {queue: one.queued for queue, one in limits.items()}
-        if any((one.limits.depth or 0) > COUNTED_MAX for one in limits.values()):  # so many are not counted there
+        if any((one.limits.depth or 0) > COUNTED_MAX for one in limits.values()):  # `queued` stops at COUNTED_MAX
             stats = await self._client.astats()
             waiting = {queue: stats.queues.get(queue, {}).get("queued", 0) for queue in limits}
         return {queue: waiting[queue] >= (one.limits.depth or 0) for queue, one in limits.items()}
 
     async def _working(self, *, store_answers: bool) -> list[Part]:
-        """Describe the workers of this process, as they are, and those beside it, as they have last reported."""
+        """Return the workers of this process as they are now, and the named others as last reported."""
         parts = [_worker(view) for view in self._client.own_gates()]
         if not self._workers or not store_answers:
             return parts

@@ -1,4 +1,4 @@
-"""One request in a handler's hands: its parameters, its query and its body, each read as the route says, or refused."""
+"""A request, as handlers read it: path parameters, query and body. Input that the route does not declare is refused."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["REPEAT_MAX", "TEXT_MAX", "Call", "Query"]
 T = TypeVar("T")
 
 QUERY_FIELDS_MAX = 64
-REPEAT_MAX = 16  # how often one name may be given
-TEXT_MAX = 1000  # characters of one value of a query
+REPEAT_MAX = 16  # values per query parameter
+TEXT_MAX = 1000  # characters of a query value
 _RUN = re.compile(r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}\Z")
 _FORMS = {
     "integer": re.compile(r"\d{1,15}\Z", re.ASCII),
@@ -36,17 +36,17 @@ _FORMS = {
 
 
 class Query(msgspec.Struct, frozen=True):
-    """A value that a query may have: filters come from these lists and from nowhere else.
+    """A query parameter. Handlers accept declared parameters only, so filters come from these lists alone.
 
     Attributes:
-        name: its name; one that ends with a dot is the beginning of names.
+        name: its name; a name that ends with a dot is a prefix.
         kind: string, integer, number or boolean.
-        description: what it is, for the reference.
-        least: the smallest number.
-        most: the largest.
-        repeat: whether it may be given more than once.
-        words: what it may be, if that is a closed list.
-        pattern: what text looks like; any without NUL unless said.
+        description: its description in the reference.
+        least: the smallest allowed number.
+        most: the largest allowed number.
+        repeat: whether a request may repeat it.
+        words: the allowed values, if they are a closed list.
+        pattern: the pattern of a string in the OpenAPI document; by default any text without NUL.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Call:
-    """One request."""
+    """A request with its principal, its client and its limits."""
 
     __slots__ = ("client", "limits", "principal", "request", "service")
 
@@ -73,44 +73,50 @@ class Call:
 
     @property
     def run_id(self) -> str:
-        """The run that the path names; one that cannot be a run's is none."""
+        """The id of the run in the path.
+
+        Raises:
+            UnknownJob: the text cannot be the id of a run.
+        """
         name: str = self.request.path_params["id"]
         if not _RUN.match(name):
             raise UnknownJob(name)
         number = name.rpartition(".")[2]
-        if "." in name and (len(number) > 9 or not number.isdigit()):  # noqa: PLR2004 - no job has so many runs
+        if "." in name and (len(number) > 9 or not number.isdigit()):  # noqa: PLR2004 - no job has that many runs
             raise UnknownJob(name)
         return name
 
     def actor(self, given: str | None) -> str:
-        """Who is recorded as having done this.
+        """Return the name that the store records for this action.
 
         Raises:
-            InvalidArguments: a name that stands for a token, and for another than the one that was sent.
+            InvalidArguments: the given name stands for a token other than the one in the request.
         """
         if given and given.startswith(TOKEN) and given != self.principal.actor:
             raise InvalidArguments("actor", f"names that begin with {TOKEN} are of tokens, and another was sent")
         return given or self.principal.actor
 
     async def owns(self, run_id: str) -> bool:
-        """Whether a run is of the group that the token is bound to; a group is fixed when a job is created."""
+        """Return whether a run belongs to the group of the token. The group of a job never changes."""
         mine = RunFilter(task_id=job_of_run(run_id)[0], group=self.principal.group)
         return bool(await self.client.apage(mine, 1, None))
 
     async def check_own(self, run_id: str) -> None:
-        """See that a run is of the token's group. One that is not is as one that there is not.
+        """Check that a run belongs to the group of the token.
+
+        A run of another group looks like a missing run, so that the token holder learns nothing about it.
 
         Raises:
-            UnknownJob: there is none for this token.
+            UnknownJob: the run is missing or belongs to another group.
         """
         if not await self.owns(run_id):
             raise UnknownJob(run_id)
 
     def group(self, named: str | None) -> str | None:
-        """Give the group that a request is about: the token's, if it is bound to one, else what the request names.
+        """Return the group of the token if it has one, else the group that the request names.
 
         Raises:
-            Problem: the token is bound to another than the request names.
+            Problem: the token is bound to another group than the request names.
         """
         own = self.principal.group
         if own is None or named is None or named == own:
@@ -121,21 +127,21 @@ class Call:
         )  # fmt: skip
 
     def whole_store(self) -> Problem:
-        """Give what a token of a group is told where the whole store is asked about."""
+        """Return the problem for a token of a group on a route that covers the whole store."""
         return Problem(
             403, "forbidden", f"this token is bound to the group {self.principal.group!r}, and this is about all runs",
             "use a token that is bound to no group",
         )  # fmt: skip
 
     def place(self, run_id: str) -> bytes:
-        """Return the path of a run, as this client reaches it."""
+        """Return the path of a run, with the mount prefix."""
         return f"{self.request.scope.get('root_path', '')}/api/v1/runs/{run_id}".encode()
 
     async def body(self, decoder: msgspec.json.Decoder[T], empty: T | None = None) -> T:
-        """Read the body as JSON of this type.
+        """Read the body as JSON of the decoder's type. `empty` is the value of a missing body, if one is allowed.
 
         Raises:
-            Problem: too large, no JSON, or not of this type.
+            Problem: the body is too large, is not JSON, or does not fit the type.
         """
         data = await read_body(self.request, self.limits)
         if not data and empty is not None:
@@ -166,10 +172,10 @@ class Call:
             )  # fmt: skip
 
     def query(self, allowed: tuple[Query, ...]) -> dict[str, Any]:
-        """Read the query: what is allowed and nothing else, each of its kind.
+        """Return the query parameters by name, each converted to its kind.
 
         Raises:
-            InvalidArguments: a name that is not allowed, or a value of another kind.
+            InvalidArguments: a parameter is not allowed here, or its value does not fit its kind.
         """
         found: dict[str, Any] = {}
         if not self.request.scope["query_string"]:
@@ -193,7 +199,7 @@ class Call:
         try:
             text = self.request.scope["query_string"].decode("ascii")
             pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
-        except ValueError as error:  # no ASCII, no UTF-8, or too many
+        except ValueError as error:  # not ASCII, not UTF-8, or too many parameters
             raise Problem(400, "invalid_query", "the query is no list of names and values", "encode it") from error
         for name, value in pairs:
             if "\0" in name + value or len(value) > TEXT_MAX:
