@@ -1,9 +1,11 @@
-"""A protocol in front of uvicorn's: it frames requests strictly, bounds them, and passes them on one at a time.
+"""A protocol in front of uvicorn's protocol. It frames requests strictly, bounds them, and passes on one at a time.
 
-- A head has at most `HEAD_BYTES` and arrives within `HEAD_SECONDS`; a body that is already answered ends as soon.
-- A head that parsers could read differently gets 400: folded headers, bare line feeds, Content-Length together with
-  Transfer-Encoding, transfer codings other than `chunked`. Chunk extensions, trailers and upgrades are dropped.
-- A request waits until the one before it is answered. While one waits, no more is read.
+- A head has at most `HEAD_BYTES` and must arrive within `HEAD_SECONDS`. After an early response, the rest of the body
+  has the same time.
+- A head that parsers could read differently gets 400. Examples are folded headers, bare line feeds, Content-Length
+  together with Transfer-Encoding, and transfer codings other than `chunked`.
+- The guard drops chunk extensions, trailers and upgrades.
+- A request waits for the response to the previous request. Meanwhile the guard stops reading the connection.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from typing import Any, ClassVar
 
 __all__ = ["CONNECTION", "RequestGuard"]
 
-HEAD_BYTES = 32 * 1024  # of the request line and the headers, of trailers, of the line before a chunk
+HEAD_BYTES = 32 * 1024  # bound of a request line with headers, of trailers, and of a chunk line
 HEAD_SECONDS = 10.0
-CONNECTION = "holdfast.connection"  # the guard of a request, in its ASGI state
+CONNECTION = "holdfast.connection"  # key of the guard in the ASGI state of a request
 
 _VALUE = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
 _FIELDS = rb"(?:(?!content-length:|transfer-encoding:)[!#$%&'*+.^_`|~0-9a-z-]++:" + _VALUE + rb"\r\n)*+"
 _LENGTH = rb"content-length:[ \t]*+(?P<length>[0-9]{1,15})[ \t]*+\r\n"
-_CHUNKED = rb"(?(1)transfer-encoding:[ \t]*+(?P<chunked>chunked)[ \t]*+\r\n|(?!))"  # of HTTP/1.1 only
+_CHUNKED = rb"(?(1)transfer-encoding:[ \t]*+(?P<chunked>chunked)[ \t]*+\r\n|(?!))"  # HTTP/1.1 only
 _LINE = rb"(?:\r\n)?(?!connect )[a-z-]++ [!-~\x80-\xff]++ http/1\.(?:0|(1))\r\n"
 _HEAD = re.compile(_LINE + _FIELDS + rb"(?:" + _LENGTH + rb"|" + _CHUNKED + rb")?" + _FIELDS + rb"\r\n", re.IGNORECASE)
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*+(?:;" + _VALUE + rb")?\r\n")
@@ -31,7 +33,7 @@ _UPGRADE = re.compile(rb"\nconnection:[^\r]*upgrade[^\r]*", re.IGNORECASE)
 
 
 class RequestGuard(asyncio.Protocol):
-    """One connection; `protocol` is the class of uvicorn that it stands in front of."""
+    """The guard of one connection. `protocol` is the uvicorn class that receives the checked bytes."""
 
     protocol: ClassVar[Callable[..., asyncio.Protocol]]
 
@@ -44,23 +46,23 @@ class RequestGuard(asyncio.Protocol):
         self._reading = self._read_requests()
         self._timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: Any) -> None:  # noqa: D102 - as asyncio has it
+    def connection_made(self, transport: Any) -> None:  # noqa: D102 - documented by asyncio
         self.transport = transport
         self._inner.connection_made(transport)
         self._limit_time(on=True)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102 - as asyncio has it
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102 - documented by asyncio
         self._limit_time(on=False)
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes, *, answered: bool = False) -> None:
-        """Pass on what is checked and need not wait; `answered`: the request before no longer holds it up."""
+        """Pass checked bytes to uvicorn. `answered` says that the previous request has its response."""
         if self.transport.is_closing():
             return
         self._unread += data
         if answered:
             self._answering = False
-            self.transport.resume_reading()  # now: what uvicorn gets below may make it pause
+            self.transport.resume_reading()  # first: the bytes passed below may make uvicorn pause
         try:
             next(self._reading)
         except ConnectionAbortedError as refused:
@@ -69,13 +71,13 @@ class RequestGuard(asyncio.Protocol):
             return
         self._limit_time(on=not self._answering and bool(self._in_body or self._unread or self._checked))
         if self._answering and not self._in_body and self._unread:
-            self.transport.pause_reading()  # each time: uvicorn resumes what it has paused
+            self.transport.pause_reading()  # every time: uvicorn resumes reading after its own pause
         if self._checked:
             checked, self._checked = bytes(self._checked), bytearray()
             self._inner.data_received(checked)
 
     def _read_requests(self) -> Generator[None, None, None]:
-        """Move bytes from unread to checked; each `yield` waits for more of them, or for the answer."""
+        """Move bytes from unread to checked. Each `yield` waits for more bytes or for the response."""
         while True:
             head = yield from self._take(_HEAD, b"\r\n\r\n")
             self._answering = self._in_body = True
@@ -107,8 +109,8 @@ class RequestGuard(asyncio.Protocol):
     def _pass_chunks(self) -> Generator[None, None, None]:
         while size := int((yield from self._take(_CHUNK_LINE, b"\r\n"))[1], 16):
             self._checked += b"%x\r\n" % size
-            yield from self._pass(size + 2)  # uvicorn checks the line end
-        self._unread[:0] = b"\r\n"  # there may be no trailers
+            yield from self._pass(size + 2)  # uvicorn checks the line end after the chunk
+        self._unread[:0] = b"\r\n"  # so the pattern matches without trailers too
         yield from self._take(_TRAILERS, b"\r\n\r\n")
         self._checked += b"0\r\n\r\n"
 

@@ -1,8 +1,8 @@
-"""How large a request may be: looked at before anything is parsed, and counted while it comes.
+"""Size limits of requests. The server checks them before it parses anything, and counts the body as it arrives.
 
-A body that is too large is not kept: what comes after the limit is read and forgotten, up to a bound, so that the
-client hears the answer; then the connection is closed. JSON is looked over as bytes (how deep, how many names, how
-long its numbers are) before a single value is made of it.
+The server does not keep a body that is too large. It reads and discards the rest up to a bound, so that the client can
+read the response. Past that bound it closes the connection. The server checks the depth, the names and the digits of
+JSON on the raw bytes, before it decodes a value.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ CLOSE = [(b"connection", b"close")]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request may have.
+    """Upper limits of requests and streams.
 
     Attributes:
         body_bytes: bytes of a body.
         header_bytes: bytes of all headers, names and values.
         query_bytes: bytes of a query.
         path_bytes: bytes of a path.
-        json_depth: how deep JSON may nest.
-        json_names: how many names and containers a JSON document may have.
-        json_digits: digits of one number.
-        body_seconds: how long a body may take to come.
-        drain_bytes: how much of a refused body is read and forgotten before the connection is closed.
-        stream_seconds: how long one stream lasts; its client comes back with Last-Event-ID.
-        stream_stall_seconds: how long a client may leave what was sent to it unread.
-        heartbeat_seconds: how often a silent stream says that it is alive.
-        streams: how many streams at once.
+        json_depth: nesting depth of a JSON document.
+        json_names: names and containers in a JSON document.
+        json_digits: digits of a number.
+        body_seconds: time until the whole body has arrived.
+        drain_bytes: bytes of a refused body that the server discards before it closes the connection.
+        stream_seconds: duration of a stream; the client then reconnects with Last-Event-ID.
+        stream_stall_seconds: time that a client may leave sent data unread.
+        heartbeat_seconds: interval of heartbeats on a silent stream.
+        streams: number of open streams.
     """
 
     body_bytes: int = 2 * 1024 * 1024
@@ -59,7 +59,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def heads_of(scope: Scope) -> dict[bytes, bytes]:
-    """Give the headers by name. One of those that decide something must not be there twice: which would count?"""
+    """Return the headers by name.
+
+    A repeated header in `ONCE` is refused, because two programs could pick different values.
+    """
     heads = dict(scope["headers"])
     if len(heads) != len(scope["headers"]):
         names = [name for name, _ in scope["headers"]]
@@ -70,7 +73,7 @@ def heads_of(scope: Scope) -> dict[bytes, bytes]:
 
 
 def check_request(scope: Scope, limits: Limits) -> None:
-    """Refuse a request whose head is too large."""
+    """Refuse a request whose path, query or headers are too large."""
     if len(scope["query_string"]) > limits.query_bytes:
         raise Problem(414, "query_too_long", f"the query has over {limits.query_bytes} bytes", "use fewer filters")
     if len(scope.get("raw_path") or scope["path"]) > limits.path_bytes:
@@ -82,7 +85,10 @@ def check_request(scope: Scope, limits: Limits) -> None:
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
-    """Read a body, counting. One that is too large is read on and forgotten, so that its client hears the answer."""
+    """Read a body and count its bytes.
+
+    The rest of a body that is too large is read and discarded, so that the client can read the error response.
+    """
     length = request.headers.get("content-length", "0")
     refused = not length.isdecimal() or int(length[:20]) > limits.body_bytes
     body, size = bytearray(), 0
@@ -101,7 +107,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         raise Problem(
             408, "request_timeout", f"the body took over {limits.body_seconds:g} s", "send it again", headers=CLOSE
         ) from None
-    except ClientDisconnect:  # half a request is not acted on
+    except ClientDisconnect:  # never act on half a request
         raise Problem(400, "invalid_json", "the body was cut off", "send all of it") from None
     if refused:
         raise _too_large(limits)
@@ -115,15 +121,15 @@ def _too_large(limits: Limits, headers: Headers = ()) -> Problem:
     )  # fmt: skip
 
 
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)  # possessive: never goes back, so never takes long
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)  # possessive: no backtracking, so linear time
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def check_json(body: bytes, limits: Limits) -> None:
-    """Refuse JSON that is too deep, has too many names, or numbers that are too long; without reading it."""
+    """Refuse JSON that is too deep or has too many names or too long numbers, without decoding it."""
     many = body.count(b"[") + body.count(b"{") > limits.json_depth or body.count(b":") > limits.json_names
     if not many and (len(body) <= limits.json_digits or not re.search(rb"[0-9.]{%d}" % (limits.json_digits + 1), body)):
-        return  # whatever is inside its strings, it is not too much
+        return  # within the limits even if the strings count too
     bare = _STRING.sub(b"", body)
     if bare.count(b":") + bare.count(b"[") + bare.count(b"{") > limits.json_names:
         raise Problem(413, "json_too_large", f"over {limits.json_names} names and containers", "send less at once")

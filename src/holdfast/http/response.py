@@ -1,6 +1,6 @@
-"""What goes back: Starlette responses with the headers that every answer carries. A stream is sent as it comes.
+"""Responses: Starlette responses with the security headers that every response carries.
 
-Every answer says: not to be guessed at, not to be framed, not to be kept. There are no cookies and no CORS headers.
+The headers forbid content sniffing, framing and caching. The server sets no cookies and no CORS headers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ encode = msgspec.json.Encoder().encode
 
 
 class Answer(Response):
-    """A whole answer."""
+    """A response whose whole body is known."""
 
     def __init__(
         self, status: int, body: bytes, media_type: bytes = b"application/json", headers: Headers = ()
@@ -40,7 +40,7 @@ class Answer(Response):
 
 
 class StreamAnswer(Response):
-    """An answer of which the first part is known before anything is sent, and the rest comes as it does."""
+    """A response that sends its body in parts, as the iterator yields them."""
 
     def __init__(self, parts: AsyncIterator[bytes], media_type: bytes, headers: Headers = ()) -> None:
         super().__init__()
@@ -48,15 +48,15 @@ class StreamAnswer(Response):
         self.raw_headers = [(b"content-type", media_type), *SAFE, *headers]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, part by part."""
+        """Send the response part by part."""
         del scope, receive
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with contextlib.aclosing(self.parts) as parts:  # type: ignore[type-var]  # - a generator, which closes
+        async with contextlib.aclosing(self.parts) as parts:  # type: ignore[type-var]  # - a generator, which has aclose
             async for part in parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
 def json(value: Any, status: int = 200, headers: Headers = ()) -> Answer:
-    """Answer with a value as JSON."""
+    """Return a response with a value as JSON."""
     return Answer(status, encode(value), b"application/json", headers)

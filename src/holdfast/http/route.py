@@ -1,10 +1,9 @@
-"""A route object: method, path, the scope it needs, its handler, and what it takes and gives.
+"""A route object: method, path, needed scope, handler, and the types of its request and responses.
 
-There is no default scope: a route that is open says so. Nor is there one for tokens that are bound to a group: what
-such a token may do with it, each route says.
+There is no default scope. A public route declares itself public. Every route also declares what a token that is bound
+to a group may do with it.
 
-The server routes by these objects, the guard asks them who may come in, and the OpenAPI document is made from them: so
-the three cannot differ.
+The router, the guard and the OpenAPI document all use these objects, so the three cannot differ.
 """
 
 from __future__ import annotations
@@ -26,48 +25,48 @@ from holdfast.http.tokens import Scope as Needed
 
 __all__ = ["PUBLIC", "Bound", "Many", "Operation", "Text"]
 
-PUBLIC: Final = None  # written out where a route is open to everybody
+PUBLIC: Final = None  # a public route names it explicitly
 
 Handler = Callable[[Call], Awaitable[Response]]
 
 
 class Bound(StrEnum):
-    """What a token that is bound to a group may do with a route; its words are those of the reference."""
+    """What a token that is bound to a group may do with a route. The reference shows the values."""
 
-    RUN = "own runs"  # of the run that the path names, which is looked at here, before the handler is called
-    OWN = "own"  # of its group: the handler sees to it
-    FREE = "yes"  # nobody's runs are told of
-    NEVER = "no"  # it is about the whole store
+    RUN = "own runs"  # the path names a run; the route checks its group before it calls the handler
+    OWN = "own"  # its own group only; the handler enforces it
+    FREE = "yes"  # the response has no data of runs
+    NEVER = "no"  # the route covers the whole store
 
 
 class Many(msgspec.Struct, frozen=True):
-    """A list of these, with where the next page begins."""
+    """A page of items, with the cursor of the next page."""
 
     item: Any
 
 
 class Text(msgspec.Struct, frozen=True):
-    """An answer that is no JSON."""
+    """A response that is not JSON."""
 
     media_type: str
 
 
 class Operation(Route):
-    """One method of one path.
+    """A route: one method of one path.
 
     Attributes:
-        needed: the scope that it needs; `PUBLIC` is for everybody.
+        needed: the scope that the token needs; `PUBLIC` needs no token.
         bound: what a token that is bound to a group may do with it.
-        handler: what answers.
-        summary: one line about it.
-        gives: by status, what is answered: a type, `Many` of one, or `Text`.
-        takes: the type of the body; None is no body.
-        optional: whether the body may be left out.
-        query: what the query may have.
-        allow: all methods of this path, for whoever uses another.
+        handler: the function that returns the response.
+        summary: its one-line description in the OpenAPI document.
+        gives: the response by status: a type, `Many` of a type, or `Text`.
+        takes: the type of the request body; None means no body.
+        optional: whether the client may leave the body out.
+        query: the allowed query parameters.
+        allow: all methods of this path, for the Allow header of a 405 response.
     """
 
-    def __init__(  # noqa: PLR0913 - it is a row of a table
+    def __init__(  # noqa: PLR0913 - a row of the route table
         self,
         method: str,
         path: str,
@@ -90,7 +89,7 @@ class Operation(Route):
         self.allow: list[str] = [method]
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Authenticate, call the handler, and send what it returns."""
+        """Authenticate the client, call the handler, and send its response."""
         scope["route"] = self
         request = Request(scope, receive)
         principal = request.app.guard.admit(scope, self.needed)
@@ -102,12 +101,12 @@ class Operation(Route):
             )  # fmt: skip
         call = Call(request, principal)
         if scope["query_string"] and not self.query:
-            call.query(())  # a query that means nothing here is a mistake
+            call.query(())  # refuses any parameter: a query without meaning is a mistake
         response = await (self.handler(call) if principal.group is None else self._answer_bound(call))
         await response(scope, receive, send)
 
     async def _answer_bound(self, call: Call) -> Response:
-        """Answer who may see the runs of one group alone."""
+        """Return the response for a token that is bound to a group."""
         if self.bound is Bound.NEVER:
             raise call.whole_store()
         if self.bound is Bound.RUN:
@@ -119,5 +118,5 @@ class Operation(Route):
                 raise
             raise Problem(
                 409, "idempotency_conflict", f"the key {error.key!r} was used before, for another run",
-                "use another key", params={"key": error.key, "job": ""},  # whose run it is, is not told
+                "use another key", params={"key": error.key, "job": ""},  # hides the run of another group
             ) from None  # fmt: skip
