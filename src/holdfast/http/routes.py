@@ -1,6 +1,6 @@
-"""The route table: everything that can be asked for, the scope that it needs, and what it is to a token of a group.
+"""The route table: every route, the scope that it needs, and what a token of a group may do with it.
 
-What is not here does not exist.
+The server has no other routes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STREAM = Text("text/event-stream")
 
 
 def routes() -> list[Operation]:
-    """Make the table; the routes that are asked for most come first."""
+    """Return the route table. The router tries routes in order, so the most used ones come first."""
     made = [*_runs(), *_one_run(), *_around(), *_outside()]
     by_path: dict[str, list[str]] = {}
     for one in made:
@@ -39,43 +39,43 @@ def _runs() -> list[Operation]:
     run = f"{API}/runs/{{id}}"
     return [
         Operation(
-            "POST", f"{API}/runs", SUBMIT, OWN, operations.create_run, "Create a run, durably.",
+            "POST", f"{API}/runs", SUBMIT, OWN, operations.create_run, "Create a run and store it durably.",
             {201: RunRecord, 200: RunRecord}, takes=Creation,
         ),
-        Operation("GET", run, READ, OF_RUN, reads.get_run, "A run's record.", {200: RunRecord}),
+        Operation("GET", run, READ, OF_RUN, reads.get_run, "Return the record of a run.", {200: RunRecord}),
         Operation(
-            "GET", f"{API}/runs", READ, OWN, reads.list_runs, "Runs, newest first.", {200: Many(RunRecord)},
+            "GET", f"{API}/runs", READ, OWN, reads.list_runs, "List runs, newest first.", {200: Many(RunRecord)},
             query=reads.RUN_FILTERS,
         ),
         Operation(
             "GET", f"{run}/result", READ, OF_RUN, reads.get_result,
-            "What a run returned, or the run that goes on for it; 202 while it has not ended.",
+            "Return the result of a run, or of the last run that continues it. The status is 202 until it ends.",
             {200: reads.Result, 202: reads.Result},
         ),
         Operation(
-            "GET", f"{run}/explain", READ, OF_RUN, reads.explain_run, "Where a run is, and what will wake it.",
+            "GET", f"{run}/explain", READ, OF_RUN, reads.explain_run, "Explain where a run is, and what will wake it.",
             {200: Explanation},
         ),
         Operation(
-            "GET", f"{run}/events", READ, OF_RUN, reads.list_events, "What happened to the run's job, oldest first.",
+            "GET", f"{run}/events", READ, OF_RUN, reads.list_events, "List the events of the run's job, oldest first.",
             {200: Many(Event)}, query=reads.PAGED,
         ),
         Operation(
-            "GET", f"{run}/evidence", READ, OF_RUN, reads.list_evidence, "What calls reported when it was too late.",
+            "GET", f"{run}/evidence", READ, OF_RUN, reads.list_evidence, "List results that arrived too late.",
             {200: Many(Evidence)},
         ),
         Operation(
-            "GET", f"{run}/exports", READ, OF_RUN, reads.list_exports, "What the run has produced.",
+            "GET", f"{run}/exports", READ, OF_RUN, reads.list_exports, "List the exports of the run.",
             {200: Many(Export)}, query=reads.PAGED,
         ),
         Operation(
             "GET", f"{run}/exports/{{number}}/content", READ, OF_RUN, reads.get_content,
-            "One export's bytes, as a file.",
+            "Download the content of an export.",
             {200: Text("application/octet-stream")},
         ),
         Operation(
             "GET", f"{run}/stream", READ, OF_RUN, streams.stream_run,
-            "The run's record at each change (`run`) and its events (`event`), until it has ended.",
+            "Stream the run's record at each change (`run`) and its events (`event`) until the run ends.",
             {200: STREAM}, query=streams.RUN_STREAM,
         ),
     ]  # fmt: skip
@@ -86,8 +86,8 @@ def _one_run() -> list[Operation]:
     record: dict[int, Any] = {200: RunRecord}
     return [
         Operation(
-            "POST", f"{run}/cancel", OPERATE, OF_RUN, operations.cancel_run, "Ask a run to cancel.", record,
-            takes=operations.Cancel, optional=True,
+            "POST", f"{run}/cancel", OPERATE, OF_RUN, operations.cancel_run, "Request the cancellation of a run.",
+            record, takes=operations.Cancel, optional=True,
         ),
         Operation(
             "POST", f"{run}/retry", OPERATE, OF_RUN, operations.retry_run,
@@ -99,24 +99,24 @@ def _one_run() -> list[Operation]:
             takes=operations.Pause, optional=True,
         ),
         Operation(
-            "POST", f"{run}/resume", OPERATE, OF_RUN, operations.resume_run, "Let a paused run go on.", record,
+            "POST", f"{run}/resume", OPERATE, OF_RUN, operations.resume_run, "Resume a paused run.", record,
             takes=operations.Pause, optional=True,
         ),
         Operation(
             "POST", f"{run}/fork", SUBMIT, OF_RUN, forks.fork_run,
-            "Start a new run that reuses what this one has done.",
+            "Start a new run that reuses results of this run.",
             {201: RunRecord}, takes=forks.Fork,
         ),
         Operation(
-            "POST", f"{run}/signal", SUBMIT, OF_RUN, operations.signal_run, "Send a signal.", {200: operations.Outcome},
-            takes=operations.Signal,
+            "POST", f"{run}/signal", SUBMIT, OF_RUN, operations.signal_run, "Send a signal to a run.",
+            {200: operations.Outcome}, takes=operations.Signal,
         ),
         Operation(
-            "POST", f"{run}/grant", OPERATE, OF_RUN, operations.grant_run, "Let a run spend more than its budget.",
+            "POST", f"{run}/grant", OPERATE, OF_RUN, operations.grant_run, "Add to the budget of a run.",
             {200: operations.Outcome}, takes=operations.Grant,
         ),
         Operation(
-            "POST", f"{run}/resolve", OPERATE, OF_RUN, operations.resolve_run, "Answer for a tool in doubt.", record,
+            "POST", f"{run}/resolve", OPERATE, OF_RUN, operations.resolve_run, "Resolve a tool call in doubt.", record,
             takes=operations.Resolve,
         ),
     ]  # fmt: skip
@@ -124,38 +124,43 @@ def _one_run() -> list[Operation]:
 
 def _around() -> list[Operation]:
     return [
-        Operation("GET", f"{API}/stream", READ, OWN, streams.stream_runs, "The changes of all runs.", {200: STREAM}),
+        Operation(
+            "GET", f"{API}/stream", READ, OWN, streams.stream_runs, "Stream the changes of all runs.", {200: STREAM}
+        ),
         Operation(
             "GET", f"{API}/workers", READ, NEVER, reads.list_workers,
-            "Who works, and on what.", {200: Many(WorkerStatus)}
+            "List the workers and their jobs.", {200: Many(WorkerStatus)}
         ),
         Operation(
-            "GET", f"{API}/entries", READ, FREE, reads.list_entries, "Jobs that can be started.", {200: Many(Entry)}
+            "GET", f"{API}/entries", READ, FREE, reads.list_entries, "List the jobs that can be started.",
+            {200: Many(Entry)},
         ),
-        Operation("GET", f"{API}/stats", READ, NEVER, reads.get_stats, "The store in numbers.", {200: Stats}),
+        Operation("GET", f"{API}/stats", READ, NEVER, reads.get_stats, "Return statistics of the store.", {200: Stats}),
         Operation(
             "GET", f"{API}/machines", READ, FREE, reads.list_machines,
-            "The three state machines.", {200: Many(Machine)}
+            "List the three state machines.", {200: Many(Machine)}
         ),
         Operation(
-            "GET", f"{API}/machines/{{machine}}", READ, FREE, reads.get_machine, "One state machine.", {200: Machine}
+            "GET", f"{API}/machines/{{machine}}", READ, FREE, reads.get_machine, "Return a state machine.",
+            {200: Machine},
         ),
         Operation(
             "GET", f"{API}/gates", READ, NEVER, reads.list_gates,
-            "The gates of all workers, and what holds them closed.",
+            "List the gates of all workers, and the reasons of closed gates.",
             {200: Many(GateView)},
         ),
         Operation(
-            "GET", f"{API}/schedules", READ, FREE, reads.list_nothing, "Schedules; none yet.", {200: Many(Any)}
+            "GET", f"{API}/schedules", READ, FREE, reads.list_nothing, "List schedules. The list is always empty.",
+            {200: Many(Any)},
         ),
         *_limits(),
         Operation(
             "POST", f"{API}/verify", OPERATE, OWN, operations.verify,
-            "Check histories: rules, hash chain, projections.",
+            "Check histories: rules, hash chain and projections.",
             {200: operations.Verified}, takes=operations.Verify, optional=True,
         ),
         Operation(
-            "POST", f"{API}/purge", ADMIN, NEVER, operations.purge, "Remove runs that ended long ago, for good.",
+            "POST", f"{API}/purge", ADMIN, NEVER, operations.purge, "Delete runs that ended long ago, permanently.",
             {200: operations.Purged}, takes=operations.Purge,
         ),
     ]  # fmt: skip
@@ -166,20 +171,20 @@ def _limits() -> list[Operation]:
     state: dict[int, Any] = {200: QueueState}
     return [
         Operation(
-            "GET", f"{API}/limits", READ, NEVER, queues.list_limits, "Queues with limits, and how they stand.",
+            "GET", f"{API}/limits", READ, NEVER, queues.list_limits, "List the queues with limits, and their state.",
             {200: Many(QueueState)},
         ),
         Operation(
-            "PUT", one, ADMIN, NEVER, queues.put_limits, "Set the limits of a queue, all of them.", state,
+            "PUT", one, ADMIN, NEVER, queues.put_limits, "Replace all limits of a queue.", state,
             takes=queues.NewLimits,
         ),
-        Operation("DELETE", one, ADMIN, NEVER, queues.delete_limits, "Take all limits from a queue.", state),
+        Operation("DELETE", one, ADMIN, NEVER, queues.delete_limits, "Remove all limits of a queue.", state),
         Operation(
-            "POST", f"{one}/pause", OPERATE, NEVER, queues.pause_queue, "Have nothing more of a queue started.", state,
-            takes=operations.Pause, optional=True,
+            "POST", f"{one}/pause", OPERATE, NEVER, queues.pause_queue, "Pause a queue: no more of its jobs start.",
+            state, takes=operations.Pause, optional=True,
         ),
         Operation(
-            "POST", f"{one}/resume", OPERATE, NEVER, queues.resume_queue, "Have a paused queue go on.", state,
+            "POST", f"{one}/resume", OPERATE, NEVER, queues.resume_queue, "Resume a paused queue.", state,
             takes=operations.Pause, optional=True,
         ),
     ]  # fmt: skip
@@ -188,12 +193,18 @@ def _limits() -> list[Operation]:
 def _outside() -> list[Operation]:
     return [
         Operation(
-            "GET", "/healthz", PUBLIC, FREE, probes.healthz, "Whether the process answers.", {200: probes.Health}
+            "GET", "/healthz", PUBLIC, FREE, probes.healthz, "Return 200 while the process answers.",
+            {200: probes.Health},
         ),
         Operation(
-            "GET", "/readyz", PUBLIC, FREE, probes.readyz, "Whether more work may be sent here.",
+            "GET", "/readyz", PUBLIC, FREE, probes.readyz, "Return 200 if the process can take more work, else 503.",
             {200: probes.ReadyAnswer, 503: probes.ReadyAnswer}, query=(probes.GATE,),
         ),
-        Operation("GET", "/metrics", READ, NEVER, probes.metrics, "Figures for Prometheus.", {200: Text("text/plain")}),
-        Operation("GET", "/openapi.json", READ, FREE, get_openapi, "This API, described.", {200: dict[str, Any]}),
+        Operation(
+            "GET", "/metrics", READ, NEVER, probes.metrics, "Return metrics for Prometheus.", {200: Text("text/plain")}
+        ),
+        Operation(
+            "GET", "/openapi.json", READ, FREE, get_openapi, "Return the OpenAPI document of this API.",
+            {200: dict[str, Any]},
+        ),
     ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""One watcher for all clients of a run, and none of them can cost the server more than a pointer.
+"""One watcher for all streams of a run. Each client costs the server one position, never a buffer.
 
-A watcher reads the run once for everybody and encodes each change once. It keeps the newest record and a short ring
-of the newest events; a client has no buffer of its own, only a place in there. So a client that is slow skips
-records, which are latest-wins anyway, and reads older events from the store.
+The watcher reads the run once for all clients and encodes each change once. It keeps the newest record and a short
+ring of the newest events. A client has no buffer, only a position in the ring. A slow client skips records, of which
+only the newest matters, and reads older events from the store.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 
 __all__ = ["Channel", "Seat"]
 
-RING = 512  # events kept for those who are nearly up to date
-PAGE = 100  # events read at once for those who are not
-PAYLOAD_BYTES_MAX = 4096  # of an event in a stream; a larger one is read with GET
+RING = 512  # events kept for clients that are nearly up to date
+PAGE = 100  # events per read from the store, for other clients
+PAYLOAD_BYTES_MAX = 4096  # of an event in a stream; clients read a larger payload with GET
 
 
 class Seat:
-    """One client's place: woken when there is something to send, or when it is over."""
+    """The stream of one client. `wake` is set when there is something to send, or when the stream ends."""
 
     __slots__ = ("over", "wake")
 
@@ -37,22 +37,22 @@ class Seat:
         self.over = False
 
     def end(self) -> None:
-        """Have the stream end: its client has left, or the server is going."""
+        """End the stream, because the client disconnected or the server shuts down."""
         self.over = True
         self.wake.set()
 
 
 class Channel:
-    """What all clients of one run share."""
+    """The state that all streams of a run share."""
 
     def __init__(self, client: Client, run_id: str) -> None:
         self._client, self._run_id = client, run_id
         self.users: set[Seat] = set()
-        self.version = 0  # of the record: how many were seen
+        self.version = 0  # number of records seen
         self.frame = b""
-        self.seq = 0  # of the newest event that was seen
-        self.ended = False  # nothing will come any more
-        self.failed = False  # nor has the end been seen
+        self.seq = 0  # number of the newest event seen
+        self.ended = False  # nothing more will come
+        self.failed = False  # the watcher stopped before the run ended
         self._ring: deque[tuple[int, bytes]] = deque(maxlen=RING)
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
@@ -64,14 +64,14 @@ class Channel:
                     await self._read()
                     self._publish(record)
         except HoldfastError:
-            pass  # the store is away, or the run was removed: the streams end, and their clients come back
+            pass  # the store does not answer, or the run was removed: the streams end and clients reconnect
         finally:
             self.failed = not self.ended
             self.ended = True
             self._tell()
 
     async def _read(self) -> None:
-        """Read the events that are new. Of a long history only the ring's worth is of use to anybody here."""
+        """Read the new events into the ring. Of a long history only the newest `RING` events stay."""
         while found := await self._client.aevents(self._run_id, after=self.seq, limit=PAGE):
             for event in found:
                 self._ring.append((event.seq, event_frame(event)))
@@ -88,7 +88,7 @@ class Channel:
             user.wake.set()
 
     async def events(self, after: int, until: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Give events behind a number: from the ring, or, for who is further behind, from the store."""
+        """Yield the events after a number. They come from the ring, or from the store if they are older."""
         while after < until and not (self._ring and self._ring[0][0] <= after + 1):
             found = await self._client.aevents(self._run_id, after=after, limit=PAGE)
             if not found:
@@ -101,12 +101,12 @@ class Channel:
                 yield seq, frame
 
     def close(self) -> None:
-        """Stop watching: nobody is left."""
+        """Stop watching, because the last client has left."""
         self._task.cancel()
 
 
 def event_frame(event: Event) -> bytes:
-    """Write an event for a stream."""
+    """Return an event as a frame of a stream. A large payload is left out."""
     data = encode(event)
     if len(data) > PAYLOAD_BYTES_MAX and len(encode(event.payload)) > PAYLOAD_BYTES_MAX:
         data = encode(msgspec.structs.replace(event, payload={"truncated": True}))

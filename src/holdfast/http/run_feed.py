@@ -1,11 +1,11 @@
-"""The changes of all runs, for everybody who listens: one look at the store for all of them, while there is anybody.
+"""The feed of the changes of all runs. One poll of the store serves all clients, and polling stops with the last one.
 
-A look reads the newest runs and those that have not ended, and compares them with the look before. So it tells where
-each run has got to, not every step on its way; a run that was created and ended between two looks is told once. It
-follows up to a thousand runs that have not ended, and as many new ones in a look.
+A poll reads the newest runs and the active runs, and compares them with the previous poll. So the feed reports the
+current record of each run, not every step. A run that starts and ends between two polls is reported once. A poll
+follows up to a thousand active runs and a thousand new ones.
 
-The newest changes are kept in a ring; a client has only a place in it. One that falls behind the ring is dropped. Those
-who may see one group alone share a look at that group's runs.
+The feed keeps the newest changes in a ring, and a client has only a position in it. The server ends the stream of a
+client whose position has left the ring. Clients whose tokens are bound to the same group share one feed of that group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
 __all__ = ["Feed"]
 
 LOOK_SECONDS = 0.25
-NEWEST = 100  # runs that every look reads, besides those that have not ended
+NEWEST = 100  # newest runs that every poll reads, in addition to the active ones
 RUNS_MAX = 1000
 RING = 1024
 
@@ -35,14 +35,14 @@ _PLACE = re.compile(r"([0-9a-f]{8})-(\d{1,15})\Z", re.ASCII)
 
 
 class Feed:
-    """What all clients of the stream of all runs share; of those of one group, if one is given."""
+    """The state that all clients of the feed share. A group restricts the feed to its runs."""
 
     def __init__(self, client: Client, group: str | None) -> None:
         self._client = client
         self._newest, self._active = RunFilter(group=group), [RunFilter(status=_ACTIVE)]
-        if group is not None:  # one by one: so each is found by its index, however many runs of the group have ended
+        if group is not None:  # one query per status uses the index, even if many runs of the group have ended
             self._active = [RunFilter(group=group, status=(status,)) for status in _ACTIVE]
-        self._name = new_id()[-8:]  # places of another process mean nothing here
+        self._name = new_id()[-8:]  # a position from another process is not valid here
         self.users: set[Seat] = set()
         self.ended = False
         self._ring: deque[tuple[int, bytes]] = deque(maxlen=RING)
@@ -51,18 +51,18 @@ class Feed:
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     def place(self, said: str | None) -> int:
-        """Give the place that a client's Last-Event-ID means; now, if it means none here."""
+        """Return the position of a Last-Event-ID, or the current position if the id is not valid here."""
         found = _PLACE.match(said or "")
         return min(int(found[2]), self._number) if found is not None and found[1] == self._name else self._number
 
     def after(self, number: int) -> tuple[int | None, list[bytes]]:
-        """Give what is behind a place, and the new place; None if what is behind it is no longer known."""
+        """Return the new position and the frames after a position. The position is None if the ring has lost them."""
         if self._ring and self._ring[0][0] > number + 1:
             return None, []
         return self._number, [frame for at, frame in self._ring if at > number]
 
     def close(self) -> None:
-        """Stop looking: nobody is left."""
+        """Stop polling, because the last client has left."""
         self._task.cancel()
 
     async def _watch(self) -> None:
@@ -73,7 +73,7 @@ class Feed:
                         user.wake.set()
                 await asyncio.sleep(LOOK_SECONDS)
         except HoldfastError:
-            pass  # the store is away: the streams end, and their clients come back
+            pass  # the store does not answer: the streams end and clients reconnect
         finally:
             self.ended = True
             for user in self.users:
@@ -82,7 +82,7 @@ class Feed:
     async def _look(self) -> bool:
         newest = await self._client.apage(self._newest, NEWEST, None)
         before = self._known
-        if before and newest and newest[-1].run_id > max(before):  # more of them are new than one page holds
+        if before and newest and newest[-1].run_id > max(before):  # more new runs than one page holds
             newest = await self._client.apage(self._newest, RUNS_MAX, None)
         found = {one.run_id: one for one in newest}
         for where in self._active:
@@ -92,7 +92,7 @@ class Feed:
             return False
         ended = [name for name, one in before.items() if name not in found and one.status in _ACTIVE]
         for name in ended:
-            with contextlib.suppress(UnknownJob):  # removed meanwhile
+            with contextlib.suppress(UnknownJob):  # removed since the last poll
                 found[name] = await self._client.aget(name)
         changed = [one for name, one in found.items() if before.get(name) != one]
         self._known = found

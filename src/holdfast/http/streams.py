@@ -1,8 +1,14 @@
-"""Server-sent events with ids, resumed by Last-Event-ID, kept alive by comments; whoever does not read is dropped.
+"""Server-sent events with ids. Clients resume with Last-Event-ID, and comments keep a silent connection open.
 
-Ids of a run's stream: ``e7`` is event 7, ``r7`` a record that was read when event 7 was the newest. Whoever comes
-back with one misses no event; records are latest-wins. A stream ends with its run's terminal record, when its time is
-up, when its token is no longer good, or when its client leaves what was sent unread for too long.
+In the stream of a run, the id ``e7`` is event 7. The id ``r7`` is a record that was read when event 7 was the newest.
+A client that reconnects with its last id misses no event. Of records only the newest matters.
+
+A stream ends in one of these cases:
+
+- The server has sent the final record of the run.
+- The time limit of the stream has passed.
+- The token is no longer valid.
+- The client has left sent data unread for too long.
 """
 
 from __future__ import annotations
@@ -28,23 +34,23 @@ from holdfast.http.tokens import Scope as Needed
 __all__ = ["RUN_STREAM", "Hub", "stream_run", "stream_runs"]
 
 ALIVE = b": alive\n\n"
-ABORT = "holdfast.abort"  # an extension of our own server: end a connection that takes nothing
+ABORT = "holdfast.abort"  # an ASGI extension of Holdfast's server: aborts the connection of a client that reads nothing
 
 RUN_STREAM = (
     Query(
         "after",
         "integer",
-        "Events from behind this number; all unless said. A Last-Event-ID comes first.",
+        "Only events after this number, all by default. A Last-Event-ID header takes precedence.",
         0,
         10**15 - 1,
     ),
-    Query("events", "string", "Whether the job's events are sent too; they are, unless `no`.", words=("yes", "no")),
+    Query("events", "string", "Whether to send the job's events too, `yes` by default.", words=("yes", "no")),
 )
 _ID = re.compile(r"[er](\d{1,15})\Z", re.ASCII)
 
 
 class Hub:
-    """All streams of this process."""
+    """All open streams of this process."""
 
     def __init__(self, client: Client, limits: Limits) -> None:
         self._client, self._limits = client, limits
@@ -55,13 +61,17 @@ class Hub:
         self._stopped = False
 
     def stop(self) -> None:
-        """End all streams: the server is going."""
+        """End all streams, because the server shuts down."""
         self._stopped = True
         for seat in list(self.seats):
             seat.end()
 
     def enter(self) -> Seat:
-        """Take a seat, if there is one."""
+        """Return a seat for a new stream.
+
+        Raises:
+            Problem: the limit of open streams is reached.
+        """
         if len(self.seats) >= self._limits.streams:
             raise Problem(
                 429, "too_many_requests", f"there are {self._limits.streams} streams already", "come back in a moment",
@@ -70,11 +80,11 @@ class Hub:
         seat = Seat()
         self.seats.add(seat)
         if self._stopped:
-            seat.end()  # it has waited in line behind others: its client comes back elsewhere
+            seat.end()  # the request was queued during the shutdown: the client reconnects to another server
         return seat
 
     async def run(self, run_id: str, after: int, seat: Seat, *, events: bool) -> AsyncGenerator[bytes, None]:
-        """Give a run's frames, and an empty one where there is nothing more to send for now."""
+        """Yield the frames of a run. An empty frame means that there is nothing more to send for now."""
         key = (asyncio.get_running_loop(), run_id)
         channel = self._channels.get(key)
         if channel is None or channel.failed:
@@ -103,7 +113,7 @@ class Hub:
                     del self._channels[key]
 
     async def all(self, last: str | None, seat: Seat, group: str | None) -> AsyncGenerator[bytes, None]:
-        """Give the frames of all runs' changes, or of one group's; an empty one where there is no more for now."""
+        """Yield the frames of the feed of all runs or of a group. An empty frame means nothing more for now."""
         key = (asyncio.get_running_loop(), group)
         feed = self._feeds.get(key)
         if feed is None or feed.ended:
@@ -126,7 +136,7 @@ class Hub:
 
 
 class EventStream(Response):
-    """A stream that is sent until its source ends, its client leaves or stops reading, or its time is up."""
+    """A response that streams frames until they end, the client leaves or stalls, or the time limit passes."""
 
     def __init__(self, call: Call, seat: Seat, frames: AsyncGenerator[bytes, None]) -> None:
         super().__init__()
@@ -134,7 +144,7 @@ class EventStream(Response):
         self._call, self._seat, self._frames = call, seat, frames
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the stream."""
         hub, limits = self._call.service.hub, self._call.limits
         loop = asyncio.get_running_loop()
         listening = loop.create_task(self._listen(receive))
@@ -155,7 +165,7 @@ class EventStream(Response):
             await self._frames.aclose()
 
     async def _send_frames(self, send: Send, limits: Limits) -> None:
-        silent = b""  # said once at the start, so that a client knows at once that it is heard
+        silent = b""  # the first heartbeat goes out at once, so that the client knows that it is connected
         async for frame in self._frames:
             if frame:
                 async with asyncio.timeout(limits.stream_stall_seconds):
@@ -174,7 +184,7 @@ class EventStream(Response):
                 return
 
     def _may_stay(self) -> bool:
-        """Whether the token that has opened the stream is still good; asked before what is new is told."""
+        """Return whether the token of the stream is still valid. Called before new data is sent."""
         try:
             now = self._call.service.guard.admit(self._call.request.scope, Needed.READ)
         except (Problem, HoldfastError):
@@ -182,16 +192,16 @@ class EventStream(Response):
         return now.group == self._call.principal.group
 
     async def _listen(self, receive: Receive) -> None:
-        """Notice that the client has left."""
+        """End the stream when the client disconnects."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self._seat.end()
 
 
 async def stream_run(call: Call) -> Response:
-    """Stream a run: its record at each change, and its job's events."""
+    """Stream the record of a run at each change, and the events of its job."""
     asked = call.query(RUN_STREAM)
-    await call.client.aget(call.run_id)  # what is wrong is said before the stream begins
+    await call.client.aget(call.run_id)  # errors must be raised before the stream begins
     last = _ID.match(call.request.headers.get("last-event-id") or "")
     after = int(last[1]) if last is not None else asked.get("after", 0)
     seat = call.service.hub.enter()
@@ -200,7 +210,7 @@ async def stream_run(call: Call) -> Response:
 
 
 async def stream_runs(call: Call) -> Response:
-    """Stream the changes of all runs that the token opens."""
+    """Stream the changes of all runs that the token may see."""
     seat = call.service.hub.enter()
     frames = call.service.hub.all(call.request.headers.get("last-event-id"), seat, call.principal.group)
     return EventStream(call, seat, frames)
