@@ -1,9 +1,9 @@
-"""Tokens: 256 random bits, shown once, kept as a hash, each with a name, a scope and an end.
+"""API tokens: 256 random bits, shown once and stored as a hash. Each has a name, a scope and an expiry.
 
-One can be bound to a group: whoever has it sees and touches the runs of that group, and no others.
+A token can be bound to a group. Its holder can then read and change the runs of that group only.
 
-They are kept in a JSON file that only its owner can read; it is looked at again when it changes, so a token that
-was revoked is refused a second later at the latest. A token is compared in constant time and is never logged.
+The tokens are in a JSON file that only its owner can read. The server reads the file again when it changes, so it
+refuses a revoked token after a second at most. Tokens are compared in constant time and are never logged.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["Keyring", "Scope", "Token", "TokenFile", "hashed", "kept_of", "keyri
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 1.0  # a token that was revoked is refused after this time at the latest
+LOOK_SECONDS = 1.0  # the server refuses a revoked token after this time at most
 GROUP_MAX = 255  # characters of a group's name
-PREFIX = "hf_"  # so that scanners for leaked secrets can know one
+PREFIX = "hf_"  # lets scanners for leaked secrets recognize a token
 
 
 class Scope(IntEnum):
-    """What a token may do; each includes those before it."""
+    """What a token may do. Each scope includes the scopes before it."""
 
     READ = 1
     SUBMIT = 2
@@ -44,22 +44,26 @@ class Scope(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> Scope:
-        """Give the scope of this name."""
+        """Return the scope of this name.
+
+        Raises:
+            InvalidArguments: no scope has this name.
+        """
         if name.upper() not in cls.__members__:
             raise InvalidArguments("scope", f"it is one of {', '.join(one.name.lower() for one in cls)}, got {name!r}")
         return cls[name.upper()]
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a token.
+    """The stored data of a token.
 
     Attributes:
-        name: who it is for; actions taken with it are recorded under it.
+        name: name of the token holder; the store records it with each action.
         scope: read, submit, operate or admin.
         hash: SHA-256 of the token, in hex.
-        created_at: when, UTC epoch seconds.
-        expires_at: until when it is good; None is for ever.
-        group: whose runs alone it opens; None is everybody's.
+        created_at: creation time, UTC epoch seconds.
+        expires_at: expiry, UTC epoch seconds; None means no expiry.
+        group: the only group whose runs the token opens; None means all runs.
     """
 
     name: str
@@ -71,24 +75,27 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kept(msgspec.Struct):
-    """What is in the file. A release that knows no groups reads `tokens` alone, and lets nobody in by the others."""
+    """The content of the token file.
+
+    Releases without groups read `tokens` only. Tokens of a group are in `bound`, so those releases refuse them.
+    """
 
     tokens: list[Token] = []
     bound: list[Token] = []
 
 
 def new_token() -> str:
-    """Make a token."""
+    """Return a new random token."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def hashed(token: str) -> str:
-    """Hash a token. It has 256 random bits: nothing slower is needed."""
+    """Return the hash of a token. A token has 256 random bits, so a fast hash is enough."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class TokenFile:
-    """The file that tokens are kept in."""
+    """The file that stores tokens."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -97,7 +104,7 @@ class TokenFile:
         self._tokens: list[Token] = []
 
     def all(self) -> list[Token]:
-        """List what is kept; read again only when the file has changed, which is looked at once a second."""
+        """Return all tokens. Check once a second whether the file has changed, and read it only then."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return self._tokens
@@ -107,7 +114,7 @@ class TokenFile:
 
     def _look(self) -> list[Token]:
         try:
-            stat = os.stat(self._path)  # noqa: PTH116 - on the way of every request
+            stat = os.stat(self._path)  # noqa: PTH116 - on the hot path of every request
         except FileNotFoundError:
             self._seen = None
             return []
@@ -119,15 +126,20 @@ class TokenFile:
         return found
 
     def create(self, name: str, scope: str, expires_at: float | None = None, group: str | None = None) -> str:
-        """Keep a new token; the token itself, which nobody can show again."""
+        """Store a new token and return it. The token cannot be shown again.
+
+        Raises:
+            InvalidArguments: the name is taken, or a value is not valid.
+            InvalidSetting: the file cannot be read or written.
+        """
         return self._alone(partial(self._create, name, scope, expires_at, group))
 
     def revoke(self, name: str) -> bool:
-        """Forget a token; False if there was none of this name."""
+        """Remove a token. Return False if no token has this name."""
         return self._alone(partial(self._revoke, name))
 
     def _alone(self, work: Callable[[], T]) -> T:
-        """Do something to the file that nobody else does at the same time, with what it holds by then."""
+        """Call `work` under the lock of the file, so that it sees and changes the current content."""
         lock = FileLock(self._path.with_name(f"{self._path.name}-lock"))
         try:
             self._looked_at = float("-inf")
@@ -139,7 +151,7 @@ class TokenFile:
             lock.close()
 
     def _create(self, name: str, scope: str, expires_at: float | None, group: str | None) -> str:
-        if not name or len(name) > 100 or not name.isprintable():  # noqa: PLR2004 - a name, not a text
+        if not name or len(name) > 100 or not name.isprintable():  # noqa: PLR2004 - a bound for names
             raise InvalidArguments("name", "it is 1 to 100 characters that can be printed")
         if any(one.name == name for one in self.all()):
             raise InvalidArguments("name", f"there is a token {name!r} already: revoke it, or take another name")
@@ -163,7 +175,7 @@ class TokenFile:
         return sorted([*kept.tokens, *kept.bound], key=lambda one: one.created_at)
 
     def _write(self, tokens: list[Token]) -> None:
-        """Replace the file whole, readable by its owner alone from the first moment on."""
+        """Replace the whole file. Only its owner can ever read it, because the draft is created with that mode."""
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -180,9 +192,10 @@ def _parted(tokens: list[Token]) -> _Kept:
 
 
 class Keyring:
-    """Everything that opens a door here: a file of tokens, and some that were given.
+    """All tokens that the server accepts: those in a token file, and those that the caller passes.
 
-    A door that once needed a token needs one for as long as the process lives: who revokes the last one closes it.
+    Once the server has needed a token, it needs one until the process ends. So an operator who revokes the last token
+    locks all clients out, and does not open the server.
     """
 
     def __init__(self, file: TokenFile | None = None, given: Iterable[Token] = ()) -> None:
@@ -195,7 +208,7 @@ class Keyring:
         return self._closed
 
     def find(self, token: str) -> Token | None:
-        """Give what is kept of a token that is good now. Every one is compared, so that time tells nothing."""
+        """Return the data of a valid token, or None. It compares with every token, so that the time reveals nothing."""
         wanted, found = hashed(token).encode(), None
         for one in [*self._given, *(self._file.all() if self._file is not None else ())]:
             if hmac.compare_digest(one.hash.encode(), wanted):
@@ -206,7 +219,7 @@ class Keyring:
 def kept_of(
     secret: str, *, name: str, scope: str = "admin", expires_at: float | None = None, group: str | None = None
 ) -> Token:
-    """Give what is kept of a token that somebody else has made."""
+    """Return the data to store for a token that the caller already has."""
     if group is not None and not (0 < len(group) <= GROUP_MAX and group.isprintable()):
         raise InvalidArguments("group", f"it is 1 to {GROUP_MAX} characters that can be printed")
     known = Scope.named(scope).name.lower()
@@ -214,7 +227,7 @@ def kept_of(
 
 
 def keyring(config: Config, tokens: Sequence[Token] | str | None = None) -> Keyring:
-    """Put together what opens a door: what is given, or the file and the token that the settings name."""
+    """Return the keyring of the given tokens, or by default of the token file and token in the settings."""
     if tokens is None:
         given = [kept_of(config.token, name="environment")] if config.token else []
         return Keyring(TokenFile(config.tokens), given)

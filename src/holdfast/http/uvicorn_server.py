@@ -1,8 +1,8 @@
-"""The server: uvicorn, with the bounds that it leaves open. It uses httptools and uvloop where they are installed.
+"""The server: uvicorn, with limits that uvicorn does not have. It uses httptools and uvloop where they are installed.
 
-- What one connection may do is bounded; see `request_guard`.
-- A client that takes nothing of what is sent to it is cut off.
-- A signal stops it in order: no more work is taken, streams end, requests that are under way are answered.
+- `request_guard` bounds each connection.
+- The server closes the connection of a client that reads nothing.
+- On a signal the server takes no more work, ends the streams, and finishes the requests in progress.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from holdfast.http.streams import ABORT
 __all__ = ["listen", "serve", "server"]
 
 CONNECTIONS = 2000
-IDLE_SECONDS = 15  # how long a connection may be kept by a client that asks nothing
-STALLED_MS = 60_000  # after which the kernel gives up a peer that acknowledges nothing
+IDLE_SECONDS = 15  # how long an idle connection stays open
+STALLED_MS = 60_000  # the kernel drops a peer that acknowledges nothing for this time
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams first: uvicorn waits for the requests that are under way."""
+    """A uvicorn server that ends the streams first, because uvicorn waits for open requests."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -43,10 +43,10 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a socket; port 0 is any that is free.
+    """Return a listening socket. Port 0 selects a free port.
 
     Raises:
-        OSError: the address is taken, or none of ours.
+        OSError: the address is in use, or does not belong to this machine.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     made = socket.socket(family, kind, protocol)
@@ -64,19 +64,19 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def guarded_protocol(parser: str = "auto") -> type[RequestGuard]:
-    """Return the guard in front of uvicorn's protocol for this parser: httptools if it is installed, else h11."""
+    """Return the guard class for a parser. ``auto`` selects httptools if it is installed, else h11."""
     if parser != "h11":
         with contextlib.suppress(ImportError):
-            from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415 - it is optional
+            from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415 - an optional package
 
             return type("HttpToolsGuard", (RequestGuard,), {"protocol": HttpToolsProtocol})
-    from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415 - only if it is used
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415 - imported only if used
 
     return type("H11Guard", (RequestGuard,), {"protocol": H11Protocol})
 
 
 def guarded_app(service: Service) -> ASGIApp:
-    """Return an application that tells the guard of a connection when a request is answered."""
+    """Return an application that tells the guard of the connection when a response is complete."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         guard: RequestGuard = scope["state"][CONNECTION]
@@ -90,7 +90,7 @@ def guarded_app(service: Service) -> ASGIApp:
 
 
 def server(service: Service, parser: str = "auto") -> uvicorn.Server:
-    """Make the server."""
+    """Return the configured server."""
     config = uvicorn.Config(
         guarded_app(service), http=guarded_protocol(parser), ws="none", lifespan="off", proxy_headers=False,
         server_header=False, access_log=False, log_level="warning", log_config=None, limit_concurrency=CONNECTIONS,
@@ -100,12 +100,12 @@ def server(service: Service, parser: str = "auto") -> uvicorn.Server:
 
 
 def serve(service: Service, listening: socket.socket) -> None:
-    """Serve until a signal says to stop."""
+    """Serve until SIGINT or SIGTERM."""
     tune_gc()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _ignore)  # uvicorn raises it again when it has stopped: the process ends with 0
+        signal.signal(number, _ignore)  # uvicorn raises it again after its shutdown; the exit code must be 0
     server(service).run(sockets=[listening])
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing about a signal that was already obeyed."""
+    """Ignore a signal that uvicorn has already handled."""

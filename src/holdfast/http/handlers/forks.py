@@ -1,4 +1,7 @@
-"""Handler of forks: a new run that reuses what another has done. With a plan of its own, only where that is allowed."""
+"""Handler for forks: a fork is a new run that reuses results of another run.
+
+A client may pass a plan only if the entry is open to plans.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class Fork(msgspec.Struct, forbid_unknown_fields=True):
-    """From where a run is done again.
+    """Where a fork starts.
 
     Attributes:
-        from_node: a node of its plan: this and all that depends on it is done again.
-        from_step: of a run without a plan, a step or tool of its code.
-        plan: another plan for the new run; what is the same in both is reused.
-        idempotency_key: the same key and the same of all this give the same new run.
+        from_node: a node of the plan; the new run repeats it and all nodes that depend on it.
+        from_step: for a run without a plan, the step or tool of its code to start from.
+        plan: another plan for the new run; it reuses the results of nodes that are the same in both.
+        idempotency_key: a request with the same key and the same fields returns the same new run.
     """
 
     from_node: _Name | None = None
@@ -37,7 +40,7 @@ _fork = msgspec.json.Decoder(Fork)
 
 
 async def fork_run(call: Call) -> Answer:
-    """Start a run anew from where another was."""
+    """Start a new run that reuses results of another run."""
     asked = await call.body(_fork)
     plan = None
     if asked.plan is not None:
@@ -51,7 +54,7 @@ async def fork_run(call: Call) -> Answer:
 
 
 async def _check_open(call: Call) -> None:
-    """Refuse a plan for an entry whose app does not let others give it one."""
+    """Refuse a plan for an entry whose app does not accept plans from clients."""
     record = await call.client.aget(call.run_id)
     name = record.plugin_id, record.entry_id
     if not any(one.open for one in await call.client.aentries() if (one.plugin_id, one.entry_id) == name):
