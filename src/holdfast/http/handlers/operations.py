@@ -1,4 +1,4 @@
-"""Handlers that change something. What an operator does is recorded with who did it."""
+"""Handlers that change the store. The store records the actor of each operator action."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class Cancel(msgspec.Struct, forbid_unknown_fields=True):
-    """Why to cancel, and who says so."""
+    """The reason and the actor of a cancellation."""
 
     reason: _Words | None = None
     actor: _Name | None = None
 
 
 class Retry(msgspec.Struct, forbid_unknown_fields=True):
-    """Why to try again, and who says so."""
+    """The reason and the actor of a retry."""
 
     reason: _Words
     actor: _Name | None = None
 
 
 class Pause(msgspec.Struct, forbid_unknown_fields=True):
-    """Who says so."""
+    """The actor of a pause or resume."""
 
     actor: _Name | None = None
 
 
 class Signal(msgspec.Struct, forbid_unknown_fields=True):
-    """A signal: its key, what it carries, and an id that makes a repeat harmless."""
+    """A signal: its key, its payload, and an id. A repeat with the same id has no effect."""
 
     key: _Text
     payload: Any = None
@@ -47,13 +47,13 @@ class Signal(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Outcome(msgspec.Struct):
-    """What became of a signal."""
+    """The outcome of a signal or grant."""
 
     outcome: Literal["delivered", "kept", "repeat", "too_late"]
 
 
 class Grant(msgspec.Struct, forbid_unknown_fields=True):
-    """What a run may spend more than its budget says, by unit; an id makes a repeat harmless."""
+    """Amounts to add to the budget of a run, by unit. A repeat with the same id has no effect."""
 
     amounts: dict[_Name, Annotated[float, msgspec.Meta(ge=0)]]
     actor: _Name | None = None
@@ -61,7 +61,7 @@ class Grant(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Resolve(msgspec.Struct, forbid_unknown_fields=True):
-    """An answer for a tool in doubt; `result` belongs to `done`."""
+    """The answer about a tool call in doubt. `result` applies to `done` only."""
 
     step: _Text
     answer: Literal["done", "not_done", "fail"]
@@ -70,7 +70,7 @@ class Resolve(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Verify(msgspec.Struct, forbid_unknown_fields=True):
-    """The run to check; None is everything."""
+    """The run to check. None checks all runs."""
 
     run_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@-]{0,250}(\.[0-9]{1,9})?$")] | None = (
         None
@@ -78,13 +78,13 @@ class Verify(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Verified(msgspec.Struct):
-    """What is wrong, by job; empty: all is well."""
+    """The violations found, by job. It is empty if the histories are correct."""
 
     wrong: dict[str, list[str]]
 
 
 class Purge(msgspec.Struct, forbid_unknown_fields=True):
-    """Which runs to remove: those that ended so long ago, as seconds or text such as "30d"."""
+    """The runs to delete. `older_than` is the time since their end, in seconds or as text such as "30d"."""
 
     older_than: Annotated[float, msgspec.Meta(ge=0)] | _Text
     statuses: list[Literal["succeeded", "failed", "canceled"]] | None = None
@@ -92,7 +92,7 @@ class Purge(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Purged(msgspec.Struct):
-    """How many were removed."""
+    """The number of deleted runs."""
 
     removed: int
 
@@ -109,7 +109,7 @@ _purge = msgspec.json.Decoder(Purge)
 
 
 async def create_run(call: Call) -> Answer:
-    """Create a run: 201, or 200 if its key gave one before."""
+    """Create a run. The status is 201, or 200 if a run with the same key exists."""
     asked = await call.body(_creation)
     bound = call.principal.group is not None
     if bound:
@@ -122,52 +122,52 @@ async def create_run(call: Call) -> Answer:
 
 
 async def cancel_run(call: Call) -> Answer:
-    """Ask a run to cancel."""
+    """Request the cancellation of a run."""
     asked = await call.body(_cancel, Cancel())
     return json(await call.client.acancel(call.run_id, asked.reason, actor=call.actor(asked.actor)))
 
 
 async def retry_run(call: Call) -> Answer:
-    """Reopen a failed job."""
+    """Reopen a failed job as a new run."""
     asked = await call.body(_retry)
     record = await call.client.aretry(call.run_id, actor=call.actor(asked.actor), reason=asked.reason)
     return json(record, 201, [(b"location", call.place(record.run_id))])
 
 
 async def pause_run(call: Call) -> Answer:
-    """Pause a run."""
+    """Pause a run at its next step."""
     asked = await call.body(_pause, Pause())
     return json(await call.client.apause(call.run_id, actor=call.actor(asked.actor)))
 
 
 async def resume_run(call: Call) -> Answer:
-    """Let a paused run go on."""
+    """Resume a paused run."""
     asked = await call.body(_pause, Pause())
     return json(await call.client.aresume(call.run_id, actor=call.actor(asked.actor)))
 
 
 async def signal_run(call: Call) -> Answer:
-    """Send a signal."""
+    """Send a signal to a run."""
     asked = await call.body(_signal)
     return json({"outcome": await call.client.asignal(call.run_id, asked.key, asked.payload, asked.id)})
 
 
 async def grant_run(call: Call) -> Answer:
-    """Let a run spend more."""
+    """Add to the budget of a run."""
     asked = await call.body(_grant)
     granted = await call.client.agrant(call.run_id, asked.amounts, actor=call.actor(asked.actor), id=asked.id)
     return json({"outcome": granted})
 
 
 async def resolve_run(call: Call) -> Answer:
-    """Answer for a tool in doubt."""
+    """Resolve a tool call in doubt."""
     asked = await call.body(_resolve)
     answer: dict[str, Any] = {"done": asked.result} if asked.answer == "done" else {asked.answer: True}
     return json(await call.client.aresolve(call.run_id, asked.step, actor=call.actor(asked.actor), **answer))
 
 
 async def verify(call: Call) -> Answer:
-    """Check histories."""
+    """Check the history of a run or of all runs."""
     asked = await call.body(_verify, Verify())
     if call.principal.group is not None:
         if asked.run_id is None:
@@ -178,7 +178,7 @@ async def verify(call: Call) -> Answer:
 
 
 async def purge(call: Call) -> Answer:
-    """Remove what ended long ago."""
+    """Delete runs that ended long ago."""
     asked = await call.body(_purge)
     chosen = {"statuses": asked.statuses} if asked.statuses is not None else {}
     return json(Purged(await call.client.apurge(older_than=asked.older_than, limit=asked.limit, **chosen)))

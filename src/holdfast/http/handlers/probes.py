@@ -1,6 +1,6 @@
-"""Is this process alive, may it take more work, and how is it doing: for load balancers and monitors.
+"""Handlers for load balancers and monitors: liveness, readiness and metrics.
 
-How readiness is decided is in `readiness`.
+The module `readiness` decides whether the process is ready.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from holdfast.http.response import Answer, json
 __all__ = ["GATE", "Health", "ReadyAnswer"]
 
 GATE = Query(
-    "gate", "string", "`server` leaves the workers of this process out; `process`, all of it, unless said.",
+    "gate", "string", "`process` covers all parts and is the default. `server` leaves the workers out.",
     words=("process", "server"),
 )  # fmt: skip
 
 
 class Health(msgspec.Struct):
-    """The process answers."""
+    """The response of a live process."""
 
     status: Literal["ok"] = msgspec.field(default_factory=lambda: "ok")
 
 
 class ReadyAnswer(msgspec.Struct, omit_defaults=True):
-    """What the process says, why it may not take more work, and how its parts stand."""
+    """The readiness of the process: its state, the reason if it is not ready, and its parts."""
 
     state: str
     reason: str | None = None
@@ -38,13 +38,13 @@ class ReadyAnswer(msgspec.Struct, omit_defaults=True):
 
 
 async def healthz(call: Call) -> Answer:
-    """Say that the process answers."""
+    """Return 200, because the process answers."""
     del call
     return json(Health())
 
 
 async def readyz(call: Call) -> Answer:
-    """Say whether more work may be sent here."""
+    """Return 200 if the process can take more work, else 503 with Retry-After."""
     readiness = call.service.readiness
     gate = readiness.server if call.query((GATE,)).get("gate") == "server" else readiness.process
     reading = await readiness.look(gate)
@@ -58,7 +58,7 @@ async def readyz(call: Call) -> Answer:
 
 
 async def metrics(call: Call) -> Answer:
-    """Give figures for a monitor."""
+    """Return the metrics in the Prometheus text format."""
     service = call.service
     await service.readiness.look()
     try:

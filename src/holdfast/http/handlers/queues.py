@@ -1,4 +1,4 @@
-"""Handlers for the limits of queues."""
+"""Handlers for the limits of queues and for pausing queues."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from holdfast.store import Limits
 
 __all__ = ["NewLimits"]
 
-NAMES = r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,199}"  # of queues: what a path can say in one way only
+NAMES = r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,199}"  # of queues: characters that a path can spell in one way only
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 _Number = Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
 class NewLimits(msgspec.Struct, forbid_unknown_fields=True):
-    """What a queue may do, all of it: what is left out is no limit."""
+    """All limits of a queue. A field that the client leaves out means no limit."""
 
     concurrency: _Count | None = None
     group_concurrency: _Count | None = None
@@ -41,12 +41,12 @@ _pause = msgspec.json.Decoder(Pause)
 
 
 async def list_limits(call: Call) -> Answer:
-    """List the queues that have limits."""
+    """List the queues that have limits, with their state."""
     return page(await call.client.alimits())
 
 
 async def put_limits(call: Call) -> Answer:
-    """Set the limits of a queue."""
+    """Replace all limits of a queue."""
     asked = await call.body(_limits)
     said = msgspec.structs.asdict(asked)
     actor = call.actor(said.pop("actor"))
@@ -59,18 +59,18 @@ async def put_limits(call: Call) -> Answer:
 
 
 async def delete_limits(call: Call) -> Answer:
-    """Take all limits from a queue."""
+    """Remove all limits of a queue."""
     return json(await call.client.aclear_limits(_queue(call), actor=call.actor(None)))
 
 
 async def pause_queue(call: Call) -> Answer:
-    """Pause a queue."""
+    """Pause a queue, so that no more of its jobs start."""
     asked = await call.body(_pause, Pause())
     return json(await call.client.apause_queue(_queue(call), actor=call.actor(asked.actor)))
 
 
 async def resume_queue(call: Call) -> Answer:
-    """Have a queue go on."""
+    """Resume a paused queue."""
     asked = await call.body(_pause, Pause())
     return json(await call.client.aresume_queue(_queue(call), actor=call.actor(asked.actor)))
 

@@ -1,4 +1,4 @@
-"""Handlers that look and change nothing."""
+"""Handlers that read and change nothing."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, RunStatus
 __all__ = ["Result"]
 
 PAGE_MAX = 1000
-PAGE_BYTES = 8 * 1024 * 1024  # a page of events ends here, however few they are
-CHUNK = 100  # events read at once
+PAGE_BYTES = 8 * 1024 * 1024  # a page of events ends at this size, even with few events
+CHUNK = 100  # events per read from the store
 
-NUMBER_MAX = 10**15 - 1  # more than any stream has
-TIME_MAX = 10**12  # seconds: far beyond any date
+NUMBER_MAX = 10**15 - 1  # more events than any stream has
+TIME_MAX = 10**12  # seconds, far beyond any real date
 CURSOR = r"^[A-Za-z0-9_~:@.-]{1,255}$"
-LIMIT = Query("limit", "integer", f"How many; {PAGE} unless said.", 1, PAGE_MAX)
-NUMBER_CURSOR = Query("cursor", "integer", "`next` of the page before.", 0, NUMBER_MAX)
+LIMIT = Query("limit", "integer", f"Maximum number of items, {PAGE} by default.", 1, PAGE_MAX)
+NUMBER_CURSOR = Query("cursor", "integer", "`next` of the previous page.", 0, NUMBER_MAX)
 RUN_FILTERS = (
     Query("status", "string", "Only runs with this status.", repeat=True, words=tuple(RunStatus)),
     Query("plugin_id", "string", "Only runs of this app."),
     Query("entry_id", "string", "Only runs of this job."),
     Query("queue", "string", "Only runs in this queue."),
-    Query("group", "string", "Only runs of this group; with a token of a group, of that and no other."),
+    Query("group", "string", "Only runs of this group. A token of a group allows that group only."),
     Query("idempotency_key", "string", "Only runs with this key."),
     Query("created_after", "number", "Only runs created at this time or later.", -TIME_MAX, TIME_MAX),
     Query("created_before", "number", "Only runs created before this time.", -TIME_MAX, TIME_MAX),
     Query("attr.", "string", "`attr.NAME=VALUE`: only runs whose attribute NAME has this value.", repeat=True),
     LIMIT,
-    Query("cursor", "string", "`next` of the page before.", pattern=CURSOR),
+    Query("cursor", "string", "`next` of the previous page.", pattern=CURSOR),
 )
 PAGED = (LIMIT, NUMBER_CURSOR)
 
@@ -46,9 +46,9 @@ _TABLES: dict[str, Any] = {"job": JOB, "run": RUN, "ready": READY}
 
 
 class Result(msgspec.Struct):
-    """What a run returned: None while it has not ended, and if it did not end well.
+    """The result of a run. It is null until the run ends, and if the run did not succeed.
 
-    Of a run that was continued (`continue_as`) it is what the last of the chain returned, and names that run.
+    For a run that was continued (`continue_as`), `run_id` and `result` are those of the last run of the chain.
     """
 
     run_id: str
@@ -57,12 +57,12 @@ class Result(msgspec.Struct):
 
 
 def page(items: list[Any], following: Any = None) -> Answer:
-    """Answer with a page of a list."""
+    """Return a response with a page of items and the cursor of the next page."""
     return json({"items": items, "next": None if following is None else str(following)})
 
 
 async def list_runs(call: Call) -> Answer:
-    """List runs."""
+    """List runs that match the filters, newest first."""
     asked = call.query(RUN_FILTERS)
     limit, cursor = asked.pop("limit", PAGE), asked.pop("cursor", None)
     if cursor is not None and not re.fullmatch(CURSOR, cursor):
@@ -76,12 +76,12 @@ async def list_runs(call: Call) -> Answer:
 
 
 async def get_run(call: Call) -> Answer:
-    """Give a run's record."""
+    """Return the record of a run."""
     return json(await call.client.aget(call.run_id))
 
 
 async def get_result(call: Call) -> Answer:
-    """Give what a run returned, or the last of the runs that went on for it."""
+    """Return the result of a run, or of the last run that continues it."""
     record = await call.client.aget(await call.client.acurrent(call.run_id))
     if record.status not in TERMINAL_RUN_STATUSES:
         return json(Result(record.run_id, record.status, None), 202)
@@ -90,12 +90,12 @@ async def get_result(call: Call) -> Answer:
 
 
 async def explain_run(call: Call) -> Answer:
-    """Say where a run is."""
+    """Explain where a run is, and what will wake it."""
     return json(await call.client.aexplain(call.run_id))
 
 
 async def list_events(call: Call) -> Answer:
-    """List a job's events: as many as asked for, or as fit an answer."""
+    """List the events of a job, up to the limit of the request and the size limit of a page."""
     asked = call.query(PAGED)
     limit, after = asked.get("limit", PAGE), asked.get("cursor", 0)
     items: list[msgspec.Raw] = []
@@ -115,12 +115,12 @@ async def list_events(call: Call) -> Answer:
 
 
 async def list_evidence(call: Call) -> Answer:
-    """List what came too late."""
+    """List results that arrived too late."""
     return page(await call.client.aevidence(call.run_id))
 
 
 async def list_exports(call: Call) -> Answer:
-    """List what a run has produced."""
+    """List the exports of a run."""
     asked = call.query(PAGED)
     limit = asked.get("limit", PAGE)
     found = await call.client.aexports(call.run_id, after=asked.get("cursor", 0), limit=limit + 1)
@@ -128,7 +128,7 @@ async def list_exports(call: Call) -> Answer:
 
 
 async def get_content(call: Call) -> StreamAnswer:
-    """Give one export's bytes, as a file: never as a page that a browser would run."""
+    """Return the content of an export as a download, so that a browser never runs it as a page."""
     text = call.request.path_params["number"]
     export = await _export(call, int(text)) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else None
     if export is None:
@@ -136,7 +136,7 @@ async def get_content(call: Call) -> StreamAnswer:
     kind = export.media_type.partition(";")[0].strip().lower()
     headers = [(b"content-disposition", f'attachment; filename="export-{export.number}"'.encode())]
     parts = call.client.acontent(call.run_id, export.number)
-    first = await anext(parts, b"")  # what is wrong with it is said before the first byte is sent
+    first = await anext(parts, b"")  # errors must be raised before the response starts
     return StreamAnswer(_joined(first, parts), _PLAIN_MEDIA.get(kind, b"application/octet-stream"), headers)
 
 
@@ -153,7 +153,7 @@ async def _export(call: Call, number: int) -> Export | None:
 
 
 async def list_workers(call: Call) -> Answer:
-    """List who works."""
+    """List the workers and their jobs."""
     return page(await call.client.aworkers())
 
 
@@ -168,13 +168,13 @@ async def list_entries(call: Call) -> Answer:
 
 
 async def list_machines(call: Call) -> Answer:
-    """Give the three state machines."""
+    """List the three state machines."""
     del call
     return page([table.as_dict() for table in _TABLES.values()])
 
 
 async def get_machine(call: Call) -> Answer:
-    """Give one state machine."""
+    """Return a state machine."""
     name = call.request.path_params["machine"]
     if name not in _TABLES:
         raise Problem(404, "not_found", "there is no such machine", f"there are {', '.join(_TABLES)}")
@@ -182,18 +182,18 @@ async def get_machine(call: Call) -> Answer:
 
 
 async def get_stats(call: Call) -> Answer:
-    """Count."""
+    """Return statistics of the store."""
     return json(await call.client.astats())
 
 
 async def list_nothing(call: Call) -> Answer:
-    """List what there is none of yet."""
+    """Return an empty list, for routes that have no items yet."""
     del call
     return page([])
 
 
 def _attribute(text: str) -> Attribute:
-    """Read an attribute's value: a number, a truth value or a text in quotes if it is one of these, else text."""
+    """Return the value of an attribute. A JSON number, boolean or string is decoded, other text stays as it is."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError):
