@@ -1,4 +1,4 @@
-"""Every error Holdfast raises, as one tree.
+"""All errors that Holdfast raises, as one tree.
 
 ::
 
@@ -6,56 +6,56 @@
     │
     ├── the caller is wrong
     │   ├── InvalidArguments (TypeError)          arguments that do not fit the function; nothing was stored
-    │   ├── InvalidResult (TypeError)             a result that cannot be kept, or is not what the hint says
+    │   ├── InvalidResult (TypeError)             a result that cannot be stored, or does not fit its type hint
     │   ├── PayloadTooLarge (ValueError)          arguments, a result or a signal over the limit; nothing was stored
-    │   ├── InvalidSetting (ValueError)           a setting that cannot work, by its name
-    │   ├── InvalidEvent (ValueError)             bytes or values that do not make an event record
-    │   ├── InvalidPlan (ValueError)              a plan that cannot run; all that is wrong with it, each with its place
-    │   ├── InvalidTable (ValueError)             rows that do not make a state machine
-    │   ├── IdempotencyConflict (ValueError)      the key or id was used before, for something else
+    │   ├── InvalidSetting (ValueError)           a setting with an invalid value; the message names it
+    │   ├── InvalidEvent (ValueError)             bytes or values that are not a valid event record
+    │   ├── InvalidPlan (ValueError)              a plan that cannot run; lists all its problems, each with its place
+    │   ├── InvalidTable (ValueError)             rows that are not a valid state machine
+    │   ├── IdempotencyConflict (ValueError)      the key or id was used before with other arguments
     │   ├── UnknownEntry (LookupError)            no job function has this name
     │   ├── UnknownJob (LookupError)              no job has this id
-    │   ├── EffectConflict (ValueError)           a call has an effect already, and it is a different one
-    │   ├── NotInDoubt (RuntimeError)             there is no open question about this tool
-    │   ├── NotAllowed (PermissionError)          the server does not know the token, or it may not do this
-    │   └── NotInsideJob (RuntimeError)           asked for outside a job
+    │   ├── EffectConflict (ValueError)           the call already has a different effect
+    │   ├── NotInDoubt (RuntimeError)             the job does not wait for an answer about this tool
+    │   ├── NotAllowed (PermissionError)          the token is unknown, or lacks the scope
+    │   └── NotInsideJob (RuntimeError)           the call works only inside a job
     │
-    ├── TransitionRefused (RuntimeError)          a state machine said no; nothing was changed
+    ├── TransitionRefused (RuntimeError)          a state machine refused; nothing was changed
     │   ├── InvalidTransition                     Job and ReadyState
     │   └── InvalidRunTransition                  Run
-    ├── WakeRefused (RuntimeError)                the contract of Pending was not kept; nothing was recorded
+    ├── WakeRefused (RuntimeError)                a caller broke the contract of Pending; nothing was recorded
     │   ├── EmptyWakeSet                          Pending without a source that could end it
-    │   ├── InvalidWake                           a wake from a source nobody registered
-    │   ├── WakeOutsidePending                    a wake while nothing waits for one
-    │   └── MissingWake                           Pending left although no registered wake was seen
+    │   ├── InvalidWake                           a wake from a source that is not registered
+    │   ├── WakeOutsidePending                    a wake while nothing is Pending
+    │   └── MissingWake                           Pending ended without a registered wake
     │
     ├── inside a job
-    │   ├── Permanent                             raised by users: trying again is no use
-    │   ├── StepFailed                            a step or tool failed for good
-    │   │   ├── InDoubt                           a tool may or may not have acted, and does not ask
-    │   │   └── PlanFailed                        nodes of a plan failed, and all that could go on has ended
-    │   ├── SecretUnavailable (LookupError)       this process cannot reveal a secret: cause and cure are named
-    │   ├── WaitTimeout (TimeoutError)            nobody signalled in time
-    │   ├── NotInJobCode (RuntimeError)           job code asked its loop for what only a step may do
+    │   ├── Permanent                             raised by user code: a retry would not help
+    │   ├── StepFailed                            a step or tool failed permanently
+    │   │   ├── InDoubt                           a tool may have acted, and its policy is to fail
+    │   │   └── PlanFailed                        nodes of a plan failed, and all that could still run have ended
+    │   ├── SecretUnavailable (LookupError)       this process cannot reveal a secret; the message says what to do
+    │   ├── WaitTimeout (TimeoutError)            no signal arrived in time
+    │   ├── NotInJobCode (RuntimeError)           job code used its event loop for what only a step may do
     │   ├── NotRecorded (RuntimeError)            a tool was called where its call cannot be recorded
-    │   ├── NotAwaited (RuntimeError)             the code called a step, tool or wait, and did not await it
-    │   ├── JobStuck (RuntimeError)               the code waits for itself, and nothing can wake it
-    │   └── NonDeterminism (RuntimeError)         a replay asked for something else than what was recorded
+    │   ├── NotAwaited (RuntimeError)             the code called a step, tool or wait without await
+    │   ├── JobStuck (RuntimeError)               the tasks of the job wait for each other; nothing can wake them
+    │   └── NonDeterminism (RuntimeError)         a replay made other calls than the recorded ones
     ├── how a run ended
     │   ├── RunFailed (RuntimeError)
     │   ├── RunCanceled (RuntimeError)
     │   └── RunTimedOut (TimeoutError)
     └── the world failed
         ├── LoopDied (RuntimeError)               the event loop of an app or worker has ended, or hangs
-        ├── QueueFull (RuntimeError)              the queue is as deep as it may be; nothing was stored, try later
+        ├── QueueFull (RuntimeError)              the queue has reached its depth limit; nothing was stored, try later
         ├── StaleAttempt (RuntimeError)           the writer no longer holds the job; nothing was written
-        └── StoreUnavailable (RuntimeError)       the database cannot be used now; cause and cure are named
-            └── StoreReplaced                     its files were deleted or replaced under this process: start again
+        └── StoreUnavailable (RuntimeError)       the database cannot be used now; the message says what to do
+            └── StoreReplaced                     a database file was deleted or replaced; restart the process
 
-Errors are named after the condition, carry its parts as fields, and say what to do about it.
+Each error is named after its condition. It has the details as fields, and its message says what to do.
 
-Fields travel between processes by name. A constructor keeps each of its arguments in an attribute of the same name;
-`params_of` reads them as JSON values, and `from_params` builds the error again. A test checks it for every class.
+Fields travel between processes by name. A constructor stores each argument in an attribute of the same name.
+`params_of` returns them as JSON values, and `from_params` builds the error again. A test checks this for every class.
 """
 
 from __future__ import annotations
@@ -110,29 +110,29 @@ __all__ = [
 
 
 class HoldfastError(Exception):
-    """Base of every error raised by Holdfast."""
+    """Base class of all errors that Holdfast raises."""
 
-    _server_text: str | None = None  # what a server wrote, where it is not what the class writes of the same fields
+    _server_text: str | None = None  # message of a server, if it differs from the message of this class
 
     def __str__(self) -> str:
         return self._own_text() if self._server_text is None else self._server_text
 
     def _own_text(self) -> str:
-        """Return the message that the class makes of its fields."""
+        """Return the message that the class builds from its fields."""
         return super().__str__()
 
     def with_server_text(self, text: str) -> Self:
-        """Show `text`, which a server wrote, as the message of this error. The fields stay."""
+        """Use `text` from a server as the message of this error, and return the error. The fields stay."""
         self._server_text = text
         return self
 
 
 class InvalidTable(HoldfastError, ValueError):
-    """Rows that do not make a state machine: a cell given twice, a state nothing reaches, an unknown name."""
+    """The rows are not a valid state machine: a cell occurs twice, a state is unreachable, or a name is unknown."""
 
 
 class InvalidPlan(HoldfastError, ValueError):
-    """A plan that cannot run: `problems` lists all that is wrong with it, each with its place. Nothing was started."""
+    """The plan cannot run, and nothing was started. `problems` lists all its problems, each with its place."""
 
     def __init__(self, plan: str, problems: list[str]) -> None:
         self.plan, self.problems = plan, problems
@@ -144,11 +144,11 @@ class InvalidPlan(HoldfastError, ValueError):
 
 
 class InvalidEvent(HoldfastError, ValueError):
-    """Bytes or values that do not make an event record; the message names the first thing that is wrong."""
+    """The bytes or values are not a valid event record. The message names the first problem."""
 
 
 class StaleAttempt(HoldfastError, RuntimeError):
-    """This attempt no longer holds the job: stop working on it. Nothing was written."""
+    """This attempt no longer holds the job, and nothing was written. The worker must stop working on it."""
 
     def __init__(self, job: str, attempt: int, current: int) -> None:
         self.job, self.attempt, self.current = job, attempt, current
@@ -160,7 +160,7 @@ class StaleAttempt(HoldfastError, RuntimeError):
 
 
 class QueueFull(HoldfastError, RuntimeError):
-    """A queue holds as many jobs as it may: nothing was stored, and it is worth trying again after a while."""
+    """The queue has reached its depth limit, and nothing was stored. Try again after `retry_after_seconds`."""
 
     def __init__(self, queue: str, depth: int, retry_after_seconds: float) -> None:
         self.queue, self.depth, self.retry_after_seconds = queue, depth, retry_after_seconds
@@ -174,7 +174,7 @@ class QueueFull(HoldfastError, RuntimeError):
 
 
 class IdempotencyConflict(HoldfastError, ValueError):
-    """The key was used before, with other arguments: use another key, or the same arguments."""
+    """The key was used before with other arguments. Use another key, or the same arguments."""
 
     def __init__(self, key: str, job: str) -> None:
         self.key, self.job = key, job
@@ -185,7 +185,7 @@ class IdempotencyConflict(HoldfastError, ValueError):
 
 
 class _OfCall(HoldfastError):
-    """Something about the call `node` of the job `job`."""
+    """Base of errors about the call `node` of the job `job`."""
 
     def __init__(self, job: str, node: str) -> None:
         self.job, self.node = job, node
@@ -193,25 +193,25 @@ class _OfCall(HoldfastError):
 
 
 class EffectConflict(_OfCall, ValueError):
-    """A call has an effect already, and this is a different one; the first stands (E7)."""
+    """The call already has a different effect. The first effect stays (E7)."""
 
     def _own_text(self) -> str:
         return f"{self.node} of job {self.job} has an effect already, and this is a different one: the first stands"
 
 
 class NotInDoubt(_OfCall, RuntimeError):
-    """The job does not wait for an answer about this tool; look at its events for what it waits for."""
+    """The job does not wait for an answer about this tool. Its events show what it waits for."""
 
     def _own_text(self) -> str:
         return f"job {self.job} does not ask about {self.node!r}: there is nothing to resolve"
 
 
 class NotAllowed(HoldfastError, PermissionError):
-    """A server knows no such token, or the token may not do this: ask for one with the scope that the message names."""
+    """The server does not know the token, or the token lacks the scope. Use a token with the scope in the message."""
 
 
 class UnknownJob(HoldfastError, LookupError):
-    """No job has this id: check it, and which database you look at."""
+    """No job has this id. Check the id, and which database you use."""
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -222,14 +222,14 @@ class UnknownJob(HoldfastError, LookupError):
 
 
 class StoreUnavailable(HoldfastError, RuntimeError):
-    """The database cannot be used now. Nothing of the refused batch was written; the engine goes on when it can be."""
+    """The database cannot be used now. Nothing of the refused batch was written. The engine continues when it can."""
 
 
 class StoreReplaced(StoreUnavailable):
-    """A file of the database was deleted or replaced while this process had it open: stop, and start again.
+    """A database file was deleted or replaced while this process had it open. Stop the process and start it again.
 
-    What this process has written since then is in a file that no other process reads. Nothing more is written. `file`
-    is the file, `happened` is ``deleted`` or ``replaced``.
+    No other process reads what this process has written since then. This process writes nothing more. `file` is the
+    path of the file, and `happened` is ``deleted`` or ``replaced``.
     """
 
     def __init__(self, file: str, happened: str) -> None:
@@ -244,22 +244,22 @@ class StoreReplaced(StoreUnavailable):
 
 
 class LoopDied(HoldfastError, RuntimeError):
-    """The event loop of an app or a worker has ended, or hangs: nothing that was asked of it will be answered.
+    """The event loop of an app or a worker has ended or hangs, so pending calls will not return.
 
-    A worker whose loop has died has given its leases up, so that other workers take its jobs. Close the app, or start
-    the process again.
+    A worker whose loop has died has given up its leases, so that other workers take its jobs. Close the app, or
+    restart the process.
     """
 
 
 class NotInsideJob(HoldfastError, RuntimeError):
-    """This can be asked for inside a job only: call it from a function marked with ``@app.job``."""
+    """The call works only inside a job. Call it from a function marked with ``@app.job``."""
 
     def _own_text(self) -> str:
         return "this works inside a job only: call it from a function marked with @app.job, while a worker runs it"
 
 
 class _Unfit(HoldfastError, TypeError):
-    """What belongs to a function of this name is not fit for it, for this reason."""
+    """Base of errors about a value of the function `name`. `reason` says why the value does not fit."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name, self.reason = name, reason
@@ -270,18 +270,18 @@ class _Unfit(HoldfastError, TypeError):
 
 
 class InvalidArguments(_Unfit):
-    """The arguments do not fit the function, or cannot be kept; nothing was stored."""
+    """The arguments do not fit the function or cannot be stored. Nothing was stored."""
 
 
 class InvalidResult(_Unfit):
-    """What the function returned cannot be kept, or is not what its type hint says."""
+    """The result of the function cannot be stored, or does not fit its type hint."""
 
     def _own_text(self) -> str:
         return f"the result of {self.name} cannot be kept: {self.reason}"
 
 
 class InvalidSetting(HoldfastError, ValueError):
-    """A setting that cannot work: a field of `Config`, an environment variable, or a URL; the message names it."""
+    """A field of `Config`, an environment variable or a URL has an invalid value. The message names it."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
         self.name, self.value, self.reason = name, value, reason
@@ -292,7 +292,7 @@ class InvalidSetting(HoldfastError, ValueError):
 
 
 class PayloadTooLarge(HoldfastError, ValueError):
-    """`what` has `size` bytes of JSON, and the settings allow `limit`; nothing of it was stored."""
+    """`what` has `size` bytes of JSON, but the settings allow `limit`. Nothing of it was stored."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         self.what, self.size, self.limit = what, size, limit
@@ -306,16 +306,16 @@ class PayloadTooLarge(HoldfastError, ValueError):
 
 
 class TransitionRefused(HoldfastError, RuntimeError):
-    """A state machine has no row for what was asked; nothing was changed.
+    """A state machine has no row for the requested transition. Nothing was changed.
 
     Attributes:
         machine: name of the machine, for example ``"Job"``.
-        current: state it was in, or None before its first event.
-        event: what it was asked to take.
-        target: the state asked for, where the machine is asked for states by name (Run, ReadyState); None for Job.
-        detail: the reason, and what would have been accepted.
-        index: position in the stream, where a whole stream was read; else None.
-        rule: number of the broken rule in the specification, where one is known.
+        current: the state of the machine, or None before its first event.
+        event: the refused event.
+        target: the requested state, for machines whose callers request states (Run, ReadyState); None for Job.
+        detail: the reason, and what the machine accepts.
+        index: position in the stream if a whole stream was read, else None.
+        rule: number of the broken rule in the specification, if known.
     """
 
     machine: str = ""
@@ -343,7 +343,7 @@ class TransitionRefused(HoldfastError, RuntimeError):
 
     @property
     def state(self) -> str | None:
-        """The state the machine was in: another name of `current`."""
+        """The state of the machine: another name of `current`."""
         return self.current
 
     def _own_text(self) -> str:
@@ -354,7 +354,7 @@ class TransitionRefused(HoldfastError, RuntimeError):
         return f"{where}{self.machine} in {state} refuses {self.event}{rule}{reason}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The default would rebuild from `args` alone and lose the keyword fields on the way between processes.
+        # The default rebuilds from `args` alone, so a pickled error would lose its keyword fields.
         return (type(self), self.args, self.__dict__)
 
 
@@ -365,25 +365,25 @@ class InvalidTransition(TransitionRefused):
 
 
 class InvalidRunTransition(TransitionRefused):
-    """The Run machine has no way from `current` to `target`."""
+    """The Run machine has no transition from `current` to `target`."""
 
     machine = "Run"
     asks_for_states = True
 
 
 class WakeRefused(HoldfastError, RuntimeError):
-    """A wake, or the end of a Pending interval, did not keep to the contract; nothing was recorded."""
+    """A wake or the end of a Pending interval broke the contract. Nothing was recorded."""
 
 
 class EmptyWakeSet(WakeRefused):
-    """Pending names no source that may wake it, so nothing could ever end it: name at least one."""
+    """Pending names no wake source, so nothing could ever end it. Name at least one."""
 
     def _own_text(self) -> str:
         return "Pending needs at least one wake source (io_ready, timer, config_reload); none was named"
 
 
 class InvalidWake(WakeRefused):
-    """The wake came from a source that nothing has registered (`registered` lists what is), or from none at all."""
+    """The wake came from a source that is not registered, or is not a source. `registered` lists the valid ones."""
 
     def __init__(self, source: str, registered: frozenset[str] = frozenset()) -> None:
         self.source, self.registered = source, registered
@@ -397,7 +397,7 @@ class InvalidWake(WakeRefused):
 
 
 class WakeOutsidePending(WakeRefused):
-    """A wake came while nothing is Pending and nobody is about to be."""
+    """A wake came while nothing is Pending or about to become Pending."""
 
     def __init__(self, source: str, state: str) -> None:
         self.source, self.state = source, state
@@ -408,7 +408,7 @@ class WakeOutsidePending(WakeRefused):
 
 
 class MissingWake(WakeRefused):
-    """Pending cannot be left without a wake: readiness that nobody announced would be silent."""
+    """Pending cannot end without a wake, because waiting callers would not notice the change."""
 
     def __init__(self, target: str, registered: frozenset[str]) -> None:
         self.target, self.registered = target, registered
@@ -420,14 +420,14 @@ class MissingWake(WakeRefused):
 
 
 class Permanent(HoldfastError):
-    """Raise it in a step, tool or job to say: trying again is no use."""
+    """Raise this in a step, tool or job if a retry would not help."""
 
 
 class StepFailed(HoldfastError):
-    """A step or tool has failed for good. The job's code may catch it; a replay raises it again, the same.
+    """A step or tool has failed permanently. The code of the job may catch this error. A replay raises it again.
 
-    `step` is its name, `kind` the name of the exception's class, as text, for errors are kept as data and never
-    rebuilt, and `reason` its message; `node` is the call's identity.
+    `step` is the name of the step or tool, and `node` is the identity of the call. `kind` is the class name of the
+    exception and `reason` its message. Both are text, because exceptions are stored as data and never rebuilt.
     """
 
     def __init__(self, step: str, kind: str, reason: str, node: str = "") -> None:
@@ -439,19 +439,19 @@ class StepFailed(HoldfastError):
 
 
 class InDoubt(StepFailed):
-    """A tool was started and nobody knows whether it acted; by its policy the job does not ask but fails."""
+    """A tool was started, and it is not known whether it acted. By its policy the job fails and does not ask."""
 
 
 class PlanFailed(StepFailed):
-    """Nodes of a plan have failed; `reason` lists them all. What did not depend on them was done, or not begun."""
+    """Nodes of a plan have failed, and `reason` lists them all. Independent nodes are done or were not started."""
 
 
 class SecretUnavailable(HoldfastError, LookupError):
-    """This process cannot reveal a secret: it lacks the variable or the codec, or the codec cannot open it."""
+    """This process cannot reveal a secret. The variable or the codec is missing, or the codec cannot decode it."""
 
 
 class WaitTimeout(HoldfastError, TimeoutError):
-    """Nobody signalled in time."""
+    """No signal arrived in time."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -462,7 +462,7 @@ class WaitTimeout(HoldfastError, TimeoutError):
 
 
 class NotInJobCode(HoldfastError, RuntimeError):
-    """Job code asked its event loop for something that a replay could not repeat. It names what to do instead."""
+    """Job code used its event loop for something that a replay cannot repeat. `cure` says what to do instead."""
 
     def __init__(self, what: str, cure: str) -> None:
         self.what, self.cure = what, cure
@@ -473,7 +473,7 @@ class NotInJobCode(HoldfastError, RuntimeError):
 
 
 class NotRecorded(HoldfastError, RuntimeError):
-    """A tool was called where its call cannot be recorded: inside a step, or in a thread that no job started (E15)."""
+    """A tool was called inside a step or in a thread that no job started. Such a call cannot be recorded (E15)."""
 
     def __init__(self, name: str, where: str) -> None:
         self.name, self.where = name, where
@@ -488,7 +488,7 @@ class NotRecorded(HoldfastError, RuntimeError):
 
 
 class NotAwaited(HoldfastError, RuntimeError):
-    """The code called steps, tools, waits or jobs and did not await them, so that they never ran."""
+    """The code called steps, tools, waits or jobs without awaiting them, so they never ran."""
 
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
@@ -500,7 +500,7 @@ class NotAwaited(HoldfastError, RuntimeError):
 
 
 class JobStuck(HoldfastError, RuntimeError):
-    """Every task of the job waits for another, and nothing outside can wake one."""
+    """Every task of the job waits for another task, and nothing outside can wake one."""
 
     def __init__(self, tasks: list[str]) -> None:
         self.tasks = tasks
@@ -514,7 +514,7 @@ class JobStuck(HoldfastError, RuntimeError):
 
 
 class NonDeterminism(HoldfastError, RuntimeError):
-    """A replay asked for something else than what was recorded. See both sides, and how to mend it."""
+    """A replay made another call than the recorded ones. The message shows both, and says how to fix the code."""
 
     def __init__(self, asked: str, recorded: list[str]) -> None:
         self.asked, self.recorded = asked, recorded
@@ -529,7 +529,7 @@ class NonDeterminism(HoldfastError, RuntimeError):
 
 
 class RunFailed(HoldfastError, RuntimeError):
-    """The run has failed; the error of its record says why."""
+    """The run has failed. The error in its record says why."""
 
 
 class RunCanceled(HoldfastError, RuntimeError):
@@ -537,11 +537,11 @@ class RunCanceled(HoldfastError, RuntimeError):
 
 
 class RunTimedOut(HoldfastError, TimeoutError):
-    """The run's deadline passed."""
+    """The deadline of the run has passed."""
 
 
 class UnknownEntry(HoldfastError, LookupError):
-    """No job of this app has that name."""
+    """No job of this app has this name. `known` lists the names."""
 
     def __init__(self, name: str, known: list[str]) -> None:
         self.name, self.known = name, known
@@ -551,18 +551,18 @@ class UnknownEntry(HoldfastError, LookupError):
         return f"there is no job {self.name!r}; there are: {', '.join(sorted(self.known)) or 'none'}"
 
 
-# Functions and not methods: a user's subclass of `Permanent` may have a `code` or `params` of its own.
+# Functions, not methods: a user's subclass of `Permanent` may define its own `code` or `params`.
 
 
 def code_of(kind: type[HoldfastError]) -> str:
-    """Return the name of an error's class for programs: ``unknown_job`` for `UnknownJob`."""
+    """Return the code of an error class, for programs: ``unknown_job`` for `UnknownJob`."""
     name = kind.__name__
     return name[0].lower() + "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name[1:])
 
 
 def params_of(error: HoldfastError) -> dict[str, Any]:
-    """Return the constructor's arguments by name, as JSON values. An error that is text alone has none."""
-    import msgspec  # noqa: PLC0415 - the command line imports the errors, and starts without it
+    """Return the arguments of the constructor by name, as JSON values. An error with only a text has none."""
+    import msgspec  # noqa: PLC0415 - the command line imports this module, and must start without msgspec
 
     params = {name: getattr(error, name) for name in _fields(type(error))}
     plain: dict[str, Any] = msgspec.to_builtins(params, enc_hook=str)
@@ -570,15 +570,15 @@ def params_of(error: HoldfastError) -> dict[str, Any]:
 
 
 def from_params(code: str, params: Mapping[str, Any], message: str | None = None) -> HoldfastError | None:
-    """Build an error again from its code and params.
+    """Return the error with this code and these params.
 
     Args:
-        code: as `code_of` gives it.
-        params: as `params_of` gives them; names that the class does not know are left out.
-        message: its text as the sender has it; None is the text that the class makes of its fields.
+        code: the code that `code_of` returns.
+        params: the params that `params_of` returns; names that the class does not know are ignored.
+        message: the message of the sender; None means the message that the class builds from its fields.
 
     Returns:
-        The error, or None if no class has this code, or the params are not those of its constructor.
+        The error, or None if no class has this code or the params do not fit its constructor.
     """
     import msgspec  # noqa: PLC0415 - as above
 
@@ -588,7 +588,7 @@ def from_params(code: str, params: Mapping[str, Any], message: str | None = None
     fields = _fields(kind)
     try:
         error = kind(**{name: msgspec.convert(params[name], fields[name]) for name in fields if name in params})
-    except (TypeError, msgspec.ValidationError):  # a field is missing, or is of another type
+    except (TypeError, msgspec.ValidationError):  # a field is missing or has another type
         return None
     if message is None or str(error) == message:
         return error
@@ -596,7 +596,7 @@ def from_params(code: str, params: Mapping[str, Any], message: str | None = None
 
 
 def _fields(kind: type[HoldfastError]) -> dict[str, Any]:
-    """Return the names and types of the constructor's arguments."""
+    """Return the types of the constructor arguments by name."""
     hints = get_type_hints(kind.__init__)
     hints.pop("return", None)
     return hints

@@ -70,7 +70,7 @@ class Resolve(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Verify(msgspec.Struct, forbid_unknown_fields=True):
-    """The run to check. None checks all runs."""
+    """The run to check, or null for all runs."""
 
     run_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@-]{0,250}(\.[0-9]{1,9})?$")] | None = (
         None
