@@ -126,10 +126,7 @@ def test_every_name_on_the_page_about_job_code_is_a_test_or_a_scenario() -> None
     assert named <= defined, named - defined
 
 
-OTHERS = {"api.md", "cli.md", "http.md"}  # their words come from the source
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in OTHERS], ids=lambda page: page.name)
+@BY_PAGE
 def test_a_page_names_its_actors(page: Path) -> None:
     """Pages speak of workers, clients, callers and operators."""
     prose = re.sub(r"^```.*?^```$|`[^`]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)

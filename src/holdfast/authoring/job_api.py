@@ -47,7 +47,7 @@ __all__ = [
 
 
 def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") -> Any:
-    """Wait until somebody signals `key`, and return what they sent. The job costs a row meanwhile, and nothing else.
+    """Wait for the signal `key`, and return its payload. A waiting job is a row in the store, and nothing else.
 
     Args:
         key: the key of the signal. Keys that begin with ``holdfast:`` are reserved.
