@@ -32,10 +32,10 @@ MUTANTS = [Mutant(**entry) for entry in tomllib.loads(Path(__file__).with_name("
 # The quickest to notice first; all of it runs where nothing is noticed.
 SUITE = [
     "ready/test_monitor.py",
-    *(f"ready/test_{name}.py" for name in ("telling", "gate_edges", "gate_kinds", "gates")),
+    *(f"ready/test_{name}.py" for name in ("next_reading", "gate_edges", "gate_kinds", "gates")),
     *(
         f"machines/test_{name}.py"
-        for name in ("tables", "table_building", "fold", "run_projection", "chain", "event", "every_stream")
+        for name in ("tables", "table_building", "fold", "run_projection", "chain", "event", "keys", "every_stream")
     ),
     "ready/test_gate_properties.py",
     "ready/test_gate_interleavings.py",
@@ -84,7 +84,7 @@ def test_a_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
     assert text.count(mutant.old) == 1, f"{mutant.file} does not hold this text once: {mutant.old}"
     path.write_text(text.replace(mutant.old, mutant.new))
     suite = SUITE
-    if mutant.file.startswith(("plans/", "client/forking", "authoring/")):
+    if mutant.file.startswith(("plans/", "client/fork", "authoring/")):
         suite = VALUES if mutant.file.startswith("authoring/") else PLANS
     near = [name for name in SUITE if name.startswith(mutant.file.partition("/")[0])]  # those of its own room first
     ran = run_suite(source, tmp_path, near if suite is SUITE else suite)
