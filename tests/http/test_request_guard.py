@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.http.request_guard import HEAD_BYTES, RequestGuard
+from holdfast.http.request_guard import DRAIN_BYTES, HEAD_BYTES, RequestGuard
 from support.stories import play
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -130,6 +130,26 @@ def test_a_request_waits_for_the_answer_to_the_one_before_and_no_more_is_read() 
         guard.data_received(b"", answered=True)
         guard.data_received(b"", answered=True)
         assert (inner.heard, transport.reads) == (POST + GET + GET + POST, True)
+        guard.connection_lost(None)
+
+    play(story())
+
+
+def test_a_body_that_goes_on_after_its_response_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert DRAIN_BYTES == 64 * 1024 * 1024
+    monkeypatch.setattr("holdfast.http.request_guard.DRAIN_BYTES", 1000)
+
+    async def story() -> None:
+        guard, transport = Guard(app_state={}), Transport()
+        guard.connection_made(transport)
+        guard.data_received(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n")
+        guard.data_received(bytes(5000))
+        guard.data_received(b"", answered=True)
+        for _ in range(10):
+            guard.data_received(bytes(100))
+        assert not transport.is_closing(), "the rest of a body is read and dropped, up to the bound"
+        guard.data_received(b"x")
+        assert transport.is_closing()
         guard.connection_lost(None)
 
     play(story())

@@ -169,6 +169,10 @@ def test_no_two_modules_have_the_same_name() -> None:
     assert [places for places in names.values() if len(places) > 1] == []
 
 
+def test_the_guard_in_front_of_uvicorn_stays_small() -> None:
+    assert len((SOURCE / "http" / "request_guard.py").read_text().splitlines()) <= 120
+
+
 def test_no_folder_shows_more_than_a_reader_can_take_in() -> None:
     folders = {path.parent for path in MODULES}
     full = {str(folder.relative_to(SOURCE)): len(list(folder.glob("[!_]*"))) for folder in folders}

@@ -1,11 +1,8 @@
 """A protocol in front of uvicorn's protocol. It frames requests strictly, bounds them, and passes on one at a time.
 
-- A head has at most `HEAD_BYTES` and must arrive within `HEAD_SECONDS`. After an early response, the rest of the body
-  has the same time.
-- A head that parsers could read differently gets 400. Examples are folded headers, bare line feeds, Content-Length
-  together with Transfer-Encoding, and transfer codings other than `chunked`.
-- The guard drops chunk extensions, trailers and upgrades.
-- A request waits for the response to the previous request. Meanwhile the guard stops reading the connection.
+- A head has at most `HEAD_BYTES` and `HEAD_SECONDS`; what a body has after an early response, `DRAIN_BYTES` and these.
+- A head that parsers could read differently gets 400: folded headers, bare line feeds, two lengths, other codings.
+- The guard drops chunk extensions, trailers and upgrades. It passes on a request after the previous response.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from typing import Any, ClassVar
 __all__ = ["CONNECTION", "RequestGuard"]
 
 HEAD_BYTES = 32 * 1024  # bound of a request line with headers, of trailers, and of a chunk line
+DRAIN_BYTES = 64 * 1024 * 1024  # bound of a body that goes on after its response; it is read and dropped
 HEAD_SECONDS = 10.0
 CONNECTION = "holdfast.connection"  # key of the guard in the ASGI state of a request
 
@@ -41,9 +39,8 @@ class RequestGuard(asyncio.Protocol):
         self._inner = self.protocol(app_state={**app_state, CONNECTION: self}, **options)
         for name in ("eof_received", "pause_writing", "resume_writing"):
             setattr(self, name, getattr(self._inner, name))
-        self._unread, self._checked = bytearray(), bytearray()
-        self._in_body = self._answering = False
-        self._reading = self._read_requests()
+        self._unread, self._checked, self._reading = bytearray(), bytearray(), self._read_requests()
+        self._in_body, self._answering, self._drained = False, False, 0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:  # noqa: D102 - documented by asyncio
@@ -57,6 +54,9 @@ class RequestGuard(asyncio.Protocol):
 
     def data_received(self, data: bytes, *, answered: bool = False) -> None:
         """Pass checked bytes to uvicorn. `answered` says that the previous request has its response."""
+        self._drained = self._drained + len(data) if self._in_body and not self._answering else 0
+        if self._drained > DRAIN_BYTES:
+            self.transport.abort()
         if self.transport.is_closing():
             return
         self._unread += data
@@ -77,8 +77,7 @@ class RequestGuard(asyncio.Protocol):
             self._inner.data_received(checked)
 
     def _read_requests(self) -> Generator[None, None, None]:
-        """Move bytes from unread to checked. Each `yield` waits for more bytes or for the response."""
-        while True:
+        while True:  # each `yield` waits for more bytes or for the response
             head = yield from self._take(_HEAD, b"\r\n\r\n")
             self._answering = self._in_body = True
             self._checked += _UPGRADE.sub(b"\nConnection: close", head[0].lstrip(b"\r\n"))
@@ -115,8 +114,7 @@ class RequestGuard(asyncio.Protocol):
         self._checked += b"0\r\n\r\n"
 
     def _limit_time(self, *, on: bool) -> None:
-        if on and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.transport.abort)
-        elif not on and self._timer is not None:
+        if self._timer is not None and not on:
             self._timer.cancel()
-            self._timer = None
+        if on is not (self._timer is not None):
+            self._timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.transport.abort) if on else None
