@@ -87,7 +87,7 @@ def test_output_that_cannot_be_written_is_one_line(shell: Shell) -> None:
 def test_runs_are_cancelled_paused_resumed_and_retried(shell: Shell, tmp_path: Path) -> None:
     run = shell.run("start", SHOP, "notify", "text=hello")
     assert shell.run("pause", run) == f"{run} queued paused"
-    assert shell.run("explain", run) == "It is paused until somebody resumes it."
+    assert shell.run("explain", run) == "It is paused until an operator resumes it."
     assert shell.run("resume", run) == f"{run} queued queued"
     assert shell.run("cancel", run, "--reason", "no") == f"{run} canceled"
     assert "only a failed job is retried" in shell.run("retry", run, code=4)

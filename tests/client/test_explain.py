@@ -95,7 +95,7 @@ def test_a_queued_run_says_who_could_take_it_or_that_nobody_can(app: App) -> Non
         assert "(in 2 h); it was not started yet." in delayed
         assert "Its deadline is" in delayed
         await app.apause(late)
-        assert (await said(app, late)).startswith("It is paused until somebody resumes it.")
+        assert (await said(app, late)).startswith("It is paused until an operator resumes it.")
 
     told(app, story)
 
@@ -119,7 +119,7 @@ def test_a_wait_says_for_what_and_names_the_child(app: App) -> None:
         await app.worker().arun(until_idle=True)
         (born,) = [one.run_id for one in await app.alist(entry_id="child")]
         assert f"It waits for a job that it has started: child, run {born}." in await said(app, run.id)
-        assert await said(app, born) == "It waits for the signal 'born', for ever."
+        assert await said(app, born) == "It waits for the signal 'born', without a time limit."
         assert "It sleeps until" in await said(app, dream.id)
         assert "(in 2 h)" in await said(app, dream.id)
 

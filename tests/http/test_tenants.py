@@ -390,8 +390,8 @@ def test_a_token_of_a_group_is_made_listed_and_kept_so_that_no_older_release_ope
     plain = shell.json("tokens", "create", "--name", "ci")
     assert (made["group"], plain["group"]) == ("acme", None)
     assert shell.run("tokens", "list").splitlines() == [
-        f"{'acme':<30} operate  for ever, group acme",
-        f"{'ci':<30} read     for ever",
+        f"{'acme':<30} operate  no expiry, group acme",
+        f"{'ci':<30} read     no expiry",
     ]
     assert [(one["name"], one["group"]) for one in shell.json("tokens", "list")] == [("acme", "acme"), ("ci", None)]
     assert "group" in shell.run("tokens", "create", "--name", "x", "--group", "", code=2)

@@ -557,7 +557,7 @@ def test_in_production_it_is_reported_counted_and_goes_on(caplog: pytest.LogCapt
     share.release()
     with caplog.at_level(logging.ERROR, "holdfast.ready"):
         assert gate.poll_ready() == Ready()
-    assert "gate concurrency broke the contract of readiness and starts anew" in caplog.text
+    assert "gate concurrency broke the contract of readiness and was reset" in caplog.text
     assert (gate.counts().violations, woken) == (1, ["woken"])
     assert "wake" in (gate.counts().violation or "")
     assert [(one.gate, one.violation) for one in caplog.records] == [("concurrency", "MissingWake")]  # type: ignore[attr-defined]

@@ -78,7 +78,7 @@ def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _scans(part)
 
 
-CLAIM = {"plugins": ["b"], "entries": ["e"], "queues": None, "besides": ["slow"], "limit": 100}
+CLAIM = {"plugins": ["b"], "entries": ["e"], "queues": None, "excluded": ["slow"], "limit": 100}
 RUNNING = {"jobs_running", "jobs_held"}  # both have what runs and nothing else, which is little
 HEADS = {**CLAIM, "queue": "default", "groups": ["", "g"], "counts": [5, 2]}
 ROWS = json.dumps([{"id": f"queued-{n}", "version": 2, "head": "x", "updated_at": 1.0} for n in range(100)])

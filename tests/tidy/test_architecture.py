@@ -43,13 +43,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     }
     | {"plans"},
     "testing": {"machines", "ready", "errors"},
-    "gc_tuning": set(),
+    "gc_settings": set(),
     "parent_death": set(),
     "supervisor": {"errors", "holdfast", "ids", "parent_death", "store"},
     "http": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
-    | {"gc_tuning"},
+    | {"gc_settings"},
     "cli": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
-    | {"gc_tuning", "http", "parent_death", "supervisor"},
+    | {"gc_settings", "http", "parent_death", "supervisor"},
     "server": {"client", "http"},
     "__main__": {"cli"},
     "holdfast": {"errors"},  # the package's own list of public names

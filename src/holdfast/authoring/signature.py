@@ -200,9 +200,7 @@ class Signature:
     def _encoded(self, value: Any, bytes_max: int | None, *, may_extend: bool) -> Any:
         try:
             if not may_extend and isinstance(value, dict) and value.keys() == {EXTENDS}:
-                message = (
-                    f"a dict with {EXTENDS!r} alone would add nodes to a plan, whoever wrote it: return extend(plan)"
-                )
+                message = f"a dict with {EXTENDS!r} alone would add nodes to a plan: return extend(plan)"
                 raise ValueError(message)  # noqa: TRY301 - turned into InvalidResult below
             plain, written = self._to_own(value, self._recorder.recordable)
             if self._result is not Any:

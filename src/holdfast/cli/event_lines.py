@@ -172,7 +172,7 @@ _MOVES: dict[str, Formatter] = {
 
 def _wait(payload: dict[str, Any]) -> str:
     if payload.get("correlation_key") == "holdfast:pause":
-        return "paused until somebody resumes it"
+        return "paused until an operator resumes it"
     return f"waits for {_key(payload)}"
 
 

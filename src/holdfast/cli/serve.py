@@ -136,7 +136,7 @@ def list_tokens(as_json: bool) -> None:
 
     def line(name: str, scope: str, expires_at: float | None, group: str | None) -> str:
         day = time.strftime("%Y-%m-%d", time.gmtime(expires_at)) if expires_at is not None else ""
-        end = "for ever" if expires_at is None else f"until {day}" if expires_at > now else f"EXPIRED {day}"
+        end = "no expiry" if expires_at is None else f"until {day}" if expires_at > now else f"EXPIRED {day}"
         return f"{name:<30} {scope:<8} {end}{f', group {group}' if group is not None else ''}"
 
     shown = [

@@ -24,7 +24,7 @@ from holdfast.cli.options import (
     where_options,
 )
 from holdfast.cli.show import pairs
-from holdfast.gc_tuning import tune_gc
+from holdfast.gc_settings import tune_gc
 from holdfast.parent_death import stop_with_supervisor, supervised_option
 
 if TYPE_CHECKING:

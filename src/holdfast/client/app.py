@@ -492,7 +492,7 @@ class App(OpenedStore, Planning, Forking):
         **more: float,
     ) -> str:
         """Grant a run more budget. The id of the signal names the actor. See `Client.agrant`."""
-        name = f"grant by {actor or 'somebody'}: {id or new_id()}"
+        name = f"grant by {actor or 'unknown'}: {id or new_id()}"
         units: dict[str, Any] = {**(granted or {}), **more}
         command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, to_millionths("grant", units), name)
         (answer,) = await self.store().commit([command])

@@ -199,11 +199,11 @@ def _waits(job: Job, now: float, around: Around) -> str:
     assert wait is not None, "a job that waits has a wait"
     places = [place.correlation_key or "" for place in wait.places()]
     if places[0] == PAUSE_KEY:
-        return "It is paused until somebody resumes it."
+        return "It is paused until an operator resumes it."
     sentences = [_question(key) for key in places if key.startswith(DOUBT_KEY)]
     sentences += [_over_budget(around.last) for key in places if key == BUDGET_KEY]
     signals = [repr(key) for key in places if not is_reserved(key)]
-    until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", for ever"
+    until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", without a time limit"
     if signals:
         sentences.append(f"It waits for the signal {' or '.join(signals)}{until}.")
     sentences += [_child(key, around) for key in places if key.startswith(CHILD_KEY)]

@@ -54,7 +54,7 @@ from holdfast.engine.ending_events import Written
 from holdfast.engine.job_code import JobCode
 from holdfast.engine.replay import Ended, Replay
 from holdfast.engine.report_writer import ReportWriter
-from holdfast.engine.spending import Budget
+from holdfast.engine.run_budget import Budget
 from holdfast.engine.step_calls import Calls
 from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.engine.waits import Waits

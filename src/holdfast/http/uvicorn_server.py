@@ -17,7 +17,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.gc_tuning import tune_gc
+from holdfast.gc_settings import tune_gc
 from holdfast.http.application import Service
 from holdfast.http.request_guard import CONNECTION, RequestGuard
 from holdfast.http.streams import ABORT

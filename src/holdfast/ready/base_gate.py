@@ -383,7 +383,7 @@ class BaseGate(EnterableGate):
                 raise
             if receipt is None:
                 self._undo(receipts)
-                assert leaf.look() is not None, "a gate that refuses says why, or it would be asked for ever"
+                assert leaf.look() is not None, "a gate that refuses says why, or callers would ask without end"
                 return None
             receipts.append(receipt)
         return Share(self, receipts)

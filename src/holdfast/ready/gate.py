@@ -31,7 +31,7 @@ def log_violation(gate: str, error: HoldfastError) -> None:
     The log record has the attributes `gate` and `violation`, the kind of the refusal, for structured logging.
     """
     fields = {"gate": gate, "violation": type(error).__name__}
-    _log.error("gate %s broke the contract of readiness and starts anew: %s", gate, error, extra=fields)
+    _log.error("gate %s broke the contract of readiness and was reset: %s", gate, error, extra=fields)
 
 
 def raise_violation(gate: str, error: HoldfastError) -> None:

@@ -18,8 +18,8 @@ __all__ = ["EmptyInbox", "Inbox", "SignalTable", "StoredInbox"]
 class Inbox(Protocol):
     """The unused signals of one job."""
 
-    def oldest(self, keys: Container[str | None], besides: Container[str] = ()) -> Signal | None:
-        """Return the oldest unused signal with one of these keys, except those whose ids are in `besides`."""
+    def oldest(self, keys: Container[str | None], excluded: Container[str] = ()) -> Signal | None:
+        """Return the oldest unused signal with one of these keys, except those whose ids are in `excluded`."""
         ...
 
     def knows(self, signal: str) -> bool:
@@ -42,9 +42,9 @@ class Inbox(Protocol):
 class EmptyInbox:
     """The inbox of a job to which no signal has come."""
 
-    def oldest(self, keys: Container[str | None], besides: Container[str] = ()) -> Signal | None:
+    def oldest(self, keys: Container[str | None], excluded: Container[str] = ()) -> Signal | None:
         """Return None."""
-        del keys, besides
+        del keys, excluded
         return None
 
     def knows(self, signal: str) -> bool:
@@ -103,9 +103,9 @@ class StoredInbox:
         self._unused: dict[str, str] | None = None
         self._count: int | None = None
 
-    def oldest(self, keys: Container[str | None], besides: Container[str] = ()) -> Signal | None:
+    def oldest(self, keys: Container[str | None], excluded: Container[str] = ()) -> Signal | None:
         """Return the oldest unused signal with one of these keys."""
-        fitting = (name for name, key in self._loaded().items() if key in keys and name not in besides)
+        fitting = (name for name, key in self._loaded().items() if key in keys and name not in excluded)
         name = next(fitting, None)
         if name is None:
             return None

@@ -558,8 +558,8 @@ class _Inbox:
         self._unused: dict[str, Signal] = {}
         self._known: set[str] = set()
 
-    def oldest(self, keys: Container[str | None], besides: Container[str] = ()) -> Signal | None:
-        fitting = (one for one in self._unused.values() if one.key in keys and one.id not in besides)
+    def oldest(self, keys: Container[str | None], excluded: Container[str] = ()) -> Signal | None:
+        fitting = (one for one in self._unused.values() if one.key in keys and one.id not in excluded)
         return next(fitting, None)
 
     def knows(self, signal: str) -> bool:

@@ -291,7 +291,7 @@ class Statements:
             f" SELECT plugin, entry, {step}) FROM entries w UNION ALL"
             f" SELECT plugin, entry, {step} AND j.queue > w.queue) FROM found w WHERE w.queue IS NOT NULL),"
             " places AS (SELECT plugin, entry, queue FROM found WHERE queue IS NOT NULL AND %(queues)s::text[] IS NULL"
-            " AND queue <> ALL(%(besides)s::text[]) UNION ALL"
+            " AND queue <> ALL(%(excluded)s::text[]) UNION ALL"
             " SELECT plugin, entry, queue FROM entries, unnest(%(queues)s::text[]) AS y(queue))"
             f" SELECT {columns} FROM places p CROSS JOIN LATERAL ("
             f" SELECT {JOB_COLUMNS} FROM {schema}.jobs j WHERE j.claimable AND j.plugin = p.plugin"

@@ -242,11 +242,11 @@ class Transaction(PostgresLimits):
             by_parent.setdefault(parent, []).append(name)
         return by_parent
 
-    def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
+    def find_claimable(self, command: c.Claim, excluded: list[str]) -> list[str]:
         """Find and lock the first jobs by priority, due time and age; skip rows that others have locked."""
         self.promote()
-        queues = sorted(command.queues.difference(besides)) if command.queues is not None else None
-        values = {**entries_of(command), "queues": queues, "besides": besides, "limit": command.limit}
+        queues = sorted(command.queues.difference(excluded)) if command.queues is not None else None
+        values = {**entries_of(command), "queues": queues, "excluded": excluded, "limit": command.limit}
         return self._have(self._all(self._sql.claim, values))
 
     def find_expired(self, limit: int) -> list[str]:

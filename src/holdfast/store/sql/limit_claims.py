@@ -133,7 +133,7 @@ class Limited(ABC):
         """Count the jobs of a queue with a live lease; for some, return since when their code has run."""
 
     @abstractmethod
-    def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
+    def find_claimable(self, command: c.Claim, excluded: list[str]) -> list[str]:
         """Find the jobs that a claim takes of all queues but some, in its order."""
 
     @abstractmethod

@@ -161,11 +161,11 @@ class Transaction(SqliteLimits):
         sql = "SELECT id FROM jobs WHERE parent = ? AND state IN ('queued', 'running', 'waiting')"
         return {parent: self._names(sql, (parent,)) for parent in parents}
 
-    def find_claimable(self, command: c.Claim, besides: list[str]) -> list[str]:
+    def find_claimable(self, command: c.Claim, excluded: list[str]) -> list[str]:
         """Find the first jobs by priority, due time and age, of each entry and queue, and the first of these."""
         found: list[Any] = []
         for plugin, entry in command.entries:
-            for queue in {*self._queues(plugin, entry, command.queues)}.difference(besides):
+            for queue in {*self._queues(plugin, entry, command.queues)}.difference(excluded):
                 place = (plugin, entry, queue)
                 found += self._connection.execute(_CLAIMABLE, (*place, command.limit)).fetchall()
                 found += self._now_due(place, command.limit)
