@@ -1,4 +1,4 @@
-"""The page docs/api.md: the public names of `holdfast`, with their signatures and docstrings."""
+"""The page docs/reference/api.md: the public names of `holdfast`, with their signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAIRS = {f"a{name}" for name in vars(Client) if f"a{name}" in vars(Client)}
 
 
 def api_page() -> str:
-    """Return docs/api.md."""
+    """Return docs/reference/api.md."""
     names = [name for name in holdfast.__all__ if not name.startswith("_")]
     things = {name: getattr(holdfast, name) for name in names}
     errors = {name: thing for name, thing in things.items() if _is_error(thing)}

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the commands themselves; `make docs` runs it."""
+"""Writes docs/reference/cli.md from the commands themselves; `make docs` runs it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print plain aligned text. `--json` prints one JSON document for programs.
 
 ## Here or on a server
 
-Commands that read or control runs open the store themselves, or use a [server](remote.md):
+Commands that read or control runs open the store themselves, or use a [server](../how-to/remote.md):
 
 | option | environment | meaning |
 |---|---|---|
@@ -71,8 +71,8 @@ picture, pipe `holdfast machines job --format dot` into Graphviz.
 On PostgreSQL the migration holds an advisory lock. It gives up after five seconds if other sessions use a table.
 Workers migrate in the same way when they open a store.
 """,
-    "purge": "[Retention](retention.md) explains what is removed and what stays.\n",
-    "migrate-store": "[Moving up from SQLite](postgres.md#moving-up-from-sqlite) explains the steps.\n",
+    "purge": "[Retention](../how-to/retention.md) explains what is removed and what stays.\n",
+    "migrate-store": "[Moving up from SQLite](../how-to/postgres.md#moving-up-from-sqlite) explains the steps.\n",
     "workers": """\
 The list is read from leases and events, so it is also correct for a worker that hangs.
 """,
@@ -81,7 +81,7 @@ The list is read from leases and events, so it is also correct for a worker that
 
 
 def cli_page() -> str:
-    """Return docs/cli.md: the introduction, then every command with its own help."""
+    """Return docs/reference/cli.md: the introduction, then every command with its own help."""
     parts = [CLI_HEAD + "".join(f"| {code} | {means} |\n" for code, means in EXIT_CODES.items())]
     for title, commands in SECTIONS.items():
         listed = " · ".join(f"[{one.name}](#holdfast-{one.name})" for one in commands)

@@ -1,4 +1,4 @@
-"""Writes docs/http.md from the OpenAPI document of the route table."""
+"""Writes docs/reference/http.md from the OpenAPI document of the route table."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HEAD = """\
 
 <!-- Made by `make docs` from the route table in src/holdfast/http. Do not edit. -->
 
-`holdfast serve shop.py` serves this API. To serve it inside your own application, see [mounting](mounting.md).
-`GET /openapi.json` describes the same API for programs.
+`holdfast serve shop.py` serves this API. To serve it inside your own application, see
+[mounting](../how-to/mounting.md). `GET /openapi.json` describes the same API for programs.
 
 | | |
 |---|---|
 | bodies | JSON in UTF-8; times are UTC epoch seconds |
 | authentication | `Authorization: Bearer <token>` |
-| scopes | read, submit, operate, admin; each includes the ones before it ([security](security.md)) |
+| scopes | read, submit, operate, admin; each includes the ones before it ([security](../explanation/security.md)) |
 | lists | `{"items": […], "next": cursor or null}`; pass `cursor` and `limit` (1 to 1000) for the next page |
 | errors | `application/problem+json` with `code`, `params`, `message` and `hint` ([error codes](#error-codes)) |
 
@@ -34,7 +34,8 @@ curl localhost:4653/api/v1/runs -H 'Content-Type: application/json' \\
 curl -N localhost:4653/api/v1/runs/$RUN/stream
 ```
 
-The column *bound* describes tokens that are [bound to a group](security.md#tenants). Runs of other groups return 404.
+The column *bound* describes tokens that are [bound to a group](../explanation/security.md#tenants). Runs of
+other groups return 404.
 
 A stream sends server-sent events. `run` carries the run record. `event` carries an event of the job; a payload over
 4 KiB is replaced by `{"truncated": true}`. The server sends a comment every 15 seconds. Reconnect with `Last-Event-ID`,
@@ -89,7 +90,7 @@ TYPES = {
 
 
 def http_page() -> str:
-    """Write docs/http.md."""
+    """Write docs/reference/http.md."""
     described = document(routes())
     schemas = described["components"]["schemas"]
     lines = ["## Routes", "", "| route | scope | bound | body | responses | summary |", "|---|---|---|---|---|---|"]

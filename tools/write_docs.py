@@ -50,7 +50,7 @@ dashes. A new machine starts in `ready`. [Readiness](readiness.md) describes the
 
 
 def states_page() -> str:
-    """Return docs/states.md."""
+    """Return docs/reference/states.md."""
     parts = [HEAD, _part("Job", JOB, JOB_TEXT), _part("Run", RUN, RUN_TEXT), _part("ReadyState", READY, READY_TEXT)]
     return "\n".join(parts)
 
@@ -60,13 +60,13 @@ def _part(title: str, table: Table[Any, Any], text: str) -> str:
 
 
 def schema_page() -> str:
-    """Return docs/plan.schema.json."""
+    """Return docs/reference/plan.schema.json."""
     return json.dumps(Plan.schema(), indent=2) + "\n"
 
 
 def cookbook_page() -> str:
-    """Return docs/cookbook.md with each program in the place that a comment names."""
-    page = (DOCS / "cookbook.md").read_text()
+    """Return docs/tutorial/cookbook.md with each program in the place that a comment names."""
+    page = (DOCS / "tutorial" / "cookbook.md").read_text()
     return re.sub(
         r"^<!-- (examples/\S+) -->\n```py\n.*?^```$",
         lambda found: f"<!-- {found[1]} -->\n```py\n{(DOCS.parent / found[1]).read_text()}```",
@@ -76,12 +76,12 @@ def cookbook_page() -> str:
 
 
 PAGES = {
-    "api.md": api_page,
-    "cli.md": cli_page,
-    "cookbook.md": cookbook_page,
-    "http.md": http_page,
-    "plan.schema.json": schema_page,
-    "states.md": states_page,
+    "reference/api.md": api_page,
+    "reference/cli.md": cli_page,
+    "tutorial/cookbook.md": cookbook_page,
+    "reference/http.md": http_page,
+    "reference/plan.schema.json": schema_page,
+    "reference/states.md": states_page,
 }
 
 if __name__ == "__main__":

@@ -153,7 +153,9 @@ def test_code_has_no_plan_to_show(shop: Path) -> None:
 
 def test_the_schema_is_published(shop: Path) -> None:
     del shop
-    assert json.loads(holdfast("plan", "schema").output) == json.loads((ROOT / "docs" / "plan.schema.json").read_text())
+    assert json.loads(holdfast("plan", "schema").output) == json.loads(
+        (ROOT / "docs" / "reference" / "plan.schema.json").read_text()
+    )
 
 
 def test_every_state_has_its_mark_and_a_long_chain_stays_readable() -> None:

@@ -105,4 +105,4 @@ def test_the_document_has_every_route_and_every_route_says_who_may_use_it() -> N
 
 
 def test_the_page_of_the_reference_is_what_the_routes_make() -> None:
-    assert (ROOT / "docs" / "http.md").read_text() == load(ROOT / "tools" / "http_page.py").http_page()
+    assert (ROOT / "docs" / "reference" / "http.md").read_text() == load(ROOT / "tools" / "http_page.py").http_page()

@@ -1,4 +1,4 @@
-"""Who gets in: the rules of docs/security.md, route by route."""
+"""Who gets in: the rules of docs/explanation/security.md, route by route."""
 
 from __future__ import annotations
 
@@ -482,7 +482,7 @@ def test_an_address_in_a_request_is_text_and_nobody_calls_it(tmp_path: Path) -> 
 
 
 def test_the_examples_teach_nothing_dangerous() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.py")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
     for page in pages:
         text = page.read_text()
         assert not re.search(r"shell=True|\beval\(|\bexec\(|pickle\.|verify=False", text), page.name

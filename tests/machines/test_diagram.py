@@ -107,6 +107,6 @@ def test_the_plain_description_is_json_and_complete(table: Table[Any, Any]) -> N
 
 
 def test_the_page_of_states_is_current() -> None:
-    page = ROOT / "docs" / "states.md"
+    page = ROOT / "docs" / "reference" / "states.md"
     made = load(ROOT / "tools" / "write_docs.py").states_page()
-    assert page.read_text() == made, "docs/states.md is not current: run `make docs`"
+    assert page.read_text() == made, "docs/reference/states.md is not current: run `make docs`"

@@ -205,7 +205,7 @@ def test_records_are_read_from_any_kind_of_bytes() -> None:
     assert decode(bytearray(encode(event))) == decode(memoryview(encode(event))) == event
 
 
-GOLDEN = {  # the form that is published in docs/events.md: a change here makes every stored hash wrong
+GOLDEN = {  # the form that is published in docs/reference/events.md: a change here makes every stored hash wrong
     1.0: "1.0", 100.0: "100.0", -0.0: "-0.0", 0.1: "0.1", 0.0001: "0.0001", 0.00001: "0.00001", 9.99e-5: "0.0000999",
     9.9e-6: "9.9e-6", 1e-6: "1e-6", 1e-7: "1e-7", 1.5e-7: "1.5e-7", 123456789012345.6: "123456789012345.6",
     1e15: "1000000000000000.0", 1e16: "1e16", 1.5e16: "1.5e16", 1e22: "1e22", 1e300: "1e300", 5e-324: "5e-324",

@@ -245,7 +245,7 @@ def role() -> Iterator[tuple[str, str]]:
     """A schema, and a role with the rights that the documents give it."""
     name, role = fresh_schema(), f"r{fresh_schema()}"
     asyncio.run(PostgresStore(server().url, name).close())
-    block = re.search(r"```sql\n(CREATE ROLE.*?)```", (ROOT / "docs" / "postgres.md").read_text(), re.DOTALL)
+    block = re.search(r"```sql\n(CREATE ROLE.*?)```", (ROOT / "docs" / "how-to" / "postgres.md").read_text(), re.DOTALL)
     assert block is not None
     grants = block[1].replace("holdfast_runtime", role).replace("holdfast", name)
     with psycopg.connect(server().url, autocommit=True) as owner:

@@ -17,7 +17,7 @@ from holdfast.cli.main import main
 from support.scripts import ROOT, load
 from support.web import served
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tests").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").glob("*.md")])
 SERVER = "http://127.0.0.1:4653"  # where pages have one; there is one for each test that needs it
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -73,9 +73,25 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_on_the_map_and_in_the_site() -> None:
-    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
-    assert set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "index.md").read_text())) == pages - {"index.md"}
-    assert set(re.findall(r'"([\w-]+\.md)"', (ROOT / "zensical.toml").read_text())) == pages
+    docs = ROOT / "docs"
+    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+    assert set(re.findall(r"\]\(([\w/-]+\.md)\)", (docs / "index.md").read_text())) == pages - {"index.md"}
+    assert set(re.findall(r'"([\w/-]+\.md)"', (ROOT / "zensical.toml").read_text())) == pages
+
+
+def test_every_page_is_in_the_folder_of_its_group() -> None:
+    """The map, the site and the folders group the pages in the same way."""
+    text = (ROOT / "docs" / "index.md").read_text()
+    groups = {
+        heading.lower(): part
+        for heading, part in re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    }
+    assert list(groups) == ["tutorial", "how-to", "reference", "explanation"]
+    for group, part in groups.items():
+        assert {page.partition("/")[0] for page in re.findall(r"\]\(([\w/-]+\.md)\)", part)} == {group}
+    site = (ROOT / "zensical.toml").read_text()
+    for group, part in re.findall(r'"([\w-]+)" = \[\n(.*?)\n    \] \}', site, re.DOTALL):
+        assert {page.partition("/")[0] for page in re.findall(r'"([\w/-]+\.md)"', part)} == {group.lower()}
 
 
 def anchors(page: Path) -> set[str]:
@@ -116,7 +132,7 @@ def test_every_name_on_the_page_about_job_code_is_a_test_or_a_scenario() -> None
         for path in (ROOT / "tests" / folder).glob("*.py")
         for name in re.findall(r"^def (\w+)", path.read_text(), re.MULTILINE)
     }
-    page = (ROOT / "docs" / "job-code.md").read_text()
+    page = (ROOT / "docs" / "reference" / "job-code.md").read_text()
     rows = [row.split("|") for row in re.findall(r"^\| (.*) \|$", page, re.MULTILINE)]
     shown = [row[5].strip() for row in rows if len(row) == 6][1:]
     assert len(shown) > 20, "each way has a row"
@@ -146,7 +162,7 @@ def test_the_generated_pages_are_what_the_code_makes_of_them() -> None:
 
 
 def test_every_command_and_option_is_on_the_page_of_the_command_line() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text()
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
     for name, command in main.commands.items():
         assert f"## holdfast {name}" in page
         assert (command.epilog or "").startswith("Example: holdfast "), name
@@ -167,7 +183,7 @@ def test_the_demo_kills_a_worker_and_ends_well() -> None:
 
 
 def test_every_setting_is_on_its_page_with_its_default() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text()
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
     for name in Config.__struct_fields__:
         assert f"| `{name}` | `HOLDFAST_{name.upper()}` |" in page
 
