@@ -109,8 +109,9 @@ fix: $(CHECKERS)  ## format the code and apply the fixes of the linter
 docs: $(READY)  ## write the generated pages
 	$(BIN)/python tools/write_docs.py
 
-site: $(SITE)  ## build the documentation as a site with search, in site/; a broken link fails
+site: $(SITE)  ## build the documentation as a site with search, in site/; a broken link or a load from another host fails
 	$(BIN)/zensical build --strict
+	$(BIN)/python tools/check_site.py site
 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
     --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock'

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from api_page import api_page
 from cli_page import cli_page
+from diagrams import DOUBT, FLOW, picture, state_picture
 from holdfast import Plan
 from holdfast.machines import JOB, READY, RUN, Table
 from http_page import http_page
@@ -56,7 +57,8 @@ def states_page() -> str:
 
 
 def _part(title: str, table: Table[Any, Any], text: str) -> str:
-    return f"## {title}\n\n{text}\n{table.markdown()}\n\n```mermaid\n{table.mermaid()}\n```\n"
+    image = f"![every transition of {title}](../images/{title.lower()}-states.svg)"
+    return f"## {title}\n\n{text}\n{table.markdown()}\n\n{image}\n"
 
 
 def schema_page() -> str:
@@ -78,6 +80,11 @@ def cookbook_page() -> str:
 PAGES = {
     "reference/api.md": api_page,
     "reference/cli.md": cli_page,
+    "images/doubt.svg": lambda: picture(DOUBT),
+    "images/flow.svg": lambda: picture(FLOW),
+    "images/job-states.svg": lambda: state_picture(JOB),
+    "images/readystate-states.svg": lambda: state_picture(READY),
+    "images/run-states.svg": lambda: state_picture(RUN),
     "tutorial/cookbook.md": cookbook_page,
     "reference/http.md": http_page,
     "reference/plan.schema.json": schema_page,

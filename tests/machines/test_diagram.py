@@ -110,3 +110,13 @@ def test_the_page_of_states_is_current() -> None:
     page = ROOT / "docs" / "reference" / "states.md"
     made = load(ROOT / "tools" / "write_docs.py").states_page()
     assert page.read_text() == made, "docs/reference/states.md is not current: run `make docs`"
+
+
+@TABLES
+def test_the_picture_holds_exactly_the_rows(table: Table[Any, Any]) -> None:
+    svg = load(ROOT / "tools" / "diagrams.py").state_picture(table)
+    drawn: Edges = set()
+    for source, target, label in re.findall(r"<title>(\S+) → (\w+): ([\w, ]*)</title>", svg):
+        drawn |= {("" if source == "●" else source, event, target) for event in label.split(", ")}
+    assert drawn == edges(table)
+    assert svg.count('class="box final"') == len(table.final)
