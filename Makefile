@@ -4,10 +4,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 READY := $(VENV)/.installed
 CHECKERS := $(VENV)/.checkers
 SITE := $(VENV)/.site
-PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check
+QUIET := --quiet --disable-pip-version-check
+PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install $(QUIET)
+OWN_PIP := $(BIN)/python -m ensurepip --default-pip >/dev/null
 
 .DEFAULT_GOAL := help
 .PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans scenarios programs exact neighbours silence servers bench fix docs site lock clean
@@ -15,8 +18,8 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --dis
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(READY)  ## run a job, kill its worker with kill -9, show the recovery and the verified history
-	@$(BIN)/python examples/demo.py
+demo: $(RUNTIME)  ## run a job, kill its worker with kill -9, show the recovery and the verified history
+	@PYTHONPATH="$(CURDIR)/src" $(BIN)/python examples/demo.py
 
 # Exhaustive tests, which run without coverage because it would slow them down.
 WALKS := tests/machines/test_every_stream.py tests/ready/test_interleavings.py tests/ready/test_gate_interleavings.py
@@ -119,16 +122,31 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11
 lock: $(READY)  ## resolve the dependencies again
 	$(PIP) 'uv>=0.13,<0.14'
 	$(COMPILE) --all-extras --group test --group bench --group build -o requirements.lock
+	$(COMPILE) --constraint requirements.lock -o requirements-run.lock
+	$(COMPILE) --all-extras --constraint requirements.lock -o requirements-deploy.lock
 	$(COMPILE) --group check --constraint requirements.lock -o requirements-check.lock
 	$(COMPILE) --group site --constraint requirements.lock -o requirements-site.lock
 
 clean:  ## remove all generated files
 	rm -rf $(VENV) .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache .cache build dist site
 
-$(READY): requirements.lock pyproject.toml
+$(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer; name one with PYTHON=…")'
 	@echo 'Setting up $(VENV) …' >&2
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --without-pip $(VENV)
+
+# What Holdfast itself needs, without the tools for its tests. requirements.lock has the same pins. The pip of PYTHON
+# installs it, because a pip of its own takes longer than all these packages; an older pip cannot.
+$(RUNTIME): requirements-run.lock | $(VENV)/bin/python
+	@if test -e $(READY); then :; \
+	elif $(PYTHON) -m pip --python $(BIN)/python --version >/dev/null 2>&1; \
+	then $(PYTHON) -m pip --python $(BIN)/python install $(QUIET) --no-deps --no-compile --require-hashes --requirement $<; \
+	else $(OWN_PIP); $(PIP) --no-deps --no-compile --require-hashes --requirement $<; fi
+	@touch $@
+
+$(READY): requirements.lock pyproject.toml | $(VENV)/bin/python
+	@echo 'Installing the locked packages …' >&2
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(OWN_PIP)
 	@$(PIP) --require-hashes --requirement requirements.lock
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@

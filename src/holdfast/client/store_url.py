@@ -60,7 +60,7 @@ def _open_postgres(url: str, lease_seconds: float) -> Store:
     try:
         from holdfast.store.postgres.store import PostgresStore  # noqa: PLC0415 - a backend is imported when it is used
     except ImportError as error:
-        raise InvalidSetting("url", url, "PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
+        raise InvalidSetting("url", url, "PostgreSQL needs a driver: pip install 'holdfast-jobs[postgres]'") from error
     place, ours = postgres_place(url)
     try:
         return PostgresStore(

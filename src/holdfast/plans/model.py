@@ -224,7 +224,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @classmethod
     def from_yaml(cls, text: str | bytes) -> Plan:
-        """Read a plan from YAML text. Needs the extra ``holdfast[yaml]``.
+        """Read a plan from YAML text. Needs the extra ``holdfast-jobs[yaml]``.
 
         Raises:
             InvalidPlan: the text is not YAML, or not a plan; or PyYAML is not installed.

@@ -54,7 +54,7 @@ def from_yaml(text: str | bytes) -> Any:
     try:
         import yaml  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
-        raise InvalidPlan("plan", ["YAML needs PyYAML: install holdfast[yaml], or write JSON"]) from error
+        raise InvalidPlan("plan", ["YAML needs PyYAML: install holdfast-jobs[yaml], or write JSON"]) from error
     try:
         loader = yaml.SafeLoader(text)
         try:
