@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
+from typing import Any, get_overloads
 
 import holdfast
 from holdfast import App, RunHandle
+from holdfast.authoring.functions import Call, JobFunction
 from holdfast.client.interface import Client
 from holdfast.errors import HoldfastError
 
@@ -18,11 +19,21 @@ HEAD = """\
 
 <!-- Made by `make docs` from the docstrings of the package. Do not edit. -->
 
-`from holdfast import …` gives every name on this page. Most methods exist twice: `start` blocks, and `astart` is a
-coroutine. The page lists the plain one. [Job code](job-code.md) says what works inside a job.
+`from holdfast import …` gives every name on this page, except `JobFunction` and `Call`, which decorators return. Most
+methods exist twice: `start` blocks, and `astart` is a coroutine. The page lists the plain one. [Job code](job-code.md)
+says what works inside a job.
+
+| you want the options of | see |
+|---|---|
+| `@app.job`, `@app.step`, `@app.tool` | [job](#job), [step](#step), [tool](#tool) |
+| one start of a job: `checkout.options(…).start(…)` | [JobFunction](#jobfunction) |
+| one call of a step or tool: `charge.options(…)(…)` | [Call](#call) |
+| an app, a worker, a server | [Settings](settings.md) |
 """
 
-SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields")
+# What a decorator returns. Only these methods are for users.
+RETURNED = {JobFunction: ("start", "options"), Call: ("options",)}
+SECTIONS = ("Args", "Options of the decorator", "Attributes", "Raises", "Returns", "Yields")
 PAIRS = {f"a{name}" for name in vars(Client) if f"a{name}" in vars(Client)}
 
 
@@ -38,11 +49,19 @@ def api_page() -> str:
     parts = [HEAD, "## Functions\n", *(_described(name, thing, "###") for name, thing in functions.items())]
     for name, thing in classes.items():
         parts += [_described(name, thing, "##"), *_methods(thing)]
+        if thing is RunHandle:
+            parts += [part for kind, methods in RETURNED.items() for part in _returned(kind, methods)]
     rows = [f"| `{name}` | {_cell(thing)} |" for name, thing in errors.items()]
     parts.append(
         "## Errors\n\n`holdfast.errors` has the whole tree.\n\n| error | means |\n|---|---|\n" + "\n".join(rows) + "\n"
     )
     return "\n".join(parts)
+
+
+def _returned(kind: type, methods: tuple[str, ...]) -> list[str]:
+    """Return the entries of what a decorator returns; users never call its constructor."""
+    heading = f"## {kind.__name__}\n\n{_text(inspect.getdoc(kind) or '')}\n"
+    return [heading, *(_described(f"{kind.__name__}.{name}", getattr(kind, name), "###") for name in methods)]
 
 
 def _is_error(thing: Any) -> bool:
@@ -65,7 +84,8 @@ def _own(member: Any) -> bool:
 
 def _described(name: str, thing: Any, level: str) -> str:
     try:
-        signature = str(inspect.signature(thing))
+        overloads = get_overloads(thing)  # of a decorator, the last one names its options
+        signature = str(inspect.signature(overloads[-1] if overloads else thing))
     except (TypeError, ValueError):
         signature = ""
     signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", signature)  # annotations, which are kept as text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast import Config
+from holdfast import App, Config
+from holdfast.authoring.functions import Options
 from holdfast.cli.main import main
 from support.scripts import ROOT, load
 from support.web import served
@@ -229,3 +231,20 @@ def test_every_lint_exception_has_its_reason() -> None:
     exceptions = [*ignored[1].splitlines(), *re.findall(r'^    "[A-Z]+\d*",.*$', text, re.MULTILINE)]
     assert len(exceptions) > 10
     assert all(re.fullmatch(r'    "[A-Z]+\d*",\s+# \S.*', line) for line in exceptions)
+
+
+def test_every_option_of_a_job_step_and_tool_is_on_the_page_of_the_python_api() -> None:
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    found = re.findall(r"^###? (\S+)\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    parts = dict(reversed(found))  # the first of a name: the app's, not the one of a plan
+    call = set(inspect.signature(App._call).parameters) - {"self", "function", "tool"}
+    options = {
+        "job": set(inspect.signature(App._job).parameters) - {"self", "function"},
+        "step": call - {"on_doubt", "reconcile"},
+        "tool": call,
+        "JobFunction.options": {name.removesuffix("_seconds") for name in Options.__struct_fields__},
+        "Call.options": {"key"},
+    }
+    for title, names in options.items():
+        shown = set(re.findall(r"^ *- `{1,2}(\w+)`{1,2}: ", parts[title], re.MULTILINE))
+        assert names <= shown, f"{title}: {names - shown}"
