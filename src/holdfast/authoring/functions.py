@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import threading
 from asyncio import _get_running_loop
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -27,7 +27,7 @@ from holdfast.errors import InvalidArguments, NotRecorded
 if TYPE_CHECKING:
     from holdfast.ready import Gate
 
-__all__ = ["Backoff", "Call", "Done", "JobFunction", "NotDone", "Options", "Starter"]
+__all__ = ["Backoff", "Call", "Done", "JobFunction", "NotDone", "Options", "Starter", "check_options"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -263,11 +263,15 @@ def _refuse_unrecorded(name: str) -> None:
         raise NotRecorded(name, "in a thread that Holdfast did not start, while jobs run in this process")
 
 
-def _options(chosen: dict[str, Any]) -> Options:
-    known = {"attributes", "budget", "connection", "key", "priority", "queue", "deadline", "delay", "group"}
-    unknown = set(chosen) - known
+def check_options(chosen: Iterable[str], known: Collection[str]) -> None:
+    """Raise TypeError if an option is unknown."""
+    unknown = set(chosen) - set(known)
     if unknown:
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+
+
+def _options(chosen: dict[str, Any]) -> Options:
+    check_options(chosen, {name.removesuffix("_seconds") for name in Options.__struct_fields__})
     deadline = chosen.get("deadline")
     for name in ("key", "queue", "group"):
         if chosen.get(name) is not None:

@@ -100,7 +100,7 @@ def _end_process(error: errors.LoopDied) -> None:
 @click.argument("entry", shell_complete=completion.entries)
 @click.argument("arguments", nargs=-1)
 @where_options
-@click.option("--key", help="Idempotency key: the same key and arguments return the same run.")
+@click.option("--key", "idempotency_key", help="Idempotency key: the same key and arguments return the same run.")
 @click.option("--deadline", help="Maximum duration of the run: 90s, 2h. 0 means no limit.")
 @click.option("--priority", type=int, default=0, help="Higher runs first.")
 @click.option("--delay", help="Time to wait before the run may start: 10m.")
@@ -142,14 +142,13 @@ def start(
         plugin_id=plugin,
         entry_id=name,
         args=values,
-        idempotency_key=options["key"],
-        deadline=_duration(options["deadline"], "--deadline"),
-        priority=options["priority"],
-        delay=_duration(options["delay"], "--delay"),
-        queue=options["queue"],
-        group=options["group"],
-        attributes={name: value_of(text) for name, text in pairs(options["attributes"], "attributes")},
-        budget=amounts_of(options["budget"]) or None,
+        **{
+            **options,
+            "deadline": _duration(options["deadline"], "--deadline"),
+            "delay": _duration(options["delay"], "--delay"),
+            "attributes": {name: value_of(text) for name, text in pairs(options["attributes"], "attributes")},
+            "budget": amounts_of(options["budget"]) or None,
+        },
     )
     run_id = client.create(creation).record.run_id
     if follow:

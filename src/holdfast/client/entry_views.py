@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.authoring.functions import JobFunction
-from holdfast.client.views import Creation, Entry
+from holdfast.client.views import CREATION_OPTIONS, Creation, Entry
 from holdfast.errors import InvalidArguments
 from holdfast.plans.model import Plan
 from holdfast.plans.plan_job import PlanJob
 
 __all__ = ["CLOSED", "apply_options", "describe_entry", "with_plan"]
 
+_NO_OPTIONS = Creation(plugin_id="", entry_id="")
 CLOSED = "its runs follow the plan of the app, and no other: an entry declared with open=True takes others"
 
 
@@ -45,20 +46,11 @@ def with_plan(job: JobFunction[..., Any], plan: dict[str, Any]) -> JobFunction[.
 
 def apply_options(function: JobFunction[..., Any], creation: Creation) -> JobFunction[..., Any]:
     """Return the job with the options of a creation."""
-    # Most creations set no option: this comparison is cheaper than building options.
-    if creation == Creation(plugin_id=creation.plugin_id, entry_id=creation.entry_id, args=creation.args):
-        return function
-    fields = {
-        "key": creation.idempotency_key,
-        "priority": creation.priority or None,
-        "queue": creation.queue,
-        "deadline": creation.deadline,
-        "delay": creation.delay,
-        "attributes": creation.attributes or None,
-        "group": creation.group,
-        "budget": creation.budget,
+    options = {
+        option: value
+        for option, field in CREATION_OPTIONS.items()
+        if (value := getattr(creation, field)) != getattr(_NO_OPTIONS, field)
     }
-    options = {name: value for name, value in fields.items() if value is not None}
     try:
         return function.options(**options) if options else function
     except ValueError as error:  # an invalid duration

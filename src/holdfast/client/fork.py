@@ -35,10 +35,15 @@ from holdfast.plans.graph import values_of
 from holdfast.plans.model import MapNode, Plan, references
 from holdfast.plans.node_history import SETTLED, CallStart, NodeEnd, NodeHistory, NodeStates, label
 from holdfast.store import Submit
+from holdfast.store.rows import JobSpec
 
 __all__ = ["Forking", "forked"]
 
 Written = tuple[str, dict[str, Any]]
+
+# A fork has the facts of the first run, but a time, a key, a parent and a chain of its own.
+_OWN = {"deadline", "idempotency_key", "parent", "parent_key", "trace_id", "continues", "first"}
+_INHERITED = [name for name in JobSpec.__struct_fields__ if name not in _OWN]
 
 
 class Forking(Client):
@@ -113,22 +118,11 @@ def forked(
             if missing := plan.not_given(created.get("args") or {}):
                 raise InvalidPlan(plan.name, [f"input.{name}: the run was not given it" for name in missing])
         written = list(_of_plan(past, Plan.from_dict(whole), from_node))
-    attributes = {**(created.get("attributes") or {}), "forked_from": events[0].job}
-    return Submit(
-        job=new_id(),
-        plugin=created["plugin"],
-        entry=created["entry"],
-        args=created.get("args"),
-        queue=created.get("queue") or "default",
-        priority=created.get("priority") or 0,
-        max_attempts=created.get("max_attempts") or 5,
-        fingerprint=fingerprint([events[0].job, created.get("args"), whole, from_node, from_step]),
-        attributes=attributes,
-        budget=created.get("budget"),
-        group=created.get("group"),
-        plan=whole,
-        past=tuple(written),
-    )
+    facts = {name: created[name] for name in _INHERITED if created.get(name) is not None}
+    facts["fingerprint"] = fingerprint([events[0].job, created.get("args"), whole, from_node, from_step])
+    facts["attributes"] = {**facts.get("attributes", {}), "forked_from": events[0].job}
+    budget = created.get("budget")
+    return Submit(job=new_id(), args=created.get("args"), budget=budget, plan=whole, past=tuple(written), **facts)
 
 
 def _of_code(past: NodeHistory, step: str) -> Iterator[tuple[int, Written]]:

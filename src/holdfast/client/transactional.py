@@ -10,6 +10,8 @@ the call raises `InvalidArguments` and sends nothing. Errors of the driver reach
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from holdfast.client.store_url import is_postgres, postgres_place
@@ -36,22 +38,35 @@ _ASYNC = {
     ("sqlalchemy", "AsyncSession"): "sqlalchemy",
     ("sqlalchemy", "async_scoped_session"): "sqlalchemy",
 }
-_TYPES = {
-    "id": "text",
-    "plugin": "text",
-    "entry": "text",
-    "args": "text",
-    "queue": "text",
-    "priority": "bigint",
-    "delay": "double precision",
-    "deadline": "double precision",
-    "max_attempts": "bigint",
-    "key": "text",
-    "attributes": "text",
-    "group_name": "text",
-    "budget": "text",
-    "given_args": "text",
-    "given_attributes": "text",
+
+
+def _json(field: str, form: str) -> Callable[[Submit], str | None]:
+    """Return a reader of a field as JSON: `canonical`, or the `text` with the caller's order of keys."""
+
+    def read(submit: Submit) -> str | None:
+        value = getattr(submit, field)
+        frozen = freeze_plain(value) if value or field == "args" else None
+        return getattr(frozen, form).decode() if frozen is not None else None
+
+    return read
+
+
+_PARAMETERS: dict[str, tuple[str, Callable[[Submit], Any]]] = {  # of insert_job, in order: type and value
+    "id": ("text", attrgetter("job")),
+    "plugin": ("text", attrgetter("plugin")),
+    "entry": ("text", attrgetter("entry")),
+    "args": ("text", _json("args", "canonical")),
+    "queue": ("text", attrgetter("queue")),
+    "priority": ("bigint", attrgetter("priority")),
+    "delay": ("double precision", attrgetter("due_at")),
+    "deadline": ("double precision", attrgetter("deadline")),
+    "max_attempts": ("bigint", attrgetter("max_attempts")),
+    "key": ("text", attrgetter("idempotency_key")),
+    "attributes": ("text", _json("attributes", "canonical")),
+    "group_name": ("text", attrgetter("group")),
+    "budget": ("text", _json("budget", "canonical")),
+    "given_args": ("text", _json("args", "text")),
+    "given_attributes": ("text", _json("attributes", "text")),
 }
 
 
@@ -92,31 +107,13 @@ def _statement(url: str, mark: str) -> str:
     if not is_postgres(url):
         raise InvalidArguments("connection", f"the app's jobs are in {url.partition(':')[0]}, not in PostgreSQL")
     schema = quoted(postgres_place(url)[1].get("schema", "holdfast"))
-    marks = (mark.format(name, number=number) for number, name in enumerate(_TYPES, 1))
-    values = ", ".join(f"CAST({value} AS {kind})" for value, kind in zip(marks, _TYPES.values(), strict=True))
+    marks = (mark.format(name, number=number) for number, name in enumerate(_PARAMETERS, 1))
+    values = ", ".join(f"CAST({mark} AS {kind})" for mark, (kind, _) in zip(marks, _PARAMETERS.values(), strict=True))
     return f"SELECT job, outcome FROM {schema}.insert_job({values})"
 
 
 def _values(submit: Submit) -> dict[str, Any]:
-    args = freeze_plain(submit.args)
-    attributes = freeze_plain(submit.attributes) if submit.attributes else None
-    return {
-        "id": submit.job,
-        "plugin": submit.plugin,
-        "entry": submit.entry,
-        "args": args.canonical.decode(),
-        "queue": submit.queue,
-        "priority": submit.priority,
-        "delay": submit.due_at,
-        "deadline": submit.deadline,
-        "max_attempts": submit.max_attempts,
-        "key": submit.idempotency_key,
-        "attributes": attributes.canonical.decode() if attributes is not None else None,
-        "group_name": submit.group,
-        "budget": freeze_plain(submit.budget).canonical.decode() if submit.budget else None,
-        "given_args": args.text.decode(),
-        "given_attributes": attributes.text.decode() if attributes is not None else None,
-    }
+    return {name: value(submit) for name, (_, value) in _PARAMETERS.items()}
 
 
 def _outcome(submit: Submit, row: Any) -> str:

@@ -12,6 +12,7 @@ from holdfast.machines import RunRecord, RunStatus
 from holdfast.store.run_queries import Attribute, RunFilter
 
 __all__ = [
+    "CREATION_OPTIONS",
     "PAGE",
     "Attribute",
     "Created",
@@ -57,6 +58,14 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     attributes: dict[str, Attribute] = {}
     budget: dict[str, float] | None = None
     plan: dict[str, Any] | None = None
+
+
+# The fields of a `Creation` that are options of a job, by the name of the option.
+CREATION_OPTIONS = {
+    {"idempotency_key": "key"}.get(name, name): name
+    for name in Creation.__struct_fields__
+    if name not in {"plugin_id", "entry_id", "args", "plan"}
+}
 
 
 class Created(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.machines.event import Frozen
 from holdfast.store.limits import Blocked, Limits
-from holdfast.store.rows import Evidence, Job, WorkerCard
+from holdfast.store.rows import Evidence, Job, JobSpec, WorkerCard
 from holdfast.store.shared_budgets import SpendBudget
 
 __all__ = [
@@ -79,7 +79,7 @@ DEATHS = 64  # the process of a worker has died; its leases are to be released
 EVERYTHING = EVENTS | WORK | ASKED | PROGRESS | ROOM  # for a commit of another process, whose changes are unknown
 
 
-class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Submit(JobSpec, frozen=True, kw_only=True, gc=False):
     """Create a job: its row and job_created, in one transaction. Result: `Submitted`.
 
     A repeat of an idempotency key for the same plugin and entry returns the existing job. If the fingerprint of the
@@ -94,27 +94,12 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     job: str
-    plugin: str
-    entry: str
     args: Any
-    queue: str = "default"
-    priority: int = 0
     due_at: float | None = None
-    deadline: float | None = None
-    max_attempts: int = 5
-    idempotency_key: str | None = None
-    fingerprint: str = ""
-    parent: str | None = None
-    parent_key: str | None = None
     parent_attempt: int | None = None
-    trace_id: str | None = None
-    attributes: dict[str, Any] | None = None
     budget: dict[str, int] | None = None  # what the run may spend, in millionths of each unit
-    group: str | None = None
     plan: dict[str, Any] | None = None
     past: tuple[tuple[str, dict[str, Any]], ...] = ()
-    continues: str | None = None  # the job that this one continues
-    first: str | None = None  # the first job of that chain
 
 
 class Submitted(msgspec.Struct, frozen=True):

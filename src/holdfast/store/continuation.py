@@ -27,25 +27,15 @@ def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, 
     requested pause moves too.
     """
     lasting = job.deadline - job.created_at if job.deadline is not None else None
-    decision.successor = c.Submit(
-        job=successor.job,
-        plugin=job.plugin,
-        entry=job.entry,
-        args=successor.args,
-        queue=job.queue,
-        priority=job.priority,
-        deadline=now + lasting if lasting is not None else None,
-        max_attempts=job.max_attempts,
-        fingerprint=successor.fingerprint,
-        parent=job.parent,
-        parent_key=job.parent_key,
-        trace_id=job.trace_id,
-        attributes=job.attributes,
-        budget=successor.budget,
-        group=job.group,
-        continues=job.id,
-        first=successor.first,
-    )
+    facts = {
+        **job.spec(),
+        "deadline": now + lasting if lasting is not None else None,
+        "idempotency_key": None,
+        "fingerprint": successor.fingerprint,
+        "continues": job.id,
+        "first": successor.first,
+    }
+    decision.successor = c.Submit(job=successor.job, args=successor.args, budget=successor.budget, **facts)
     taken = {signal.id for signal in decision.used}
     moving = tuple(one for one in inbox.unused() if one.id not in taken and _is_for_the_chain(one.key))
     decision.used = (*decision.used, *moving)

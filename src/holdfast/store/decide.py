@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from holdfast.store import commands as c
 from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.continuation import hand_over
 from holdfast.store.inbox import Inbox
-from holdfast.store.rows import Job, Lease, Signal
+from holdfast.store.rows import Job, JobSpec, Lease, Signal
 from holdfast.store.stream_writer import GROWING, Decision, StreamWriter, with_past
 
 __all__ = [
@@ -42,6 +43,10 @@ __all__ = [
 
 
 ID_LENGTH = 36  # of the names that `holdfast.ids` makes
+# The fields of job_created, in the order of its JSON text: a job's facts, and three that only this event has.
+_ONLY_CREATED = {"entry": ["args"], "priority": ["due_at"], "attributes": ["budget"]}
+_CREATED_FIELDS = [field for name in JobSpec.__struct_fields__ for field in (name, *_ONLY_CREATED.get(name, ()))]
+_created = attrgetter(*_CREATED_FIELDS)
 _CREATED, _RUNNING = JobEvent.CREATED.value, JobEvent.RUNNING.value
 
 # Minimum length of a parent's wait for many children, unless the last child ends or something else wakes the parent.
@@ -62,53 +67,14 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         if not same:
             raise IdempotencyConflict(command.idempotency_key or command.job, existing.id)
         return Decision(existing, answer=c.Submitted(existing.id, existing=True))
-    created = {
-        "plugin": command.plugin,
-        "entry": command.entry,
-        "args": command.args,
-        "queue": command.queue,
-        "priority": command.priority,
-        "due_at": command.due_at,
-        "deadline": command.deadline,
-        "max_attempts": command.max_attempts,
-        "idempotency_key": command.idempotency_key,
-        "fingerprint": command.fingerprint,
-        "parent": command.parent,
-        "parent_key": command.parent_key,
-        "trace_id": command.trace_id,
-        "attributes": command.attributes,
-        "budget": command.budget,
-        "group": command.group,
-        "continues": command.continues,
-        "first": command.first,
-    }
-    frozen, plain = freeze({name: value for name, value in created.items() if value is not None})
+    created = zip(_CREATED_FIELDS, _created(command), strict=True)
+    frozen, plain = freeze({name: value for name, value in created if value is not None})
     event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
     if len(command.job) != ID_LENGTH or not command.job.isascii():
         vouch(event)  # a name from outside
-    job = Job(
-        id=command.job,
-        plugin=command.plugin,
-        entry=command.entry,
-        queue=command.queue,
-        priority=command.priority,
-        created_at=now,
-        deadline=command.deadline,
-        max_attempts=command.max_attempts,
-        idempotency_key=command.idempotency_key,
-        fingerprint=command.fingerprint,
-        parent=command.parent,
-        parent_key=command.parent_key,
-        trace_id=command.trace_id,
-        attributes=command.attributes,
-        group=command.group,
-        continues=command.continues,
-        first=command.first,
-        version=1,
-        head=event.hash,
-        due_at=max(command.due_at or 0.0, now),
-        updated_at=now,
-    )
+    due_at = max(command.due_at or 0.0, now)
+    fixed = command.spec()
+    job = Job(id=command.job, created_at=now, version=1, head=event.hash, due_at=due_at, updated_at=now, **fixed)
     submitted = c.Submitted(command.job, existing=False, at=now)
     return with_past(command, Decision(job, [event], [frozen.text], answer=submitted, change=EVENTS | WORK), now)
 

@@ -7,6 +7,7 @@ Claims, fences and listings read a job's row. A store writes it in the same tran
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -15,7 +16,18 @@ from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, Job
 from holdfast.machines.job_table import TARGETS
 from holdfast.machines.run_projection import RunFields, follow, record_of
 
-__all__ = ["FORGOTTEN_SECONDS", "OUTDATED", "Evidence", "GateCard", "Job", "Lease", "Signal", "WorkerCard", "rebuilt"]
+__all__ = [
+    "FORGOTTEN_SECONDS",
+    "OUTDATED",
+    "Evidence",
+    "GateCard",
+    "Job",
+    "JobSpec",
+    "Lease",
+    "Signal",
+    "WorkerCard",
+    "rebuilt",
+]
 
 FORGOTTEN_SECONDS = 86_400.0  # a worker not heard of for so long is no longer listed
 
@@ -122,32 +134,46 @@ class WorkerCard(msgspec.Struct, frozen=True):
     blocked: str | None = None
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job's row.
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The facts of a job that are fixed when it is created.
 
-    Fixed at creation: `id`, `plugin`, `entry`, `queue`, `priority`, `created_at`, `deadline`, `max_attempts`,
-    `idempotency_key`, `fingerprint`, `parent`, `parent_key`, `trace_id`, `attributes`, `group`, `continues`, `first`.
-    Made from the stream: all others but the lease, `pause`, `exported`, `wake_at` and `newest`. Those describe the
-    present and are not in the stream.
+    This is the one list of them. `Submit` carries them to the store, job_created records them, and `Job` keeps them. A
+    new fact is a field here; a fact without a column of its own is stored in the column `facts`.
     """
 
-    id: str
     plugin: str
     entry: str
-    queue: str
-    priority: int
-    created_at: float
-    deadline: float | None
-    max_attempts: int
-    idempotency_key: str | None
-    fingerprint: str
-    parent: str | None
-    parent_key: str | None
+    queue: str = "default"
+    priority: int = 0
+    deadline: float | None = None
+    max_attempts: int = 5
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+    parent: str | None = None
+    parent_key: str | None = None
     trace_id: str | None = None
     attributes: dict[str, Any] | None = None
     group: str | None = None
-    continues: str | None = None  # the job that it continues
+    continues: str | None = None  # the job that this one continues
     first: str | None = None  # the first job of that chain
+
+    def spec(self) -> dict[str, Any]:
+        """Return the facts by name, as arguments for another job's."""
+        return dict(zip(JobSpec.__struct_fields__, _facts_of(self), strict=True))
+
+
+_facts_of = attrgetter(*JobSpec.__struct_fields__)
+
+
+class Job(JobSpec, frozen=True, kw_only=True, gc=False):
+    """One job's row.
+
+    Fixed at creation: the fields of `JobSpec`, `id` and `created_at`. Made from the stream: all others but the lease,
+    `pause`, `exported`, `wake_at` and `newest`. Those describe the present and are not in the stream.
+    """
+
+    id: str
+    created_at: float
 
     version: int = 0
     head: str = GENESIS
@@ -265,30 +291,8 @@ def _due_at(job: Job, reader: Fold, last: Event) -> float:
 def rebuilt(job: Job, events: Iterable[Event]) -> Job:
     """Return a job's row, new again from its stream. The fields about the present are copied."""
     reader = Fold(calls=False)
-    new = Job(
-        id=job.id,
-        plugin=job.plugin,
-        entry=job.entry,
-        queue=job.queue,
-        priority=job.priority,
-        created_at=job.created_at,
-        deadline=job.deadline,
-        max_attempts=job.max_attempts,
-        idempotency_key=job.idempotency_key,
-        fingerprint=job.fingerprint,
-        parent=job.parent,
-        parent_key=job.parent_key,
-        trace_id=job.trace_id,
-        attributes=job.attributes,
-        group=job.group,
-        continues=job.continues,
-        first=job.first,
-        lease=job.lease,
-        pause=job.pause,
-        exported=job.exported,
-        wake_at=job.wake_at,
-        newest=job.newest,
-    )
+    present = {name: getattr(job, name) for name in ("lease", "pause", "exported", "wake_at", "newest")}
+    new = Job(id=job.id, created_at=job.created_at, **job.spec(), **present)
     course = RunFields()
     for event in events:
         reader.push(event)

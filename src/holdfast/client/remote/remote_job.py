@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.authoring.functions import check_options
 from holdfast.authoring.signature import payload_for_server
 from holdfast.client.run_handle import RunHandle
-from holdfast.client.views import Creation
+from holdfast.client.views import CREATION_OPTIONS, Creation
 from holdfast.durations import seconds
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTO", "RemoteJob", "plan_dict"]
 
-_OPTIONS = frozenset({"attributes", "budget", "deadline", "delay", "group", "key", "priority", "queue"})
 AUTO = "auto:"  # prefix of keys that this client generates
 
 
@@ -44,9 +44,7 @@ class RemoteJob:
         Args:
             options: ``key``, ``priority``, ``queue``, ``deadline``, ``delay``, ``group``, ``attributes``, ``budget``.
         """
-        unknown = sorted(set(options) - _OPTIONS)
-        if unknown:
-            raise TypeError(f"unknown options {', '.join(unknown)}; there are {', '.join(sorted(_OPTIONS))}")
+        check_options(options, CREATION_OPTIONS)
         return RemoteJob(self._client, self.name, options, self.plan)
 
     def given(self, plan: Plan | Draft | dict[str, Any]) -> RemoteJob:
@@ -66,22 +64,11 @@ class RemoteJob:
 
     def creation(self, plugin: str, name: str, arguments: dict[str, Any]) -> Creation:
         """Build the request that creates a run."""
-        options = self.chosen
-        deadline, delay = options.get("deadline"), options.get("delay")
-        return Creation(
-            plugin_id=plugin,
-            entry_id=name,
-            args=payload_for_server(name, arguments),
-            idempotency_key=options.get("key"),
-            deadline=seconds(deadline) if deadline is not None else None,
-            priority=options.get("priority", 0),
-            delay=seconds(delay) if delay is not None else None,
-            queue=options.get("queue"),
-            group=options.get("group"),
-            attributes=dict(options.get("attributes") or {}),
-            budget=options.get("budget"),
-            plan=self.plan,
-        )
+        options = {CREATION_OPTIONS[name]: value for name, value in self.chosen.items() if value is not None}
+        for time in {"deadline", "delay"} & options.keys():
+            options[time] = seconds(options[time])
+        args = payload_for_server(name, arguments)
+        return Creation(plugin_id=plugin, entry_id=name, args=args, plan=self.plan, **options)
 
 
 def plan_dict(plan: Plan | Draft | dict[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zlib
 
-from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
+from holdfast.store.sql.columns import EVENT_READ, JOB_CHANGING, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
 from holdfast.store.sql.run_sql import OF_A_JOB
 
-__all__ = ["CHANGING", "Statements"]
+__all__ = ["Statements"]
 
 PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
 
@@ -19,7 +19,6 @@ _JOB_TYPES = {
     ),
 }
 _EVENT_LISTS = ("jobs", "seqs", "types", "payloads", "attempts")
-CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]
 
 
 def _number(name: str) -> int:
@@ -87,8 +86,8 @@ class Statements:
             " json_to_recordset(%s) AS x(id text, version bigint, head text, updated_at double precision)"
             " WHERE j.id = x.id"
         )
-        changes = ", ".join(f"{name} = x.{name}" for name in CHANGING)
-        changing = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in ("id", *CHANGING))
+        changes = ", ".join(f"{name} = x.{name}" for name in JOB_CHANGING)
+        changing = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in ("id", *JOB_CHANGING))
         self.update_jobs = (
             f"UPDATE {schema}.jobs j SET {changes} FROM json_to_recordset(%s) AS x({changing}) WHERE j.id = x.id"
         )

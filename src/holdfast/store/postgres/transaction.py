@@ -22,10 +22,10 @@ from holdfast.store.postgres.connection import pipelined
 from holdfast.store.postgres.limits import PostgresLimits, entries_of
 from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection
-from holdfast.store.postgres.statements import CHANGING, Statements
+from holdfast.store.postgres.statements import Statements
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql.batch import Key, Sealed
-from holdfast.store.sql.columns import JOB_WRITTEN, card_row, event_of, job_of, job_row, signal_of
+from holdfast.store.sql.columns import JOB_CHANGING, JOB_WRITTEN, card_row, event_of, job_of, job_row, signal_of
 from holdfast.store.sql.run_sql import export_row
 
 __all__ = ["Transaction"]
@@ -331,10 +331,10 @@ class Transaction(PostgresLimits):
 
     def _changes(self, jobs: list[Job]) -> str:
         """Return rows without the fixed columns. Missing values are NULL."""
-        first = len(JOB_WRITTEN) - len(CHANGING)
+        first = len(JOB_WRITTEN) - len(JOB_CHANGING)
         rows = []
         for job in jobs:
-            said = zip(CHANGING, job_row(job, self.now)[first:], strict=True)
+            said = zip(JOB_CHANGING, job_row(job, self.now)[first:], strict=True)
             row = {name: value for name, value in said if value is not None}
             row["id"] = job.id
             rows.append(row)

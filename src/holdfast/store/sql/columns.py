@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from holdfast.machines import TERMINAL_JOB_STATES, CancelRequest, Event, JobState, OpenWait
 from holdfast.machines.run_projection import RunFields
 from holdfast.store.limits import LimitRow, Limits
-from holdfast.store.rows import OUTDATED, Evidence, Job, Lease, Signal, WorkerCard
+from holdfast.store.rows import OUTDATED, Evidence, Job, JobSpec, Lease, Signal, WorkerCard
 
 __all__ = [
     "EVENT_COLUMNS",
@@ -29,20 +30,22 @@ __all__ = [
     "signal_of",
 ]
 
-_JOB_NAMES = [
-    *("id", "plugin", "entry", "queue", "priority", "created_at", "deadline", "max_attempts", "idempotency_key"),
-    *("fingerprint", "parent", "parent_key", "facts", "group_name", "version", "head", "state", "attempt"),
-    *("attempts", "run", "started", "due_at", "wait", "cancel", "updated_at", "course", "lease_worker", "lease_until"),
-    *("pause", "exported", "wake_at", "newest"),
-]
+_FACTS = ("trace_id", "attributes", "continues", "first")  # of a job's spec: together in one column, as JSON
+# Columns that are fields of a job as they are. The first ones never change.
+_FIXED = ("created_at", *(name for name in JobSpec.__struct_fields__ if name not in {*_FACTS, "group"}))
+_CHANGING = ("version", "head", "attempt", "attempts", "run", "due_at", "updated_at", "exported", "wake_at", "newest")
+_CONVERTED = ("state", "started", "pause", "wait", "cancel", "course", "lease_worker", "lease_until")
+_JOB_NAMES = ["id", "facts", "group_name", *_FIXED, *_CHANGING, *_CONVERTED]
 JOB_COLUMNS = ", ".join(_JOB_NAMES)
 JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at", "status"]
+JOB_CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]  # the others are never written again
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
 LIMIT_COLUMNS = "queue, settings, grouped, tokens, tokens_at, turn, changed_at, changed_by"
 LIMIT_WRITTEN = f"{LIMIT_COLUMNS}, opens_at"  # the last is for people who read with SQL, and for the release before
 EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 
-_FIXED = _JOB_NAMES.index("version")  # columns that never change come first
+_PLAIN, _END_OF_PLAIN = (*_FIXED, *_CHANGING), _JOB_NAMES.index("state")
+_plain = attrgetter(*_PLAIN)
 _STATES = {state.value: state for state in JobState}
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -74,37 +77,17 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
     claimable = job.state is JobState.QUEUED and job.due_at <= now
     return (
         job.id,
-        job.plugin,
-        job.entry,
-        job.queue,
-        job.priority,
-        job.created_at,
-        job.deadline,
-        job.max_attempts,
-        job.idempotency_key,
-        job.fingerprint,
-        job.parent,
-        job.parent_key,
         _facts(job),
         job.group or "",
-        job.version,
-        job.head,
+        *_plain(job),
         job.state.value,
-        job.attempt,
-        job.attempts,
-        job.run,
         job.started,
-        job.due_at,
+        job.pause,
         wait,
         cancel,
-        job.updated_at,
         _encode(job.course).decode(),
         worker,
         until,
-        job.pause,
-        job.exported,
-        job.wake_at,
-        job.newest,
         claimable,
         ends_at(job),
         job.course.status.value,
@@ -113,42 +96,20 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
 
 def job_of(row: tuple[Any, ...]) -> Job:
     """Return a job from its columns."""
-    fixed, (version, head, state, attempt, attempts, run, started, due_at, *now) = row[:_FIXED], row[_FIXED:]
-    wait, cancel, updated_at, course, worker, until, pause, exported, wake_at, newest = now
-    name, plugin, entry, queue, priority, created_at, deadline, max_attempts, key, fingerprint, *family = fixed
-    parent, parent_key, facts, group = family
+    name, facts, group = row[:3]
+    state, started, pause, wait, cancel, course, worker, until = row[_END_OF_PLAIN:]
     return Job(
         id=name,
-        plugin=plugin,
-        entry=entry,
-        queue=queue,
-        priority=priority,
-        created_at=created_at,
-        deadline=deadline,
-        max_attempts=max_attempts,
-        idempotency_key=key,
-        fingerprint=fingerprint,
-        parent=parent,
-        parent_key=parent_key,
         **(_decode_facts(facts) if facts is not None else {}),
         group=group or None,
-        version=version,
-        head=head,
+        **dict(zip(_PLAIN, row[3:_END_OF_PLAIN], strict=True)),
         state=_STATES[state],
-        attempt=attempt,
-        attempts=attempts,
-        run=run,
         started=bool(started),
-        due_at=due_at,
+        pause=bool(pause),
         wait=_decode_wait(wait) if wait is not None else None,
         cancel=_decode_cancel(cancel) if cancel is not None else None,
-        updated_at=updated_at,
         course=_decode_course(course) if course else OUTDATED,
         lease=Lease(worker, until) if worker is not None else None,
-        pause=bool(pause),
-        exported=exported,
-        wake_at=wake_at,
-        newest=newest,
     )
 
 
@@ -206,15 +167,8 @@ def limits_row(row: LimitRow) -> tuple[Any, ...]:
 
 
 def _facts(job: Job) -> str | None:
-    if job.trace_id is None and job.attributes is None and job.continues is None:
-        return None
-    said = {
-        "trace_id": job.trace_id,
-        "attributes": job.attributes,
-        "continues": job.continues,
-        "first": job.first,
-    }
-    return _encode({name: value for name, value in said.items() if value is not None}).decode()
+    facts = {name: value for name in _FACTS if (value := getattr(job, name)) is not None}
+    return _encode(facts).decode() if facts else None
 
 
 def ends_at(job: Job) -> float | None:

@@ -13,6 +13,7 @@ from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, Worker
 from holdfast.store.sql.batch import Key, Sealed
 from holdfast.store.sql.columns import (
     EVENT_COLUMNS,
+    JOB_CHANGING,
     JOB_COLUMNS,
     JOB_WRITTEN,
     card_row,
@@ -33,8 +34,7 @@ __all__ = ["Transaction"]
 _INSERT_EVENTS = inserts("events", EVENT_COLUMNS.split(", "))
 _INSERT_JOBS = inserts("jobs", JOB_WRITTEN)
 _INSERT_ATTRIBUTES = inserts("attributes", ["name", "value", "job"])
-_CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]  # fixed columns are never written again
-_UPDATE_JOBS = updates("jobs", _CHANGING)
+_UPDATE_JOBS = updates("jobs", JOB_CHANGING)
 _GROW_JOBS = updates("jobs", ["version", "head", "updated_at"])
 # The statements name their index. Without it, SQLite scans every queued job: it does not know how many there are.
 _CLAIMABLE = (
@@ -260,7 +260,7 @@ class Transaction(SqliteLimits):
         _INSERT_EVENTS.run(self._connection, [event_row(event, payload) for event, payload in sealed])
         _INSERT_JOBS.run(self._connection, [job_row(job, self.now) for job in new])
         _GROW_JOBS.run(self._connection, [(job.id, job.version, job.head, job.updated_at) for job in grown])
-        rows = [(job.id, *job_row(job, self.now)[-len(_CHANGING) :]) for job in changed]
+        rows = [(job.id, *job_row(job, self.now)[-len(JOB_CHANGING) :]) for job in changed]
         _UPDATE_JOBS.run(self._connection, rows)
 
     def _names(self, sql: str, bindings: tuple[Any, ...]) -> list[str]:
