@@ -118,7 +118,7 @@ def test_a_token_comes_from_the_environment_and_one_that_may_not_exits_with_7(ne
         assert len(refused.splitlines()) == 1
         near.environment["HOLDFAST_TOKEN"] = reading
         assert near.run("runs") == "no runs"
-        assert "needs the scope submit" in near.run("start", "shop", "notify", "text=a", code=7)
+        assert "the scope submit is needed" in near.run("start", "shop", "notify", "text=a", code=7)
         assert reading not in " ".join(Path(f"/proc/{os.getpid()}/cmdline").read_text().split("\0"))
 
 

@@ -100,7 +100,7 @@ def test_the_document_has_every_route_and_every_route_says_who_may_use_it() -> N
         with pytest.raises(TypeError):
             Operation("GET", "/new", **said, **shape)
     for path, bound in (("/runs/{id}/new", Bound.FREE), ("/runs/{id}/new", Bound.OWN), ("/new", Bound.RUN)):
-        with pytest.raises(ValueError, match="names a run"):
+        with pytest.raises(ValueError, match="with a run id"):
             Operation("GET", path, Scope.READ, bound, **shape)
 
 

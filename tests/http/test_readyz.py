@@ -87,7 +87,7 @@ def test_a_process_is_as_ready_as_its_worker_and_an_idle_worker_is_ready(app: Ap
             full = ask.until(503, held="busy")
             assert full["answer"].json()["state"] == "busy"
             assert full["answer"].headers["retry-after"] == "2"
-            assert "the worker is full" in full["answer"].json()["reason"]
+            assert "all slots of the worker" in full["answer"].json()["reason"]
             assert ask("server").status_code == 200, "requests are answered all the same"
             go.set()
             run.result(timeout=60)

@@ -59,7 +59,7 @@ def test_a_port_that_is_taken_and_a_target_that_is_none_are_one_line_each(tmp_pa
     assert "choose another" in told
     assert "there is no file nothing.py" in shell.run("serve", "nothing.py", code=2)
     (tmp_path / "holdfast-tokens.json").write_text("{no tokens")
-    assert "it is no file of tokens" in shell.run("serve", str(SHOP), "--port", "0", code=2)
+    assert "not a token file" in shell.run("serve", str(SHOP), "--port", "0", code=2)
     (tmp_path / "holdfast-tokens.json").unlink()
     assert "memory: is one process's own" in shell.run("dev", str(SHOP), "--url", "memory:", code=2)
 

@@ -373,7 +373,7 @@ def test_what_is_about_the_whole_store_is_refused_to_a_token_of_a_group_and_noth
                 if bound is Bound.NEVER:
                     refused = await client.request(route.method, path, headers=ACME)
                     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), name
-                    assert refused.json()["hint"] == "use a token that is bound to no group"
+                    assert refused.json()["hint"] == "use a token without a group"
                 elif bound is Bound.FREE:
                     assert (await client.get(path, headers=ACME)).status_code == 200, name
             for body in ({}, {"run_id": None}, None):
@@ -444,7 +444,7 @@ def test_a_remote_client_and_the_command_line_work_with_a_token_of_a_group(tmp_p
                 ours.cancel(hidden)
             for refused in (ours.stats, ours.workers, ours.gates, ours.limits, ours.verify):
                 with pytest.raises(
-                    NotAllowed, match=r"bound to the group 'acme'.*use a token that is bound to no group"
+                    NotAllowed, match=r"bound to the group 'acme'.*use a token without a group"
                 ):
                     refused()
             with pytest.raises(NotAllowed, match="names another"):

@@ -77,7 +77,7 @@ class Service(Starlette):
             await WebSocketClose(1008)(scope, receive, send)
             return
         self.guard.admit(scope, Needed.READ)  # a client without a token must not learn which paths exist
-        raise Problem(404, "not_found", "there is nothing at this path", "GET /openapi.json lists what there is")
+        raise Problem(404, "not_found", "no route has this path", "GET /openapi.json lists the routes")
 
 
 class _RequestCounter:
@@ -136,7 +136,11 @@ async def _refuse(request: Request, error: Exception) -> Answer:
         known.parts["id"] = name
         return known.answer()
     problem = Problem(
-        500, "internal_error", "something went wrong here", "tell the operator the id: it is in the log", id=name
+        500,
+        "internal_error",
+        "internal server error",
+        "give the operator the id; the log has the error with the same id",
+        id=name,
     )
     return problem.answer()
 

@@ -77,7 +77,12 @@ class Guard:
         if "%" in path and not _HIDDEN.search(path):
             path = unquote_to_bytes(path).decode("latin-1")  # the decoded path must pass the same pattern
         if not _PATH.match(path) or _DOTS.search(path):
-            raise Problem(400, "invalid_path", "this path can be read in more than one way", "send it plain")
+            raise Problem(
+                400,
+                "invalid_path",
+                "the path is ambiguous",
+                "send a path without encoded or repeated slashes and dot segments",
+            )
 
     def admit(self, connection: Connection, needed: Scope | None) -> Principal:
         """Return the principal of a request that has the needed scope. None admits every client."""
@@ -89,11 +94,11 @@ class Guard:
         kind, _, token = connection[HEADS].get(b"authorization", b"").decode("latin-1").partition(" ")
         found = self.keys.find(token.strip()) if kind.lower() == "bearer" else None
         if found is None:
-            raise _unauthorized("a token is needed, and this is none that is good")
+            raise _unauthorized("missing or invalid token")
         scope = Scope.named(found.scope)
         if scope < needed:
             raise Problem(
-                403, "forbidden", f"this needs the scope {needed.name.lower()}, the token has {scope.name.lower()}",
+                403, "forbidden", f"the scope {needed.name.lower()} is needed, and the token has {scope.name.lower()}",
                 "use a token with a wider scope",
             )  # fmt: skip
         return Principal(f"{TOKEN}{found.name}", scope, found.group)
@@ -102,7 +107,7 @@ class Guard:
         client = connection.get("client")
         passed_on = not _FORWARDED.isdisjoint(connection[HEADS])
         if passed_on or client is None or not is_loopback(client[0]):
-            raise _unauthorized("no token is set up, so only this machine is served, and nothing from behind a proxy")
+            raise _unauthorized("the server has no tokens, so it accepts only direct requests from its own machine")
         return _ANYBODY_HERE
 
     def _know(self, host: bytes) -> bool:
@@ -124,10 +129,18 @@ class Guard:
             foreign = True
         if host not in self._seen and not self._know(host):
             raise Problem(
-                421, "unknown_host", "this server is not known by that Host", "allow it with --allow-host, or hosts="
+                421,
+                "unknown_host",
+                "the Host header does not name this server",
+                "allow the name with --allow-host, or hosts=",
             )
         if foreign:
-            raise Problem(403, "foreign_origin", "requests from pages of other sites are refused", "ask from here")
+            raise Problem(
+                403,
+                "foreign_origin",
+                "the request comes from a page of another site",
+                "send it from a page of this server",
+            )
 
 
 def _ours_of(path: str, root: str) -> str:
@@ -137,6 +150,6 @@ def _ours_of(path: str, root: str) -> str:
 
 def _unauthorized(message: str) -> Problem:
     return Problem(
-        401, "unauthorized", message, "send Authorization: Bearer <token>; make one with holdfast tokens create",
+        401, "unauthorized", message, "send Authorization: Bearer <token>; holdfast tokens create makes one",
         headers=[(b"www-authenticate", b'Bearer realm="holdfast"')],
     )  # fmt: skip

@@ -45,15 +45,15 @@ class Metrics:
         told += [_Told({"gate": one.gate.name, "worker": one.worker}, one.gate) for one in gates]
         parts = [
             _family(
-                "http_requests_total", "counter", "Requests answered.",
+                "http_requests_total", "counter", "Requests, by route, method and status.",
                 [({"route": route, "method": method, "code": str(code)}, number)
                  for (route, method, code), number in sorted(self._requests.items())],
             ),
-            _family("http_streams", "gauge", "Streams that are open.", [({}, streams)]),
-            _family("http_streams_dropped_total", "counter", "Streams whose client did not read.", [({}, dropped)]),
-            _family("ready_state", "gauge", "1 for the state that each gate is in.",
+            _family("http_streams", "gauge", "Open streams.", [({}, streams)]),
+            _family("http_streams_dropped_total", "counter", "Streams whose client read nothing.", [({}, dropped)]),
+            _family("ready_state", "gauge", "1 for the current state of each gate.",
                     [({**one.labels, "state": str(one.counts.state)}, 1) for one in told]),
-            _family("store_up", "gauge", "Whether the store answers.", [({}, int(stats is not None))]),
+            _family("store_up", "gauge", "1 if the store answers, else 0.", [({}, int(stats is not None))]),
         ]  # fmt: skip
         if stats is not None:
             queues = [
@@ -62,12 +62,12 @@ class Metrics:
                 for kind, number in sorted(kinds.items())
             ]
             parts += [
-                _family("runs", "gauge", "Newest runs of all jobs, by status.",
+                _family("runs", "gauge", "Newest run of each job, by status.",
                         [({"status": status}, number) for status, number in sorted(stats.runs.items())]),
-                _family("queue_jobs", "gauge", "Jobs in each queue.", queues),
-                _family("oldest_due_seconds", "gauge", "For how long the job that waits longest has been due.",
+                _family("queue_jobs", "gauge", "Open jobs, by queue and kind.", queues),
+                _family("oldest_due_seconds", "gauge", "Seconds since the oldest due job became due.",
                         [({}, stats.oldest_due_seconds or 0.0)]),
-                _family("workers", "gauge", "Workers that were heard of lately.", [({}, stats.workers)]),
+                _family("workers", "gauge", "Workers with a recent heartbeat.", [({}, stats.workers)]),
             ]  # fmt: skip
         return "".join(parts + _gates(told))
 
@@ -91,11 +91,11 @@ def _gates(told: Sequence[_Told]) -> list[str]:
 
     return [
         _family("wake_total", "counter", "Wakes of each gate, by source.", each("source", "wakes")),
-        _family("ready_polls_total", "counter", "Polls of each gate, by what it said.", each("state", "polls")),
-        _family("ready_seconds_total", "counter", "Time that each gate was in each state.", each("state", "seconds")),
-        _family("ready_waiting", "gauge", "Callers in line at each gate.",
+        _family("ready_polls_total", "counter", "Polls of each gate, by returned state.", each("state", "polls")),
+        _family("ready_seconds_total", "counter", "Seconds of each gate in each state.", each("state", "seconds")),
+        _family("ready_waiting", "gauge", "Callers that wait at each gate.",
                 [(one.labels, one.counts.waiting) for one in told]),
-        _family("ready_violations_total", "counter", "Times that a gate broke the contract of readiness: a bug.",
+        _family("ready_violations_total", "counter", "Violations of the readiness contract: bugs of a gate.",
                 [(one.labels, one.counts.violations) for one in told]),
     ]  # fmt: skip
 

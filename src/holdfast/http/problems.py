@@ -24,16 +24,20 @@ RETRY_SECONDS = 2  # Retry-After while the store does not answer
 
 # The HTTP status and the hint of each Holdfast error. The first row whose class matches applies.
 STATUSES: list[tuple[type[HoldfastError], int, str]] = [
-    (errors.UnknownJob, 404, "check the id, and which server you ask"),
+    (errors.UnknownJob, 404, "check the id and the server"),
     (errors.UnknownEntry, 404, "GET /api/v1/entries lists the jobs that this server knows"),
-    (errors.InvalidPlan, 422, "mend all of `problems`; `holdfast plan check` finds the same before it is sent"),
+    (
+        errors.InvalidPlan,
+        422,
+        "fix all `problems`; `holdfast plan check` reports the same problems before you send the plan",
+    ),
     (errors.InvalidArguments, 422, "GET /api/v1/entries has a JSON Schema of each job's arguments"),
-    (errors.PayloadTooLarge, 413, "keep the data elsewhere and pass a reference to it"),
+    (errors.PayloadTooLarge, 413, "store the data elsewhere and send a reference to it"),
     (errors.IdempotencyConflict, 409, "use another key, or the same arguments"),
-    (errors.NotInDoubt, 409, "GET the run's explanation for what it waits for"),
-    (errors.TransitionRefused, 409, "GET the run: its status says what it can still become"),
-    (errors.StaleAttempt, 409, "the job has another owner now"),
-    (errors.QueueFull, 429, "try again when Retry-After says so"),
+    (errors.NotInDoubt, 409, "GET the run's explanation: it says what the run waits for"),
+    (errors.TransitionRefused, 409, "GET the run: its status decides which actions are allowed"),
+    (errors.StaleAttempt, 409, "another worker holds the job now"),
+    (errors.QueueFull, 429, "try again after the seconds in Retry-After"),
 ]
 
 
@@ -119,7 +123,7 @@ def problem_of(error: HoldfastError) -> Problem | None:
     """Return the problem of a Holdfast error, or None if it is internal: `STATUSES` has no row for it."""
     if isinstance(error, errors.StoreUnavailable):
         return Problem(
-            503, "store_unavailable", "the store cannot be used now; nothing was written", "try again in a moment",
+            503, "store_unavailable", "the store is unavailable; nothing was written", "try again later",
             headers=[(b"retry-after", str(RETRY_SECONDS).encode())],
         )  # fmt: skip
     for kind, status, hint in STATUSES:

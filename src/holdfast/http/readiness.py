@@ -41,9 +41,9 @@ AGAIN_SECONDS = 2.0  # Retry-After where the time is not known
 _READY = ReadyState.READY.value
 _SOURCES = frozenset({WakeSource.IO_READY, WakeSource.TIMER})
 _SAID = {  # public texts, so without queue names; GET /api/v1/gates needs a token and has them
-    ReadyState.BUSY: "the worker is full, or its queues are: GET /api/v1/gates",
-    ReadyState.BUDGET_EXHAUSTED: "the rate of a queue is used up: GET /api/v1/gates",
-    ReadyState.RETRY_AFTER: "the worker leaves the store alone for a while",
+    ReadyState.BUSY: "all slots of the worker or its queues are in use: see GET /api/v1/gates",
+    ReadyState.BUDGET_EXHAUSTED: "the rate limit of a queue is reached: see GET /api/v1/gates",
+    ReadyState.RETRY_AFTER: "the worker waits before it asks the store again",
 }
 
 
@@ -171,7 +171,10 @@ class Readiness:
             return [Part("store", _READY), Part("door", _READY)]
         wait = min(retry_after(limits[queue].limits, limits[queue].running, ()) for queue in queues)
         busy = ReadyState.BUSY.value
-        return [Part("store", _READY), Part("door", busy, "as many jobs wait as may: GET /api/v1/limits", wait, busy)]
+        return [
+            Part("store", _READY),
+            Part("door", busy, "every queue has reached its depth limit: see GET /api/v1/limits", wait, busy),
+        ]
 
     async def _deep(self, limits: dict[str, QueueState]) -> dict[str, bool]:
         """Return for each queue whether it has reached its depth limit."""
@@ -191,7 +194,7 @@ class Readiness:
         except HoldfastError:
             found = {}
         busy = ReadyState.BUSY.value
-        unheard = Part("worker", busy, "the worker is not heard of", None, busy)
+        unheard = Part("worker", busy, "the worker has not reported", None, busy)
         return parts + [_worker(found[name]) if name in found else unheard for name in self._workers]
 
 

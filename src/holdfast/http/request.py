@@ -93,7 +93,7 @@ class Call:
             InvalidArguments: the given name stands for a token other than the one in the request.
         """
         if given and given.startswith(TOKEN) and given != self.principal.actor:
-            raise InvalidArguments("actor", f"names that begin with {TOKEN} are of tokens, and another was sent")
+            raise InvalidArguments("actor", f"a name that begins with {TOKEN} must be that of the token in the request")
         return given or self.principal.actor
 
     async def owns(self, run_id: str) -> bool:
@@ -122,15 +122,15 @@ class Call:
         if own is None or named is None or named == own:
             return own if own is not None else named
         raise Problem(
-            403, "forbidden", f"this token is bound to the group {own!r}, and the request names another",
-            "leave the group out: it is the token's",
+            403, "forbidden", f"the token is bound to the group {own!r}, and the request names another group",
+            "leave the group out; the server uses the group of the token",
         )  # fmt: skip
 
     def whole_store(self) -> Problem:
         """Return the problem for a token of a group on a route that covers the whole store."""
         return Problem(
-            403, "forbidden", f"this token is bound to the group {self.principal.group!r}, and this is about all runs",
-            "use a token that is bound to no group",
+            403, "forbidden", f"the token is bound to the group {self.principal.group!r}, the route covers all runs",
+            "use a token without a group",
         )  # fmt: skip
 
     def place(self, run_id: str) -> bytes:
@@ -156,7 +156,7 @@ class Call:
                 params={"name": "the request", "reason": str(error)},
             ) from error  # fmt: skip
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Problem(400, "invalid_json", f"the body is no JSON: {error}", "send UTF-8 JSON") from error
+            raise Problem(400, "invalid_json", f"the body is not JSON: {error}", "send UTF-8 JSON") from error
 
     def _check_media(self) -> None:
         headers = self.request.headers
@@ -167,7 +167,7 @@ class Call:
         plain = encoding in {None, "identity"} and sent == "chunked"
         if kind.strip() != "application/json" or charset not in {"", "utf-8"} or not plain:
             raise Problem(
-                415, "unsupported_media_type", "a body is JSON in UTF-8, and not compressed",
+                415, "unsupported_media_type", "the body must be uncompressed JSON in UTF-8",
                 "send Content-Type: application/json",
             )  # fmt: skip
 
@@ -184,13 +184,13 @@ class Call:
             one = next((each for each in allowed if _means(each, name)), None)
             if one is None:
                 names = ", ".join(each.name for each in allowed) or "none"
-                raise InvalidArguments("query", f"there is no {name[:50]!r}; there are: {names}")
+                raise InvalidArguments("query", f"unknown parameter {name[:50]!r}; allowed: {names}")
             if one.repeat and not _begins(one, name):
                 found.setdefault(name, []).append(_value(one, text))
                 if len(found[name]) > REPEAT_MAX:
-                    raise InvalidArguments("query", f"{name} is given more than {REPEAT_MAX} times")
+                    raise InvalidArguments("query", f"{name} is repeated more than {REPEAT_MAX} times")
             elif name in found:
-                raise InvalidArguments("query", f"{name} is given more than once")
+                raise InvalidArguments("query", f"{name} must not be repeated")
             else:
                 found[name] = _value(one, text)
         return found
@@ -200,10 +200,12 @@ class Call:
             text = self.request.scope["query_string"].decode("ascii")
             pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
         except ValueError as error:  # not ASCII, not UTF-8, or too many parameters
-            raise Problem(400, "invalid_query", "the query is no list of names and values", "encode it") from error
+            raise Problem(
+                400, "invalid_query", "the query is not a list of names and values", "percent-encode names and values"
+            ) from error
         for name, value in pairs:
             if "\0" in name + value or len(value) > TEXT_MAX:
-                raise InvalidArguments("query", f"a value is up to {TEXT_MAX} characters and has no NUL")
+                raise InvalidArguments("query", f"a value must have at most {TEXT_MAX} characters and no NUL")
         return pairs
 
 
@@ -217,12 +219,14 @@ def _begins(query: Query, name: str) -> bool:
 
 def _value(query: Query, text: str) -> Any:
     if query.words and text not in query.words:
-        raise InvalidArguments(query.name, f"it is one of {', '.join(query.words)}, got {text[:50]!r}")
+        raise InvalidArguments(query.name, f"must be one of {', '.join(query.words)}, got {text[:50]!r}")
     if query.kind not in _FORMS:
         return text
     if not _FORMS[query.kind].match(text) or not math.isfinite(float(text)):
-        raise InvalidArguments(query.name, f"it is a plain {query.kind}, got {text[:50]!r}")
+        raise InvalidArguments(
+            query.name, f"must be {'an' if query.kind == 'integer' else 'a'} {query.kind}, got {text[:50]!r}"
+        )
     value = int(text) if query.kind == "integer" else float(text)
     if (query.least is not None and value < query.least) or (query.most is not None and value > query.most):
-        raise InvalidArguments(query.name, f"it is from {query.least} to {query.most}, got {value}")
+        raise InvalidArguments(query.name, f"must be from {query.least} to {query.most}, got {value}")
     return value

@@ -68,19 +68,27 @@ def heads_of(scope: Scope) -> dict[bytes, bytes]:
         names = [name for name, _ in scope["headers"]]
         twice = [name.decode() for name in ONCE if names.count(name) > 1]
         if twice:
-            raise Problem(400, "invalid_header", f"{', '.join(twice)} is there more than once", "send it once")
+            raise Problem(400, "invalid_header", f"repeated header: {', '.join(twice)}", "send it once")
     return heads
 
 
 def check_request(scope: Scope, limits: Limits) -> None:
     """Refuse a request whose path, query or headers are too large."""
     if len(scope["query_string"]) > limits.query_bytes:
-        raise Problem(414, "query_too_long", f"the query has over {limits.query_bytes} bytes", "use fewer filters")
+        raise Problem(414, "query_too_long", f"the query has more than {limits.query_bytes} bytes", "use fewer filters")
     if len(scope.get("raw_path") or scope["path"]) > limits.path_bytes:
-        raise Problem(414, "path_too_long", f"the path has over {limits.path_bytes} bytes", "no route is so long")
+        raise Problem(
+            414,
+            "path_too_long",
+            f"the path has more than {limits.path_bytes} bytes",
+            "GET /openapi.json lists the routes",
+        )
     if sum(map(len, chain.from_iterable(scope["headers"]))) > limits.header_bytes:
         raise Problem(
-            431, "headers_too_large", f"the headers have over {limits.header_bytes} bytes", "send fewer or shorter ones"
+            431,
+            "headers_too_large",
+            f"the headers have more than {limits.header_bytes} bytes",
+            "send fewer or shorter ones",
         )
 
 
@@ -105,10 +113,16 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                     body += part
     except TimeoutError:
         raise Problem(
-            408, "request_timeout", f"the body took over {limits.body_seconds:g} s", "send it again", headers=CLOSE
+            408,
+            "request_timeout",
+            f"the body did not arrive within {limits.body_seconds:g} s",
+            "send it again",
+            headers=CLOSE,
         ) from None
     except ClientDisconnect:  # never act on half a request
-        raise Problem(400, "invalid_json", "the body was cut off", "send all of it") from None
+        raise Problem(
+            400, "invalid_json", "the connection ended before the whole body arrived", "send it again"
+        ) from None
     if refused:
         raise _too_large(limits)
     return bytes(body)
@@ -116,8 +130,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 def _too_large(limits: Limits, headers: Headers = ()) -> Problem:
     return Problem(
-        413, "body_too_large", f"the body has over {limits.body_bytes} bytes",
-        "keep the data elsewhere and pass a reference to it", headers=headers,
+        413, "body_too_large", f"the body has more than {limits.body_bytes} bytes",
+        "store the data elsewhere and send a reference to it", headers=headers,
     )  # fmt: skip
 
 
@@ -132,13 +146,20 @@ def check_json(body: bytes, limits: Limits) -> None:
         return  # within the limits even if the strings count too
     bare = _STRING.sub(b"", body)
     if bare.count(b":") + bare.count(b"[") + bare.count(b"{") > limits.json_names:
-        raise Problem(413, "json_too_large", f"over {limits.json_names} names and containers", "send less at once")
+        raise Problem(
+            413,
+            "json_too_large",
+            f"the body has more than {limits.json_names} names and containers",
+            "send less at once",
+        )
     if re.search(rb"[0-9.]{%d}" % (limits.json_digits + 1), bare):
         raise Problem(
-            422, "number_too_long", f"a number has over {limits.json_digits} digits", "send it as text instead"
+            422, "number_too_long", f"a number has more than {limits.json_digits} digits", "send it as a string"
         )
     depth = 0
     for bracket in bare.translate(None, _NOT_BRACKETS):
         depth += 1 if bracket in b"[{" else -1
         if depth > limits.json_depth:
-            raise Problem(422, "json_too_deep", f"it nests deeper than {limits.json_depth} levels", "make it flatter")
+            raise Problem(
+                422, "json_too_deep", f"the body nests deeper than {limits.json_depth} levels", "nest it less"
+            )

@@ -82,7 +82,7 @@ class Operation(Route):
     ) -> None:
         super().__init__(path, handler, methods=[method], name=handler.__name__)
         if ("id" in self.param_convertors) is not (bound is Bound.RUN):
-            raise ValueError(f"{path}: a path that names a run is for own runs, and no other is")
+            raise ValueError(f"{path}: a path with a run id must have Bound.RUN, and other paths must not")
         self.method, self.bound = method, bound
         self.needed, self.handler, self.summary = needed, handler, summary
         self.gives, self.takes, self.optional, self.query = gives, takes, optional, tuple(query)
@@ -96,7 +96,7 @@ class Operation(Route):
         if self.methods is not None and request.method not in self.methods:
             allow = ", ".join(self.allow)
             raise Problem(
-                405, "method_not_allowed", f"this path takes {allow}", "see /openapi.json",
+                405, "method_not_allowed", f"the path accepts {allow}", "see /openapi.json",
                 headers=[(b"allow", allow.encode())],
             )  # fmt: skip
         call = Call(request, principal)
@@ -117,6 +117,6 @@ class Operation(Route):
             if await call.owns(error.job):
                 raise
             raise Problem(
-                409, "idempotency_conflict", f"the key {error.key!r} was used before, for another run",
+                409, "idempotency_conflict", f"another run already has the key {error.key!r}",
                 "use another key", params={"key": error.key, "job": ""},  # hides the run of another group
             ) from None  # fmt: skip

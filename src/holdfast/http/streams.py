@@ -74,7 +74,7 @@ class Hub:
         """
         if len(self.seats) >= self._limits.streams:
             raise Problem(
-                429, "too_many_requests", f"there are {self._limits.streams} streams already", "come back in a moment",
+                429, "too_many_requests", f"the server has {self._limits.streams} open streams", "try again later",
                 headers=[(b"retry-after", b"5")],
             )  # fmt: skip
         seat = Seat()

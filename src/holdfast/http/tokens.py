@@ -50,7 +50,9 @@ class Scope(IntEnum):
             InvalidArguments: no scope has this name.
         """
         if name.upper() not in cls.__members__:
-            raise InvalidArguments("scope", f"it is one of {', '.join(one.name.lower() for one in cls)}, got {name!r}")
+            raise InvalidArguments(
+                "scope", f"must be one of {', '.join(one.name.lower() for one in cls)}, got {name!r}"
+            )
         return cls[name.upper()]
 
 
@@ -145,16 +147,16 @@ class TokenFile:
             self._looked_at = float("-inf")
             return lock.run(work)
         except OSError as error:
-            said = f"{error.strerror}: check the path and its rights"
+            said = f"{error.strerror}: check the path and its permissions"
             raise InvalidSetting("tokens", str(self._path), said) from error
         finally:
             lock.close()
 
     def _create(self, name: str, scope: str, expires_at: float | None, group: str | None) -> str:
         if not name or len(name) > 100 or not name.isprintable():  # noqa: PLR2004 - a bound for names
-            raise InvalidArguments("name", "it is 1 to 100 characters that can be printed")
+            raise InvalidArguments("name", "must have 1 to 100 printable characters")
         if any(one.name == name for one in self.all()):
-            raise InvalidArguments("name", f"there is a token {name!r} already: revoke it, or take another name")
+            raise InvalidArguments("name", f"a token named {name!r} already exists: revoke it, or use another name")
         token = new_token()
         kept = kept_of(token, name=name, scope=scope, expires_at=expires_at, group=group)
         self._write([*self.all(), msgspec.structs.replace(kept, created_at=time.time())])
@@ -171,7 +173,7 @@ class TokenFile:
         try:
             kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
         except (msgspec.DecodeError, OSError) as error:
-            raise InvalidSetting("tokens", str(self._path), f"it is no file of tokens: {error}") from error
+            raise InvalidSetting("tokens", str(self._path), f"not a token file: {error}") from error
         return sorted([*kept.tokens, *kept.bound], key=lambda one: one.created_at)
 
     def _write(self, tokens: list[Token]) -> None:
@@ -221,7 +223,7 @@ def kept_of(
 ) -> Token:
     """Return the data to store for a token that the caller already has."""
     if group is not None and not (0 < len(group) <= GROUP_MAX and group.isprintable()):
-        raise InvalidArguments("group", f"it is 1 to {GROUP_MAX} characters that can be printed")
+        raise InvalidArguments("group", f"must have 1 to {GROUP_MAX} printable characters")
     known = Scope.named(scope).name.lower()
     return Token(name=name, scope=known, hash=hashed(secret), expires_at=expires_at, group=group)
 

@@ -78,5 +78,10 @@ async def resume_queue(call: Call) -> Answer:
 def _queue(call: Call) -> str:
     name = str(call.request.path_params["queue"])
     if not re.fullmatch(NAMES, name, re.ASCII):
-        raise Problem(404, "not_found", "a queue of such a name has no limits over HTTP", "see /openapi.json")
+        raise Problem(
+            404,
+            "not_found",
+            "a queue with this name cannot have limits over HTTP",
+            "see /openapi.json for the allowed characters",
+        )
     return name

@@ -66,7 +66,7 @@ async def list_runs(call: Call) -> Answer:
     asked = call.query(RUN_FILTERS)
     limit, cursor = asked.pop("limit", PAGE), asked.pop("cursor", None)
     if cursor is not None and not re.fullmatch(CURSOR, cursor):
-        raise InvalidArguments("cursor", "this is none that was given out")
+        raise InvalidArguments("cursor", "must be the `next` of a previous page")
     attributes = {name[5:]: _attribute(asked.pop(name)) for name in [*asked] if name.startswith("attr.")}
     if "status" in asked:
         asked["status"] = tuple(asked["status"])
@@ -132,7 +132,9 @@ async def get_content(call: Call) -> StreamAnswer:
     text = call.request.path_params["number"]
     export = await _export(call, int(text)) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else None
     if export is None:
-        raise Problem(404, "not_found", "the run has no such export", "GET the run's exports for their numbers")
+        raise Problem(
+            404, "not_found", "the run has no export with this number", "GET the run's exports for their numbers"
+        )
     kind = export.media_type.partition(";")[0].strip().lower()
     headers = [(b"content-disposition", f'attachment; filename="export-{export.number}"'.encode())]
     parts = call.client.acontent(call.run_id, export.number)
@@ -177,7 +179,7 @@ async def get_machine(call: Call) -> Answer:
     """Return a state machine."""
     name = call.request.path_params["machine"]
     if name not in _TABLES:
-        raise Problem(404, "not_found", "there is no such machine", f"there are {', '.join(_TABLES)}")
+        raise Problem(404, "not_found", "no machine has this name", f"the machines are {', '.join(_TABLES)}")
     return json(_TABLES[name].as_dict())
 
 
