@@ -13,7 +13,10 @@ Duration = float | int | str | timedelta
 LONGEST_SECONDS = 100 * 366 * 86400.0  # a hundred years: longer times overflow clocks
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+TEXT_MAX = 50  # characters of a duration as text
+_NUMBER = r"[0-9]++(?:\.[0-9]++)?"  # possessive: linear time
+_PART = re.compile(rf"({_NUMBER})(ms|s|m|h|d|w)")
+_TEXT = re.compile(rf"(?:{_NUMBER}(?:ms|s|m|h|d|w))++")
 
 
 def seconds(duration: Duration) -> float:
@@ -27,17 +30,23 @@ def seconds(duration: Duration) -> float:
     elif isinstance(duration, str):
         value = _parsed(duration)
     else:
-        value = float(duration) if not isinstance(duration, bool) else math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"a duration is seconds, 0 or more, a timedelta, or text such as '3d', got {duration!r}")
+        value = _as_float(duration) if not isinstance(duration, bool) else math.nan
+    if math.isnan(value) or value < 0:
+        raise ValueError(f"a duration is seconds, 0 or more, a timedelta, or text such as '3d', got {duration!r:.60}")
     if value > LONGEST_SECONDS:
         raise ValueError(f"a duration is a hundred years at most, got {duration!r:.60}")
     return value
 
 
+def _as_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf if number > 0 else -math.inf
+
+
 def _parsed(text: str) -> float:
-    compact = text.replace(" ", "")
-    parts = _PART.findall(compact)
-    if not parts or "".join(number + unit for number, unit in parts) != compact:
-        raise ValueError(f"{text!r} is no duration: use text such as '90s', '1h30m', '3d' or '250ms'")
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    compact = text.replace(" ", "") if len(text) <= TEXT_MAX else ""
+    if not _TEXT.fullmatch(compact):
+        raise ValueError(f"{text!r:.60} is not a duration: use text such as '90s', '1h30m', '3d' or '250ms'")
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(compact))

@@ -49,7 +49,7 @@ def test_a_listing_is_narrowed_by_job_status_and_time_and_goes_on_page_by_page(s
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--since", "yesterday"], "--since: 'yesterday' is no duration"),
+        (["--since", "yesterday"], "--since: 'yesterday' is not a duration"),
         (["--status", "done"], "'done' is not one of"),
         (["--attr", "customer"], "attributes are name=value, got customer"),
         (["--limit", "0"], "0 is not in the range"),

@@ -265,7 +265,7 @@ def test_a_token_is_kept_hashed_shown_once_and_its_file_is_its_owners(tmp_path: 
     assert re.fullmatch(r"ci +submit +until \d{4}-\d\d-\d\d", listed)
     assert made["token"] not in listed + json.dumps(shell.json("tokens", "list"))
     assert "a token named 'ci' already exists" in shell.run("tokens", "create", "--name", "ci", code=2)
-    assert "is no duration" in shell.run("tokens", "create", "--name", "x", "--expires", "soon", code=2)
+    assert "is not a duration" in shell.run("tokens", "create", "--name", "x", "--expires", "soon", code=2)
     assert shell.run("tokens", "revoke", "ci") == "revoked"
     assert shell.ran("tokens", "revoke", "ci").returncode == 3
     assert shell.run("tokens", "list") == "no tokens"

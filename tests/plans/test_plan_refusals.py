@@ -173,11 +173,11 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "a timeout that is none": (
         [EXTRACT | {"timeout": "soon"}],
-        ["extract.timeout: 'soon' is no duration: use text such as '90s', '1h30m', '3d' or '250ms'"],
+        ["extract.timeout: 'soon' is not a duration: use text such as '90s', '1h30m', '3d' or '250ms'"],
     ),
     "a sleep that is none": (
         [{"id": "s", "kind": "sleep", "duration": "x"}],
-        ["s.duration: 'x' is no duration: use text such as '90s', '1h30m', '3d' or '250ms'"],
+        ["s.duration: 'x' is not a duration: use text such as '90s', '1h30m', '3d' or '250ms'"],
     ),
     "a key of the engine's own": (
         [{"id": "w", "kind": "wait", "key": "holdfast:x"}],
