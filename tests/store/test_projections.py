@@ -184,11 +184,11 @@ class Moving(MemoryStore):
     async def get(self, job: str) -> Job | None:
         return None if self.gone and not self.moves else await super().get(job)
 
-    async def events(self, job: str, after: int = 0) -> list[Any]:
+    async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Any]:
         if self.moves:
             self.moves -= 1
             await self.commit([Append(job, 1, (("value_recorded", {"node": f"n{self.moves}", "value": 1}),))])
-        return await super().events(job, after)
+        return await super().events(job, after, limit)
 
 
 @pytest.mark.parametrize("gone", [False, True])

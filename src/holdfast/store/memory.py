@@ -119,9 +119,15 @@ class MemoryStore:
         """Read one job's row."""
         return self._jobs.get(job)
 
-    async def events(self, job: str, after: int = 0) -> list[Event]:
+    async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
         """Read a job's stream from after a number."""
-        return [_whole(*sealed) for sealed in self._events.get(job, [])[after:]]
+        end = after + limit if limit is not None else None
+        return [_whole(*sealed) for sealed in self._events.get(job, [])[after:end]]
+
+    async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
+        """Read the versions of jobs."""
+        rows = [self._jobs[job] for job in jobs if job in self._jobs]
+        return {row.id: (row.version, self._progress.get((row.id, row.run))) for row in rows}
 
     async def inbox(self, job: str) -> list[Signal]:
         """Read the unused signals of a job."""

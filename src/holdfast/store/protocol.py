@@ -47,8 +47,8 @@ class Store(Protocol):
         """Read one job's row."""
         ...
 
-    async def events(self, job: str, after: int = 0) -> list[Event]:
-        """Read a job's stream, oldest first, from after the given number."""
+    async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
+        """Read a job's stream, oldest first, from after the given number; at most `limit` events of it."""
         ...
 
     async def inbox(self, job: str) -> list[Signal]:
@@ -77,6 +77,13 @@ class Store(Protocol):
 
     async def record(self, job: str, number: int) -> RunRecord | None:
         """Read the record of one run of a job, with its last progress report."""
+        ...
+
+    async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
+        """Read a value for each of these jobs that changes with the record of its newest run; cheap for many jobs.
+
+        A job that does not exist is left out.
+        """
         ...
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.machines import JobState
-from holdfast.store.commands import Cancel
+from holdfast.store.commands import Cancel, Progress
 from holdfast.store.contract.harness import LEASE, Lab, clause
 
 
@@ -27,8 +27,27 @@ async def streams_are_read_whole_or_from_behind_a_number(lab: Lab) -> None:
     whole = await lab.store.events("a")
     assert [event.seq for event in whole] == list(range(1, 8))
     assert await lab.store.events("a", after=5) == whole[5:]
+    assert await lab.store.events("a", after=2, limit=3) == whole[2:5]
+    assert await lab.store.events("a", limit=1) == whole[:1]
     assert await lab.store.events("nobody") == []
     assert await lab.store.get("nobody") is None
+
+
+@clause
+async def versions_of_many_jobs_change_with_their_records(lab: Lab) -> None:
+    held = await lab.running("a")
+    await lab.submit("b")
+    first = await lab.store.versions(["a", "b", "nobody"])
+    assert first.keys() == {"a", "b"}
+    assert await lab.store.versions(["b", "a"]) == first
+    lab.clock.move(1)
+    await lab.do(Progress(held.id, held.attempt, {"done": 1}))
+    second = await lab.store.versions(["a", "b"])
+    assert second["a"] != first["a"], "a report has no event"
+    assert second["b"] == first["b"]
+    await lab.append(held, ("node_started", {"node": "n"}))
+    assert (await lab.store.versions(["a"]))["a"] not in {first["a"], second["a"]}
+    assert await lab.store.versions([]) == {}
 
 
 @clause

@@ -170,10 +170,15 @@ class PostgresStore:
         """Rebuild a row that an older release has not kept up to date with its stream."""
         return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
 
-    async def events(self, job: str, after: int = 0) -> list[Event]:
+    async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
         """Read a job's stream from after a number."""
-        sql = f"SELECT {EVENT_READ} FROM {self._schema}.events WHERE job = %s AND seq > %s ORDER BY seq"
-        return [event_of(row) for row in await self._read(sql, (job, after))]
+        sql = f"SELECT {EVENT_READ} FROM {self._schema}.events WHERE job = %s AND seq > %s ORDER BY seq LIMIT %s"
+        return [event_of(row) for row in await self._read(sql, (job, after, limit))]
+
+    async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
+        """Read the versions of jobs."""
+        rows = await self._read(self._ask.versions.format("= ANY(%s)"), (list(jobs),))
+        return {name: (version, at) for name, version, at in rows}
 
     async def inbox(self, job: str) -> list[Signal]:
         """Read the unused signals of a job."""

@@ -71,6 +71,10 @@ class RunSql:
             f" SELECT 'exports', CAST(CASE WHEN count(*) = max(number) THEN count(*) ELSE -1 END AS text), run, 0"
             f" FROM {schema}exports WHERE job = {mark} GROUP BY run"
         )
+        self.versions = (
+            f"SELECT j.id, j.version, p.at FROM {schema}jobs j"
+            f" LEFT JOIN {schema}progress p ON p.job = j.id AND p.run = j.run WHERE j.id {{}}"
+        )
         self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
         self.removing = [f"{schema}{table}" for table in OF_A_JOB]
 

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
+import msgspec
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreUnavailable
@@ -160,10 +161,16 @@ class SqliteStore:
         """Rebuild a row that an older release has not kept up to date with its stream."""
         return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
 
-    async def events(self, job: str, after: int = 0) -> list[Event]:
+    async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
         """Read a job's stream from after a number."""
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE job = ? AND seq > ? ORDER BY seq"
-        return [event_of(row) for row in self._read(sql, (job, after))]
+        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?"
+        return [event_of(row) for row in self._read(sql, (job, after, -1 if limit is None else limit))]
+
+    async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
+        """Read the versions of jobs."""
+        sql = _ASK.versions.format("IN (SELECT value FROM json_each(?))")
+        rows = self._read(sql, (msgspec.json.encode(list(jobs)).decode(),))
+        return {name: (version, at) for name, version, at in rows}
 
     async def inbox(self, job: str) -> list[Signal]:
         """Read the unused signals of a job."""
