@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import msgspec
 import pytest
 
 from holdfast import App
+from holdfast.machines import Event, RunRecord
 from holdfast.server import Limits, asgi
+from holdfast.store.memory import MemoryStore
 from support.peers import Peer, told
 from support.scripts import load
 from support.stories import drain, play, until
-from support.web import near, served, small_shop
+from support.web import near, served, shop, small_shop
 
 TARGET = Path(__file__).parents[1] / "support" / "streaming_shop.py"
 MIB = 1024 * 1024
@@ -114,6 +117,71 @@ def test_a_long_history_is_read_from_the_store_and_not_from_the_ring(tmp_path: P
         places = [place for event, place, _ in told(peer.text) if event == "event"]
         assert places == [f"e{number}" for number in range(1, len(await app.aevents(run.id)) + 1)]
         assert len(places) > 900
+        await app.aclose()
+
+    play(story())
+
+
+class Counting(MemoryStore):
+    """A store that counts what is read of it: records of runs, and events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records_read: Counter[str] = Counter()
+        self.events_read = 0
+
+    async def record(self, job: str, number: int) -> RunRecord | None:
+        self.records_read[job] += 1
+        return await super().record(job, number)
+
+    async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
+        found = await super().events(job, after, limit)
+        self.events_read += len(found)
+        return found
+
+
+def test_an_idle_stream_is_not_read_again_when_other_runs_change() -> None:
+    async def story() -> None:
+        app = shop("memory:")
+        app._opened = store = Counting()
+        service = asgi(app)
+        runs = [await app.astart("ask") for _ in range(5)]
+        peers = [Peer(service, f"/api/v1/runs/{run.id}/stream") for run in runs]
+        for peer in peers:
+            await peer.has('"stage":"queued"')
+        await app.acancel(runs[0].id)  # the first look wakes all
+        await peers[0].task
+        before = store.records_read.copy()
+        for _ in range(20):
+            await app.astart("ask")
+        await app.acancel(runs[1].id)
+        await peers[1].task
+        assert [store.records_read[run.id] - before[run.id] for run in runs[2:]] == [0, 0, 0]
+        for peer in peers[2:]:
+            peer.leave.set()
+            await peer.task
+
+    play(story())
+
+
+def test_a_page_and_a_stream_read_only_the_events_that_they_send() -> None:
+    async def story() -> None:
+        app = load(TARGET).app
+        app._opened = store = Counting()
+        run = await app.astart("steps", 100)
+        await app.asignal(run.id, "go")
+        await drain(app)
+        newest = len(await app.aevents(run.id))
+        store.events_read = 0
+        async with near(app) as client:
+            answer = await client.get(f"/api/v1/runs/{run.id}/events?limit=1")
+            assert [one["seq"] for one in answer.json()["items"]] == [1]
+            assert store.events_read <= 2
+        store.events_read = 0
+        resumed = Peer(asgi(app), f"/api/v1/runs/{run.id}/stream", headers={"last-event-id": f"e{newest - 2}"})
+        await resumed.task
+        assert [place for _, place, _ in told(resumed.text)] == [f"e{newest - 1}", f"e{newest}", f"r{newest}"]
+        assert store.events_read <= 2
         await app.aclose()
 
     play(story())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import weakref
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from holdfast.client.plans import Planning
 from holdfast.client.retention import ENDED, evict, purge
 from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.client.run_reads import content, exported, watch
+from holdfast.client.run_watcher import RunWatcher
 from holdfast.client.store_url import OpenedStore, open_effects
 from holdfast.client.verify import violations_of
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
@@ -102,6 +103,7 @@ class App(OpenedStore, Planning, Forking):
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
+        self._watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, RunWatcher] = weakref.WeakKeyDictionary()
 
     # Start
 
@@ -266,8 +268,11 @@ class App(OpenedStore, Planning, Forking):
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Return the events of a run's job, oldest first. See `Client.aevents`."""
-        events = await self._store().events((await self._row(job_of_run(run_id)[0])).id, after)
-        return events if limit is None else events[:limit]
+        job = job_of_run(run_id)[0]
+        events = await self._store().events(job, after, limit)
+        if not events:
+            await self._row(job)  # raises if there is no such job
+        return events
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         """List the exports of a run in order. See `Client.aexports`."""
@@ -332,6 +337,9 @@ class App(OpenedStore, Planning, Forking):
         while page := await self._store().jobs(limit=1000, before=rows[-1].id if rows else None):
             rows += page
         return rows
+
+    async def _aversions(self, jobs: Sequence[str]) -> dict[str, Any]:
+        return await self._store().versions(jobs)
 
     async def _row(self, job: str) -> Job:
         row = await self._store().get(job)
@@ -559,6 +567,14 @@ class App(OpenedStore, Planning, Forking):
                 self._opened = self.open_own(self.url, config.poll_seconds, config.busy_seconds, config.lease_seconds)
             return self._opened
 
+    def run_watcher(self) -> RunWatcher:
+        """Return the watcher of runs for the current event loop."""
+        loop = asyncio.get_running_loop()
+        watcher = self._watchers.get(loop)
+        if watcher is None or watcher.store is not self._store():  # the app was closed and opened again
+            watcher = self._watchers[loop] = RunWatcher(self._store(), self._aversions)
+        return watcher
+
     def _journal(self) -> Journal:
         loop = asyncio.get_running_loop()
         if (journal := self._journals.get(loop)) is None:
@@ -570,6 +586,6 @@ class App(OpenedStore, Planning, Forking):
 for _verb in (
     "acreate", "afork", "aget", "apage", "aoutcome", "acurrent", "aevents", "aexports", "aexplain", "astats",
     "averify", "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve", "agrant",
-    "apurge", "aevict",
+    "apurge", "aevict", "_aversions",
 ):  # fmt: skip
     setattr(App, _verb, on_worker_loop(getattr(App, _verb)))

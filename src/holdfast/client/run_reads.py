@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.client.run_handle import job_of_run
 from holdfast.client.views import Export
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
 from holdfast.store import Store
@@ -21,7 +20,7 @@ from holdfast.store.run_queries import ExportRow
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
-__all__ = ["content", "exported", "watch"]
+__all__ = ["content", "exported", "newest_event", "watch"]
 
 
 def exported(record: RunRecord, row: ExportRow) -> Export:
@@ -58,17 +57,8 @@ async def content(store: Store, blobs: DirectoryBlobs | None, job: str, row: Exp
 
 async def watch(app: App, run_id: str) -> AsyncIterator[RunRecord]:
     """Yield the record of a run now and after each change, until the run has ended."""
-    store = app.store()
-    loop = asyncio.get_running_loop()
-    woken = asyncio.Event()
-
-    def notice(change: int) -> None:
-        del change
-        loop.call_soon_threadsafe(woken.set)
-
-    end = store.subscribe(notice)
     last: RunRecord | None = None
-    try:
+    with app.run_watcher().watching(job_of_run(run_id)[0]) as woken:
         while True:
             woken.clear()
             record = await app.aget(run_id)
@@ -77,8 +67,10 @@ async def watch(app: App, run_id: str) -> AsyncIterator[RunRecord]:
                 last = record
             if record.status in TERMINAL_RUN_STATUSES:
                 return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(store.floor_seconds):
-                    await woken.wait()
-    finally:
-        end()
+            await woken.wait()
+
+
+async def newest_event(app: App, run_id: str) -> int:
+    """Return the number of the newest event of a run's job, or 0 if there is no such job."""
+    row = await app.store().get(job_of_run(run_id)[0])
+    return row.version if row is not None else 0

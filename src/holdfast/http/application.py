@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from holdfast.client.interface import Client
+from holdfast.client.app import App
 from holdfast.errors import HoldfastError
 from holdfast.http.auth import HEADS, Guard
 from holdfast.http.metrics import Metrics
@@ -44,7 +44,7 @@ class Service(Starlette):
 
     def __init__(
         self,
-        client: Client,
+        client: App,
         keys: Keyring,
         hosts: Iterable[str] = (),
         limits: Limits | None = None,

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.interface import Client
+from holdfast.client.app import App
+from holdfast.client.run_reads import newest_event
 from holdfast.errors import HoldfastError
 from holdfast.http.response import encode
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
@@ -23,7 +24,7 @@ from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 __all__ = ["Channel", "Seat"]
 
 RING = 512  # events kept for clients that are nearly up to date
-PAGE = 100  # events per read from the store, for other clients
+PAGE = 16  # events per read from the store, each of which may have a megabyte
 PAYLOAD_BYTES_MAX = 4096  # of an event in a stream; clients read a larger payload with GET
 
 
@@ -45,7 +46,7 @@ class Seat:
 class Channel:
     """The state that all streams of a run share."""
 
-    def __init__(self, client: Client, run_id: str) -> None:
+    def __init__(self, client: App, run_id: str) -> None:
         self._client, self._run_id = client, run_id
         self.users: set[Seat] = set()
         self.version = 0  # number of records seen
@@ -58,6 +59,7 @@ class Channel:
 
     async def _watch(self) -> None:
         try:
+            self.seq = await newest_event(self._client, self._run_id)  # each client reads older ones for itself
             watching: Any = self._client.awatch(self._run_id)
             async with contextlib.aclosing(watching) as records:
                 async for record in records:
@@ -71,7 +73,7 @@ class Channel:
             self._tell()
 
     async def _read(self) -> None:
-        """Read the new events into the ring. Of a long history only the newest `RING` events stay."""
+        """Read the new events into the ring. Only the newest `RING` events stay."""
         while found := await self._client.aevents(self._run_id, after=self.seq, limit=PAGE):
             for event in found:
                 self._ring.append((event.seq, event_frame(event)))

@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from holdfast.client.interface import Client
+from holdfast.client.app import App
 from holdfast.errors import HoldfastError
 from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query
@@ -52,7 +52,7 @@ _ID = re.compile(r"[er](\d{1,15})\Z", re.ASCII)
 class Hub:
     """All open streams of this process."""
 
-    def __init__(self, client: Client, limits: Limits) -> None:
+    def __init__(self, client: App, limits: Limits) -> None:
         self._client, self._limits = client, limits
         self._channels: dict[tuple[asyncio.AbstractEventLoop, str], Channel] = {}
         self._feeds: dict[tuple[asyncio.AbstractEventLoop, str | None], Feed] = {}

@@ -19,7 +19,7 @@ __all__ = ["Result"]
 
 PAGE_MAX = 1000
 PAGE_BYTES = 8 * 1024 * 1024  # a page of events ends at this size, even with few events
-CHUNK = 100  # events per read from the store
+CHUNK = 16  # events per read from the store, each of which may have a megabyte
 
 NUMBER_MAX = 10**15 - 1  # more events than any stream has
 TIME_MAX = 10**12  # seconds, far beyond any real date
