@@ -16,22 +16,6 @@ from holdfast.errors import NotInsideJob
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Call, JobFunction
 
-__all__ = [
-    "EXTENSION",
-    "Conductor",
-    "Continued",
-    "PlanPlace",
-    "Submitter",
-    "Suspended",
-    "conductor",
-    "current",
-    "external",
-    "job_thread",
-    "on_worker_loop",
-    "place",
-    "running_code",
-]
-
 T = TypeVar("T")
 
 # The prefix of a value's name, followed by a node's id: why that node's extension was refused; None if it was not.

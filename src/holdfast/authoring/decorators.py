@@ -18,8 +18,6 @@ from holdfast.errors import UnknownEntry
 if TYPE_CHECKING:
     from holdfast.ready import Gate
 
-__all__ = ["Registry"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 J = TypeVar("J", bound=JobFunction[..., Any])

@@ -27,8 +27,6 @@ from holdfast.errors import InvalidArguments, NotRecorded
 if TYPE_CHECKING:
     from holdfast.ready import Gate
 
-__all__ = ["Backoff", "Call", "Done", "JobFunction", "NotDone", "Options", "Starter", "check_options"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 H_co = TypeVar("H_co", covariant=True)

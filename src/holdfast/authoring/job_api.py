@@ -28,23 +28,6 @@ UNITS_MAX = 16  # per budget
 UNIT_MAX = 64  # characters per unit
 MILLIONTHS = 1_000_000
 
-__all__ = [
-    "RetryAfter",
-    "attempt",
-    "check_cancelled",
-    "continue_as",
-    "external_key",
-    "gather",
-    "map",
-    "now",
-    "random",
-    "sleep",
-    "spend",
-    "to_millionths",
-    "uuid4",
-    "wait_for",
-]
-
 
 def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") -> Any:
     """Wait for the signal `key`, and return its payload. A waiting job is a row in the store, and nothing else.

@@ -20,8 +20,6 @@ import msgspec
 from holdfast.authoring.redaction import holds_secret
 from holdfast.errors import PayloadTooLarge
 
-__all__ = ["Recorder", "as_recorded", "canonical", "limit"]
-
 DEPTH_MAX = 60  # an event may nest 64 levels, a few of them around the value
 
 canonical = msgspec.json.Encoder(order="sorted").encode

@@ -25,18 +25,6 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = [
-    "MARK",
-    "Revealed",
-    "holds_secret",
-    "redact_log_line",
-    "redacted",
-    "redacted_bytes",
-    "redacted_value",
-    "remember_secret",
-    "revealed",
-]
-
 MARK = "[secret]"
 TEXTS_MAX = 200  # secrets known at the same time, per job or process
 LOGGED_MAX = 1000  # secrets redacted in log lines

@@ -22,8 +22,6 @@ from holdfast.authoring.redaction import redacted, redacted_bytes, redacted_valu
 from holdfast.authoring.signature import checked_payload
 from holdfast.errors import InvalidArguments
 
-__all__ = ["Product", "Reporter", "export", "progress", "reporter"]
-
 STAGE_MAX = 128
 MESSAGE_MAX = 512
 NAME_MAX = 255

@@ -33,8 +33,6 @@ import msgspec
 from holdfast.authoring.redaction import remember_secret
 from holdfast.errors import SecretUnavailable
 
-__all__ = ["FIELD", "Codec", "Secret", "Vault", "for_server", "identity", "is_kept", "secret_hint"]
-
 T = TypeVar("T")
 
 FIELD = "$secret"

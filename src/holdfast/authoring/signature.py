@@ -31,8 +31,6 @@ from holdfast.authoring.plain_values import Recorder, canonical, limit
 from holdfast.authoring.secrets import FIELD, CodecFailed, Secret, Vault, for_server, identity, is_kept, secret_hint
 from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 
-__all__ = ["EXTENDS", "Signature", "checked_name", "checked_payload", "fingerprint", "payload_for_server", "user_key"]
-
 RESERVED = "holdfast:"
 NAME_MAX = 1000  # characters per key
 

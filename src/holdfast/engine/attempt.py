@@ -66,8 +66,6 @@ from holdfast.machines.keys import timer_key
 from holdfast.store import Claimed, Successor
 from holdfast.store.effects import EffectStore
 
-__all__ = ["Attempt"]
-
 UNWINDING_SECONDS = 0.01  # code that catches Suspended and calls again gets slow answers, so it cannot spin
 _PARTS = {"_calls", "_children", "waits", "outcomes", "reports", "budget"}
 _ENDS = frozenset({JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value})

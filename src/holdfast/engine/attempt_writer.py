@@ -21,8 +21,6 @@ from holdfast.group_commit import Journal
 from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.store import Command, Successor
 
-__all__ = ["AttemptWriter"]
-
 UNDER_WAY_MAX = 512  # events under way before the code has to wait for the disk
 
 

@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 from holdfast.authoring.functions import Call
 from holdfast.engine.attempt import Attempt
 
-__all__ = ["describe"]
-
 T = TypeVar("T")
 
 _PACKAGE = str(Path(__file__).parents[1])

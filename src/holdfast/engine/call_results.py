@@ -27,9 +27,6 @@ from holdfast.store.effects import Effect, EffectStore
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["AbandonableTool", "Outcomes"]
-
-
 EFFECTS_PAUSE_SECONDS = 1.0  # until a job is retried whose effect store was away
 TOOL_FINISHED, COMMAND_COMMITTED = HistoryEvent.TOOL_FINISHED.value, HistoryEvent.COMMAND_COMMITTED.value
 NODE_FINISHED = HistoryEvent.NODE_FINISHED.value

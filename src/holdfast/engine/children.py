@@ -33,8 +33,6 @@ from holdfast.store import Submit, Submitted
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Children", "Submission", "child_result"]
-
 UNSHOWN = "(not shown)"  # for a job that may be in another group
 Submission = Callable[[JobFunction[..., Any], str, dict[str, Any], float], Submit]
 

@@ -14,8 +14,6 @@ from holdfast.config import Config
 from holdfast.errors import InvalidSetting
 from holdfast.store.sqlite.commit_watcher import CommitWatcher
 
-__all__ = ["watch_settings"]
-
 LOOK_SECONDS = 1.0  # between two reads of a file whose changes the system does not report
 _log = logging.getLogger("holdfast.settings")
 

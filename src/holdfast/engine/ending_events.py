@@ -26,8 +26,6 @@ from holdfast.errors import (
 )
 from holdfast.machines import JobEvent
 
-__all__ = ["Written", "completed", "error_text", "failed", "kind_of", "trace_of"]
-
 # Retrying the whole job cannot change these: they are declared final, or their cause is recorded.
 FINAL = (Permanent, StepFailed, NonDeterminism, InvalidArguments, InvalidResult, PayloadTooLarge)
 MESSAGE_MAX = 2000

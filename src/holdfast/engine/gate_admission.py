@@ -27,8 +27,6 @@ from holdfast.ready import BackoffGate, Gate, Share
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["acquire_share", "close_gate"]
-
 PAUSE_SECONDS_MAX = 300.0  # longest time that a job is requeued for when it is unknown when its gate opens
 
 

@@ -9,8 +9,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-__all__ = ["Heartbeat"]
-
 STOP_SECONDS = 5.0  # longest wait for the current beat
 
 _log = logging.getLogger("holdfast.worker")

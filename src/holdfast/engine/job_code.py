@@ -32,8 +32,6 @@ from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, call_text
 from holdfast.errors import InvalidArguments, JobStuck, NonDeterminism, NotAwaited
 from holdfast.machines.keys import ended_name
 
-__all__ = ["CodeHost", "JobCode", "Pending"]
-
 TURN_MAX = 1000  # callbacks of one job before other jobs of the worker have their turn
 POLLING_MAX = 10_000  # callbacks without a rest: the code polls, and gets outcomes although it does not rest
 

@@ -39,8 +39,6 @@ from holdfast.authoring.functions import Call
 from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.errors import NotInJobCode, NotRecorded
 
-__all__ = ["DurableFuture", "JobLoop", "JobTask", "Native"]
-
 # Code of the job completes the futures of these modules: locks, queues, `wait`, `shield`, task groups.
 _PRIMITIVES = frozenset(
     {"asyncio.locks", "asyncio.queues", "asyncio.tasks", "asyncio.taskgroups", "holdfast.plans.executor"}

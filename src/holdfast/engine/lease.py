@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from holdfast.clock import elapsed
 
-__all__ = ["Lease"]
-
 STOP_SHARE = 0.8  # share of a lease after which its attempt stops; the rest is for its code to notice
 
 

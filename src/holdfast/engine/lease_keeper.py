@@ -22,8 +22,6 @@ from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import LoopDied, StoreUnavailable
 from holdfast.store import Leases, PutWorker, Reclaim, ReleaseLeases, Renew, Store, WorkerCard
 
-__all__ = ["LeaseHolder", "LeaseKeeper", "lose"]
-
 NAMED_MAX = 10  # jobs named in one log line
 GIVE_UP_SECONDS = 5.0  # longest wait for the store when all leases are given up
 

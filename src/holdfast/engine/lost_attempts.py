@@ -12,8 +12,6 @@ from holdfast.group_commit import Journal
 from holdfast.machines import JobEvent
 from holdfast.store import Append
 
-__all__ = ["LostAttempts"]
-
 LOST_MAX = 1000  # attempts kept whose code has not ended yet
 
 _log = logging.getLogger("holdfast.worker")

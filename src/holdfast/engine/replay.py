@@ -30,9 +30,6 @@ from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, ENDED, GRANTED, OF_RUN
 from holdfast.machines.rules import is_failure
 from holdfast.machines.run_projection import DEADLINE
 
-__all__ = ["CutOff", "Ended", "Failure", "Outcome", "Recorded", "Replay", "Success"]
-
-
 CUT_OFF = "cut_off"  # outcome of a wait, and kind of a failure, that the code itself cut off
 _NUMBER = re.compile(r"(?<!#)#\d+\Z")  # number of a call among equal calls
 ENGINE_WAITS = (GRANTED,)  # node prefixes of waits that the engine makes, not the code

@@ -37,8 +37,6 @@ from holdfast.engine.step_calls import recorded_outcome
 from holdfast.errors import HoldfastError, InvalidResult, NonDeterminism, WaitTimeout
 from holdfast.machines import Event, JobEvent
 
-__all__ = ["ReplayCheck", "ReplayReport"]
-
 QUIET_SECONDS = 1.0  # without a new call: code that waits longer for something else is taken to have stopped
 _ENDS = {JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value}
 

@@ -29,8 +29,6 @@ from holdfast.store.blobs import DirectoryBlobs
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["ReportWriter"]
-
 INLINE_BYTES = 65_536  # larger exports are blobs
 
 

@@ -21,8 +21,6 @@ from holdfast.machines.keys import BUDGET_KEY, GRANTED, SPENT, node_of_ended
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Budget"]
-
 GATHER_SECONDS = 0.05  # during which further amounts of a call are gathered
 
 

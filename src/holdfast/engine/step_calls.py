@@ -45,9 +45,6 @@ from holdfast.machines.keys import doubt_key
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["Calls", "recorded_outcome"]
-
-
 NODE_STARTED, NODE_FINISHED = HistoryEvent.NODE_STARTED.value, HistoryEvent.NODE_FINISHED.value
 TOOL_STARTED, TOOL_FINISHED = HistoryEvent.TOOL_STARTED.value, HistoryEvent.TOOL_FINISHED.value
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["StoreClock"]
-
 
 class StoreClock:
     """A clock that follows the store's clock by the answers of the store."""

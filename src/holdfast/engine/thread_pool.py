@@ -19,8 +19,6 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
-__all__ = ["ThreadPool", "as_runtime_error"]
-
 _log = logging.getLogger("holdfast")
 
 

@@ -30,8 +30,6 @@ from holdfast.store import Signal
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-__all__ = ["OpenWait", "Waits"]
-
 PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park"})
 PAUSED = float("-inf")  # sorts before all other places: only a resume brings the job back
 

@@ -21,8 +21,6 @@ from holdfast.clock import elapsed
 from holdfast.engine.blocked_loop import describe
 from holdfast.errors import LoopDied
 
-__all__ = ["Watchdog"]
-
 LOOK_SECONDS = 1.0  # longest pause between two checks while leases are held
 REPORT_SECONDS = 2.0  # of silence before the first log line; the next comes after twice that, and so on
 LATE_SECONDS = 1.0  # by which a check may be late before the process counts as stopped

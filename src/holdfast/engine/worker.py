@@ -59,8 +59,6 @@ from holdfast.store import (
 from holdfast.store.commands import ASKED, DEATHS, LIMITS, ROOM, WORK
 from holdfast.store.effects import EffectStore
 
-__all__ = ["Worker"]
-
 CLAIM_MAX = 500  # jobs taken by one claim: a claim for many costs little more than for one
 SWEEP_MAX = 100  # jobs that one sweep touches; a full sweep is followed by another at once
 FRESH_SECONDS = 0.1  # for which the store's time is reused, while nothing is reported

@@ -29,8 +29,6 @@ from holdfast.ready.next_reading import Hold, HoldKey
 from holdfast.store.limits import Blocked
 from holdfast.store.rows import GateCard
 
-__all__ = ["WorkGate", "gate_cards"]
-
 _log = logging.getLogger("holdfast.ready")
 _ALL = frozenset(WakeSource)
 _TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})

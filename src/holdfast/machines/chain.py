@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.machines.event import GENESIS, Event, digest
 
-__all__ = ["breaks"]
-
 RULE = "P8"
 
 

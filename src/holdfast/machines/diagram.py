@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Sketch", "dot", "markdown", "mermaid", "plain", "text"]
-
 START = "(initial)"
 
 

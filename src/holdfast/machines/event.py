@@ -26,26 +26,6 @@ import msgspec
 
 from holdfast.errors import InvalidEvent
 
-__all__ = [
-    "EVENT_BYTES_MAX",
-    "GENESIS",
-    "PAYLOAD_DEPTH_MAX",
-    "SCHEMA",
-    "Event",
-    "Frozen",
-    "HistoryEvent",
-    "canonical",
-    "decode",
-    "digest",
-    "encode",
-    "freeze",
-    "freeze_plain",
-    "seal",
-    "seal_at",
-    "seal_frozen",
-    "vouch",
-]
-
 SCHEMA = 1  # version of the record's own shape; raised only when a field of `Event` changes its meaning
 GENESIS = "0" * 64  # what the first event of a job names as its predecessor
 EVENT_BYTES_MAX = 16 * 1024 * 1024  # a record over this is refused before it is parsed

@@ -16,8 +16,6 @@ from types import MappingProxyType
 
 from holdfast.machines.table import Table
 
-__all__ = ["JOB", "TERMINAL_JOB_STATES", "JobEvent", "JobState"]
-
 
 class JobState(StrEnum):
     """The state of a job. Members equal their wire names."""

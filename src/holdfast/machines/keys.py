@@ -9,27 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = [
-    "BUDGET_KEY",
-    "CHILD_KEY",
-    "DOUBT_KEY",
-    "PAUSE_KEY",
-    "RESERVED",
-    "RETRY_KEY",
-    "TIMER_KEY",
-    "ReservedKey",
-    "child_key",
-    "doubt_key",
-    "ended_name",
-    "id_name",
-    "is_reserved",
-    "node_of_ended",
-    "parse_key",
-    "retry_key",
-    "timer_key",
-    "until_name",
-]
-
 # Correlation keys. Those that end with a colon are followed by a node.
 RESERVED = "holdfast:"
 PAUSE_KEY = "holdfast:pause"  # the wait of a paused job

@@ -19,19 +19,6 @@ from typing import ClassVar
 from holdfast.errors import EmptyWakeSet, InvalidWake
 from holdfast.machines.table import Table
 
-__all__ = [
-    "READY",
-    "BudgetExhausted",
-    "Busy",
-    "Pending",
-    "Reading",
-    "Ready",
-    "ReadyState",
-    "RetryAfter",
-    "WakeSource",
-    "wake_sources",
-]
-
 
 class ReadyState(StrEnum):
     """The five states. Members equal their wire names."""

@@ -17,8 +17,6 @@ from holdfast.machines.job_table import JOB, TARGETS, TERMINAL_JOB_STATES, JobEv
 if TYPE_CHECKING:
     from holdfast.machines.fold import Fold
 
-__all__ = ["PURPOSES", "WAIT_TYPES", "Broken", "broken", "is_failure"]
-
 WAIT_TYPES = frozenset({"signal", "timer", "human", "webhook", "child"})
 FAILURES = frozenset({"retryable_failure", "permanent_failure"})
 

@@ -31,18 +31,6 @@ from holdfast.machines.job_table import JobEvent, JobState
 from holdfast.machines.run_table import RUN, TERMINAL_RUN_STATUSES, RunStatus
 from holdfast.machines.snapshot import CancelRequest
 
-__all__ = [
-    "RunError",
-    "RunFields",
-    "RunProjection",
-    "RunRecord",
-    "follow",
-    "record_of",
-    "run_name",
-    "run_paths",
-    "runs",
-]
-
 DEADLINE = "deadline"  # the reason in job_failed, and the flag in job_cancelled, that a run's deadline leaves (R7)
 
 _QUEUED, _RUNNING, _ASKED = RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCEL_REQUESTED

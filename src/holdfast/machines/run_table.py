@@ -12,8 +12,6 @@ from enum import StrEnum
 from holdfast.errors import InvalidRunTransition
 from holdfast.machines.table import Table
 
-__all__ = ["RUN", "TERMINAL_RUN_STATUSES", "RunStatus"]
-
 
 class RunStatus(StrEnum):
     """Status of a run. Members equal their wire names; note `canceled`, where a job says `cancelled`."""

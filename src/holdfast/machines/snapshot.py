@@ -10,8 +10,6 @@ import msgspec
 from holdfast.machines.job_table import JobState
 from holdfast.machines.keys import CHILD_KEY
 
-__all__ = ["CancelRequest", "OpenStep", "OpenWait", "Snapshot", "WaitPlace"]
-
 
 class WaitPlace(msgspec.Struct, frozen=True):
     """One place in a job's code that waits: where it is, and the key of the signal that ends it."""

@@ -19,8 +19,6 @@ from typing import Generic, NamedTuple, NoReturn, TypeVar, cast
 from holdfast.errors import InvalidTable, InvalidTransition, TransitionRefused
 from holdfast.machines import diagram
 
-__all__ = ["Row", "Table"]
-
 S = TypeVar("S", bound=StrEnum)
 E = TypeVar("E", bound=StrEnum)
 

@@ -29,9 +29,6 @@ from holdfast.plans.model import (
     references,
 )
 
-__all__ = ["Draft", "Ref"]
-
-
 _CURE = "have a step give what is there"
 
 

@@ -40,8 +40,6 @@ from holdfast.plans.model import (
     references,
 )
 
-__all__ = ["Names", "check_plan", "problems"]
-
 ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 ON_DOUBT = ("ask", "fail", "retry")
 NEAR_MAX = 200  # with more known names, no similar one is suggested: comparing them takes long

@@ -43,8 +43,6 @@ from holdfast.plans.model import (
 from holdfast.plans.node_calls import NodeFunctions
 from holdfast.plans.node_history import label
 
-__all__ = ["run"]
-
 DONE, FAILED, SKIPPED = "done", "failed", "skipped"
 STOPPED = "run:stopped"  # the value recorded when a failure ends a plan early
 

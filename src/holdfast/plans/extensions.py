@@ -20,8 +20,6 @@ from holdfast.errors import InvalidPlan
 from holdfast.plans.checker import Names, problems
 from holdfast.plans.model import MORE, ChoiceNode, Plan
 
-__all__ = ["ExtensionQueue", "refusal", "refusal_text", "with_extension"]
-
 QueuedExtension = tuple[str, dict[str, Any]]  # the id of a node, and the plan that it adds
 
 

@@ -20,8 +20,6 @@ from holdfast.plans.model import (
     references,
 )
 
-__all__ = ["INDEX", "LISTS", "RESERVED", "Graph", "Missing", "fill_references", "get_path", "values_of"]
-
 INDEX = re.compile(r"-?[0-9]{1,9}")  # an index into a list
 RESERVED = ("input", "item", "index")  # first parts of references that are not node ids
 LISTS = (list, tuple)  # lists in JSON: a result is a tuple until it was read from a store

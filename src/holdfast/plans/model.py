@@ -22,26 +22,6 @@ from holdfast.authoring.signature import EXTENDS
 from holdfast.errors import InvalidPlan
 from holdfast.plans import parser
 
-__all__ = [
-    "NODES_MAX",
-    "CallNode",
-    "Case",
-    "ChoiceNode",
-    "Extension",
-    "Input",
-    "JobNode",
-    "MapNode",
-    "Node",
-    "Plan",
-    "SleepNode",
-    "WaitNode",
-    "extend",
-    "extension_of",
-    "malformed",
-    "plan_of",
-    "references",
-]
-
 NODES_MAX = 10_000  # in one plan, with all its extensions
 LIMIT = 100  # concurrent calls by default
 PROBLEMS_MAX = 100  # problems listed in one error: more of them repeat one mistake

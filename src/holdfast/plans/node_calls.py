@@ -17,8 +17,6 @@ from holdfast.errors import UnknownEntry
 from holdfast.plans.checker import Names
 from holdfast.plans.model import CallNode, JobNode, MapNode
 
-__all__ = ["NodeFunctions"]
-
 F = TypeVar("F", Call[..., Any], JobFunction[..., Any])
 
 

@@ -21,8 +21,6 @@ from holdfast.plans.extensions import with_extension
 from holdfast.plans.graph import Graph, Missing, fill_references, get_path
 from holdfast.plans.model import CallNode, ChoiceNode, JobNode, MapNode, Node, Plan, SleepNode, extension_of
 
-__all__ = ["SETTLED", "STATES", "CallStart", "NodeEnd", "NodeHistory", "NodeStates", "label"]
-
 STATES = ("pending", "ready", "running", "waiting", "in doubt", "done", "failed", "stopped", "skipped")
 SETTLED = frozenset({"done", "skipped"})
 UNDECIDED = float("inf")  # after every event

@@ -18,8 +18,6 @@ import msgspec
 
 from holdfast.errors import InvalidPlan
 
-__all__ = ["field_problems", "from_json", "from_yaml", "json_kind", "node_problems"]
-
 VALUES_MAX = 1_000_000  # in one YAML file, with its anchors expanded
 TEXT = "tag:yaml.org,2002:str"
 MERGE = "tag:yaml.org,2002:merge"  # `<<`, which a mapping may have several times

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from holdfast.plans.graph import Graph
 from holdfast.plans.model import CallNode, ChoiceNode, JobNode, MapNode, Node, Plan, SleepNode, WaitNode
 
-__all__ = ["COLOURS", "MARKS", "dot", "mermaid", "tree", "what"]
-
 MARKS = {
     "pending": "·",
     "ready": "·",

@@ -23,8 +23,6 @@ from holdfast.plans.checker import Names, check_plan
 from holdfast.plans.executor import run
 from holdfast.plans.model import REF, CallNode, Input, JobNode, MapNode, Plan, plan_of
 
-__all__ = ["PlanJob", "planner"]
-
 
 class _Inputs(Signature):
     """The arguments of a plan. They are checked against the nodes when a run starts, and stay JSON values."""

@@ -13,8 +13,6 @@ from msgspec import inspect
 
 from holdfast.plans.graph import INDEX
 
-__all__ = ["ANY", "fits", "item_type", "part_type", "type_name", "type_of", "value_problem"]
-
 ANY = inspect.AnyType()
 
 # Types that are text in JSON.

@@ -26,8 +26,6 @@ from holdfast.ready.leaf_gate import LeafGate
 from holdfast.ready.monitor import Waker
 from holdfast.ready.next_reading import Hold
 
-__all__ = ["AllOf", "all_of"]
-
 
 class _Locks:
     """Several locks, acquired in one order everywhere, so that two compositions cannot deadlock."""

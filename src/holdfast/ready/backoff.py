@@ -30,8 +30,6 @@ from holdfast.ready.gate import OnViolation, log_violation
 from holdfast.ready.leaf_gate import LeafGate, positive, whole
 from holdfast.ready.next_reading import Hold, HoldKey
 
-__all__ = ["BackoffGate"]
-
 _TIME = frozenset({WakeSource.TIMER, WakeSource.IO_READY})  # its time is over, or a reset
 _OUTCOME = frozenset({WakeSource.IO_READY})
 

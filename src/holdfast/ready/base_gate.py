@@ -40,8 +40,6 @@ from holdfast.ready.next_reading import Hold, HoldKey
 if TYPE_CHECKING:
     from holdfast.ready.leaf_gate import LeafGate
 
-__all__ = ["BaseGate", "fire_all"]
-
 _READY, _PENDING = ReadyState.READY, ReadyState.PENDING
 
 

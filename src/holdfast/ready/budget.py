@@ -23,8 +23,6 @@ from holdfast.ready.gate import OnViolation, log_violation
 from holdfast.ready.leaf_gate import LeafGate, positive
 from holdfast.ready.next_reading import Hold, HoldKey
 
-__all__ = ["BudgetGate", "Ledger", "MemoryLedger"]
-
 MILLIONTHS = 1_000_000
 _SOURCES = frozenset(WakeSource)  # the next window, an amount put back, a new limit
 

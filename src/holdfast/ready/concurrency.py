@@ -14,8 +14,6 @@ from holdfast.ready.gate import OnViolation, log_violation
 from holdfast.ready.leaf_gate import LeafGate, whole
 from holdfast.ready.next_reading import Hold, HoldKey
 
-__all__ = ["ConcurrencyGate"]
-
 _SOURCES = frozenset({WakeSource.IO_READY, WakeSource.CONFIG_RELOAD})
 
 

@@ -17,8 +17,6 @@ from holdfast.errors import HoldfastError
 from holdfast.machines.ready_table import Reading, ReadyState
 from holdfast.ready.monitor import Waker
 
-__all__ = ["Gate", "GateCounts", "OnViolation", "Share", "log_violation", "raise_violation"]
-
 OnViolation = Callable[[str, HoldfastError], None]
 """Called with a gate's name and the refusal of its monitor, outside every lock."""
 

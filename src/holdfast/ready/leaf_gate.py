@@ -23,8 +23,6 @@ from holdfast.ready.gate import OnViolation
 from holdfast.ready.monitor import Waker
 from holdfast.ready.next_reading import Hold
 
-__all__ = ["LeafGate", "positive", "whole"]
-
 _numbers = itertools.count(1)
 
 

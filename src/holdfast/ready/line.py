@@ -17,8 +17,6 @@ from typing import Protocol
 
 from holdfast.ready.gate import Share
 
-__all__ = ["EnterableGate", "TaskWaiter", "ThreadWaiter", "Waiter", "running_loop"]
-
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
     """Return the event loop that runs in this thread; None if there is none."""

@@ -53,8 +53,6 @@ from holdfast.errors import (
 )
 from holdfast.machines.ready_table import READY, Pending, Reading, Ready, ReadyState, WakeSource, wake_sources
 
-__all__ = ["Interval", "Poll", "ReadyMonitor", "Waker"]
-
 INTERVALS_KEPT = 64  # closed intervals kept for inspection; older ones are dropped
 
 

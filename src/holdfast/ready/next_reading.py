@@ -27,8 +27,6 @@ from typing import NamedTuple
 
 from holdfast.machines.ready_table import READY, Busy, Pending, Reading, Ready, ReadyState, WakeSource
 
-__all__ = ["Hold", "HoldKey", "due", "next_reading", "seconds_until_due", "timers", "told_with"]
-
 _READY = Ready()
 _ALLOWED = {state: frozenset(READY.allowed(state)) for state in ReadyState}
 _pending = functools.cache(Pending)  # there are only seven sets of sources

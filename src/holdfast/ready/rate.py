@@ -19,8 +19,6 @@ from holdfast.ready.gate import OnViolation, log_violation
 from holdfast.ready.leaf_gate import LeafGate, positive, whole
 from holdfast.ready.next_reading import Hold, HoldKey
 
-__all__ = ["RateGate"]
-
 _SOURCES = frozenset(WakeSource)  # the next token, a token put back unused, a new rate
 
 
