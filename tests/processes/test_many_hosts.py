@@ -34,10 +34,10 @@ WRONG_CLOCK = """
 import sys, time
 off, right, right_ns = float(sys.argv[1]), time.time, time.time_ns
 time.time, time.time_ns = lambda: right() + off, lambda: right_ns() + int(off * 1e9)
-from holdfast.engine import worker
-from holdfast.engine.heartbeat import Heartbeat
+from holdfast.engine import lease_keeper
 from holdfast.cli.main import main
-worker.Heartbeat = lambda beat, _: Heartbeat(beat, 0.1)  # it renews its leases often, however long they are
+Heartbeat = lease_keeper.Heartbeat
+lease_keeper.Heartbeat = lambda beat, _: Heartbeat(beat, 0.1)  # it renews its leases often, however long they are
 sys.argv[1:] = ["worker", *sys.argv[2:]]
 main()
 """

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from holdfast import App, Config
-from holdfast.engine.heartbeat import Heartbeat
+from holdfast.engine.lease_keeper import Heartbeat
 
 if TYPE_CHECKING:
     import pytest  # which tools that use these moves do without
@@ -53,7 +53,7 @@ async def in_time(story: Callable[[], Awaitable[None]]) -> None:
 
 def beating(monkeypatch: pytest.MonkeyPatch, every_seconds: float = 0.02) -> None:
     """Have workers renew their leases much more often than these ask for: so no lease has to be short to be renewed."""
-    monkeypatch.setattr("holdfast.engine.worker.Heartbeat", lambda beat, _: Heartbeat(beat, every_seconds))
+    monkeypatch.setattr("holdfast.engine.lease_keeper.Heartbeat", lambda beat, _: Heartbeat(beat, every_seconds))
 
 
 def play(story: Coroutine[Any, Any, Any], seconds: float = 120) -> Any:

@@ -25,10 +25,11 @@ import contextvars
 import random
 import threading
 import uuid
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import cached_property
-from typing import Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from holdfast.authoring import plain_values
 from holdfast.authoring.conductor import (
@@ -47,52 +48,36 @@ from holdfast.authoring.reports import Product, reporter
 from holdfast.authoring.signature import checked_payload, fingerprint
 from holdfast.config import Config
 from holdfast.engine import ending_events
-from holdfast.engine.attempt_writer import AttemptWriter
-from holdfast.engine.call_results import Outcomes
 from holdfast.engine.children import Children, Submission
 from holdfast.engine.ending_events import Written
 from holdfast.engine.job_code import JobCode
+from holdfast.engine.lease import Lease
 from holdfast.engine.replay import Ended, Replay
 from holdfast.engine.report_writer import ReportWriter
 from holdfast.engine.run_budget import Budget
-from holdfast.engine.step_calls import Calls
+from holdfast.engine.step_calls import Calls, Outcomes
 from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.engine.waits import Waits
-from holdfast.errors import WaitTimeout
+from holdfast.errors import StaleAttempt, StoreUnavailable, WaitTimeout
 from holdfast.group_commit import Journal
 from holdfast.ids import new_id
 from holdfast.machines import HistoryEvent, JobEvent
+from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.machines.keys import timer_key
-from holdfast.store import Claimed, Successor
+from holdfast.store import Claimed, Command, Successor
 from holdfast.store.effects import EffectStore
 
+if TYPE_CHECKING:
+    from holdfast.engine.worker import Worker
+
+UNDER_WAY_MAX = 512  # events under way before the code has to wait for the disk
 UNWINDING_SECONDS = 0.01  # code that catches Suspended and calls again gets slow answers, so it cannot spin
 _PARTS = {"_calls", "_children", "waits", "outcomes", "reports", "budget"}
 _ENDS = frozenset({JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 
 
-class Host(Protocol):
-    """The worker, as an attempt sees it."""
-
-    def freed(self, attempt: Attempt) -> None:
-        """Free the attempt's slot: its code has ended, and its last events are being written."""
-        ...
-
-    def settled(self, attempt: Attempt) -> None:
-        """Forget the attempt: its last events are on disk, or never will be. It does nothing more."""
-        ...
-
-    def unwound(self, attempt: Attempt) -> None:
-        """Note that the attempt's last call has ended, after the attempt was settled."""
-        ...
-
-    def abandoned(self) -> bool:
-        """Return whether the worker itself was cancelled, as everything is when a program ends."""
-        ...
-
-
-class Attempt(AttemptWriter):
-    """Runs one claimed job. It is the `Conductor` of the job's code."""
+class Attempt:
+    """Runs one claimed job. It is the `Conductor` of the job's code, and a `Writer` of the journal."""
 
     def __init__(
         self,
@@ -106,8 +91,21 @@ class Attempt(AttemptWriter):
         children: Submission,
         effects: EffectStore | None = None,
     ) -> None:
-        super().__init__(claimed.job.id, claimed.job.attempt, claimed.job.parent, journal)
         self.row = claimed.job
+        self.job = claimed.job.id
+        self.attempt = claimed.job.attempt
+        self.parent = claimed.job.parent
+        self.journal = journal
+        self.lease = Lease(float("inf"), 0.0)  # how long the attempt may act; the worker sets the real one
+        self.lost = False  # whether the lease is lost
+        self.write_closed = False  # whether the attempt may write no more: it is lost, or its end is written
+        self.gathered: list[tuple[str, Frozen]] = []  # events for the next batch
+        self.uses: list[str] = []  # ids of signals that these events consume
+        self.successor: Successor | None = None  # the job that continues this one, if it ends so
+        self.recorded_events = 0  # total, on disk or not
+        self.durable_events = 0  # those on disk
+        self.decided_events = 0  # up to the last one that records a decision and follows from no other
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # waits for so many events on disk
         self.replay = Replay(claimed.events)
         self.config = config
         self._limit = config.payload_bytes_max
@@ -165,7 +163,7 @@ class Attempt(AttemptWriter):
 
     # Life
 
-    def start(self, host: Host) -> None:
+    def start(self, host: Worker) -> None:
         """Start the code. Everything after this happens in callbacks."""
         self._host = host
         self.loop = asyncio.get_running_loop()
@@ -482,24 +480,15 @@ class Attempt(AttemptWriter):
 
     def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Call a step or tool, or return its recorded result."""
-        token = object()
-        return self.code.tracked(token, call.name, self._call(token, call, args, kwargs))
-
-    async def _call(self, token: object, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.code.awaited(token)
-        if not self.goes_on():
-            await self._refuse()
-        return await self._calls.call(call, call.signature.encode(args, kwargs, self._limit))
+        return self._tracked(
+            call.name, lambda: self._calls.call(call, call.signature.encode(args, kwargs, self._limit))
+        )
 
     def wait(self, key: str, timeout: float | None, wait_type: str) -> Coroutine[Any, Any, Any]:
         """Wait for a signal and return its payload, or raise WaitTimeout."""
-        token = object()
-        return self.code.tracked(token, "wait_for", self._wait(token, key, timeout, wait_type))
+        return self._tracked("wait_for", lambda: self._wait(key, timeout, wait_type))
 
-    async def _wait(self, token: object, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts
-        self.code.awaited(token)
-        if not self.goes_on():
-            await self._refuse()
+    async def _wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts
         node = self.replay.node("wait", {}, key)
         outcome = await self.code.outcome(node, "wait", lambda at: self.waits.begin(at, key, wait_type, timeout))
         assert isinstance(outcome, Ended), "a wait ends"
@@ -509,13 +498,9 @@ class Attempt(AttemptWriter):
 
     def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
         """Wait for a duration."""
-        token = object()
-        return self.code.tracked(token, "sleep", self._sleep(token, duration))
+        return self._tracked("sleep", lambda: self._sleep(duration))
 
-    async def _sleep(self, token: object, duration: float) -> None:
-        self.code.awaited(token)
-        if not self.goes_on():
-            await self._refuse()
+    async def _sleep(self, duration: float) -> None:
         node = self.replay.node("sleep", {}, f"{duration:g}")
         key = timer_key(node)
         await self.code.outcome(node, "sleep", lambda at: self.waits.begin(at, key, "timer", duration))
@@ -524,16 +509,21 @@ class Attempt(AttemptWriter):
         self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         """Start a child once, and wait for its end."""
-        token = object()
-        return self.code.tracked(token, job.name, self._child(token, job, args, kwargs))
+        return self._tracked(
+            job.name, lambda: self._children.call(job, job.signature.encode(args, kwargs, self._limit))
+        )
 
-    async def _child(
-        self, token: object, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        self.code.awaited(token)
-        if not self.goes_on():
-            await self._refuse()
-        return await self._children.call(job, job.signature.encode(args, kwargs, self._limit))
+    def _tracked(self, name: str, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of a durable call. It begins when the code awaits it."""
+        token = object()
+
+        async def call() -> Any:
+            self.code.awaited(token)
+            if not self.goes_on():
+                await self._refuse()
+            return await begin()
+
+        return self.code.tracked(token, name, call())
 
     async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
         """Start a run once without waiting for its end. Return its id (E15)."""
@@ -655,24 +645,60 @@ class Attempt(AttemptWriter):
         context = contextvars.copy_context()
         return await self.loop.run_in_executor(self.executor, lambda: context.run(function, **kwargs))
 
-    # Events
+    # Events. The journal gathers them while the code runs on, and counts those that are on disk. A refused write, or
+    # one with an unknown result, ends the attempt. The attempt writes nothing after it.
 
     def record(self, *events: Written) -> None:
         """Write events with the next batch, with the numbers of native work handed over since the last event."""
+        if self.write_closed:
+            raise Suspended
         handed = self.code.loop.handed
         if handed and events[0][0] not in _ENDS:
             self.code.loop.handed = []
             kind, fields = events[0]
             events = ((kind, {**fields, "natives": handed}), *events[1:])
-        super().record(*events)
+        self.journal.append(self, [(kind, freeze_plain(payload)) for kind, payload in events])
+        self.recorded_events += len(events)
 
     def written(self, count: int, error: Exception | None) -> None:
         """Count events that are on disk or were refused. After the ending event the attempt is settled."""
         if "outcomes" in vars(self) and self.outcomes.unconfirmed:
             self.outcomes.written(self.durable_events + count, error)
-        super().written(count, error)
+        self.durable_events += count
+        if error is not None and not self.lost:
+            self.lose()  # refused or unknown: the next attempt continues from what the store has
+        while self._waiters and (self.lost or self._waiters[0][0] <= self.durable_events):
+            waiter = self._waiters.popleft()[1]
+            if not waiter.done():
+                waiter.set_result(None)
         if self._finished and (self.lost or self.durable_events == self.recorded_events):
             self._settle()
+
+    async def write(self, command: Command) -> Any:
+        """Run a store command for the code.
+
+        If the store is away, or another attempt holds the job, this attempt ends. That is not a failure of the code.
+        """
+        try:
+            return await self.journal.write(command)
+        except (StaleAttempt, StoreUnavailable) as error:
+            self.lose()
+            raise Suspended from error
+
+    async def durable(self) -> None:
+        """Wait until every recorded event is on disk. Check that the attempt still holds its job (L4)."""
+        if self.durable_events < self.recorded_events and not self.lost:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((self.recorded_events, waiter))
+            await waiter
+        if not self.lost and not self.lease.lasts():
+            self.lose()  # the process was stopped for a while, or the store is silent (L11)
+        self.check_cancelled()
+
+    async def keep_up(self) -> None:
+        """Wait for the disk if the code is far ahead of it."""
+        if self.recorded_events - self.durable_events > UNDER_WAY_MAX:
+            await self.durable()
 
     def may_record(self) -> bool:
         """Return whether values are still recorded, as they are during clean-up after a cancel."""

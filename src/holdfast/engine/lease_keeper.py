@@ -1,7 +1,8 @@
 """The leases of one worker, kept by the worker's own clock (SPEC L2, L4, L11).
 
 Two threads share the work, so that a silent store cannot delay a decision. The heartbeat calls `renew`, which may block
-in the store. The watchdog calls `end_overdue`, which never calls the store.
+in the store. It beats whatever the event loop does. An error in one beat is logged, and the next beat comes in time.
+The watchdog calls `end_overdue`, which never calls the store.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from holdfast.clock import elapsed
 from holdfast.config import Config
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.heartbeat import Heartbeat
 from holdfast.engine.lease import Lease
 from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import LoopDied, StoreUnavailable
-from holdfast.store import Leases, PutWorker, Reclaim, ReleaseLeases, Renew, Store, WorkerCard
+from holdfast.store import PutWorker, Reclaim, ReleaseLeases, Renew, Store
 
+if TYPE_CHECKING:
+    from holdfast.engine.worker import Worker
+
+STOP_SECONDS = 5.0  # longest wait for the current beat
 NAMED_MAX = 10  # jobs named in one log line
 GIVE_UP_SECONDS = 5.0  # longest wait for the store when all leases are given up
 
@@ -35,43 +39,44 @@ def lose(attempts: Iterable[Attempt]) -> None:
             attempt.lose()
 
 
-class LeaseHolder(Protocol):
-    """A worker, as the keeper of its leases sees it."""
+class Heartbeat(threading.Thread):
+    """Calls a function at once, and then every so many seconds."""
 
-    name: str
-    running: dict[str, Attempt]  # by job; read from other threads
+    def __init__(self, beat: Callable[[], None], every_seconds: float) -> None:
+        super().__init__(name="holdfast-heartbeat", daemon=True)
+        self._beat = beat
+        self._every_seconds = every_seconds
+        self._ended = threading.Event()
 
-    def card(self) -> WorkerCard:
-        """Describe the worker for the report after each renewal. Called from the heartbeat's thread."""
-        ...
+    def run(self) -> None:
+        """Beat until stopped."""
+        self._beat_once()
+        while not self._ended.wait(self._every_seconds):
+            self._beat_once()
 
-    def renewed(self, leases: Leases, held: Mapping[str, int]) -> None:
-        """Apply the store's answer to a renewal of these attempts. Called on the loop."""
-        ...
+    def _beat_once(self) -> None:
+        try:
+            self._beat()
+        except Exception:  # after any error the heartbeat must continue, or leases would be lost
+            _log.exception("a heartbeat failed, the next comes in %g s", self._every_seconds)
 
-    def stall_seconds(self) -> float:
-        """Return how long the loop may stay silent. Called from the watchdog's thread."""
-        ...
+    def end(self) -> None:
+        """Stop after the current beat."""
+        self._ended.set()
 
-    def died(self, error: LoopDied) -> None:
-        """Note that the loop has died or hangs, and all leases were given up. Called from the watchdog's thread."""
-        ...
+    def stop(self) -> None:
+        """Stop, and wait for the current beat. Do not wait longer for a store that is silent."""
+        self.end()
+        self.join(STOP_SECONDS)
 
 
 class LeaseKeeper:
     """Renews the leases of a worker's attempts, and ends leases that were not renewed in time.
 
-    If the worker's loop dies, it gives up all leases. Create it on the worker's loop. `heartbeat` creates the thread
-    that renews, given the function to call and the interval.
+    If the worker's loop dies, it gives up all leases. Create it on the worker's loop.
     """
 
-    def __init__(
-        self,
-        worker: LeaseHolder,
-        store: Store,
-        config: Config,
-        heartbeat: Callable[[Callable[[], None], float], Heartbeat],
-    ) -> None:
+    def __init__(self, worker: Worker, store: Store, config: Config) -> None:
         self._worker = worker
         self._store = store
         self._seconds = config.lease_seconds
@@ -79,7 +84,7 @@ class LeaseKeeper:
         self._claim_sent_at = elapsed()
         self._given_up = False
         every = config.lease_seconds / 3
-        self._heartbeat = heartbeat(self.renew, every)
+        self._heartbeat = Heartbeat(self.renew, every)
         self.watchdog = Watchdog(worker.name, self.end_overdue, worker.stall_seconds, self._die, every_seconds=every)
 
     def start(self) -> None:

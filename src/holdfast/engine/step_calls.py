@@ -6,7 +6,11 @@ Each call without a recorded outcome is driven by its own task on the worker's l
 2. A tool that was started and has no end is in doubt. Its policy settles it. It is never called blindly.
 3. Otherwise the call is declared, then made. A tool's declaration is on disk before the tool acts.
 
-The outcome is recorded when it is delivered to the code.
+The outcome is recorded when it is delivered to the code. With an external effect store, the effect is stored there
+first (E2). A crash between the two leaves an effect that the next attempt finds.
+
+A result may come when its attempt may no longer write: the lease was lost, or the call timed out. Such a result is kept
+as evidence for the operator who has to answer for the call (E5). It is never applied automatically.
 
 Whatever a step raises is its own failure. KeyboardInterrupt, SystemExit and the like end neither the worker nor its
 loop.
@@ -18,6 +22,8 @@ import asyncio
 import contextvars
 import inspect
 import random
+import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,30 +31,33 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.authoring.conductor import Suspended, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.authoring.job_api import RetryAfter
-from holdfast.engine.call_results import AbandonableTool
 from holdfast.engine.ending_events import Written, error_text, kind_of, trace_of
 from holdfast.engine.gate_admission import acquire_share, close_gate
 from holdfast.engine.job_code import Pending, cut_off
 from holdfast.engine.replay import CUT_OFF, CutOff, Failure, Outcome, Success
 from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.errors import (
+    EffectConflict,
     InDoubt,
     InvalidResult,
     PayloadTooLarge,
     Permanent,
+    StaleAttempt,
     StepFailed,
     StoreUnavailable,
 )
 from holdfast.machines import HistoryEvent
 from holdfast.machines.keys import doubt_key
+from holdfast.store import Evidence, KeepEvidence
+from holdfast.store.effects import Effect, EffectStore
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
 NODE_STARTED, NODE_FINISHED = HistoryEvent.NODE_STARTED.value, HistoryEvent.NODE_FINISHED.value
 TOOL_STARTED, TOOL_FINISHED = HistoryEvent.TOOL_STARTED.value, HistoryEvent.TOOL_FINISHED.value
-
-
+COMMAND_COMMITTED = HistoryEvent.COMMAND_COMMITTED.value
+EFFECTS_PAUSE_SECONDS = 1.0  # until a job is retried whose effect store was away
 REASON_MAX = 2000
 POSTPONED_MAX = 100  # postponements of a call; from then on RetryAfter is a failure
 
@@ -445,3 +454,127 @@ def recorded_outcome(call: Call[..., Any], node: str, outcome: Outcome) -> Any:
     if outcome.kind == "InDoubt":
         raise InDoubt(call.name, outcome.kind, outcome.reason)
     raise StepFailed(call.name, outcome.kind, outcome.reason, node)
+
+
+class Outcomes:
+    """The outcomes of one attempt's calls."""
+
+    def __init__(self, attempt: Attempt, effects: EffectStore | None) -> None:
+        self._attempt = attempt
+        self._store = effects
+        self._effects_left: dict[str, Effect] = {}  # left by earlier attempts, perhaps without their events
+        self.unconfirmed: deque[tuple[int, str, int, Any]] = deque()  # tools whose end is being written
+
+    async def begin(self) -> None:
+        """Shut earlier attempts out of the effect store, and read the effects that they left.
+
+        No call is made before this.
+
+        Raises:
+            Suspended: this attempt is itself an earlier one, or the effect store cannot be used.
+        """
+        if self._store is None:
+            return
+        try:
+            self._effects_left = await self._store.begin(self._attempt.job, self._attempt.attempt)
+        except StaleAttempt as error:
+            self._attempt.lose()
+            raise Suspended from error
+        except StoreUnavailable as error:
+            self._attempt.postpone("effects_unavailable", EFFECTS_PAUSE_SECONDS)
+            raise Suspended from error
+
+    def take_effect(self, node: str) -> Effect | None:
+        """Return the effect of this call that an earlier attempt left, once."""
+        return self._effects_left.pop(node, None)
+
+    async def keep(self, call: Call[..., Any], node: str, value: Any) -> None:
+        """Store the effect (phase one), if there is an effect store."""
+        attempt = self._attempt
+        if self._store is None:
+            return
+        number = attempt.replay.tries[node]
+        if not call.tool and attempt.durable_events < attempt.decided_events:
+            await attempt.durable()  # or another attempt decides otherwise and finds this; a tool has waited
+        effect = Effect(attempt.job, node, attempt.attempt, number, value)
+        try:
+            await self._store.put(effect)
+        except (StaleAttempt, StoreUnavailable, EffectConflict) as error:
+            if not isinstance(error, StoreUnavailable):
+                self.late(node, number, value)
+            attempt.lose()
+            raise Suspended from error
+
+    def events(self, call: Call[..., Any], node: str, value: Any, **more: Any) -> list[Written]:
+        """Return the events of phase two. They are recorded when the outcome is delivered."""
+        kind = TOOL_FINISHED if call.tool else COMMAND_COMMITTED
+        return [
+            (kind, {"node": node, "name": call.name, "result": value, **more}),
+            (NODE_FINISHED, {"node": node, "result_type": "success"}),
+        ]
+
+    def confirm(self, node: str, number: int, value: Any) -> None:
+        """Remember a tool's recorded end until it is on disk."""
+        self.unconfirmed.append((self._attempt.recorded_events, node, number, value))
+
+    def written(self, durable: int, error: Exception | None) -> None:
+        """Count events that are on disk. If they were refused, keep the ends of tools among them as evidence."""
+        while self.unconfirmed and self.unconfirmed[0][0] <= durable:
+            _, node, number, value = self.unconfirmed.popleft()
+            if isinstance(error, StaleAttempt):
+                self.late(node, number, value)
+
+    def late(self, node: str, number: int, value: Any = None, error: str | None = None) -> None:
+        """Store a late result as evidence."""
+        attempt = self._attempt
+        evidence = Evidence(attempt.job, node, attempt.attempt, number, value, error)
+        keeping = attempt.journal.enqueue(KeepEvidence(evidence))
+        keeping.add_done_callback(_ignore_error)
+
+
+def _ignore_error(keeping: asyncio.Future[Any]) -> None:
+    if not keeping.cancelled():
+        keeping.exception()  # the store is away: this evidence is lost, and nothing depends on it
+
+
+class AbandonableTool:
+    """A plain tool in a thread, which cannot be stopped. A result after the caller stopped waiting is still kept."""
+
+    def __init__(self, function: Callable[..., Any], late: Callable[[Any, str | None], None]) -> None:
+        self._function = function
+        self._late = late
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._ended: tuple[Any, str | None] | None = None
+        self._begun = False
+        self._abandoned = False
+
+    def __call__(self, **kwargs: Any) -> Any:
+        """Run the tool in its thread, unless its caller no longer waits for it."""
+        with self._lock:
+            self._begun = not self._abandoned
+        if not self._begun:
+            return None
+        try:
+            value = self._function(**kwargs)
+        except Exception as error:
+            self._end(None, f"{type(error).__name__}: {error_text(error)}")
+            raise
+        self._end(value, None)
+        return value
+
+    def abandon(self) -> bool:
+        """Stop waiting for the tool. Return whether it has begun. If not, it never will."""
+        with self._lock:
+            self._abandoned = True
+            ended = self._ended
+        if ended is not None:
+            self._late(*ended)
+        return self._begun
+
+    def _end(self, value: Any, error: str | None) -> None:
+        with self._lock:
+            self._ended = (value, error)
+            abandoned = self._abandoned
+        if abandoned and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._late, value, error)

@@ -32,7 +32,6 @@ from holdfast.config import Config
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
 from holdfast.engine.config_watcher import watch_settings
-from holdfast.engine.heartbeat import Heartbeat
 from holdfast.engine.lease_keeper import LeaseKeeper, lose
 from holdfast.engine.lost_attempts import LostAttempts
 from holdfast.engine.store_clock import StoreClock
@@ -127,7 +126,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._context = contextvars.copy_context()  # jobs begin in it, not in that of the job before them
         self._threads = ThreadPool(2 * self.gate.slots + 4)  # a plain job in every slot, and the plain call it is in
-        self._keeper = LeaseKeeper(self, self._store, self._config, Heartbeat)
+        self._keeper = LeaseKeeper(self, self._store, self._config)
         unsubscribe = self._store.subscribe(self._on_change)
         end_reloading = watch_settings(self._config, lambda new: self._loop.call_soon_threadsafe(self._reload, new))
         self._keeper.start()
