@@ -159,6 +159,36 @@ class _Watch:
         self.context = context
 
 
+def _outside(name: str) -> Any:
+    """Return a method that runs the method of this name on the worker's loop, as native work."""
+
+    async def method(self: JobLoop, *args: Any, **kwargs: Any) -> Any:
+        return await self.outside(getattr(self.host, name)(*args, **kwargs))
+
+    return method
+
+
+def _connecting(name: str) -> Any:
+    """Return a method that opens a connection on the worker's loop. An open connection counts as work."""
+
+    async def method(self: JobLoop, *args: Any, **kwargs: Any) -> Any:
+        transport, protocol = await self.outside(getattr(self.host, name)(*args, **kwargs))
+        self.watch(transport, protocol)
+        return transport, protocol
+
+    return method
+
+
+def _refusing(what: str) -> Any:
+    """Return a method that refuses what job code cannot use."""
+
+    async def method(self: JobLoop, *args: Any, **kwargs: Any) -> Any:
+        del self, args, kwargs
+        refuse(what)
+
+    return method
+
+
 class JobLoop(asyncio.AbstractEventLoop):
     """The loop of one attempt's code; see the module's docstring.
 
@@ -602,12 +632,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             task.add_done_callback(_discard_result, context=self._empty_context)  # it may have ended by now
             raise
 
-    async def _connected(self, work: Coroutine[Any, Any, Any]) -> Any:
-        transport, protocol = await self.outside(work)
-        self._watch(transport, protocol)
-        return transport, protocol
-
-    def _watch(self, transport: asyncio.BaseTransport, protocol: Any) -> None:
+    def watch(self, transport: asyncio.BaseTransport, protocol: Any) -> None:
         """Count a connection as work until it is closed."""
         self._transports.append(transport)
         lost = getattr(protocol, "connection_lost", None)
@@ -635,65 +660,30 @@ class JobLoop(asyncio.AbstractEventLoop):
         elif not self._closed:
             self.host.call_later(LOOK_SECONDS, self._poll_closed, transport, context=self._empty_context)
 
-    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        return await self.outside(self.host.getaddrinfo(*args, **kwargs))
-
-    async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
-        return await self.outside(self.host.getnameinfo(*args, **kwargs))
-
-    async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._connected(self.host.create_connection(*args, **kwargs))
-
-    async def create_unix_connection(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._connected(self.host.create_unix_connection(*args, **kwargs))
-
-    async def create_datagram_endpoint(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._connected(self.host.create_datagram_endpoint(*args, **kwargs))
-
-    async def connect_accepted_socket(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._connected(self.host.connect_accepted_socket(*args, **kwargs))
-
-    async def connect_read_pipe(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._connected(self.host.connect_read_pipe(*args, **kwargs))
-
-    async def connect_write_pipe(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._connected(self.host.connect_write_pipe(*args, **kwargs))
+    getaddrinfo = _outside("getaddrinfo")
+    getnameinfo = _outside("getnameinfo")
+    sendfile = _outside("sendfile")
+    sock_recv = _outside("sock_recv")
+    sock_recv_into = _outside("sock_recv_into")
+    sock_recvfrom = _outside("sock_recvfrom")
+    sock_recvfrom_into = _outside("sock_recvfrom_into")
+    sock_sendall = _outside("sock_sendall")
+    sock_sendto = _outside("sock_sendto")
+    sock_connect = _outside("sock_connect")
+    sock_accept = _outside("sock_accept")
+    sock_sendfile = _outside("sock_sendfile")
+    create_connection = _connecting("create_connection")
+    create_unix_connection = _connecting("create_unix_connection")
+    create_datagram_endpoint = _connecting("create_datagram_endpoint")
+    connect_accepted_socket = _connecting("connect_accepted_socket")
+    connect_read_pipe = _connecting("connect_read_pipe")
+    connect_write_pipe = _connecting("connect_write_pipe")
 
     async def start_tls(self, transport: Any, protocol: Any, *args: Any, **kwargs: Any) -> Any:
         upgraded = await self.outside(self.host.start_tls(transport, protocol, *args, **kwargs))
         self._transports = [each for each in self._transports if each is not transport]
-        self._watch(upgraded, protocol)
+        self.watch(upgraded, protocol)
         return upgraded
-
-    async def sendfile(self, *args: Any, **kwargs: Any) -> Any:
-        return await self.outside(self.host.sendfile(*args, **kwargs))
-
-    async def sock_recv(self, sock: Any, nbytes: int) -> Any:
-        return await self.outside(self.host.sock_recv(sock, nbytes))
-
-    async def sock_recv_into(self, sock: Any, buf: Any) -> Any:
-        return await self.outside(self.host.sock_recv_into(sock, buf))
-
-    async def sock_recvfrom(self, sock: Any, bufsize: int) -> Any:
-        return await self.outside(self.host.sock_recvfrom(sock, bufsize))
-
-    async def sock_recvfrom_into(self, sock: Any, buf: Any, nbytes: int = 0) -> Any:
-        return await self.outside(self.host.sock_recvfrom_into(sock, buf, nbytes))
-
-    async def sock_sendall(self, sock: Any, data: Any) -> Any:
-        return await self.outside(self.host.sock_sendall(sock, data))
-
-    async def sock_sendto(self, sock: Any, data: Any, address: Any) -> Any:
-        return await self.outside(self.host.sock_sendto(sock, data, address))
-
-    async def sock_connect(self, sock: Any, address: Any) -> Any:
-        return await self.outside(self.host.sock_connect(sock, address))
-
-    async def sock_accept(self, sock: Any) -> Any:
-        return await self.outside(self.host.sock_accept(sock))
-
-    async def sock_sendfile(self, *args: Any, **kwargs: Any) -> Any:
-        return await self.outside(self.host.sock_sendfile(*args, **kwargs))
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]  # - any
         self._add("reader", fd, callback, args)
@@ -743,21 +733,10 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     # What is refused
 
-    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
-        del args, kwargs
-        refuse("a subprocess")
-
-    async def subprocess_shell(self, *args: Any, **kwargs: Any) -> Any:
-        del args, kwargs
-        refuse("a subprocess")
-
-    async def create_server(self, *args: Any, **kwargs: Any) -> Any:
-        del args, kwargs
-        refuse("a server")
-
-    async def create_unix_server(self, *args: Any, **kwargs: Any) -> Any:
-        del args, kwargs
-        refuse("a server")
+    subprocess_exec = _refusing("a subprocess")
+    subprocess_shell = _refusing("a subprocess")
+    create_server = _refusing("a server")
+    create_unix_server = _refusing("a server")
 
     def add_signal_handler(self, *args: Any) -> None:  # type: ignore[override]  # - refused
         del args
