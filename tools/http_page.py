@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.http.openapi import document
-from holdfast.http.problems import STATUSES, problem_of
+from holdfast.http.problems import CODES, STATUSES, problem_of
 from holdfast.http.routes import routes
 
 HEAD = """\
@@ -26,7 +26,7 @@ HEAD = """\
 | authentication | `Authorization: Bearer <token>` |
 | scopes | read, submit, operate, admin; each includes the ones before it ([security](../explanation/security.md)) |
 | lists | `{"items": […], "next": cursor or null}`; pass `cursor` and `limit` (1 to 1000) for the next page |
-| errors | `application/problem+json` with `code`, `params`, `message` and `hint` ([error codes](#error-codes)) |
+| errors | `application/problem+json` with `code`, `params`, `detail` and `hint` ([error codes](#error-codes)) |
 
 ```sh
 curl localhost:4653/api/v1/runs -H 'Content-Type: application/json' \\
@@ -42,30 +42,18 @@ A stream sends server-sent events. `run` carries the run record. `event` carries
 and no event is missed. The stream of all runs is checked for changes four times per second.
 """
 
-CODES = """\
+REFUSALS = """\
 ## Error codes
 
 | status | codes |
 |---|---|
-| 400 | `invalid_path`, `invalid_header`, `invalid_query`, `invalid_json` |
-| 401 | `unauthorized` |
-| 403 | `forbidden`, `foreign_origin` |
-| 404 | `not_found`, `unknown_job`, `unknown_entry` |
-| 405 | `method_not_allowed` |
-| 408 | `request_timeout` |
-| 409 | `invalid_transition`, `invalid_run_transition`, `idempotency_conflict`, `not_in_doubt`, `stale_attempt` |
-| 413 | `body_too_large`, `payload_too_large`, `json_too_large` |
-| 414 | `path_too_long`, `query_too_long` |
-| 431 | `headers_too_large` |
-| 415 | `unsupported_media_type` |
-| 421 | `unknown_host` |
-| 422 | `invalid_arguments`, `invalid_plan`, `json_too_deep`, `number_too_long` |
-| 429 | `queue_full`, `too_many_requests`, with Retry-After |
-| 500 | `internal_error`, with an id that the server also logs |
-| 503 | `store_unavailable`, with Retry-After |
+{codes}
+
+The responses 429 and 503 have the header Retry-After. A response 500 has an id that the server also logs.
 
 For an error of `holdfast.errors`, `code` is the class name in snake_case, and `params` has the fields of the error by
-name. Programs read these two. The text of `message` may change. `holdfast.connect` builds the same error from them.
+name. Programs read these two. `holdfast.connect` builds the same error from them. The text of `detail` may change;
+`message` has the same text, for earlier clients. `type` is the code as a URI.
 
 ```json
 {example}
@@ -116,7 +104,9 @@ def _refusals() -> str:
             fields = inspect.signature(one).parameters.values()
             shown = ", ".join(f"`{field.name}`: {TYPES[str(field.annotation)]}" for field in fields)
             lines.append(f"| `{errors.code_of(one)}` | {shown} |")
-    return CODES.replace("{example}", example).replace("{params}", "\n".join(lines))
+    codes = "\n".join(f"| {status} | {', '.join(f'`{code}`' for code in names)} |" for status, names in CODES.items())
+    page = REFUSALS.replace("{codes}", codes).replace("{example}", example)
+    return page.replace("{params}", "\n".join(lines))
 
 
 def _takes(one: dict[str, Any]) -> str:
@@ -129,7 +119,7 @@ def _takes(one: dict[str, Any]) -> str:
 def _gives(one: dict[str, Any]) -> str:
     said = []
     for status, response in one["responses"].items():
-        if status != "default":
+        if "content" in response:
             media, content = next(iter(response["content"].items()))
             said.append(f"{status} {_name(content['schema']) if media == 'application/json' else media}")
     return ", ".join(said)

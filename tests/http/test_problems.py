@@ -107,7 +107,7 @@ def test_a_problem_says_nothing_of_the_store(kind: type[HoldfastError]) -> None:
 def test_params_that_do_not_fit_leave_the_class_to_the_status_and_the_text_to_the_server(
     params: dict[str, Any] | None,
 ) -> None:
-    raised = error_of(*changed(errors.UnknownJob("a"), params=params, message="gone since May"), "asked", SERVER)
+    raised = error_of(*changed(errors.UnknownJob("a"), params=params, detail="gone since May"), "asked", SERVER)
     assert isinstance(raised, errors.UnknownJob)
     assert (type(raised), raised.job, str(raised)) == (errors.UnknownJob, "asked", "gone since May")
     copy = pickle.loads(pickle.dumps(raised))  # noqa: S301 - our own bytes
@@ -115,7 +115,7 @@ def test_params_that_do_not_fit_leave_the_class_to_the_status_and_the_text_to_th
 
 
 def test_the_message_of_another_release_is_shown_with_the_fields() -> None:
-    answer = changed(errors.UnknownJob("a"), params={"job": "a", "since": 5}, message="job a does not exist")
+    answer = changed(errors.UnknownJob("a"), params={"job": "a", "since": 5}, detail="job a does not exist")
     raised = error_of(*answer, "asked", SERVER)
     assert isinstance(raised, errors.UnknownJob)
     assert (type(raised), raised.job, str(raised)) == (errors.UnknownJob, "a", "job a does not exist")

@@ -237,7 +237,7 @@ def test_what_is_around_the_runs_is_told(app: App) -> None:
                 assert (await client.get(f"/api/v1/machines/{name}")).json() == table.as_dict()
             assert len((await client.get("/api/v1/machines")).json()["items"]) == 3
             assert (await client.get("/api/v1/machines/engine")).status_code == 404
-            for name in ("gates", "schedules"):
+            for name in ("gates",):
                 assert (await client.get(f"/api/v1/{name}")).json() == {"items": [], "next": None}
             assert (await client.get("/healthz")).json() == {"status": "ok"}
             assert (await client.get("/readyz")).json() == {
@@ -303,7 +303,8 @@ def test_what_is_wrong_is_refused_with_its_code_and_a_cure(
             refused = await client.request(method, f"/api/v1{path}", **({"json": body} if body is not None else {}))
             assert (refused.status_code, refused.json()["code"]) == (status, code)
             assert refused.headers["content-type"] == "application/problem+json"
-            assert refused.json()["type"] == "about:blank"
+            assert refused.json()["type"] == f"urn:holdfast:problem:{refused.json()['code']}"
+            assert refused.json()["detail"] == refused.json()["message"]
             assert refused.json()["message"]
             assert refused.json()["hint"]
 

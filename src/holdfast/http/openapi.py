@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from holdfast import __version__
-from holdfast.http.problems import ProblemBody
+from holdfast.http.problems import CODES, TITLES, TYPE, ProblemBody
 from holdfast.http.request import REPEAT_MAX, TEXT_MAX, Call, Query
 from holdfast.http.response import Answer, json
 from holdfast.http.route import Many, Operation, Text
 
-__all__ = ["Machine", "Row", "document", "get_openapi"]
+__all__ = ["Machine", "Row", "document", "get_openapi", "refusals_of"]
 
 _PARAMETERS = {
     "id": {"type": "string", "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}$", "description": "Id of a run."},
@@ -77,6 +77,7 @@ def document(table: Sequence[Operation], root: str = "") -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
+            "responses": {_name_of(status): _refusal(status, known) for status in CODES},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -93,9 +94,10 @@ def _types(table: Sequence[Operation]) -> list[Any]:
 
 
 def _described(one: Operation, known: dict[str, Any]) -> dict[str, Any]:
-    said: dict[str, Any] = {
-        "operationId": one.handler.__name__ if one.name != "list_nothing" else f"list_{one.path.rpartition('/')[2]}",
+    described: dict[str, Any] = {
+        "operationId": one.handler.__name__,
         "summary": one.summary,
+        "tags": [_tag(one)],
         "parameters": [
             *({"name": name, "in": "path", "required": True, "schema": _PARAMETERS[name]}
               for name in one.param_convertors),
@@ -105,20 +107,63 @@ def _described(one: Operation, known: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     prefixed = [query.description for query in one.query if query.name.endswith(".")]
     if prefixed:
-        said["description"] = " ".join(prefixed)
+        described["description"] = " ".join(prefixed)
     if one.takes is not None:
-        content = {"application/json": {"schema": known[repr(one.takes)]}}
-        said["requestBody"] = {"required": not one.optional, "content": content}
-    problem = {
-        "description": "The server refused the request.",
-        "content": {"application/problem+json": {"schema": known[repr(ProblemBody)]}},
-    }
-    said["responses"]["default"] = problem
-    said["x-scope"] = one.needed.name.lower() if one.needed is not None else "public"
-    said["x-bound"] = str(one.bound)
+        content: dict[str, Any] = {"schema": known[repr(one.takes)]}
+        if one.example is not None:
+            content["example"] = one.example
+        described["requestBody"] = {"required": not one.optional, "content": {"application/json": content}}
+    for status in refusals_of(one):
+        described["responses"].setdefault(str(status), {"$ref": f"#/components/responses/{_name_of(status)}"})
+    described["x-scope"] = one.needed.name.lower() if one.needed is not None else "public"
+    described["x-bound"] = str(one.bound)
     if one.needed is not None:
-        said["security"] = [{"token": []}]
-    return said
+        described["security"] = [{"token": []}]
+    return described
+
+
+def refusals_of(one: Operation) -> list[int]:
+    """Return the statuses of all refusals that a route can send."""
+    statuses = {400, 405, 408, 413, 414, 431, 500, 503, *one.refuses}  # a body can be too large on every route
+    if one.needed is not None:
+        statuses |= {401, 403, 421}
+    if one.param_convertors:
+        statuses.add(404)
+    if one.query:
+        statuses.add(422)
+    if one.takes is not None:
+        statuses |= {415, 422}
+    return sorted(statuses)
+
+
+def _tag(one: Operation) -> str:
+    """Return the group of a route in the document: the first noun of its path."""
+    return one.path.removeprefix("/api/v1").split("/")[1] if one.path.startswith("/api/v1") else "server"
+
+
+def _name_of(status: int) -> str:
+    return TITLES[status].replace(" ", "").replace("-", "")
+
+
+def _refusal(status: int, known: dict[str, Any]) -> dict[str, Any]:
+    """Return the response of a refusal: the body, the codes of its status, and an example."""
+    code = CODES[status][0]
+    example = {"title": TITLES[status], "status": status, "code": code, "type": TYPE + code}
+    text = code.replace("_", " ")
+    return {
+        "description": f"{TITLES[status]}: {', '.join(CODES[status])}.",
+        "content": {
+            "application/problem+json": {
+                "schema": {
+                    "allOf": [
+                        known[repr(ProblemBody)],
+                        {"properties": {"code": {"enum": list(CODES[status])}, "status": {"const": status}}},
+                    ]
+                },
+                "example": {**example, "detail": text, "message": text},
+            }
+        },
+    }
 
 
 def _parameter(query: Query) -> dict[str, Any]:
@@ -145,7 +190,10 @@ def _response(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
             "required": ["items", "next"],
             "properties": {
                 "items": {"type": "array", "items": schema},
-                "next": {"type": ["string", "null"], "description": "Cursor of the next page, null on the last."},
+                "next": {
+                    "type": ["string", "null"],
+                    "description": "Cursor of the next page. Null on the last page, and for a list without pages.",
+                },
             },
         }
     return {"description": "Success.", "content": {"application/json": {"schema": schema}}}

@@ -1,4 +1,4 @@
-"""Error responses: `application/problem+json` with a code, a message and a hint.
+"""Error responses: `application/problem+json` (RFC 9457) with a code, a description and a hint.
 
 `params` has the fields of a Holdfast error by name. A client builds the same error from them and never parses the text.
 
@@ -18,9 +18,34 @@ from holdfast import errors
 from holdfast.errors import HoldfastError, TransitionRefused
 from holdfast.http.response import Answer
 
-__all__ = ["STATUSES", "Problem", "ProblemBody", "problem_of"]
+__all__ = ["CODES", "STATUSES", "TITLES", "Problem", "ProblemBody", "problem_of"]
 
 RETRY_SECONDS = 2  # Retry-After while the store does not answer
+TYPE = "urn:holdfast:problem:"  # prefix of `type`, before the code
+
+# The codes of each status. The OpenAPI document and the reference list them.
+CODES: dict[int, tuple[str, ...]] = {
+    400: ("invalid_path", "invalid_header", "invalid_query", "invalid_json"),
+    401: ("unauthorized",),
+    403: ("forbidden", "foreign_origin"),
+    404: ("not_found", "unknown_job", "unknown_entry"),
+    405: ("method_not_allowed",),
+    408: ("request_timeout",),
+    409: (
+        "transition_refused", "invalid_transition", "invalid_run_transition", "idempotency_conflict", "not_in_doubt",
+        "stale_attempt",
+    ),
+    412: ("precondition_failed",),
+    413: ("body_too_large", "payload_too_large", "json_too_large"),
+    414: ("path_too_long", "query_too_long"),
+    415: ("unsupported_media_type",),
+    421: ("unknown_host",),
+    422: ("invalid_arguments", "invalid_plan", "json_too_deep", "number_too_long"),
+    429: ("queue_full", "too_many_requests"),
+    431: ("headers_too_large",),
+    500: ("internal_error",),
+    503: ("store_unavailable",),
+}  # fmt: skip
 
 # The HTTP status and the hint of each Holdfast error. The first row whose class matches applies.
 STATUSES: list[tuple[type[HoldfastError], int, str]] = [
@@ -45,11 +70,12 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
     """The body of an error response.
 
     Attributes:
-        type: always about:blank; `code` identifies the problem.
+        type: the code as a URI.
         title: the meaning of the status.
         status: the HTTP status of the response.
         code: the name of the condition, for programs. For a Holdfast error it is the class name in snake_case.
-        message: what is wrong, for people.
+        detail: what is wrong, for people.
+        message: the same text as `detail`, under the name that earlier clients read.
         hint: what to do about it.
         params: the fields of the error that `code` names, by name.
         id: for an internal error, the id of its log entry.
@@ -63,8 +89,9 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
     title: str
     status: int
     code: str
+    detail: str
     message: str
-    type: str = msgspec.field(default_factory=lambda: "about:blank")
+    type: str
     hint: str = ""
     params: dict[str, Any] = {}
     id: str | None = None
@@ -94,12 +121,20 @@ class Problem(Exception):
 
     def answer(self) -> Answer:
         """Return the problem response."""
-        title = _TITLES.get(self.status, "Refused")
-        body = ProblemBody(title, self.status, self.code, self.message, hint=self.hint, **self.parts)
+        body = ProblemBody(
+            title=TITLES.get(self.status, "Refused"),
+            status=self.status,
+            code=self.code,
+            detail=self.message,
+            message=self.message,
+            type=TYPE + self.code,
+            hint=self.hint,
+            **self.parts,
+        )
         return Answer(self.status, msgspec.json.encode(body), b"application/problem+json", self.headers)
 
 
-_TITLES = {
+TITLES = {
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",
@@ -107,6 +142,7 @@ _TITLES = {
     405: "Method Not Allowed",
     408: "Request Timeout",
     409: "Conflict",
+    412: "Precondition Failed",
     413: "Content Too Large",
     414: "URI Too Long",
     415: "Unsupported Media Type",

@@ -63,6 +63,9 @@ class Operation(Route):
         takes: the type of the request body; None means no body.
         optional: whether the client may leave the body out.
         query: the allowed query parameters.
+        refuses: statuses of refusals that follow from what the handler does, such as 409. The OpenAPI document adds
+            those that follow from the route itself.
+        example: a request body, for the OpenAPI document.
         allow: all methods of this path, for the Allow header of a 405 response.
     """
 
@@ -79,6 +82,8 @@ class Operation(Route):
         takes: Any = None,
         optional: bool = False,
         query: Sequence[Query] = (),
+        refuses: Sequence[int] = (),
+        example: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(path, handler, methods=[method], name=handler.__name__)
         if ("id" in self.param_convertors) is not (bound is Bound.RUN):
@@ -86,6 +91,7 @@ class Operation(Route):
         self.method, self.bound = method, bound
         self.needed, self.handler, self.summary = needed, handler, summary
         self.gives, self.takes, self.optional, self.query = gives, takes, optional, tuple(query)
+        self.refuses, self.example = tuple(refuses), example
         self.allow: list[str] = [method]
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -23,6 +23,14 @@ API = "/api/v1"
 READ, SUBMIT, OPERATE, ADMIN = Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN
 OF_RUN, OWN, FREE, NEVER = Bound.RUN, Bound.OWN, Bound.FREE, Bound.NEVER
 STREAM = Text("text/event-stream")
+CREATION = {
+    "plugin_id": "shop",
+    "entry_id": "checkout",
+    "args": {"sku": "A1", "card": "4242"},
+    "idempotency_key": "order-17",
+    "deadline": "3d",
+    "attributes": {"customer": "ada"},
+}
 
 
 def routes() -> list[Operation]:
@@ -40,7 +48,7 @@ def _runs() -> list[Operation]:
     return [
         Operation(
             "POST", f"{API}/runs", SUBMIT, OWN, operations.create_run, "Create a run and store it durably.",
-            {201: RunRecord, 200: RunRecord}, takes=Creation,
+            {201: RunRecord, 200: RunRecord}, takes=Creation, refuses=(404, 409, 429), example=CREATION,
         ),
         Operation("GET", run, READ, OF_RUN, reads.get_run, "Return the record of a run.", {200: RunRecord}),
         Operation(
@@ -87,37 +95,39 @@ def _one_run() -> list[Operation]:
     return [
         Operation(
             "POST", f"{run}/cancel", OPERATE, OF_RUN, operations.cancel_run, "Request the cancellation of a run.",
-            record, takes=operations.Cancel, optional=True,
+            record, takes=operations.Cancel, optional=True, refuses=(409,), example={"reason": "ordered twice"},
         ),
         Operation(
             "POST", f"{run}/retry", OPERATE, OF_RUN, operations.retry_run,
             "Reopen a failed job as a new run.", {201: RunRecord},
-            takes=operations.Retry,
+            takes=operations.Retry, refuses=(409,), example={"reason": "the card works again", "actor": "ana"},
         ),
         Operation(
             "POST", f"{run}/pause", OPERATE, OF_RUN, operations.pause_run, "Pause a run at its next step.", record,
-            takes=operations.Pause, optional=True,
+            takes=operations.Pause, optional=True, refuses=(409,), example={"actor": "ana"},
         ),
         Operation(
             "POST", f"{run}/resume", OPERATE, OF_RUN, operations.resume_run, "Resume a paused run.", record,
-            takes=operations.Pause, optional=True,
+            takes=operations.Pause, optional=True, refuses=(409,), example={"actor": "ana"},
         ),
         Operation(
             "POST", f"{run}/fork", SUBMIT, OF_RUN, forks.fork_run,
             "Start a new run that reuses results of this run.",
-            {201: RunRecord}, takes=forks.Fork,
+            {201: RunRecord}, takes=forks.Fork, refuses=(409, 429), example={"from_step": "charge"},
         ),
         Operation(
             "POST", f"{run}/signal", SUBMIT, OF_RUN, operations.signal_run, "Send a signal to a run.",
-            {200: operations.Outcome}, takes=operations.Signal,
+            {200: operations.Outcome}, takes=operations.Signal, refuses=(409,),
+            example={"key": "approval", "payload": {"approved": True}, "id": "approval-1"},
         ),
         Operation(
             "POST", f"{run}/grant", OPERATE, OF_RUN, operations.grant_run, "Add to the budget of a run.",
-            {200: operations.Outcome}, takes=operations.Grant,
+            {200: operations.Outcome}, takes=operations.Grant, refuses=(409,), example={"amounts": {"tokens": 50_000}},
         ),
         Operation(
             "POST", f"{run}/resolve", OPERATE, OF_RUN, operations.resolve_run, "Resolve a tool call in doubt.", record,
-            takes=operations.Resolve,
+            takes=operations.Resolve, refuses=(409,),
+            example={"step": "charge:1f3a", "answer": "done", "result": "ch_1"},
         ),
     ]  # fmt: skip
 
@@ -149,19 +159,15 @@ def _around() -> list[Operation]:
             "List the gates of all workers, and the reasons of closed gates.",
             {200: Many(GateView)},
         ),
-        Operation(
-            "GET", f"{API}/schedules", READ, FREE, reads.list_nothing, "List schedules. The list is always empty.",
-            {200: Many(Any)},
-        ),
         *_limits(),
         Operation(
             "POST", f"{API}/verify", OPERATE, OWN, operations.verify,
             "Check histories: rules, hash chain and projections.",
-            {200: operations.Verified}, takes=operations.Verify, optional=True,
+            {200: operations.Verified}, takes=operations.Verify, optional=True, refuses=(404,), example={},
         ),
         Operation(
             "POST", f"{API}/purge", ADMIN, NEVER, operations.purge, "Delete runs that ended long ago, permanently.",
-            {200: operations.Purged}, takes=operations.Purge,
+            {200: operations.Purged}, takes=operations.Purge, example={"older_than": "30d", "statuses": ["succeeded"]},
         ),
     ]  # fmt: skip
 
@@ -176,16 +182,16 @@ def _limits() -> list[Operation]:
         ),
         Operation(
             "PUT", one, ADMIN, NEVER, queues.put_limits, "Replace all limits of a queue.", state,
-            takes=queues.NewLimits,
+            takes=queues.NewLimits, example={"concurrency": 10, "rate": 5, "rate_seconds": 1},
         ),
         Operation("DELETE", one, ADMIN, NEVER, queues.delete_limits, "Remove all limits of a queue.", state),
         Operation(
             "POST", f"{one}/pause", OPERATE, NEVER, queues.pause_queue, "Pause a queue: no more of its jobs start.",
-            state, takes=operations.Pause, optional=True,
+            state, takes=operations.Pause, optional=True, example={"actor": "ana"},
         ),
         Operation(
             "POST", f"{one}/resume", OPERATE, NEVER, queues.resume_queue, "Resume a paused queue.", state,
-            takes=operations.Pause, optional=True,
+            takes=operations.Pause, optional=True, example={"actor": "ana"},
         ),
     ]  # fmt: skip
 

@@ -23,7 +23,8 @@ class _Problem(msgspec.Struct):
     """What a client reads of a problem body; anything else in it is for people or for other clients."""
 
     code: str
-    message: str
+    detail: str = ""
+    message: str = ""  # the name of `detail` in earlier releases
     hint: str = ""
     params: dict[str, Any] = {}
     id: str | None = None
@@ -42,8 +43,11 @@ def error_of(status: int, body: bytes, asked: str, server: str) -> HoldfastError
         server: its address, for the message.
     """
     try:
-        problem = _problem.decode(body)
+        problem: _Problem | None = _problem.decode(body)
+        problem.message = problem.detail or problem.message
     except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = None
+    if problem is None or not problem.message:
         return errors.StoreUnavailable(
             f"{server} answers {status} and not as Holdfast does: is that the address of a Holdfast server?"
         )

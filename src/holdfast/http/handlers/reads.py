@@ -188,12 +188,6 @@ async def get_stats(call: Call) -> Answer:
     return json(await call.client.astats())
 
 
-async def list_nothing(call: Call) -> Answer:
-    """Return an empty list, for routes that have no items yet."""
-    del call
-    return page([])
-
-
 def _attribute(text: str) -> Attribute:
     """Return the value of an attribute. A JSON number, boolean or string is decoded, other text stays as it is."""
     try:
