@@ -38,7 +38,7 @@ from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, E
 from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, workers
 from holdfast.config import Config
 from holdfast.durations import Duration
-from holdfast.errors import InvalidArguments, UnknownEntry, UnknownJob
+from holdfast.errors import HoldfastError, InvalidArguments, UnknownEntry, UnknownJob
 from holdfast.group_commit import BATCH_MAX, Journal
 from holdfast.ids import new_id
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
@@ -61,6 +61,7 @@ from holdfast.store import (
     Submit,
 )
 from holdfast.store.blobs import DirectoryBlobs
+from holdfast.store.commands import Submitted
 from holdfast.store.effects import EffectStore
 
 if TYPE_CHECKING:
@@ -154,6 +155,26 @@ class App(OpenedStore, Planning, Forking):
 
     async def acreate(self, creation: Creation) -> Created:
         """Create a run by the names of its app and job, durably. See `Client.acreate`."""
+        submit = await self._creation(creation)
+        return await self._created(submit, await self._journal().write(submit))
+
+    async def acreate_many(self, creations: Sequence[Creation]) -> builtins.list[Created | HoldfastError]:
+        """Create runs by the names of their apps and jobs. See `Client.acreate_many`."""
+        submits = [await self._creation(creation) for creation in creations]
+        outcomes: list[Created | HoldfastError] = []
+        for first in range(0, len(submits), BATCH_MAX):
+            batch = submits[first : first + BATCH_MAX]
+            for submit, submitted in zip(batch, await self._store().commit(batch), strict=True):
+                if isinstance(submitted, HoldfastError):
+                    outcomes.append(submitted)
+                elif isinstance(submitted, Exception):
+                    raise submitted
+                else:
+                    outcomes.append(await self._created(submit, submitted))
+        return outcomes
+
+    async def _creation(self, creation: Creation) -> Submit:
+        """Check a creation and build its command."""
         function = self.entries.get((creation.plugin_id, creation.entry_id))
         if function is None:
             raise UnknownEntry(f"{creation.plugin_id}.{creation.entry_id}", [".".join(name) for name in self.entries])
@@ -161,8 +182,9 @@ class App(OpenedStore, Planning, Forking):
             function = await asyncio.to_thread(with_plan, function, creation.plan)
         encoded = function.signature.encode((), creation.args, self.config.payload_bytes_max)
         function = apply_options(function, creation)
-        submit = self.submission(function, new_id(), encoded, await self._moment(function))
-        submitted = await self._journal().write(submit)
+        return self.submission(function, new_id(), encoded, await self._moment(function))
+
+    async def _created(self, submit: Submit, submitted: Submitted) -> Created:
         if submitted.at is None:
             return Created(await self.aget(submitted.job), submitted.existing)
         record = RunRecord(  # the run is new, so its record is known without a read
@@ -584,8 +606,8 @@ class App(OpenedStore, Planning, Forking):
 
 # Job code runs on its own loop, but the store was opened on the worker's loop. So these calls go there.
 for _verb in (
-    "acreate", "afork", "aget", "apage", "aoutcome", "acurrent", "aevents", "aexports", "aexplain", "astats",
-    "averify", "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve", "agrant",
-    "apurge", "aevict", "_aversions",
+    "acreate", "acreate_many", "afork", "aget", "apage", "aoutcome", "acurrent", "aevents", "aexports", "aexplain",
+    "astats", "averify", "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve",
+    "agrant", "apurge", "aevict", "_aversions",
 ):  # fmt: skip
     setattr(App, _verb, on_worker_loop(getattr(App, _verb)))

@@ -12,7 +12,7 @@ import builtins
 import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -23,7 +23,7 @@ from holdfast.client.process_fork import leave, survive_fork
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.durations import Duration
-from holdfast.errors import LoopDied
+from holdfast.errors import HoldfastError, LoopDied
 from holdfast.machines import Event, RunRecord
 from holdfast.store import Evidence, Limits, QueueState
 
@@ -57,6 +57,18 @@ class Client(ABC):
         """Create a run by the names of its app and job. When this returns, the run is durable.
 
         If another run already has the idempotency key of the creation, return that run.
+        """
+
+    @abstractmethod
+    async def acreate_many(self, creations: Sequence[Creation]) -> builtins.list[Created | HoldfastError]:
+        """Create runs by the names of their apps and jobs, durably, and return the outcome of each in order.
+
+        All creations are checked before the first run is created. An outcome is the created run, or the error of a
+        creation that the store refused, such as `QueueFull` or `IdempotencyConflict`.
+
+        Raises:
+            InvalidArguments: A creation is not valid. No run was created.
+            UnknownEntry: A creation names a job that does not exist. No run was created.
         """
 
     @abstractmethod
@@ -302,6 +314,10 @@ class Client(ABC):
     def create(self, creation: Creation) -> Created:
         """Create a run by the names of its app and job, durably. See `acreate`."""
         return self.block(self.acreate(creation))
+
+    def create_many(self, creations: Sequence[Creation]) -> builtins.list[Created | HoldfastError]:
+        """Create runs by the names of their apps and jobs, and return the outcome of each. See `acreate_many`."""
+        return self.block(self.acreate_many(creations))
 
     def fork(
         self,

@@ -119,9 +119,9 @@ class Problem(Exception):
         self.status, self.code, self.message, self.hint = status, code, message, hint
         self.headers, self.parts = headers, parts
 
-    def answer(self) -> Answer:
-        """Return the problem response."""
-        body = ProblemBody(
+    def body(self) -> ProblemBody:
+        """Return the body of the problem response."""
+        return ProblemBody(
             title=TITLES.get(self.status, "Refused"),
             status=self.status,
             code=self.code,
@@ -131,7 +131,10 @@ class Problem(Exception):
             hint=self.hint,
             **self.parts,
         )
-        return Answer(self.status, msgspec.json.encode(body), b"application/problem+json", self.headers)
+
+    def answer(self) -> Answer:
+        """Return the problem response."""
+        return Answer(self.status, msgspec.json.encode(self.body()), b"application/problem+json", self.headers)
 
 
 TITLES = {

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.client.bulk import BulkResult
 from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.http import streams
-from holdfast.http.handlers import forks, operations, probes, queues, reads
+from holdfast.http.handlers import bulk, forks, operations, probes, queues, reads
 from holdfast.http.openapi import Machine, get_openapi
 from holdfast.http.route import PUBLIC, Bound, Many, Operation, Text
 from holdfast.http.tokens import Scope
@@ -50,6 +51,7 @@ def _runs() -> list[Operation]:
             "POST", f"{API}/runs", SUBMIT, OWN, operations.create_run, "Create a run and store it durably.",
             {201: RunRecord, 200: RunRecord}, takes=Creation, refuses=(404, 409, 429), example=CREATION,
         ),
+        *_many_runs(),
         Operation("GET", run, READ, OF_RUN, reads.get_run, "Return the record of a run.", {200: RunRecord}),
         Operation(
             "GET", f"{API}/runs", READ, OWN, reads.list_runs, "List runs, newest first.", {200: Many(RunRecord)},
@@ -85,6 +87,31 @@ def _runs() -> list[Operation]:
             "GET", f"{run}/stream", READ, OF_RUN, streams.stream_run,
             "Stream the run's record at each change (`run`) and its events (`event`) until the run ends.",
             {200: STREAM}, query=streams.RUN_STREAM,
+        ),
+    ]  # fmt: skip
+
+
+def _many_runs() -> list[Operation]:
+    many: dict[int, Any] = {200: BulkResult}
+    return [
+        Operation(
+            "POST", f"{API}/runs/batch", SUBMIT, OWN, bulk.create_runs,
+            "Create up to 1,000 runs. All are checked before the first is created.", {200: bulk.BatchAnswer},
+            takes=bulk.NewRuns, refuses=(404,), example={"runs": [CREATION]},
+        ),
+        Operation(
+            "POST", f"{API}/runs/cancel", OPERATE, OWN, bulk.cancel_runs, "Cancel the runs that match a filter.", many,
+            takes=bulk.CancelRuns, optional=True, query=bulk.BULK_FILTERS,
+            example={"reason": "wrong price list", "dry_run": True},
+        ),
+        Operation(
+            "POST", f"{API}/runs/retry", OPERATE, OWN, bulk.retry_runs, "Retry the failed runs that match a filter.",
+            many, takes=bulk.RetryRuns, query=bulk.BULK_FILTERS, example={"reason": "the bank is back"},
+        ),
+        Operation(
+            "POST", f"{API}/runs/signal", SUBMIT, OWN, bulk.signal_runs,
+            "Send a signal to the runs that match a filter.", many, takes=bulk.SignalRuns, query=bulk.BULK_FILTERS,
+            example={"key": "go", "payload": True, "id": "go-1"},
         ),
     ]  # fmt: skip
 

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, QueueFull, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState, RunRecord
+from holdfast.machines.run_projection import run_name
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
 from holdfast.store.commands import LIMITS, PROGRESS, WORK
@@ -626,6 +627,7 @@ def _fits(job: Job, record: RunRecord, where: RunFilter) -> bool:
     return (
         all(value is None or getattr(job, name) == value for name, value in wanted.items())
         and (not where.status or record.status in where.status)
+        and (not where.newest or record.run_id == run_name(job.id, job.run))
         and all(_same((job.attributes or {}).get(name), value) for name, value in where.attributes.items())
         and (where.created_after is None or job.created_at >= where.created_after)
         and (where.created_before is None or job.created_at < where.created_before)

@@ -47,6 +47,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
         attributes: with these values of these attributes.
         created_after: of jobs created at this time or later.
         created_before: of jobs created before this time.
+        newest: only the newest run of each job.
     """
 
     status: tuple[str, ...] = ()
@@ -59,6 +60,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, Attribute] = {}
     created_after: float | None = None
     created_before: float | None = None
+    newest: bool = False
 
 
 class Counts(msgspec.Struct, frozen=True):

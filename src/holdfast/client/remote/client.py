@@ -7,9 +7,8 @@ response cannot start it twice. Such a key starts with ``auto:``. It is reserved
 
 from __future__ import annotations
 
-import asyncio
 import builtins
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -20,6 +19,7 @@ import msgspec
 from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import payload_for_server
 from holdfast.client.interface import Client
+from holdfast.client.remote.error_decoder import error_of
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
 from holdfast.client.remote.transport import Wire, at_run
 from holdfast.client.run_handle import RunHandle
@@ -27,7 +27,7 @@ from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, E
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.config import Config
 from holdfast.durations import Duration, seconds
-from holdfast.errors import InvalidArguments, UnknownEntry
+from holdfast.errors import HoldfastError, InvalidArguments, UnknownEntry
 from holdfast.ids import new_id
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 from holdfast.store import Evidence, Limits, QueueState
@@ -41,7 +41,8 @@ __all__ = ["RemoteClient", "connect"]
 T = TypeVar("T")
 
 PAGE_MAX = 1000  # longest page that a server returns
-AT_ONCE = 16  # concurrent requests of one `start_many`
+BATCH_MAX = 500  # runs of one request
+BATCH_BYTES = 1024 * 1024  # of the runs of one request; a larger run has a request of its own
 LONG_SECONDS = 600.0  # timeout of operations that read the whole store
 CREATED_STATUS = 201
 
@@ -88,6 +89,16 @@ class _Removed(msgspec.Struct):
     removed: int
 
 
+class _BatchItem(msgspec.Struct):
+    status: int
+    run: RunRecord | None = None
+    problem: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _BatchAnswer(msgspec.Struct):
+    items: list[_BatchItem]
+
+
 class RemoteClient(Client):
     """A client of a server: every operation of `Client`, and `start` by name. `connect` creates it."""
 
@@ -123,31 +134,26 @@ class RemoteClient(Client):
         return RunHandle(self, created.record.run_id)
 
     async def astart_many(self, job: RemoteJob | str, arguments: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
-        """Start many runs of one job, several at a time, and return their ids in order.
+        """Start many runs of one job and return their ids in order.
 
-        If the server refuses one run, the others are started before this raises.
+        The server checks all runs of a request before it creates the first. If the store refuses one of them, such as
+        for a full queue, the others are started before this raises.
         """
         remote_job = self.entry(job)
         plugin, name = await self._names(remote_job.name)
         creations = [remote_job.creation(plugin, name, dict(kwargs)) for kwargs in arguments]
-        slots = asyncio.Semaphore(AT_ONCE)
-
-        async def create(creation: Creation) -> str:
-            async with slots:
-                return (await self.acreate(creation)).record.run_id
-
-        outcomes = await asyncio.gather(*map(create, creations), return_exceptions=True)  # a refusal stops no other
-        for failure in outcomes:
-            if isinstance(failure, BaseException):
-                raise failure
-        return [run_id for run_id in outcomes if isinstance(run_id, str)]
+        outcomes = await self.acreate_many(creations)
+        for outcome in outcomes:
+            if isinstance(outcome, HoldfastError):
+                raise outcome
+        return [outcome.record.run_id for outcome in outcomes if isinstance(outcome, Created)]
 
     def start(self, job: RemoteJob | str, /, **arguments: Any) -> RunHandle:
         """Start a run of a job by name. When this returns, the run is durable. See `astart` for the errors."""
         return self.block(self.astart(job, **arguments))
 
     def start_many(self, job: RemoteJob | str, arguments: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
-        """Start many runs of one job, several at a time, and return their ids in order. See `astart_many`."""
+        """Start many runs of one job and return their ids in order. See `astart_many`."""
         return self.block(self.astart_many(job, arguments))
 
     async def acreate(self, creation: Creation) -> Created:
@@ -159,6 +165,25 @@ class RemoteClient(Client):
         about = name if generated else key
         status, record = await self._wire.ask("POST", "/runs", RunRecord, body=body, again=True, about=about)
         return Created(_shown(record), existing=status != CREATED_STATUS and not generated)
+
+    async def acreate_many(self, creations: Sequence[Creation]) -> builtins.list[Created | HoldfastError]:
+        """Create runs by the names of their apps and jobs. See `Client.acreate_many`.
+
+        The server checks the runs of one request before it creates the first. The client sends several requests for
+        more runs than fit into one.
+        """
+        outcomes: builtins.list[Created | HoldfastError] = []
+        for batch in _batches(creations):
+            body = {"runs": [encoded for _, encoded, _ in batch]}
+            _, answer = await self._wire.ask("POST", "/runs/batch", _BatchAnswer, body=body, again=True)
+            for (creation, _, generated), item in zip(batch, answer.items, strict=True):
+                if item.run is not None:
+                    existing = item.status != CREATED_STATUS and not generated
+                    outcomes.append(Created(_shown(item.run), existing=existing))
+                else:
+                    about = f"{creation.plugin_id}.{creation.entry_id}"
+                    outcomes.append(error_of(item.status, bytes(item.problem), about, self.url))
+        return outcomes
 
     async def _names(self, job: str) -> tuple[str, str]:
         """Split a name into app and job. Ask the server if the name has only the job."""
@@ -439,6 +464,24 @@ def _shown(record: RunRecord) -> RunRecord:
     if (record.idempotency_key or "").startswith(AUTO):
         return msgspec.structs.replace(record, idempotency_key=None)
     return record
+
+
+def _batches(creations: Sequence[Creation]) -> Iterator[builtins.list[tuple[Creation, Any, bool]]]:
+    """Split creations into requests. Each has a key, generated if it had none, so that a repeat is harmless."""
+    batch: builtins.list[tuple[Creation, Any, bool]] = []
+    size = 0
+    for creation in creations:
+        generated = creation.idempotency_key is None
+        keyed = msgspec.structs.replace(creation, idempotency_key=f"{AUTO}{new_id()}") if generated else creation
+        encoded = payload_for_server(keyed.entry_id, keyed)
+        length = len(msgspec.json.encode(encoded))
+        if batch and (len(batch) == BATCH_MAX or size + length > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append((keyed, encoded, generated))
+        size += length
+    if batch:
+        yield batch
 
 
 def _query(where: RunFilter) -> builtins.list[tuple[str, str]]:

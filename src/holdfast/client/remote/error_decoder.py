@@ -43,11 +43,11 @@ def error_of(status: int, body: bytes, asked: str, server: str) -> HoldfastError
         server: its address, for the message.
     """
     try:
-        problem: _Problem | None = _problem.decode(body)
-        problem.message = problem.detail or problem.message
+        problem = _problem.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = None
-    if problem is None or not problem.message:
+        problem = _Problem("")
+    problem.message = problem.detail or problem.message
+    if not problem.message:
         return errors.StoreUnavailable(
             f"{server} answers {status} and not as Holdfast does: is that the address of a Holdfast server?"
         )

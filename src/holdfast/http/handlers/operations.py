@@ -11,39 +11,53 @@ from holdfast.errors import IdempotencyConflict
 from holdfast.http.request import Call
 from holdfast.http.response import Answer, json
 
-__all__ = ["Cancel", "Outcome", "Pause", "Purge", "Purged", "Resolve", "Retry", "Signal", "Verified", "Verify"]
+__all__ = [
+    "Cancel",
+    "LongText",
+    "Name",
+    "Outcome",
+    "Pause",
+    "Purge",
+    "Purged",
+    "Resolve",
+    "Retry",
+    "Signal",
+    "Text",
+    "Verified",
+    "Verify",
+]
 
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-_Words = Annotated[str, msgspec.Meta(max_length=2000)]
-_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+LongText = Annotated[str, msgspec.Meta(max_length=2000)]
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class Cancel(msgspec.Struct, forbid_unknown_fields=True):
     """The reason and the actor of a cancellation."""
 
-    reason: _Words | None = None
-    actor: _Name | None = None
+    reason: LongText | None = None
+    actor: Name | None = None
 
 
 class Retry(msgspec.Struct, forbid_unknown_fields=True):
     """The reason and the actor of a retry."""
 
-    reason: _Words
-    actor: _Name | None = None
+    reason: LongText
+    actor: Name | None = None
 
 
 class Pause(msgspec.Struct, forbid_unknown_fields=True):
     """The actor of a pause or resume."""
 
-    actor: _Name | None = None
+    actor: Name | None = None
 
 
 class Signal(msgspec.Struct, forbid_unknown_fields=True):
     """A signal: its key, its payload, and an id. A repeat with the same id has no effect."""
 
-    key: _Text
+    key: Text
     payload: Any = None
-    id: _Name | None = None
+    id: Name | None = None
 
 
 class Outcome(msgspec.Struct):
@@ -55,18 +69,18 @@ class Outcome(msgspec.Struct):
 class Grant(msgspec.Struct, forbid_unknown_fields=True):
     """Amounts to add to the budget of a run, by unit. A repeat with the same id has no effect."""
 
-    amounts: dict[_Name, Annotated[float, msgspec.Meta(ge=0)]]
-    actor: _Name | None = None
-    id: _Name | None = None
+    amounts: dict[Name, Annotated[float, msgspec.Meta(ge=0)]]
+    actor: Name | None = None
+    id: Name | None = None
 
 
 class Resolve(msgspec.Struct, forbid_unknown_fields=True):
     """The answer about a tool call in doubt. `result` applies to `done` only."""
 
-    step: _Text
+    step: Text
     answer: Literal["done", "not_done", "fail"]
     result: Any = None
-    actor: _Name | None = None
+    actor: Name | None = None
 
 
 class Verify(msgspec.Struct, forbid_unknown_fields=True):
@@ -86,7 +100,7 @@ class Verified(msgspec.Struct):
 class Purge(msgspec.Struct, forbid_unknown_fields=True):
     """The runs to delete. `older_than` is the time since their end, in seconds or as text such as "30d"."""
 
-    older_than: Annotated[float, msgspec.Meta(ge=0)] | _Text
+    older_than: Annotated[float, msgspec.Meta(ge=0)] | Text
     statuses: list[Literal["succeeded", "failed", "canceled"]] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=10**9)] | None = None
 

@@ -63,16 +63,26 @@ def page(items: list[Any], following: Any = None) -> Answer:
 
 async def list_runs(call: Call) -> Answer:
     """List runs that match the filters, newest first."""
-    asked = call.query(RUN_FILTERS)
-    limit, cursor = asked.pop("limit", PAGE), asked.pop("cursor", None)
+    where, limit, cursor = filter_of(call, RUN_FILTERS, PAGE)
+    records = await call.client.apage(where, limit + 1, cursor)
+    return page(records[:limit], records[limit - 1].run_id if len(records) > limit else None)
+
+
+def filter_of(call: Call, allowed: tuple[Query, ...], limit: int) -> tuple[RunFilter, int, str | None]:
+    """Return the filter of runs in a query, the limit (by default the given one), and the cursor.
+
+    Raises:
+        InvalidArguments: a parameter is not allowed here, or its value does not fit.
+    """
+    asked = call.query(allowed)
+    limit, cursor = asked.pop("limit", limit), asked.pop("cursor", None)
     if cursor is not None and not re.fullmatch(CURSOR, cursor):
         raise InvalidArguments("cursor", "must be the `next` of a previous page")
     attributes = {name[5:]: _attribute(asked.pop(name)) for name in [*asked] if name.startswith("attr.")}
     if "status" in asked:
         asked["status"] = tuple(asked["status"])
     asked["group"] = call.group(asked.get("group"))
-    found = await call.client.apage(RunFilter(**asked, attributes=attributes), limit + 1, cursor)
-    return page(found[:limit], found[limit - 1].run_id if len(found) > limit else None)
+    return RunFilter(**asked, attributes=attributes), limit, cursor
 
 
 async def get_run(call: Call) -> Answer:

@@ -162,7 +162,7 @@ def past_of(row: tuple[Any, ...]) -> tuple[RunCursor, RunRecord]:
 
 def may_be_past(where: RunFilter) -> bool:
     """Return whether an earlier run could match."""
-    return not where.status or bool(PAST & set(where.status))
+    return not where.newest and (not where.status or bool(PAST & set(where.status)))
 
 
 def index_entries_of(rows: list[Any]) -> IndexEntries | None:

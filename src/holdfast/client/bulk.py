@@ -1,0 +1,106 @@
+"""Operations on all runs that match a filter: cancel, retry and signal, a page at a time.
+
+One call acts on at most `limit` runs, so its work is bounded. Its result has the cursor of the next page. A dry run
+lists the runs and changes nothing. A run that refuses the operation is reported and stops no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.client.views import RunFilter
+from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable, code_of
+from holdfast.machines import TERMINAL_RUN_STATUSES, RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.client.interface import Client
+
+__all__ = ["BULK_MAX", "CANCEL_STATUSES", "RETRY_STATUSES", "BulkResult", "Refused", "apply_to_runs"]
+
+BULK_MAX = 1000  # runs per call
+AT_ONCE = 100  # operations that share group commits
+
+CANCEL_STATUSES = tuple(str(status) for status in RunStatus if status not in TERMINAL_RUN_STATUSES)
+RETRY_STATUSES = (str(RunStatus.FAILED), str(RunStatus.TIMEOUT))
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A run that refused the operation, with the code of the error and its text."""
+
+    run_id: str
+    code: str
+    detail: str
+
+
+class BulkResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one page of an operation on many runs.
+
+    Attributes:
+        run_ids: The runs that the operation was applied to; in a dry run, those that it would be applied to.
+        refused: The runs that refused it.
+        dry_run: Whether nothing was changed.
+        next: The cursor of the next page. None means that no more runs match.
+    """
+
+    run_ids: list[str]
+    refused: list[Refused] = []
+    dry_run: bool = False
+    next: str | None = None
+
+
+async def apply_to_runs(
+    client: Client,
+    where: RunFilter,
+    allowed: tuple[str, ...],
+    act: Callable[[str], Awaitable[Any]],
+    *,
+    limit: int,
+    cursor: str | None,
+    dry_run: bool,
+) -> BulkResult:
+    """Apply an operation to one page of runs.
+
+    Args:
+        client: The client of the runs.
+        where: The filter. At least one field must be set: an empty filter means a mistake more often than "all".
+        allowed: The statuses that the operation applies to. A filter without a status means all of them.
+        act: The operation on the run with this id.
+        limit: Maximum number of runs.
+        cursor: The `next` of the previous page.
+        dry_run: List the runs, and change nothing.
+
+    Raises:
+        InvalidArguments: The filter is empty, names another status, or the limit is out of range.
+        StoreUnavailable: The store does not answer. Runs before the failure stay changed, and a repeat is harmless.
+    """
+    if where == RunFilter():
+        raise InvalidArguments("filter", "name at least one filter, such as status or entry_id")
+    wrong = sorted(set(where.status) - set(allowed))
+    if wrong:
+        raise InvalidArguments("status", f"runs that are {', '.join(wrong)} cannot match; use {', '.join(allowed)}")
+    if not 1 <= limit <= BULK_MAX:
+        raise InvalidArguments("limit", f"must be from 1 to {BULK_MAX}, got {limit}")
+    matching = msgspec.structs.replace(where, status=where.status or allowed, newest=True)
+    records = await client.apage(matching, limit + 1, cursor)
+    page = records[:limit]
+    run_ids = [record.run_id for record in page]
+    following = page[-1].run_id if len(records) > limit else None
+    if dry_run:
+        return BulkResult(run_ids=run_ids, dry_run=True, next=following)
+    done: list[str] = []
+    refused: list[Refused] = []
+    for first in range(0, len(run_ids), AT_ONCE):
+        group = run_ids[first : first + AT_ONCE]
+        outcomes = await asyncio.gather(*map(act, group), return_exceptions=True)
+        for run_id, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, HoldfastError) and not isinstance(outcome, StoreUnavailable):
+                refused.append(Refused(run_id, code_of(type(outcome)), str(outcome)))
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                done.append(run_id)
+    return BulkResult(run_ids=done, refused=refused, next=following)

@@ -1,0 +1,147 @@
+"""Handlers for many runs at once: create a batch, and cancel, retry or signal all runs that match a filter.
+
+A request on a filter acts on one page of runs. So its work is bounded, and the client follows `next`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import msgspec
+
+from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs
+from holdfast.client.views import Created, Creation
+from holdfast.errors import HoldfastError, IdempotencyConflict, StoreUnavailable
+from holdfast.http.handlers.operations import LongText, Name, Text
+from holdfast.http.handlers.reads import RUN_FILTERS, filter_of
+from holdfast.http.problems import ProblemBody, problem_of
+from holdfast.http.request import Call
+from holdfast.http.response import Answer, json
+from holdfast.machines import RunRecord
+
+__all__ = ["BATCH_MAX", "BULK_FILTERS", "BatchAnswer", "BatchItem", "CancelRuns", "NewRuns", "RetryRuns", "SignalRuns"]
+
+BATCH_MAX = 1000  # runs of one batch
+BULK_FILTERS = tuple(query for query in RUN_FILTERS if query.name not in {"order", "newest"})
+
+
+class NewRuns(msgspec.Struct, forbid_unknown_fields=True):
+    """A batch of runs to create."""
+
+    runs: Annotated[list[Creation], msgspec.Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class BatchItem(msgspec.Struct, omit_defaults=True):
+    """The outcome of one run of a batch: the status, and the run or the problem.
+
+    The status is 201 for a new run, 200 for a run that had the same key before, and the status of the problem else.
+    """
+
+    status: int
+    run: RunRecord | None = None
+    problem: ProblemBody | None = None
+
+
+class BatchAnswer(msgspec.Struct):
+    """The outcomes of a batch, in the order of the request."""
+
+    items: list[BatchItem]
+
+
+class CancelRuns(msgspec.Struct, forbid_unknown_fields=True):
+    """The reason and the actor of the cancellations. With `dry_run` the server lists the runs and changes nothing."""
+
+    reason: LongText | None = None
+    actor: Name | None = None
+    dry_run: bool = False
+
+
+class RetryRuns(msgspec.Struct, forbid_unknown_fields=True):
+    """The reason and the actor of the retries. With `dry_run` the server lists the runs and changes nothing."""
+
+    reason: LongText
+    actor: Name | None = None
+    dry_run: bool = False
+
+
+class SignalRuns(msgspec.Struct, forbid_unknown_fields=True):
+    """A signal to many runs. Each run receives signals with the same id once."""
+
+    key: Text
+    payload: Any = None
+    id: Name | None = None
+    dry_run: bool = False
+
+
+_new_runs = msgspec.json.Decoder(NewRuns)
+_cancel = msgspec.json.Decoder(CancelRuns)
+_retry = msgspec.json.Decoder(RetryRuns)
+_signal = msgspec.json.Decoder(SignalRuns)
+
+
+async def create_runs(call: Call) -> Answer:
+    """Create a batch of runs. All are checked before the first is created."""
+    batch = await call.body(_new_runs)
+    bound = call.principal.group is not None
+    creations = [
+        msgspec.structs.replace(creation, group=call.group(creation.group)) if bound else creation
+        for creation in batch.runs
+    ]
+    outcomes = await call.client.acreate_many(creations)
+    items = [await _item(call, creation, outcome) for creation, outcome in zip(creations, outcomes, strict=True)]
+    return json(BatchAnswer(items))
+
+
+async def _item(call: Call, creation: Creation, outcome: Created | HoldfastError) -> BatchItem:
+    if isinstance(outcome, Created):
+        hidden = call.principal.group is not None and outcome.existing and not await call.owns(outcome.record.run_id)
+        if not hidden:
+            return BatchItem(200 if outcome.existing else 201, run=outcome.record)
+        outcome = IdempotencyConflict(creation.idempotency_key or "", "")
+    problem = problem_of(outcome)
+    if problem is None or isinstance(outcome, StoreUnavailable):
+        raise outcome
+    return BatchItem(problem.status, problem=problem.body())
+
+
+async def cancel_runs(call: Call) -> Answer:
+    """Cancel the runs that match a filter."""
+    asked = await call.body(_cancel, CancelRuns())
+    actor = call.actor(asked.actor)
+
+    def cancel(run_id: str) -> Awaitable[RunRecord]:
+        return call.client.acancel(run_id, asked.reason, actor=actor)
+
+    return await _apply(call, CANCEL_STATUSES, cancel, dry_run=asked.dry_run)
+
+
+async def retry_runs(call: Call) -> Answer:
+    """Retry the failed runs that match a filter."""
+    asked = await call.body(_retry)
+    actor = call.actor(asked.actor)
+
+    def retry(run_id: str) -> Awaitable[RunRecord]:
+        return call.client.aretry(run_id, actor=actor, reason=asked.reason)
+
+    return await _apply(call, RETRY_STATUSES, retry, dry_run=asked.dry_run)
+
+
+async def signal_runs(call: Call) -> Answer:
+    """Send a signal to the runs that match a filter."""
+    asked = await call.body(_signal)
+
+    def signal(run_id: str) -> Awaitable[str]:
+        return call.client.asignal(run_id, asked.key, asked.payload, asked.id)
+
+    return await _apply(call, CANCEL_STATUSES, signal, dry_run=asked.dry_run)
+
+
+async def _apply(
+    call: Call, allowed: tuple[str, ...], act: Callable[[str], Awaitable[Any]], *, dry_run: bool
+) -> Answer:
+    where, limit, cursor = filter_of(call, BULK_FILTERS, BULK_MAX)
+    found: BulkResult = await apply_to_runs(
+        call.client, where, allowed, act, limit=limit, cursor=cursor, dry_run=dry_run
+    )
+    return json(found)
