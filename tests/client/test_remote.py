@@ -234,13 +234,18 @@ def test_an_unknown_name_says_what_there_is(remote: RemoteClient) -> None:
             remote.get(name)
 
 
-def test_many_are_started_in_order_and_one_that_is_refused_stops_no_other(app: App, remote: RemoteClient) -> None:
-    runs = remote.start_many("greet", [{"name": str(number)} for number in range(60)])
+def test_many_runs_start_in_order_as_an_app_starts_them(app: App, remote: RemoteClient) -> None:
+    """More than one request is sent; an invalid run stops its batch, and a refusal of the store stops no other run."""
+    runs = remote.start_many("greet", [{"name": str(number)} for number in range(510)])
     work(app)
-    assert [app.outcome(run) for run in runs] == [f"hello {number}" for number in range(60)]
+    assert [app.outcome(run) for run in runs] == [f"hello {number}" for number in range(510)]
     with pytest.raises(errors.InvalidArguments):
         remote.start_many("greet", [{"name": "a"}, {"nam": "b"}, {"name": "c"}])
-    assert len(remote.list(limit=1000)) == 62
+    assert len(remote.list(limit=1000)) == 510
+    app.set_limits(Limits(queue="small", depth=2))
+    with pytest.raises(errors.QueueFull):
+        remote.start_many(remote.entry("greet").options(queue="small"), [{"name": str(number)} for number in range(4)])
+    assert len(remote.list(queue="small")) == 2
 
 
 def test_who_may_do_what_is_decided_by_the_token(
@@ -258,7 +263,7 @@ def test_who_may_do_what_is_decided_by_the_token(
             assert "holdfast tokens create" in str(refused.value)
         with holdfast.connect(running.url, token=reading) as viewer:
             assert viewer.list() == []
-            with pytest.raises(errors.NotAllowed, match="needs the scope submit, the token has read"):
+            with pytest.raises(errors.NotAllowed, match="the scope submit is needed, and the token has read"):
                 viewer.start("greet", name="a")
         monkeypatch.setenv("HOLDFAST_TOKEN", submitting)
         with holdfast.connect(running.url) as ci:

@@ -182,7 +182,8 @@ class App(OpenedStore, Planning, Forking):
             function = await asyncio.to_thread(with_plan, function, creation.plan)
         encoded = function.signature.encode((), creation.args, self.config.payload_bytes_max)
         function = apply_options(function, creation)
-        return self.submission(function, new_id(), encoded, await self._moment(function))
+        submit = self.submission(function, new_id(), encoded, await self._moment(function))
+        return msgspec.structs.replace(submit, trace_id=creation.trace_id) if creation.trace_id else submit
 
     async def _created(self, submit: Submit, submitted: Submitted) -> Created:
         if submitted.at is None:
@@ -196,6 +197,7 @@ class App(OpenedStore, Planning, Forking):
             updated_at=submitted.at,
             task_id=submitted.job,
             idempotency_key=submit.idempotency_key,
+            trace_id=submit.trace_id,
             stage="queued",
             attributes=submit.attributes or {},
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -44,6 +44,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         attributes: Values to find the run by.
         budget: Maximum spending per unit before the run is parked, such as {"tokens": 100000, "usd": 2}.
         plan: A plan for this run, if the entry is open to plans. See the page on plans.
+        trace_id: The id of the trace that the run belongs to. Over HTTP, the header `traceparent` sets it.
     """
 
     plugin_id: str
@@ -58,13 +59,14 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     attributes: dict[str, Attribute] = {}
     budget: dict[str, float] | None = None
     plan: dict[str, Any] | None = None
+    trace_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
 
 
 # The fields of a `Creation` that are options of a job, by the name of the option.
 CREATION_OPTIONS = {
     {"idempotency_key": "key"}.get(name, name): name
     for name in Creation.__struct_fields__
-    if name not in {"plugin_id", "entry_id", "args", "plan"}
+    if name not in {"plugin_id", "entry_id", "args", "plan", "trace_id"}
 }
 
 

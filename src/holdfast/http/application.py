@@ -8,6 +8,7 @@ traceback.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Sequence
 
 from starlette.applications import Starlette
@@ -35,6 +36,9 @@ from holdfast.ids import new_id
 __all__ = ["Service"]
 
 CALLED_OFF = 499  # status counted for a request that ended without a response
+
+REQUEST_ID = "holdfast.request_id"  # scope key of the id of a request
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}\Z", re.ASCII)
 
 _log = logging.getLogger("holdfast.http")
 
@@ -81,7 +85,7 @@ class Service(Starlette):
 
 
 class _RequestCounter:
-    """Middleware that counts requests by route, method and status."""
+    """Middleware that gives each request an id, and counts requests by route, method and status."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics
@@ -91,6 +95,8 @@ class _RequestCounter:
             await self.app(scope, receive, send)
             return
         counted = False
+        request_id = _request_id(scope)
+        scope[REQUEST_ID] = request_id
 
         def count(status: int) -> None:
             nonlocal counted
@@ -100,6 +106,7 @@ class _RequestCounter:
         async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 count(message["status"])
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             await send(message)
 
         try:
@@ -130,7 +137,7 @@ async def _refuse(request: Request, error: Exception) -> Answer:
     known = problem_of(error) if isinstance(error, HoldfastError) else None
     if known is not None and known.status < 500:  # noqa: PLR2004 - 4xx: the client's mistake
         return known.answer()
-    name = new_id()
+    name = request.scope[REQUEST_ID]
     _log.error("%s: %s %s", name, request.method, _path_of(request.scope), exc_info=error)
     if known is not None:
         known.parts["id"] = name
@@ -143,6 +150,12 @@ async def _refuse(request: Request, error: Exception) -> Answer:
         id=name,
     )
     return problem.answer()
+
+
+def _request_id(scope: Scope) -> str:
+    """Return the id that the client or a proxy sent, if it is a short plain text, else a new one."""
+    sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
+    return sent if _ID.match(sent) else new_id()
 
 
 def _path_of(scope: Scope) -> str:

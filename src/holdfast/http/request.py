@@ -21,7 +21,7 @@ from holdfast.http.request_limits import Limits, check_json, read_body
 if TYPE_CHECKING:
     from holdfast.http.application import Service
 
-__all__ = ["REPEAT_MAX", "TEXT_MAX", "Call", "Query"]
+__all__ = ["REPEAT_MAX", "TEXT_MAX", "Call", "Query", "matches_tag"]
 
 T = TypeVar("T")
 
@@ -29,6 +29,8 @@ QUERY_FIELDS_MAX = 64
 REPEAT_MAX = 16  # values per query parameter
 TEXT_MAX = 1000  # characters of a query value
 _RUN = re.compile(r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}\Z")
+_KEY = re.compile(r"[!-~]{1,200}\Z", re.ASCII)
+_TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z", re.ASCII)
 _FORMS = {
     "integer": re.compile(r"\d{1,15}\Z", re.ASCII),
     "number": re.compile(r"-?\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,3})?\Z", re.ASCII),
@@ -133,6 +135,28 @@ class Call:
             "use a token without a group",
         )  # fmt: skip
 
+    @property
+    def idempotency_key(self) -> str | None:
+        """The key in the `Idempotency-Key` header.
+
+        Raises:
+            InvalidArguments: the key is too long, or has characters that are not visible ASCII.
+        """
+        key = self.request.headers.get("idempotency-key")
+        if key is None:
+            return None
+        if len(key) >= 2 and key[0] == key[-1] == '"':  # noqa: PLR2004 - a structured string: with its quotes
+            key = key[1:-1]
+        if not _KEY.match(key):
+            raise InvalidArguments("Idempotency-Key", "must be 1 to 200 visible ASCII characters")
+        return key
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace id of the caller's span, from a valid W3C `traceparent` header."""
+        found = _TRACE.match(self.request.headers.get("traceparent", ""))
+        return found[1] if found is not None and found[1] != "0" * 32 else None
+
     def place(self, run_id: str) -> bytes:
         """Return the path of a run, with the mount prefix."""
         return f"{self.request.scope.get('root_path', '')}/api/v1/runs/{run_id}".encode()
@@ -207,6 +231,12 @@ class Call:
             if "\0" in name + value or len(value) > TEXT_MAX:
                 raise InvalidArguments("query", f"a value must have at most {TEXT_MAX} characters and no NUL")
         return pairs
+
+
+def matches_tag(header: str | None, tag: bytes) -> bool:
+    """Return whether an If-Match or If-None-Match header names this entity tag, or any."""
+    tags = [each.strip().removeprefix("W/").encode("latin-1") for each in (header or "").split(",")]
+    return tag in tags or b"*" in tags
 
 
 def _means(query: Query, name: str) -> bool:

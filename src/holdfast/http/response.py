@@ -13,7 +13,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["Answer", "Headers", "StreamAnswer", "encode", "json"]
+__all__ = ["Answer", "Headers", "StreamAnswer", "encode", "json", "not_modified"]
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -55,6 +55,13 @@ class StreamAnswer(Response):
             async for part in parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+def not_modified(tag: bytes) -> Response:
+    """Return the response to a client that has the current content already."""
+    response = Response(status_code=304)
+    response.raw_headers = [(b"etag", tag), *SAFE]
+    return response
 
 
 def json(value: Any, status: int = 200, headers: Headers = ()) -> Answer:

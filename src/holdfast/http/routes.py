@@ -60,7 +60,7 @@ def _runs() -> list[Operation]:
         Operation(
             "GET", f"{run}/result", READ, OF_RUN, reads.get_result,
             "Return the result of a run, or of the last run that continues it. The status is 202 until it ends.",
-            {200: reads.Result, 202: reads.Result},
+            {200: reads.Result, 202: reads.Result}, query=reads.RESULT, refuses=(429,),
         ),
         Operation(
             "GET", f"{run}/explain", READ, OF_RUN, reads.explain_run, "Explain where a run is, and what will wake it.",

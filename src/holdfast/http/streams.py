@@ -112,6 +112,25 @@ class Hub:
                 if self._channels.get(key) is channel:
                     del self._channels[key]
 
+    async def wait_for_end(self, run_id: str, timeout_seconds: float, receive: Receive) -> None:
+        """Wait until a run has ended, the time has passed, the client has left, or the server shuts down."""
+        seat = self.enter()
+        frames = self.run(run_id, 0, seat, events=False)
+        listening = asyncio.get_running_loop().create_task(listen(receive, seat))
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                async for frame in frames:
+                    if seat.over:
+                        return
+                    if not frame:
+                        await seat.wake.wait()
+        except TimeoutError:
+            pass
+        finally:
+            listening.cancel()
+            self.seats.discard(seat)
+            await frames.aclose()
+
     async def all(self, last: str | None, seat: Seat, group: str | None) -> AsyncGenerator[bytes, None]:
         """Yield the frames of the feed of all runs or of a group. An empty frame means nothing more for now."""
         key = (asyncio.get_running_loop(), group)
@@ -147,7 +166,7 @@ class EventStream(Response):
         """Send the stream."""
         hub, limits = self._call.service.hub, self._call.limits
         loop = asyncio.get_running_loop()
-        listening = loop.create_task(self._listen(receive))
+        listening = loop.create_task(listen(receive, self._seat))
         ending = loop.call_later(limits.stream_seconds, self._seat.end)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -191,11 +210,12 @@ class EventStream(Response):
             return False
         return now.group == self._call.principal.group
 
-    async def _listen(self, receive: Receive) -> None:
-        """End the stream when the client disconnects."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._seat.end()
+
+async def listen(receive: Receive, seat: Seat) -> None:
+    """End the stream of a seat when the client disconnects."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    seat.end()
 
 
 async def stream_run(call: Call) -> Response:

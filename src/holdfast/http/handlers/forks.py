@@ -47,7 +47,11 @@ async def fork_run(call: Call) -> Answer:
         await _check_open(call)
         plan = Plan.from_dict(asked.plan)
     made = await call.client.afork(
-        call.run_id, from_node=asked.from_node, from_step=asked.from_step, plan=plan, key=asked.idempotency_key
+        call.run_id,
+        from_node=asked.from_node,
+        from_step=asked.from_step,
+        plan=plan,
+        key=asked.idempotency_key or call.idempotency_key,
     )
     record = await call.client.aget(made.id)
     return json(record, 201, [(b"location", call.place(record.run_id))])

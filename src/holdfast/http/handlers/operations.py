@@ -128,11 +128,20 @@ async def create_run(call: Call) -> Answer:
     bound = call.principal.group is not None
     if bound:
         asked = msgspec.structs.replace(asked, group=call.group(asked.group))
-    created = await call.client.acreate(asked)
+    created = await call.client.acreate(with_headers(call, asked))
     if bound and created.existing and not await call.owns(created.record.run_id):
-        raise IdempotencyConflict(asked.idempotency_key or "", created.record.run_id)
+        raise IdempotencyConflict(created.record.idempotency_key or "", created.record.run_id)
     status = 200 if created.existing else 201
     return json(created.record, status, [(b"location", call.place(created.record.run_id))])
+
+
+def with_headers(call: Call, creation: Creation) -> Creation:
+    """Return a creation with the idempotency key and the trace id of the request's headers, if the body has none."""
+    key = creation.idempotency_key or call.idempotency_key
+    trace_id = creation.trace_id or call.trace_id
+    if (key, trace_id) == (creation.idempotency_key, creation.trace_id):
+        return creation
+    return msgspec.structs.replace(creation, idempotency_key=key, trace_id=trace_id)
 
 
 async def cancel_run(call: Call) -> Answer:
@@ -163,13 +172,17 @@ async def resume_run(call: Call) -> Answer:
 async def signal_run(call: Call) -> Answer:
     """Send a signal to a run."""
     asked = await call.body(_signal)
-    return json({"outcome": await call.client.asignal(call.run_id, asked.key, asked.payload, asked.id)})
+    return json(
+        {"outcome": await call.client.asignal(call.run_id, asked.key, asked.payload, asked.id or call.idempotency_key)}
+    )
 
 
 async def grant_run(call: Call) -> Answer:
     """Add to the budget of a run."""
     asked = await call.body(_grant)
-    granted = await call.client.agrant(call.run_id, asked.amounts, actor=call.actor(asked.actor), id=asked.id)
+    granted = await call.client.agrant(
+        call.run_id, asked.amounts, actor=call.actor(asked.actor), id=asked.id or call.idempotency_key
+    )
     return json({"outcome": granted})
 
 

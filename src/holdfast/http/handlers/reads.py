@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
+from starlette.responses import Response
 
 from holdfast.client.views import PAGE, Attribute, Export, RunFilter
 from holdfast.errors import InvalidArguments
 from holdfast.http.problems import Problem
-from holdfast.http.request import Call, Query
-from holdfast.http.response import Answer, StreamAnswer, json
+from holdfast.http.request import Call, Query, matches_tag
+from holdfast.http.response import Answer, StreamAnswer, json, not_modified
 from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, RunStatus
 
 __all__ = ["Result"]
@@ -40,6 +43,9 @@ RUN_FILTERS = (
     Query("cursor", "string", "`next` of the previous page.", pattern=CURSOR),
 )
 PAGED = (LIMIT, NUMBER_CURSOR)
+WAIT_MAX = 60  # seconds: proxies often close a silent connection after that
+RESULT = (Query("wait", "number", "Seconds to wait for the end of the run, 0 by default.", 0, WAIT_MAX),)
+RESULT_RETRY = b"1"  # Retry-After of a result that is not there yet
 
 _PLAIN_MEDIA = {"application/json": b"application/json", "text/plain": b"text/plain; charset=utf-8"}
 _TABLES: dict[str, Any] = {"job": JOB, "run": RUN, "ready": READY}
@@ -91,10 +97,17 @@ async def get_run(call: Call) -> Answer:
 
 
 async def get_result(call: Call) -> Answer:
-    """Return the result of a run, or of the last run that continues it."""
+    """Return the result of a run, or of the last run that continues it. With `wait`, wait for its end."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + call.query(RESULT).get("wait", 0)
     record = await call.client.aget(await call.client.acurrent(call.run_id))
+    while record.status not in TERMINAL_RUN_STATUSES and loop.time() < end:
+        await call.service.hub.wait_for_end(record.run_id, end - loop.time(), call.request.receive)
+        record = await call.client.aget(await call.client.acurrent(call.run_id))
+        if call.service.readiness.stopping or await call.request.is_disconnected():
+            break
     if record.status not in TERMINAL_RUN_STATUSES:
-        return json(Result(record.run_id, record.status, None), 202)
+        return json(Result(record.run_id, record.status, None), 202, [(b"retry-after", RESULT_RETRY)])
     result = await call.client.aoutcome(record.run_id) if record.status is RunStatus.SUCCEEDED else None
     return json(Result(record.run_id, record.status, result))
 
@@ -137,7 +150,7 @@ async def list_exports(call: Call) -> Answer:
     return page(found[:limit], found[limit - 1].number if len(found) > limit else None)
 
 
-async def get_content(call: Call) -> StreamAnswer:
+async def get_content(call: Call) -> Response:
     """Return the content of an export as a download, so that a browser never runs it as a page."""
     text = call.request.path_params["number"]
     export = await _export(call, int(text)) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else None
@@ -146,9 +159,18 @@ async def get_content(call: Call) -> StreamAnswer:
             404, "not_found", "the run has no export with this number", "GET the run's exports for their numbers"
         )
     kind = export.media_type.partition(";")[0].strip().lower()
-    headers = [(b"content-disposition", f'attachment; filename="export-{export.number}"'.encode())]
+    tag = f'"{export.run_id}-{export.number}"'.encode()  # an export never changes
+    name = quote(export.name, safe="")
+    headers = [
+        (b"content-disposition", f"attachment; filename=\"export-{export.number}\"; filename*=UTF-8''{name}".encode()),
+        (b"etag", tag),
+    ]
+    if matches_tag(call.request.headers.get("if-none-match"), tag):
+        return not_modified(tag)
     parts = call.client.acontent(call.run_id, export.number)
     first = await anext(parts, b"")  # errors must be raised before the response starts
+    size = export.size if export.value is None else len(first)  # a small export is one part
+    headers.append((b"content-length", str(size).encode()))
     return StreamAnswer(_joined(first, parts), _PLAIN_MEDIA.get(kind, b"application/octet-stream"), headers)
 
 
