@@ -12,11 +12,11 @@ import psycopg
 import pytest
 
 from holdfast.store import Append, Claim, Submit
+from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.run_queries import RunFilter
 from holdfast.store.sql.columns import JOB_WRITTEN
-from holdfast.store.sql.run_sql import RunSql
-from holdfast.store.sqlite.store import SqliteStore
+from holdfast.store.sqlite.store import READS, SqliteStore
 from support.postgres import fresh_schema, server
 
 RUNS = 200_000
@@ -84,7 +84,7 @@ LISTINGS = {
 @pytest.mark.parametrize("listing", LISTINGS)
 def test_a_listing_on_sqlite_walks_an_index(on_sqlite: Explain, listing: str) -> None:
     where, before = LISTINGS[listing]
-    plan = on_sqlite(RunSql("?").newest_runs(where, before, PAGE))
+    plan = on_sqlite(READS.newest_runs(where, before, PAGE))
     walked = [line for line in plan.splitlines() if line.startswith("SCAN")]
     assert "TEMP B-TREE" not in plan, f"all that fit would be read and sorted for one page: {plan}"
     # Without a filter the table itself is walked, in the order of its key, until the page is full.
@@ -97,7 +97,7 @@ def test_a_listing_on_sqlite_walks_an_index(on_sqlite: Explain, listing: str) ->
 
 
 def test_the_past_runs_of_a_group_are_looked_for_among_past_runs_and_not_among_its_jobs(on_sqlite: Explain) -> None:
-    plan = on_sqlite(RunSql("?").past_runs(RunFilter(group="good"), None, PAGE))
+    plan = on_sqlite(READS.past_runs(RunFilter(group="good"), None, PAGE))
     first, second, *_ = plan.splitlines()
     assert (first, second[:8], second[-6:]) == ("SCAN r", "SEARCH j", " id=?)"), plan
     assert "TEMP B-TREE" not in plan, plan
@@ -118,7 +118,7 @@ def schema() -> str:
 @pytest.mark.parametrize("listing", LISTINGS)
 def test_a_listing_on_postgres_reads_about_a_page_and_never_the_whole_table(schema: str, listing: str) -> None:
     where, before = LISTINGS[listing]
-    sql, bindings = RunSql("%s", f"{schema}.").newest_runs(where, before, PAGE)
+    sql, bindings = Statements(schema).reads.newest_runs(where, before, PAGE)
     with psycopg.connect(server().url) as connection:
         found = connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}".encode(), bindings).fetchone()
     assert found is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from holdfast.store.sql.columns import EVENT_READ, JOB_CHANGING, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
-from holdfast.store.sql.run_sql import OF_A_JOB
+from holdfast.store.sql.run_sql import OF_A_JOB, ReadSql
 
 __all__ = ["Statements"]
 
@@ -40,6 +40,14 @@ class Statements:
         self._limiting(schema)
 
     def _reading(self, schema: str) -> None:
+        self.reads = ReadSql(
+            "%s",
+            requests_for=f"SELECT id, cancel IS NOT NULL, pause FROM {schema}.jobs"
+            " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)",
+            unused="NOT used",
+            as_text="::text",
+            schema=f"{schema}.",
+        )
         self.limit_transaction = (
             "SELECT set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true),"
             " set_config('statement_timeout', %(milliseconds)s, true)"
@@ -163,10 +171,6 @@ class Statements:
             f"INSERT INTO {schema}.workers AS w (name, card, started_at, seen_at, lock_key) VALUES (%s, %s, %s, %s, %s)"
             " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at,"
             " lock_key = coalesce(excluded.lock_key, w.lock_key)"
-        )
-        self.requests_for = (
-            f"SELECT id, cancel IS NOT NULL, pause FROM {schema}.jobs"
-            " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)"
         )
         self.next_due = (
             f"SELECT least((SELECT min(due_at) FROM {schema}.jobs WHERE state = 'queued' AND NOT claimable AND due_at >"

@@ -31,8 +31,6 @@ from typing import Any, TypeVar
 import psycopg
 
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
-from holdfast.machines import Event, JobState, RunRecord
-from holdfast.machines.run_projection import run_name
 from holdfast.store import commands as c
 from holdfast.store.commands import EVENTS, WORK
 from holdfast.store.limits import COUNTED_MAX, QueueState, queue_state
@@ -51,27 +49,8 @@ from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection, migrate, quoted, require
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.transaction import Transaction
-from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
-from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter, counts_of, merged
-from holdfast.store.sql.columns import (
-    EVENT_READ,
-    JOB_COLUMNS,
-    card_of,
-    event_of,
-    evidence_of,
-    job_of,
-    limits_of,
-    signal_of,
-)
-from holdfast.store.sql.run_sql import (
-    RunSql,
-    export_of,
-    index_entries_of,
-    may_be_past,
-    newest_of,
-    past_of,
-    record_of_newest,
-)
+from holdfast.store.sql.columns import limits_of
+from holdfast.store.sql.reads import SqlReads
 
 __all__ = ["PostgresStore"]
 
@@ -92,7 +71,7 @@ _IN_THE_WAY = (
 _CANNOT_BE_KEPT = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, UnicodeEncodeError)
 
 
-class PostgresStore:
+class PostgresStore(SqlReads):
     """A store in one schema of a PostgreSQL database; see the module's docstring.
 
     Args:
@@ -117,7 +96,7 @@ class PostgresStore:
         self._watch = CallWatcher(silence_seconds)
         self._schema = quoted(schema)
         self._sql = Statements(self._schema)
-        self._ask = RunSql("%s", f"{self._schema}.")
+        super().__init__(self._sql.reads)
         self._notices: list[Callable[[int], None]] = []
         self._write_connection: Connection | None = None
         self._read_connection: Connection | None = None
@@ -161,94 +140,10 @@ class PostgresStore:
         self._notices.append(notice)
         return lambda: self._notices.remove(notice)
 
-    async def get(self, job: str) -> Job | None:
-        """Read one job's row."""
-        rows = await self._read(f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs WHERE id = %s", (job,))
-        return await self._brought_up(job_of(rows[0])) if rows else None
-
-    async def _brought_up(self, row: Job) -> Job:
-        """Rebuild a row that an older release has not kept up to date with its stream."""
-        return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
-
-    async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
-        """Read a job's stream from after a number."""
-        sql = f"SELECT {EVENT_READ} FROM {self._schema}.events WHERE job = %s AND seq > %s ORDER BY seq LIMIT %s"
-        return [event_of(row) for row in await self._read(sql, (job, after, limit))]
-
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
         """Read the versions of jobs."""
-        rows = await self._read(self._ask.versions.format("= ANY(%s)"), (list(jobs),))
+        rows = await self._read(self._reads.versions.format("= ANY(%s)"), (list(jobs),))
         return {name: (version, at) for name, version, at in rows}
-
-    async def inbox(self, job: str) -> list[Signal]:
-        """Read the unused signals of a job."""
-        sql = (
-            f"SELECT job, id, key, payload::text, at FROM {self._schema}.signals"
-            " WHERE job = %s AND NOT used ORDER BY place"
-        )
-        return [signal_of(row) for row in await self._read(sql, (job,))]
-
-    async def evidence(self, job: str) -> list[Evidence]:
-        """Read late reports of calls."""
-        sql = (
-            f"SELECT job, node, attempt, number, result::text, error, at FROM {self._schema}.evidence"
-            " WHERE job = %s ORDER BY at, node"
-        )
-        return [evidence_of(row) for row in await self._read(sql, (job,))]
-
-    async def workers(self) -> list[WorkerCard]:
-        """Read the listed workers."""
-        sql = f"SELECT card, started_at, seen_at FROM {self._schema}.workers ORDER BY name"
-        return [card_of(row) for row in await self._read(sql, ())]
-
-    async def jobs(
-        self,
-        *,
-        state: JobState | None = None,
-        plugin: str | None = None,
-        entry: str | None = None,
-        before: str | None = None,
-        limit: int = 100,
-    ) -> list[Job]:
-        """List jobs, newest id first."""
-        wanted = {"state = %s": state, "plugin = %s": plugin, "entry = %s": entry, "id < %s": before}
-        conditions = {condition: value for condition, value in wanted.items() if value is not None}
-        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        sql = f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs {where} ORDER BY id DESC LIMIT %s"
-        rows = await self._read(sql, (*map(str, conditions.values()), limit))
-        return [await self._brought_up(job_of(row)) for row in rows]
-
-    async def record(self, job: str, number: int) -> RunRecord | None:
-        """Read one run's record."""
-        records = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
-        return records[0] if records and records[0].run_id == run_name(job, number) else None
-
-    async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
-        """List runs, newest first."""
-        rows = [newest_of(row) for row in await self._read(*self._ask.newest_runs(where, before, limit))]
-        runs = [record_of_newest(await self._brought_up(job), progress_json, at) for job, progress_json, at in rows]
-        if may_be_past(where):
-            runs += [past_of(row) for row in await self._read(*self._ask.past_runs(where, before, limit))]
-        return merged(runs, limit)
-
-    async def index_entries(self, job: str) -> IndexEntries | None:
-        """Read a job's index entries."""
-        return index_entries_of(await self._read(self._ask.index_entries, (job,) * 4))
-
-    async def counts(self) -> Counts:
-        """Count runs and queues."""
-        now = await self.now()
-        queues, oldest = [await self._read(sql, (now,)) for sql in (self._ask.count_queues, self._ask.oldest_due)]
-        return counts_of(await self._read(self._ask.count_runs, ()), queues, oldest[0][0])
-
-    async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
-        """List the exports of a run."""
-        return [export_of(row) for row in await self._read(self._ask.exports, (job, number, after, limit))]
-
-    async def blob(self, job: str, blob: str, number: int) -> bytes | None:
-        """Read one piece of a blob."""
-        rows = await self._read(self._ask.blob, (job, blob, number))
-        return bytes(rows[0][0]) if rows else None
 
     async def limits(self) -> list[QueueState]:
         """Read the state of queues with limits."""
@@ -257,12 +152,6 @@ class PostgresStore:
         running = by_queue(await self._read(self._sql.running, ([row[0] for row in rows],)) if rows else [])
         queues = [(limits_of(row[:-1]), row[-1]) for row in rows]
         return [queue_state(row, running.get(row.queue, {}), waiting, now) for row, waiting in queues]
-
-    async def requests_for(self, worker: str) -> c.Leases:
-        """Read the requests to a worker's jobs."""
-        rows = await self._read(self._sql.requests_for, (worker,))
-        cancel = frozenset(name for name, cancel, _ in rows if cancel)
-        return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Return when time alone next gives something to do."""

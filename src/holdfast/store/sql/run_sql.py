@@ -1,4 +1,4 @@
-"""SQL of run listings, counts and exports: the same for every SQL backend but for its parameter marks.
+"""SQL of the reads of a store: the same for every SQL backend but for its parameter marks.
 
 Runs are listed by the job's id and the run's number, newest first. The newest run of a job is in its row. Runs that
 ended and were followed by another are kept as records beside it, and are few. The names in a statement are fixed here.
@@ -15,11 +15,11 @@ from holdfast.machines import RunRecord, RunStatus
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
 from holdfast.store.run_queries import ExportRow, IndexEntries, RunCursor, RunFilter, attribute_text, with_progress
-from holdfast.store.sql.columns import JOB_COLUMNS, job_of
+from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_COLUMNS, job_of
 
 __all__ = [
     "OF_A_JOB",
-    "RunSql",
+    "ReadSql",
     "export_of",
     "export_row",
     "index_entries_of",
@@ -38,15 +38,33 @@ _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(RunRecord).decode
 
 
-class RunSql:
-    """The statements of one backend.
+class ReadSql:
+    """The statements of one backend's reads.
 
     Args:
         mark: its parameter mark.
+        requests_for: the statement for requests to a worker's jobs, which names an index of the backend.
+        unused: the condition of signals that were not used, as in the index.
+        as_text: the cast from its JSON type to text, if it has such a type.
         schema: the prefix of a table's name, with its dot.
     """
 
-    def __init__(self, mark: str, schema: str = "") -> None:
+    def __init__(self, mark: str, *, requests_for: str, unused: str, as_text: str = "", schema: str = "") -> None:
+        self.requests_for = requests_for
+        self.job = f"SELECT {JOB_COLUMNS} FROM {schema}jobs WHERE id = {mark}"
+        event_columns = EVENT_COLUMNS.replace("payload", f"payload{as_text}")
+        self.events = (
+            f"SELECT {event_columns} FROM {schema}events WHERE job = {mark} AND seq > {mark} ORDER BY seq LIMIT {mark}"
+        )
+        self.inbox = (
+            f"SELECT job, id, key, payload{as_text}, at FROM {schema}signals"
+            f" WHERE job = {mark} AND {unused} ORDER BY place"
+        )
+        self.evidence = (
+            f"SELECT job, node, attempt, number, result{as_text}, error, at FROM {schema}evidence"
+            f" WHERE job = {mark} ORDER BY at, node"
+        )
+        self.workers = f"SELECT card, started_at, seen_at FROM {schema}workers ORDER BY name"
         self._mark = mark
         self._schema = schema
         open_jobs = f"{schema}jobs WHERE status IN ('queued', 'running', 'cancel_requested')"
@@ -76,7 +94,11 @@ class RunSql:
             f" LEFT JOIN {schema}progress p ON p.job = j.id AND p.run = j.run WHERE j.id {{}}"
         )
         self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
-        self.removing = [f"{schema}{table}" for table in OF_A_JOB]
+
+    def jobs(self, conditions: list[str]) -> str:
+        """Return the statement that lists jobs; each condition lacks its value."""
+        where = f"WHERE {' AND '.join(f'{condition} {self._mark}' for condition in conditions)}" if conditions else ""
+        return f"SELECT {JOB_COLUMNS} FROM {self._schema}jobs {where} ORDER BY id DESC LIMIT {self._mark}"
 
     def newest_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
         """Return the statement and values that list newest runs, each with its progress."""

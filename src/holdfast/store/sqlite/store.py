@@ -36,34 +36,14 @@ import msgspec
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreUnavailable
-from holdfast.machines import Event, JobState, RunRecord
-from holdfast.machines.run_projection import run_name
 from holdfast.store import commands as c
 from holdfast.store.commands import EVERYTHING
 from holdfast.store.limits import QueueState
-from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
-from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter, counts_of, merged
-from holdfast.store.sql.columns import (
-    EVENT_COLUMNS,
-    JOB_COLUMNS,
-    LIMIT_COLUMNS,
-    card_of,
-    event_of,
-    evidence_of,
-    job_of,
-    limits_of,
-    signal_of,
-)
+from holdfast.store.rows import Job
+from holdfast.store.sql.columns import LIMIT_COLUMNS, limits_of
 from holdfast.store.sql.migrate import migrate
-from holdfast.store.sql.run_sql import (
-    RunSql,
-    export_of,
-    index_entries_of,
-    may_be_past,
-    newest_of,
-    past_of,
-    record_of_newest,
-)
+from holdfast.store.sql.reads import SqlReads
+from holdfast.store.sql.run_sql import ReadSql
 from holdfast.store.sqlite.commit_watcher import CommitWatcher
 from holdfast.store.sqlite.database_files import DatabaseFiles, connect
 from holdfast.store.sqlite.error_text import guarded
@@ -79,13 +59,18 @@ __all__ = ["SqliteStore"]
 
 T = TypeVar("T")
 
-_ASK = RunSql("?")
+READS = ReadSql(
+    "?",
+    requests_for="SELECT id, cancel IS NOT NULL, pause FROM jobs INDEXED BY jobs_leased"
+    " WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1)",
+    unused="used = 0",
+)
 ROWS_MAX = 20_000  # cached rows
 POLL_SECONDS = 0.02
 LOCKS = 3  # that a fork takes
 
 
-class SqliteStore:
+class SqliteStore(SqlReads):
     """A store in a SQLite file; see the module's docstring."""
 
     floor_seconds: float | None = None
@@ -97,6 +82,7 @@ class SqliteStore:
         poll_seconds: float = POLL_SECONDS,
         busy_seconds: float = BUSY_SECONDS,
     ) -> None:
+        super().__init__(READS)
         self._path = Path(path).absolute()  # the process may change its directory
         self._poll_seconds = poll_seconds
         self._busy_seconds = busy_seconds
@@ -152,104 +138,18 @@ class SqliteStore:
             self._watcher = CommitWatcher(lock, log, self._listen, self._poll_seconds, watch.look)
         return lambda: self._notices.remove(notice)
 
-    async def get(self, job: str) -> Job | None:
-        """Read one job's row."""
-        rows = self._read(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job,))
-        return await self._brought_up(job_of(rows[0])) if rows else None
-
-    async def _brought_up(self, row: Job) -> Job:
-        """Rebuild a row that an older release has not kept up to date with its stream."""
-        return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
-
-    async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
-        """Read a job's stream from after a number."""
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?"
-        return [event_of(row) for row in self._read(sql, (job, after, -1 if limit is None else limit))]
-
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
         """Read the versions of jobs."""
-        sql = _ASK.versions.format("IN (SELECT value FROM json_each(?))")
-        rows = self._read(sql, (msgspec.json.encode(list(jobs)).decode(),))
+        sql = READS.versions.format("IN (SELECT value FROM json_each(?))")
+        rows = await self._read(sql, (msgspec.json.encode(list(jobs)).decode(),))
         return {name: (version, at) for name, version, at in rows}
-
-    async def inbox(self, job: str) -> list[Signal]:
-        """Read the unused signals of a job."""
-        sql = "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND used = 0 ORDER BY place"
-        return [signal_of(row) for row in self._read(sql, (job,))]
-
-    async def evidence(self, job: str) -> list[Evidence]:
-        """Read late reports of calls."""
-        sql = "SELECT job, node, attempt, number, result, error, at FROM evidence WHERE job = ? ORDER BY at, node"
-        return [evidence_of(row) for row in self._read(sql, (job,))]
-
-    async def workers(self) -> list[WorkerCard]:
-        """Read the listed workers."""
-        return [card_of(row) for row in self._read("SELECT card, started_at, seen_at FROM workers ORDER BY name", ())]
-
-    async def jobs(
-        self,
-        *,
-        state: JobState | None = None,
-        plugin: str | None = None,
-        entry: str | None = None,
-        before: str | None = None,
-        limit: int = 100,
-    ) -> list[Job]:
-        """List jobs, newest id first."""
-        wanted = {"state = ?": state, "plugin = ?": plugin, "entry = ?": entry, "id < ?": before}
-        given = {condition: value for condition, value in wanted.items() if value is not None}
-        where = f"WHERE {' AND '.join(given)}" if given else ""
-        sql = f"SELECT {JOB_COLUMNS} FROM jobs {where} ORDER BY id DESC LIMIT ?"
-        return [await self._brought_up(job_of(row)) for row in self._read(sql, (*given.values(), limit))]
-
-    async def record(self, job: str, number: int) -> RunRecord | None:
-        """Read one run's record."""
-        found = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
-        return found[0] if found and found[0].run_id == run_name(job, number) else None
-
-    async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
-        """List runs, newest first."""
-        rows = [newest_of(row) for row in self._read(*_ASK.newest_runs(where, before, limit))]
-        found = [record_of_newest(await self._brought_up(job), said, at) for job, said, at in rows]
-        if may_be_past(where):
-            found += [past_of(row) for row in self._read(*_ASK.past_runs(where, before, limit))]
-        return merged(found, limit)
-
-    async def index_entries(self, job: str) -> IndexEntries | None:
-        """Read a job's index entries."""
-        return index_entries_of(self._read(_ASK.index_entries, (job,) * 4))
-
-    async def counts(self) -> Counts:
-        """Count runs and queues."""
-        now = self._clock.now()
-        queues, oldest = self._read(_ASK.count_queues, (now,)), self._read(_ASK.oldest_due, (now,))
-        return counts_of(self._read(_ASK.count_runs, ()), queues, oldest[0][0])
-
-    async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
-        """List the exports of a run."""
-        return [export_of(row) for row in self._read(_ASK.exports, (job, number, after, limit))]
-
-    async def blob(self, job: str, blob: str, number: int) -> bytes | None:
-        """Read one piece of a blob."""
-        rows = self._read(_ASK.blob, (job, blob, number))
-        return rows[0][0] if rows else None
 
     async def limits(self) -> list[QueueState]:
         """Read the state of queues with limits."""
-        rows = self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())
+        rows = await self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())
         now = self._clock.now()
         with self._reading:
             return self._guard(lambda: [state_of(self._readable(), limits_of(row), now) for row in rows])
-
-    async def requests_for(self, worker: str) -> c.Leases:
-        """Read the requests to a worker's jobs."""
-        sql = (
-            "SELECT id, cancel IS NOT NULL, pause FROM jobs INDEXED BY jobs_leased"
-            " WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1)"
-        )
-        rows = self._read(sql, (worker,))
-        cancel = frozenset(name for name, cancel, _ in rows if cancel)
-        return c.Leases(frozenset(), cancel, frozenset(name for name, _, pause in rows if pause))
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Return when time alone next gives something to do."""
@@ -261,12 +161,12 @@ class SqliteStore:
             " UNION ALL SELECT min(lease_until) FROM jobs INDEXED BY jobs_leased WHERE lease_until IS NOT NULL"
             " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL)"
         )
-        found: float | None = self._read(sql, (self._clock.now() if after is None else after,))[0][0]
-        return found
+        due_at: float | None = (await self._read(sql, (self._clock.now() if after is None else after,)))[0][0]
+        return due_at
 
     async def has_work(self) -> bool:
         """Return whether there is work now."""
-        if self._read("SELECT 1 FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 LIMIT 1", ()):
+        if await self._read("SELECT 1 FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 LIMIT 1", ()):
             return True
         due = await self.next_due(0.0)
         return due is not None and due <= self._clock.now()
@@ -452,7 +352,7 @@ class SqliteStore:
         if len(self._rows) > ROWS_MAX:
             self._rows.clear()
 
-    def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
+    async def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
         with self._reading:
             return self._guard(lambda: self._fetch(sql, bindings))
 
