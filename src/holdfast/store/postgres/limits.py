@@ -41,13 +41,9 @@ class PostgresLimits(Batch):
         self._taken_as_new: set[str] = set()  # ids assumed to be new without a check
         self._kept: frozenset[str] = frozenset()  # queues whose places no other transaction can count meanwhile
 
-    def _read_limits(self, rows: Iterable[tuple[Any, ...]] | None) -> None:
-        """Load the limits that were read ahead."""
-        self._limits = {row.queue: row for row in map(limits_of, rows)} if rows is not None else None
-
     def look_again(self, name: str) -> Job | None:
         """Look for a job by its id; most batches leave that to the table's key."""
-        if self._jobs.get(name) is None:
+        if self.jobs.get(name) is None:
             self._stored.pop(name, None)
             for job in self.read_rows([name]):
                 self._at_hand(job)
@@ -63,7 +59,7 @@ class PostgresLimits(Batch):
         if self._stored.get(job.id) is None:
             if job.id in self._taken_as_new:
                 raise psycopg.errors.UniqueViolation(f"the job {job.id} is there already")
-            self._stored[job.id] = self._jobs[job.id] = job
+            self._stored[job.id] = self.jobs[job.id] = job
 
     def read_limits(self) -> Iterable[LimitRow]:
         """Read the rows."""
@@ -129,16 +125,18 @@ class PostgresLimits(Batch):
         locked = self._count([queue for queue in queues if queue not in left or seen_room[queue] > left[queue]])
         counted = {row.queue for row, _ in locked}
         handed = {queue: min(left[queue], seen_room[queue]) for queue in left if queue not in counted}
-        return locked + [(self._of(queue), {"": self._limit_of(queue) - room}) for queue, room in handed.items()]
+        return locked + [
+            (self.limits.row_of(self, queue), {"": self._limit_of(queue) - room}) for queue, room in handed.items()
+        ]
 
     def _limit_of(self, queue: str) -> int:
-        return self._of(queue).limits.concurrency or 0
+        return self.limits.row_of(self, queue).limits.concurrency or 0
 
     def _left_in(self, queue: str) -> int:
         """Return how many places of a queue this transaction has freed and may take again."""
-        row = self._of(queue)
+        row = self.limits.row_of(self, queue)
         plain = row.limits.rate is None and row.limits.group_concurrency is None and not row.grouped
-        return self.places.free(queue) if queue in self._kept and plain and row.limits.concurrency else 0
+        return self.limits.places.free(queue) if queue in self._kept and plain and row.limits.concurrency else 0
 
     def _count(self, queues: list[str]) -> list[tuple[LimitRow, Running]]:
         """Count the running jobs of queues while other counts are locked out, in one round trip.
@@ -148,11 +146,13 @@ class PostgresLimits(Batch):
         """
         if not queues:
             return []
-        waited_for = [queue for queue in queues if not self._kept and self._of(queue).limits.rate is None]
+        waited_for = [
+            queue for queue in queues if not self._kept and self.limits.row_of(self, queue).limits.rate is None
+        ]
         tried = [queue for queue in queues if queue not in waited_for]
         rows = [self._connection.execute(self._sql.take_limits, (waited_for,))] if waited_for else []
         rows += [self._connection.execute(self._sql.try_limits, (tried,))] if tried else []
-        later = not self._kept or any(_counts(self._of(queue)) for queue in queues)
+        later = not self._kept or any(_counts(self.limits.row_of(self, queue)) for queue in queues)
         clock = self._connection.execute(self._sql.clock) if later else None
         counted = self._connection.execute(self._sql.running, (queues,))
         found = [limits_of(row[:-1]) for cursor in rows for row in cursor.fetchall() if row[-1]]  # locked, and alone

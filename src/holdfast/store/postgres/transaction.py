@@ -25,7 +25,16 @@ from holdfast.store.postgres.schema import Connection
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.sql.batch import Key, Sealed
-from holdfast.store.sql.columns import JOB_CHANGING, JOB_WRITTEN, card_row, event_of, job_of, job_row, signal_of
+from holdfast.store.sql.columns import (
+    JOB_CHANGING,
+    JOB_WRITTEN,
+    card_row,
+    event_of,
+    job_of,
+    job_row,
+    limits_of,
+    signal_of,
+)
 from holdfast.store.sql.run_sql import export_row
 
 __all__ = ["Transaction"]
@@ -100,7 +109,8 @@ class Transaction(PostgresLimits):
         self._asked = {asked: asked in found_signals for asked in signals}
         self._have_inboxes(waiting, unused.fetchall() if unused is not None else [])
         self._have_counts(parents, counts.fetchall() if counts is not None else [])
-        self._read_limits(limits.fetchall() if limits is not None else None)
+        if limits is not None:
+            self.limits.have(map(limits_of, limits.fetchall()))
         time = clock.fetchone()
         assert time is not None, "a clock gives one"
         self.now = time[0]
@@ -141,7 +151,7 @@ class Transaction(PostgresLimits):
             if row is None:
                 others[name] = writer
             else:
-                self._stored[name] = self._jobs[name] = row
+                self._stored[name] = self.jobs[name] = row
         rows = self._all(self._sql.read_rows, (list(others),)) if others else []
         for row in rows:
             self.read_now[row[0]] = others[row[0]]

@@ -21,9 +21,11 @@ from holdfast.store import commands as c
 from holdfast.store import continuation, decide
 from holdfast.store.commands import PROGRESS, WORK
 from holdfast.store.inbox import SignalTable, StoredInbox
+from holdfast.store.limits import LimitRow
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import attribute_text
-from holdfast.store.sql.limit_claims import Limited
+from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
+from holdfast.store.sql.limit_claims import QueueLimits, Running
 
 __all__ = ["Batch"]
 
@@ -33,7 +35,7 @@ Sealed = tuple[Event, bytes]  # an event, and its payload as the JSON text that 
 LARGE_PLACES = 50  # a job that waits at so many places has a large row
 
 
-class Batch(Limited, SignalTable):
+class Batch(SignalTable):
     """The commands of one batch; made and used inside one transaction, by one thread.
 
     Args:
@@ -42,13 +44,13 @@ class Batch(Limited, SignalTable):
     """
 
     def __init__(self, now: float, known: Mapping[str, Job]) -> None:
-        super().__init__()
         self.now = now
         self.change = 0  # change flags; see `holdfast.store.commands`
         self.ended = False  # whether a job has ended; others may wait for it
+        self.limits = QueueLimits()
         self._known = known
         self._stored: dict[str, Job | None] = {}  # as in the database; None: not there
-        self._jobs: dict[str, Job] = {}  # as they will be written
+        self.jobs: dict[str, Job] = {}  # as they will be written
         self._sealed: list[Sealed] = []
         self._next: deque[c.Command] = deque()  # commands for other jobs that a command causes
         self._keys: dict[Key, str | None] = {}  # jobs by idempotency key, as far as looked up
@@ -65,7 +67,7 @@ class Batch(Limited, SignalTable):
         self.prepare(batch)
         answers = [self._answer(command) for command in batch]
         self.flush()
-        self.change |= self.places.left(self._limits)
+        self.change |= self.limits.freed()
         return answers
 
     def prepare(self, batch: Sequence[c.Command]) -> None:
@@ -77,10 +79,10 @@ class Batch(Limited, SignalTable):
 
         These are running jobs, and parents that wait for many children: their rows are large.
         """
-        held = {name: job for name, job in self._jobs.items() if job.state is JobState.RUNNING or _is_large(job)}
-        return {name: held.get(name) for name in (*self._stored, *self._jobs)}  # removed ones are in the first alone
+        held = {name: job for name, job in self.jobs.items() if job.state is JobState.RUNNING or _is_large(job)}
+        return {name: held.get(name) for name in (*self._stored, *self.jobs)}  # removed ones are in the first alone
 
-    # Database operations; `Limited` has more
+    # Database operations
 
     @abstractmethod
     def read_rows(self, names: list[str]) -> Iterable[Job]:
@@ -158,6 +160,78 @@ class Batch(Limited, SignalTable):
     def put_blob(self, command: c.PutBlob) -> None:
         """Store a piece of a blob; a repeat changes nothing."""
 
+    # Database operations of queues with limits, and of shared budgets
+
+    @abstractmethod
+    def look_again(self, name: str) -> Job | None:
+        """Look for a job that was assumed to be new without a check."""
+
+    @abstractmethod
+    def read_limits(self) -> Iterable[LimitRow]:
+        """Read the rows of all queues that have one."""
+
+    @abstractmethod
+    def put_limits(self, row: LimitRow) -> None:
+        """Write a queue's row, which may be new."""
+
+    @abstractmethod
+    def put_grouped(self, row: LimitRow) -> None:
+        """Write that a queue has groups; other processes may write it at the same time."""
+
+    @abstractmethod
+    def drop_limits(self, queue: str) -> None:
+        """Remove a queue's row."""
+
+    @abstractmethod
+    def promote(self) -> None:
+        """Mark jobs that have become due."""
+
+    @abstractmethod
+    def count_waiting(self, queue: str, most: int) -> int:
+        """Count the jobs of a queue that are due and wait, after `promote`; not beyond `most`."""
+
+    @abstractmethod
+    def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
+        """Count the jobs of a queue with a live lease; for some, return since when their code has run."""
+
+    @abstractmethod
+    def find_claimable(self, command: c.Claim, excluded: list[str]) -> list[str]:
+        """Find the jobs that a claim takes of all queues but some, in its order."""
+
+    @abstractmethod
+    def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
+        """Ask which queues have waiting jobs that a claim could take, and what runs there.
+
+        The result is read later, so that it can share a round trip with another statement.
+        """
+
+    @abstractmethod
+    def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
+        """Lock queues by name; read their rows, then the time, and count their running jobs.
+
+        Queues that another claim has locked may be skipped: it takes what there is, and ends soon.
+        """
+
+    @abstractmethod
+    def lock_row(self, queue: str) -> LimitRow | None:
+        """Lock a queue's row and read it, then the time; return None if there is none."""
+
+    @abstractmethod
+    def lock_budget(self, name: str) -> BudgetRow | None:
+        """Lock a budget and read its row."""
+
+    @abstractmethod
+    def put_budget(self, name: str, row: BudgetRow) -> None:
+        """Write a budget's row."""
+
+    @abstractmethod
+    def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
+        """Find groups of a queue with jobs that a claim could take, in turn; "" means no group."""
+
+    @abstractmethod
+    def find_heads(self, command: c.Claim, queue: str, wanted: Mapping[str, int]) -> dict[str, list[str]]:
+        """Find and load the first jobs of each group, in the claim's order."""
+
     # Commands
 
     def _answer(self, command: c.Command) -> Any:
@@ -179,8 +253,8 @@ class Batch(Limited, SignalTable):
                     self._follows = False
 
     def _carry_out(self, command: c.Command) -> Any:
-        if self._depths and type(command) is not c.Submit:
-            self._depths.clear()  # the command may change how many jobs wait
+        if self.limits.depths and type(command) is not c.Submit:
+            self.limits.depths.clear()  # the command may change how many jobs wait
         handler = self._handlers.get(type(command))
         return handler(self, command) if handler is not None else self._about_one_job(command)
 
@@ -207,7 +281,7 @@ class Batch(Limited, SignalTable):
     def _submit(self, command: c.Submit) -> Any:
         if command.parent is not None and command.parent_attempt is not None:
             decide.fence_parent(command, self.job(command.parent), self.now)
-        existing = self._existing(command) or self.admit(command)
+        existing = self._existing(command) or self.limits.admit(self, command)
         answer = self._take(decide.submit(command, self.now, existing))
         if existing is None and command.idempotency_key is not None:
             self._keys[command.plugin, command.entry, command.idempotency_key] = command.job
@@ -227,20 +301,20 @@ class Batch(Limited, SignalTable):
 
     def _claim(self, command: c.Claim) -> c.Claims:
         self.flush()
-        chosen, held = self.choose(command)
+        chosen, held = self.limits.choose(self, command)
         names = self._found(chosen)
         streams = self.read_streams(names) if names else {}
         for name in names:
-            decision = decide.claim(self._jobs[name], command, self.now)
+            decision = decide.claim(self.jobs[name], command, self.now)
             self._take(decision)
             streams[name] += decision.events
-        return c.Claims([c.Claimed(self._jobs[name], streams[name]) for name in names], held)
+        return c.Claims([c.Claimed(self.jobs[name], streams[name]) for name in names], held)
 
     def _renew(self, command: c.Renew) -> c.Leases:
         self.load(name for name, _ in command.held)
         lost, cancel, pause = set(), set(), set()
         for name, attempt in command.held:
-            job = self._jobs.get(name)
+            job = self.jobs.get(name)
             renewed = decide.renew(job, command, attempt, self.now) if job is not None else None
             if renewed is None:
                 lost.add(name)
@@ -266,7 +340,7 @@ class Batch(Limited, SignalTable):
     def _sweep(self, names: list[str], decided: Callable[[Job], decide.Decision | None]) -> c.JobIds:
         swept = []
         for name in self._found(names):
-            decision = decided(self._jobs[name])
+            decision = decided(self.jobs[name])
             if decision is not None:
                 self._take(decision)
                 swept.append(name)
@@ -276,7 +350,7 @@ class Batch(Limited, SignalTable):
         self.flush()
         names = self._found(self.find_held(command.worker))
         for name in names:
-            self.put_row(decide.release_lease(self._jobs[name], self.now))
+            self.put_row(decide.release_lease(self.jobs[name], self.now))
         self.drop_card(command.worker)
         self.change |= WORK if names else 0
         return c.JobIds(names)
@@ -287,7 +361,7 @@ class Batch(Limited, SignalTable):
         if names:
             self.remove(names)
         for name in names:
-            self._jobs.pop(name, None)
+            self.jobs.pop(name, None)
             self._stored[name] = None
         return c.JobIds(names)
 
@@ -326,6 +400,12 @@ class Batch(Limited, SignalTable):
     def _remove_worker(self, command: c.RemoveWorker) -> None:
         self.drop_card(command.worker)
 
+    def _spend_budget(self, command: SpendBudget) -> Spent:
+        answer, row = spent_of(command, self.lock_budget(command.budget))
+        if row is not None:
+            self.put_budget(command.budget, row)
+        return answer
+
     # Loaded rows
 
     def load(self, names: Iterable[str]) -> None:
@@ -335,27 +415,27 @@ class Batch(Limited, SignalTable):
             if name in self._stored:
                 continue
             if name in self._known:
-                self._stored[name] = self._jobs[name] = self._known[name]
+                self._stored[name] = self.jobs[name] = self._known[name]
             else:
                 missing.append(name)
         if not missing:
             return
         self._stored.update(dict.fromkeys(missing))
         for job in self.read_rows(missing):
-            self._stored[job.id] = self._jobs[job.id] = job
+            self._stored[job.id] = self.jobs[job.id] = job
         self.bring_up(missing)
 
     def bring_up(self, names: Iterable[str]) -> None:
         """Rebuild rows that an older release has not kept up to date with their stream."""
-        outdated = [name for name in names if name in self._jobs and self._jobs[name].course is OUTDATED]
+        outdated = [name for name in names if name in self.jobs and self.jobs[name].course is OUTDATED]
         for name, stream in self.read_streams(outdated).items() if outdated else ():
-            self.put_row(rebuilt(self._jobs[name], stream))
+            self.put_row(rebuilt(self.jobs[name], stream))
 
     def job(self, name: str) -> Job | None:
         """Return a row as it will be written; None if there is no such job."""
-        if name not in self._jobs:
+        if name not in self.jobs:
             self.load([name])
-        return self._jobs.get(name)
+        return self.jobs.get(name)
 
     def look_up(self, keys: list[Key]) -> None:
         """Load the jobs with these idempotency keys, and remember which keys have none."""
@@ -373,11 +453,11 @@ class Batch(Limited, SignalTable):
         if parent not in self._offspring:
             self.expect_orphans([parent])
         names = sorted({*self._offspring[parent], *self._born.get(parent, ())})
-        return [name for name in self._found(names) if self._jobs[name].state not in TERMINAL_JOB_STATES]
+        return [name for name in self._found(names) if self.jobs[name].state not in TERMINAL_JOB_STATES]
 
     def put_row(self, job: Job) -> None:
         """Buffer a changed row for writing."""
-        self._jobs[job.id] = job
+        self.jobs[job.id] = job
         self._changed.add(job.id)
 
     def one(self, name: str) -> Job:
@@ -389,12 +469,12 @@ class Batch(Limited, SignalTable):
 
     def _found(self, names: list[str]) -> list[str]:
         self.load(names)
-        return [name for name in names if name in self._jobs]
+        return [name for name in names if name in self.jobs]
 
     def _take(self, decision: decide.Decision) -> Any:
         job = decision.job
-        self.places.move(self._jobs.get(job.id), job)
-        self._jobs[job.id] = job
+        self.limits.places.move(self.jobs.get(job.id), job)
+        self.jobs[job.id] = job
         self._sealed += zip(decision.events, decision.payloads, strict=True)
         self.change |= decision.change
         if decision.grew_only and not decision.used:
@@ -444,7 +524,7 @@ class Batch(Limited, SignalTable):
         self.written()
         sealed, self._sealed = self._sealed, []
         new, grown, changed = [], [], []
-        for name, job in self._jobs.items():
+        for name, job in self.jobs.items():
             stored = self._stored.get(name)
             if stored is job:
                 continue
@@ -480,7 +560,9 @@ class Batch(Limited, SignalTable):
         c.PutBlob: _put_piece,
         c.PutWorker: _put_worker,
         c.RemoveWorker: _remove_worker,
-        **Limited.handlers,
+        c.SetLimits: lambda batch, command: batch.limits.set_limits(batch, command),
+        c.PauseQueue: lambda batch, command: batch.limits.pause_queue(batch, command),
+        SpendBudget: _spend_budget,
     }
 
 

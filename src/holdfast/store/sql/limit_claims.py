@@ -9,10 +9,9 @@ lock; see the backends.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,9 +21,11 @@ from holdfast.store import commands as c
 from holdfast.store.commands import LIMITS, ROOM, WORK
 from holdfast.store.limits import AGES_MAX, Blocked, LimitRow, Limits, fill, may_take, retry_after, room_of
 from holdfast.store.rows import OUTDATED, Job
-from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
 
-__all__ = ["Limited", "Pick", "Places", "held_back", "interleaved"]
+if TYPE_CHECKING:
+    from holdfast.store.sql.batch import Batch
+
+__all__ = ["Pick", "Places", "QueueLimits", "held_back", "interleaved"]
 
 AGAIN_SECONDS = 0.02  # until a queue is tried again that another claim had locked
 ROUNDS = 4  # rounds in one claim in which other groups fill the share of groups with too few jobs
@@ -79,186 +80,108 @@ class Places:
         return 0
 
 
-class Limited(ABC):
-    """The part of a batch that handles queues with limits."""
+class QueueLimits:
+    """The queues with limits, as far as a batch has read them, and what it may claim and accept under these limits.
 
-    now: float
-    change: int
-    _jobs: dict[str, Job]
+    Each method gets the batch, which reads and writes the rows. A reference to it would make a cycle, which keeps all
+    rows of the batch until the garbage collector runs.
+    """
 
     def __init__(self) -> None:
-        self._limits: dict[str, LimitRow] | None = None  # by queue; None until read
         self.places = Places()
+        self.depths: dict[str, int] = {}  # waiting jobs by queue with a depth; valid while the batch only submits
+        self._rows: dict[str, LimitRow] | None = None  # by queue; None until read
         self._again: dict[str, float] = {}  # when to try full queues again
-        self._depths: dict[str, int] = {}  # waiting jobs by queue with a depth; valid while the batch only submits
 
-    @abstractmethod
-    def flush(self) -> None:
-        """Write everything that is buffered."""
+    def have(self, rows: Iterable[LimitRow]) -> None:
+        """Take the rows of all queues that have one, read ahead."""
+        self._rows = {row.queue: row for row in rows}
 
-    @abstractmethod
-    def load(self, names: Iterable[str]) -> None:
-        """Load rows that are not loaded yet."""
+    def freed(self) -> int:
+        """Return ROOM if the batch leaves places to others, else 0."""
+        return self.places.left(self._rows)
 
-    @abstractmethod
-    def look_again(self, name: str) -> Job | None:
-        """Look for a job that was assumed to be new without a check."""
-
-    @abstractmethod
-    def read_limits(self) -> Iterable[LimitRow]:
-        """Read the rows of all queues that have one."""
-
-    @abstractmethod
-    def put_limits(self, row: LimitRow) -> None:
-        """Write a queue's row, which may be new."""
-
-    @abstractmethod
-    def put_grouped(self, row: LimitRow) -> None:
-        """Write that a queue has groups; other processes may write it at the same time."""
-
-    @abstractmethod
-    def drop_limits(self, queue: str) -> None:
-        """Remove a queue's row."""
-
-    @abstractmethod
-    def promote(self) -> None:
-        """Mark jobs that have become due."""
-
-    @abstractmethod
-    def count_waiting(self, queue: str, most: int) -> int:
-        """Count the jobs of a queue that are due and wait, after `promote`; not beyond `most`."""
-
-    @abstractmethod
-    def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
-        """Count the jobs of a queue with a live lease; for some, return since when their code has run."""
-
-    @abstractmethod
-    def find_claimable(self, command: c.Claim, excluded: list[str]) -> list[str]:
-        """Find the jobs that a claim takes of all queues but some, in its order."""
-
-    @abstractmethod
-    def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
-        """Ask which queues have waiting jobs that a claim could take, and what runs there.
-
-        The result is read later, so that it can share a round trip with another statement.
-        """
-
-    @abstractmethod
-    def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
-        """Lock queues by name; read their rows, then the time, and count their running jobs.
-
-        Queues that another claim has locked may be skipped: it takes what there is, and ends soon.
-        """
-
-    @abstractmethod
-    def lock_row(self, queue: str) -> LimitRow | None:
-        """Lock a queue's row and read it, then the time; return None if there is none."""
-
-    @abstractmethod
-    def lock_budget(self, name: str) -> BudgetRow | None:
-        """Lock a budget and read its row."""
-
-    @abstractmethod
-    def put_budget(self, name: str, row: BudgetRow) -> None:
-        """Write a budget's row."""
-
-    def spend_budget(self, command: SpendBudget) -> Spent:
-        """Spend from a shared budget."""
-        answer, row = spent_of(command, self.lock_budget(command.budget))
-        if row is not None:
-            self.put_budget(command.budget, row)
-        return answer
-
-    @abstractmethod
-    def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
-        """Find groups of a queue with jobs that a claim could take, in turn; "" means no group."""
-
-    @abstractmethod
-    def find_heads(self, command: c.Claim, queue: str, wanted: Mapping[str, int]) -> dict[str, list[str]]:
-        """Find and load the first jobs of each group, in the claim's order."""
-
-    # Commands
-
-    def set_limits(self, command: c.SetLimits) -> None:
+    def set_limits(self, batch: Batch, command: c.SetLimits) -> None:
         """Set the limits of a queue."""
-        row = self._locked(command.limits.queue)
-        self._put(row.set(command.limits, self.now, command.actor))
+        row = self._locked(batch, command.limits.queue)
+        self._put(batch, row.set(command.limits, batch.now, command.actor))
 
-    def pause_queue(self, command: c.PauseQueue) -> None:
+    def pause_queue(self, batch: Batch, command: c.PauseQueue) -> None:
         """Pause or resume a queue."""
-        row = self._locked(command.queue)
-        self._put(row.pause(self.now, command.actor, paused=command.paused))
+        row = self._locked(batch, command.queue)
+        self._put(batch, row.pause(batch.now, command.actor, paused=command.paused))
 
-    def admit(self, command: c.Submit) -> Job | None:
+    def admit(self, batch: Batch, command: c.Submit) -> Job | None:
         """Check that a new job may enter; return None, or the job if it exists after all.
 
         Raises:
             QueueFull: the queue is at its maximum depth.
         """
-        row = self._of(command.queue)
-        if row.limits.depth is not None and not self._has_room(command, row.limits.depth):
-            existing = self.look_again(command.job)
+        row = self.row_of(batch, command.queue)
+        if row.limits.depth is not None and not self._has_room(batch, command, row.limits.depth):
+            existing = batch.look_again(command.job)
             if existing is None:
-                raise QueueFull(command.queue, row.limits.depth, self._again_after(row))
+                raise QueueFull(command.queue, row.limits.depth, self._again_after(batch, row))
             return existing
         if command.group is not None and not row.grouped:
-            self._all_limits()[command.queue] = row = msgspec.structs.replace(row, grouped=True)
-            self.put_grouped(row)
+            self.rows(batch)[command.queue] = row = msgspec.structs.replace(row, grouped=True)
+            batch.put_grouped(row)
         return None
 
-    def _again_after(self, row: LimitRow) -> float:
+    def _again_after(self, batch: Batch, row: LimitRow) -> float:
         if row.queue not in self._again:
-            running, since = self.running_since(row.queue, AGES_MAX)
-            self._again[row.queue] = retry_after(row.limits, running, [max(0.0, self.now - at) for at in since])
+            running, since = batch.running_since(row.queue, AGES_MAX)
+            self._again[row.queue] = retry_after(row.limits, running, [max(0.0, batch.now - at) for at in since])
         return self._again[row.queue]
 
-    def _has_room(self, command: c.Submit, depth: int) -> bool:
-        if command.queue not in self._depths:
-            self.flush()
-            self.promote()
-            self._depths[command.queue] = self.count_waiting(command.queue, depth)
-        if self._depths[command.queue] >= depth and command.parent is None:
+    def _has_room(self, batch: Batch, command: c.Submit, depth: int) -> bool:
+        if command.queue not in self.depths:
+            batch.flush()
+            batch.promote()
+            self.depths[command.queue] = batch.count_waiting(command.queue, depth)
+        if self.depths[command.queue] >= depth and command.parent is None:
             return False
-        self._depths[command.queue] += (command.due_at or 0.0) <= self.now
+        self.depths[command.queue] += (command.due_at or 0.0) <= batch.now
         return True
 
-    def choose(self, command: c.Claim) -> tuple[list[str], tuple[Blocked, ...]]:
+    def choose(self, batch: Batch, command: c.Claim) -> tuple[list[str], tuple[Blocked, ...]]:
         """Return the jobs that a claim takes, in order, and the limits that keep it from more."""
-        limited = [queue for queue in self._all_limits() if command.queues is None or queue in command.queues]
+        limited = [queue for queue in self.rows(batch) if command.queues is None or queue in command.queues]
         if not limited:
-            return self.find_claimable(command, []), ()
-        self.promote()
+            return batch.find_claimable(command, []), ()
+        batch.promote()
         others = command.queues is None or len(command.queues) > len(limited)
-        look = self.look_at(command, limited)
-        plain = self.find_claimable(command, limited) if others else []
-        self.load(plain)
+        look = batch.look_at(command, limited)
+        plain = batch.find_claimable(command, limited) if others else []
+        batch.load(plain)
         seen = look()
         held: list[Blocked] = []
         with_room = []
         for queue, running in seen.items():
-            room, why = room_of(self._all_limits()[queue], sum(running.values()), self.now)
+            room, why = room_of(self.rows(batch)[queue], sum(running.values()), batch.now)
             if room:
                 with_room.append(queue)
             elif why is not None:
                 held.append(why)
-        picks = [self._pick(command, row, running) for row, running in self.lock_limits(sorted(with_room), seen)]
-        held += self._passed_over(with_room, picks)
-        names = interleaved([plain, *(pick.names for pick in picks)], self._jobs, command.limit)
-        held += self._spend(command, picks, set(names))
-        return names, tuple(sorted(held, key=lambda one: one.queue))
+        locked = batch.lock_limits(sorted(with_room), seen)
+        picks = [self._pick(batch, command, row, running) for row, running in locked]
+        held += self._passed_over(batch, with_room, picks)
+        names = interleaved([plain, *(pick.names for pick in picks)], batch.jobs, command.limit)
+        held += self._spend(batch, command, picks, set(names))
+        return names, tuple(sorted(held, key=lambda blocked: blocked.queue))
 
-    def _passed_over(self, queues: list[str], picks: list[Pick]) -> list[Blocked]:
+    def _passed_over(self, batch: Batch, queues: list[str], picks: list[Pick]) -> list[Blocked]:
         """Return the queues that another claim has locked, to be tried again soon."""
         passed_over = sorted({*queues} - {pick.row.queue for pick in picks})
-        soon = self.now + AGAIN_SECONDS
-        return [Blocked(queue, "turn", 0, 0, soon, self._of(queue).limits.slack) for queue in passed_over]
+        soon = batch.now + AGAIN_SECONDS
+        return [Blocked(queue, "turn", 0, 0, soon, self.row_of(batch, queue).limits.slack) for queue in passed_over]
 
-    def _pick(self, command: c.Claim, row: LimitRow, running: Running) -> Pick:
+    def _pick(self, batch: Batch, command: c.Claim, row: LimitRow, running: Running) -> Pick:
         """Return the jobs to take from one queue, whose row is locked: groups in turn, each in the claim's order."""
-        room, held = room_of(row, sum(running.values()), self.now)
+        room, held = room_of(row, sum(running.values()), batch.now)
         most = min(room, command.limit)
         # At least `most` of these groups run nothing, so the claim can be filled from them alone: no more are needed.
-        groups = self.find_groups(command, row, most + len(running) + 1) if row.grouped else [""]
+        groups = batch.find_groups(command, row, most + len(running) + 1) if row.grouped else [""]
         found: dict[str, list[str]] = {}
         has: dict[str, int] = {}
         for _ in range(ROUNDS):
@@ -267,7 +190,7 @@ class Limited(ABC):
             asked = {name: shares[name] for name in unsure}
             if not asked:
                 break
-            heads = self.find_heads(command, row.queue, {name: count + 1 for name, count in asked.items()})
+            heads = batch.find_heads(command, row.queue, {name: count + 1 for name, count in asked.items()})
             for name, count in asked.items():
                 found[name] = heads.get(name, [])
                 if len(found[name]) <= count:
@@ -279,46 +202,42 @@ class Limited(ABC):
         full = any(not may_take(row.limits, name, running.get(name, 0) + taken[name]) for name in left)
         return Pick(row, [next(heads_of[name]) for name in order], room, held, bool(left), full)
 
-    def _spend(self, command: c.Claim, picks: list[Pick], taken: set[str]) -> list[Blocked]:
+    def _spend(self, batch: Batch, command: c.Claim, picks: list[Pick], taken: set[str]) -> list[Blocked]:
         """Write what was taken from each queue; return the limits that hold back the rest."""
         held = []
         for pick in picks:
             names = [name for name in pick.names if name in taken]
-            row = pick.row.spend([self._jobs[name].group or "" for name in names], self.now)
+            row = pick.row.spend([batch.jobs[name].group or "" for name in names], batch.now)
             if row != pick.row:
-                self._all_limits()[row.queue] = row
-                self.put_limits(row)
+                self.rows(batch)[row.queue] = row
+                batch.put_limits(row)
             held += held_back(pick, row, len(names), command.limit)
         return held
 
     # Loaded rows
 
-    def _all_limits(self) -> dict[str, LimitRow]:
-        if self._limits is None:
-            self._limits = {row.queue: row for row in self.read_limits()}
-        return self._limits
+    def rows(self, batch: Batch) -> dict[str, LimitRow]:
+        """Return the rows by queue; read once."""
+        if self._rows is None:
+            self._rows = {row.queue: row for row in batch.read_limits()}
+        return self._rows
 
-    def _of(self, queue: str) -> LimitRow:
-        return self._all_limits().get(queue) or LimitRow(Limits(queue=queue))
+    def row_of(self, batch: Batch, queue: str) -> LimitRow:
+        """Return a queue's row, empty if it has none."""
+        return self.rows(batch).get(queue) or LimitRow(Limits(queue=queue))
 
-    def _locked(self, queue: str) -> LimitRow:
-        self.flush()  # writes so far belong to the time before
-        return self.lock_row(queue) or LimitRow(Limits(queue=queue))
+    def _locked(self, batch: Batch, queue: str) -> LimitRow:
+        batch.flush()  # writes so far belong to the time before
+        return batch.lock_row(queue) or LimitRow(Limits(queue=queue))
 
-    def _put(self, row: LimitRow) -> None:
+    def _put(self, batch: Batch, row: LimitRow) -> None:
         if row.is_bare():
-            self._all_limits().pop(row.queue, None)
-            self.drop_limits(row.queue)
+            self.rows(batch).pop(row.queue, None)
+            batch.drop_limits(row.queue)
         else:
-            self._all_limits()[row.queue] = row
-            self.put_limits(row)
-        self.change |= WORK | LIMITS
-
-    handlers: ClassVar[Mapping[type, Callable[..., Any]]] = {
-        c.SetLimits: set_limits,
-        c.PauseQueue: pause_queue,
-        SpendBudget: spend_budget,
-    }
+            self.rows(batch)[row.queue] = row
+            batch.put_limits(row)
+        batch.change |= WORK | LIMITS
 
 
 def held_back(pick: Pick, row: LimitRow, taken: int, wanted: int) -> list[Blocked]:

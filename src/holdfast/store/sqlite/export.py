@@ -201,7 +201,7 @@ class _Closing(Transaction):
         """Requeue all running jobs, with what follows; return how many."""
         held = self._names("SELECT id FROM jobs WHERE state = ? ORDER BY id", (JobState.RUNNING.value,))
         for name in self._found(held):
-            self._take(decide.moved(self._jobs[name], self.now))
+            self._take(decide.moved(self.jobs[name], self.now))
         self._drain()
         self.flush()
         return len(held)

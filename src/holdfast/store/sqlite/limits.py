@@ -122,11 +122,11 @@ class SqliteLimits(Batch):
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
         """Read the rows; the transaction already excludes other writers."""
-        return [(self._of(queue), dict(seen.get(queue, {}))) for queue in queues]
+        return [(self.limits.row_of(self, queue), dict(seen.get(queue, {}))) for queue in queues]
 
     def lock_row(self, queue: str) -> LimitRow | None:
         """Read the rows; the transaction already excludes other writers."""
-        return self._all_limits().get(queue)
+        return self.limits.rows(self).get(queue)
 
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
         """Find groups by steps through the index."""
