@@ -16,8 +16,6 @@ from typing import IO, TypeVar
 
 from holdfast.errors import StoreUnavailable
 
-__all__ = ["DirectoryBlobs"]
-
 T = TypeVar("T")
 
 PIECE_BYTES = 262_144

@@ -24,49 +24,6 @@ from holdfast.store.limits import Blocked, Limits
 from holdfast.store.rows import Evidence, Job, JobSpec, WorkerCard
 from holdfast.store.shared_budgets import SpendBudget
 
-__all__ = [
-    "ASKED",
-    "DEATHS",
-    "EVENTS",
-    "EVERYTHING",
-    "LIMITS",
-    "PROGRESS",
-    "ROOM",
-    "WORK",
-    "Append",
-    "Appended",
-    "Cancel",
-    "Claim",
-    "Claimed",
-    "Claims",
-    "Command",
-    "Expire",
-    "JobIds",
-    "KeepEvidence",
-    "KeepExport",
-    "Leases",
-    "Pause",
-    "PauseQueue",
-    "Progress",
-    "Purge",
-    "PutBlob",
-    "PutWorker",
-    "Reclaim",
-    "ReleaseLeases",
-    "RemoveWorker",
-    "Renew",
-    "Resolve",
-    "Resume",
-    "Retry",
-    "SendSignal",
-    "SetLimits",
-    "SignalResult",
-    "SpendBudget",
-    "Submit",
-    "Submitted",
-    "Successor",
-]
-
 # What a commit has changed, as a sum of flags. Subscribers of a store get it.
 EVENTS = 1  # an event was written
 WORK = 2  # a job can be claimed or reclaimed now, or a due time has changed

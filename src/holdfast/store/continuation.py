@@ -17,8 +17,6 @@ from holdfast.store.inbox import Inbox
 from holdfast.store.rows import Job, Signal
 from holdfast.store.stream_writer import Decision
 
-__all__ = ["current", "hand_over", "noted", "stays"]
-
 
 def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, inbox: Inbox) -> None:
     """Let a successor continue a job that has ended by `continue_as`; `job` is its row before the end.

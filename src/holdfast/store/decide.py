@@ -25,23 +25,6 @@ from holdfast.store.inbox import Inbox
 from holdfast.store.rows import Job, JobSpec, Lease, Signal
 from holdfast.store.stream_writer import GROWING, Decision, StreamWriter, with_past
 
-__all__ = [
-    "Decision",
-    "append",
-    "claim",
-    "decide",
-    "expire",
-    "fence",
-    "fence_parent",
-    "moved",
-    "reclaim",
-    "release_lease",
-    "renew",
-    "submit",
-    "succeed",
-]
-
-
 ID_LENGTH = 36  # of the names that `holdfast.ids` makes
 # The fields of job_created, in the order of its JSON text: a job's facts, and three that only this event has.
 _ONLY_CREATED = {"entry": ["args"], "priority": ["due_at"], "attributes": ["budget"]}

@@ -30,8 +30,6 @@ import msgspec
 
 from holdfast.errors import EffectConflict, StaleAttempt, StoreUnavailable
 
-__all__ = ["DirectoryEffects", "Effect", "EffectStore"]
-
 T = TypeVar("T")
 
 THREADS = 8  # effects written at once: each needs an fsync, and a disk does several

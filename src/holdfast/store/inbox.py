@@ -12,8 +12,6 @@ from typing import Protocol
 
 from holdfast.store.rows import Signal
 
-__all__ = ["EmptyInbox", "Inbox", "SignalTable", "StoredInbox"]
-
 
 class Inbox(Protocol):
     """The unused signals of one job."""

@@ -18,8 +18,6 @@ import msgspec
 
 from holdfast.errors import InvalidSetting
 
-__all__ = ["Blocked", "LimitRow", "Limits", "QueueState", "fill", "queue_state", "retry_after", "room_of", "tokens_of"]
-
 NEARLY = 1e-6  # of a token: rounding tolerance
 RETRY_SECONDS = (1.0, 60.0)  # least and most of `retry_after`
 NUMBERS = (1e-9, 1e9)  # range of a rate, a period and a weight

@@ -45,8 +45,7 @@ from holdfast.store.run_queries import (
 )
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
 from holdfast.store.sql.limit_claims import Pick, Places, held_back, interleaved, is_waiting, place_of
-
-__all__ = ["MemoryStore"]
+from holdfast.store.stream_writer import Decision
 
 
 class MemoryStore:
@@ -86,7 +85,7 @@ class MemoryStore:
             c.RemoveWorker: self._remove_worker,
             c.SetLimits: self._set_limits,
             c.PauseQueue: self._pause_queue,
-            c.SpendBudget: self._spend_budget,
+            SpendBudget: self._spend_budget,
         }
         self._lock = threading.Lock()
         self._notices: list[Callable[[int], None]] = []
@@ -231,7 +230,7 @@ class MemoryStore:
             self._admit(command)
         return self._write(decide.submit(command, self._now, existing))
 
-    def _write(self, decision: decide.Decision) -> Any:
+    def _write(self, decision: Decision) -> Any:
         job = decision.job
         self._places.move(self._jobs.get(job.id), job)
         self._jobs[job.id] = job
@@ -250,7 +249,7 @@ class MemoryStore:
             self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
         return decision.answer
 
-    def _continue(self, successor: c.Submit, ended: decide.Decision) -> None:
+    def _continue(self, successor: c.Submit, ended: Decision) -> None:
         """Create the successor of a job, and name it in the row of the chain's first job."""
         self._write(decide.succeed(successor, ended, self._now))
         first = self._jobs.get(successor.first or "")
@@ -321,9 +320,7 @@ class MemoryStore:
     def _expire(self, command: c.Expire) -> c.JobIds:
         return self._sweep(command.limit, lambda job: decide.expire(job, self._now, self._inbox(job.id)), _by_end)
 
-    def _sweep(
-        self, limit: int, decided: Callable[[Job], decide.Decision | None], order: Callable[[Job], float]
-    ) -> c.JobIds:
+    def _sweep(self, limit: int, decided: Callable[[Job], Decision | None], order: Callable[[Job], float]) -> c.JobIds:
         swept: list[str] = []
         ending = [(at, job.id, job) for job in self._jobs.values() if (at := order(job)) <= self._now]
         for _, _, job in sorted(ending, key=lambda one: one[:2]):

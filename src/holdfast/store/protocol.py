@@ -19,8 +19,6 @@ from holdfast.store.limits import QueueState
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter
 
-__all__ = ["Store"]
-
 
 class Store(Protocol):
     """Storage for jobs.

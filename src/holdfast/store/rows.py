@@ -16,19 +16,6 @@ from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, Job
 from holdfast.machines.job_table import TARGETS
 from holdfast.machines.run_projection import RunFields, follow, record_of
 
-__all__ = [
-    "FORGOTTEN_SECONDS",
-    "OUTDATED",
-    "Evidence",
-    "GateCard",
-    "Job",
-    "JobSpec",
-    "Lease",
-    "Signal",
-    "WorkerCard",
-    "rebuilt",
-]
-
 FORGOTTEN_SECONDS = 86_400.0  # a worker not heard of for so long is no longer listed
 
 

@@ -13,18 +13,6 @@ from holdfast.machines import RunRecord, RunStatus
 from holdfast.store.rows import Job
 from holdfast.store.sql.columns import ends_at
 
-__all__ = [
-    "Attribute",
-    "Counts",
-    "ExportRow",
-    "IndexEntries",
-    "RunCursor",
-    "RunFilter",
-    "expected_index_entries",
-    "merged",
-    "with_progress",
-]
-
 Attribute = str | int | float | bool
 RunCursor = tuple[str, int]  # a job and the number of its run: the cursor of a listing
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["BudgetRow", "SpendBudget", "Spent", "spent_of"]
-
 
 class SpendBudget(msgspec.Struct, frozen=True):
     """Spend an amount of a budget in a window, unless that would exceed the limit. Result: `Spent`.

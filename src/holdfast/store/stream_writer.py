@@ -17,8 +17,6 @@ from holdfast.store import commands as c
 from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.rows import Job, Signal, course_after, grown, projected, reader_of
 
-__all__ = ["GROWING", "Decision", "StreamWriter", "with_past"]
-
 FORK = "fork"
 
 # Events that the holder may always write and that move nothing. A plan is recorded only once (E11).

@@ -12,8 +12,6 @@ from holdfast.store.limits import Blocked
 from holdfast.store.protocol import Store
 from holdfast.store.rows import Job, rebuilt
 
-__all__ = ["CONTRACT", "LEASE", "Clause", "Lab", "clause"]
-
 Clause = Callable[["Lab"], Awaitable[None]]
 CONTRACT: list[Clause] = []
 

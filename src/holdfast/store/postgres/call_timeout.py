@@ -19,8 +19,6 @@ import psycopg
 
 from holdfast.store.postgres.schema import Connection
 
-__all__ = ["CallTimeout", "CallWatcher"]
-
 
 class CallTimeout(psycopg.OperationalError):
     """The server did not reply to a call in time."""

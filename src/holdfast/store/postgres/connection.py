@@ -17,16 +17,6 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from holdfast.store.postgres.call_timeout import CallWatcher
 from holdfast.store.postgres.schema import Connection
 
-__all__ = [
-    "SILENCE_SECONDS",
-    "connect",
-    "is_a_session",
-    "one_line",
-    "pipelined",
-    "rollback_on_error",
-    "rollback_or_close",
-]
-
 SILENCE_SECONDS = 10.0  # how long a server may not reply before its connection is dropped
 CONNECT_SECONDS_MIN = 2  # libpq accepts no shorter limit
 

@@ -19,12 +19,11 @@ import psycopg
 from holdfast.errors import StoreUnavailable
 from holdfast.store.limits import LimitRow
 from holdfast.store.postgres.connection import connect
-from holdfast.store.postgres.schema import migrate, number_of, quoted
+from holdfast.store.postgres.schema import migrate, number_of
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.sql.columns import EVENT_COLUMNS, EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, job_of, job_row, limits_row
+from holdfast.store.sql.migrate import quoted
 from holdfast.store.sqlite.export import ALONG, JobDump
-
-__all__ = ["Arrived", "MovingTarget"]
 
 T = TypeVar("T")
 

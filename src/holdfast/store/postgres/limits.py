@@ -27,8 +27,6 @@ from holdfast.store.sql.batch import Batch
 from holdfast.store.sql.columns import job_of, limits_of, limits_row
 from holdfast.store.sql.limit_claims import Running, place_of, started_at
 
-__all__ = ["PostgresLimits", "by_queue", "entries_of"]
-
 
 class PostgresLimits(Batch):
     """The part of a PostgreSQL batch that handles limits."""

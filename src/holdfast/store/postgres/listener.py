@@ -25,8 +25,6 @@ from holdfast.store.postgres.call_timeout import CallWatcher
 from holdfast.store.postgres.connection import is_a_session
 from holdfast.store.postgres.schema import Connection, number_of
 
-__all__ = ["Listener", "lock_key"]
-
 EVERYTHING = EVENTS | WORK | ASKED | ROOM
 AGAIN_SECONDS = 0.2  # between tries to connect
 TURN_SECONDS = 0.5  # how long the thread sleeps without a notice

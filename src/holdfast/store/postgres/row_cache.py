@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.store.rows import Job
 
-__all__ = ["RowCache"]
-
 ROWS_MAX = 20_000
 
 

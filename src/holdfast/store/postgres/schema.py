@@ -18,8 +18,6 @@ from holdfast.store.sql.columns import EVENT_READ
 from holdfast.store.sql.migrate import RUNS, migrations, quoted, too_new
 from holdfast.store.sql.row_rebuild import project
 
-__all__ = ["Connection", "migrate", "missing", "number_of", "quoted", "require", "schema_number"]
-
 LOCK_TIMEOUT_MS = 5000
 
 # A psycopg.Connection. Its own type demands literal statements; ours hold a schema's name, which `quoted` has checked.

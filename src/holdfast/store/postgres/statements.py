@@ -7,8 +7,6 @@ import zlib
 from holdfast.store.sql.columns import EVENT_READ, JOB_CHANGING, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
 from holdfast.store.sql.run_sql import OF_A_JOB, ReadSql
 
-__all__ = ["Statements"]
-
 PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
 
 _JOB_TYPES = {

@@ -37,8 +37,6 @@ from holdfast.store.sql.columns import (
 )
 from holdfast.store.sql.run_sql import export_row
 
-__all__ = ["Transaction"]
-
 PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
 MARKS = [chr(number) for number in range(30, 0, -1)]  # separators between values that are sent as one text
 _COMPLETED, _WAITING = JobEvent.COMPLETED.value, JobEvent.WAITING.value

@@ -26,8 +26,7 @@ from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, reb
 from holdfast.store.run_queries import attribute_text
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
 from holdfast.store.sql.limit_claims import QueueLimits, Running
-
-__all__ = ["Batch"]
+from holdfast.store.stream_writer import Decision
 
 Key = tuple[str, str, str]  # plugin, entry and idempotency key
 Sealed = tuple[Event, bytes]  # an event, and its payload as the JSON text that is stored
@@ -337,7 +336,7 @@ class Batch(SignalTable):
             self.expect_orphans(names)
         return self._sweep(names, lambda job: decide.expire(job, self.now, self.inbox(job.id)))
 
-    def _sweep(self, names: list[str], decided: Callable[[Job], decide.Decision | None]) -> c.JobIds:
+    def _sweep(self, names: list[str], decided: Callable[[Job], Decision | None]) -> c.JobIds:
         swept = []
         for name in self._found(names):
             decision = decided(self.jobs[name])
@@ -471,7 +470,7 @@ class Batch(SignalTable):
         self.load(names)
         return [name for name in names if name in self.jobs]
 
-    def _take(self, decision: decide.Decision) -> Any:
+    def _take(self, decision: Decision) -> Any:
         job = decision.job
         self.limits.places.move(self.jobs.get(job.id), job)
         self.jobs[job.id] = job
@@ -496,7 +495,7 @@ class Batch(SignalTable):
             self._next += [c.Cancel(name, decision.orphans) for name in self._children(job.id)]
         return decision.answer
 
-    def _continue(self, successor: c.Submit, ended: decide.Decision) -> None:
+    def _continue(self, successor: c.Submit, ended: Decision) -> None:
         """Create the successor of a job, and name it in the row of the chain's first job."""
         self._stored[successor.job] = None  # its id is new: there is nothing to read
         self._take(decide.succeed(successor, ended, self.now))

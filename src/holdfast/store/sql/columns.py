@@ -13,23 +13,6 @@ from holdfast.machines.run_projection import RunFields
 from holdfast.store.limits import LimitRow, Limits
 from holdfast.store.rows import OUTDATED, Evidence, Job, JobSpec, Lease, Signal, WorkerCard
 
-__all__ = [
-    "EVENT_COLUMNS",
-    "EVENT_READ",
-    "JOB_COLUMNS",
-    "LIMIT_COLUMNS",
-    "card_of",
-    "ends_at",
-    "event_of",
-    "event_row",
-    "evidence_of",
-    "job_of",
-    "job_row",
-    "limits_of",
-    "limits_row",
-    "signal_of",
-]
-
 _FACTS = ("trace_id", "attributes", "continues", "first")  # of a job's spec: together in one column, as JSON
 # Columns that are fields of a job as they are. The first ones never change.
 _FIXED = ("created_at", *(name for name in JobSpec.__struct_fields__ if name not in {*_FACTS, "group"}))

@@ -25,8 +25,6 @@ from holdfast.store.rows import OUTDATED, Job
 if TYPE_CHECKING:
     from holdfast.store.sql.batch import Batch
 
-__all__ = ["Pick", "Places", "QueueLimits", "held_back", "interleaved"]
-
 AGAIN_SECONDS = 0.02  # until a queue is tried again that another claim had locked
 ROUNDS = 4  # rounds in one claim in which other groups fill the share of groups with too few jobs
 Running = dict[str, int]  # jobs with a live lease, by group

@@ -16,8 +16,6 @@ from holdfast.errors import StoreUnavailable
 from holdfast.store.sql.columns import EVENT_COLUMNS
 from holdfast.store.sql.row_rebuild import project
 
-__all__ = ["RUNS", "migrate", "migrations", "number_in", "quoted", "too_new"]
-
 RUNS = 5  # the migration that added runs to the rows; older rows are rebuilt
 
 

@@ -24,8 +24,6 @@ from holdfast.store.sql.run_sql import (
     record_of_newest,
 )
 
-__all__ = ["SqlReads"]
-
 NO_LIMIT = 2**62  # both databases accept it as a LIMIT
 
 

@@ -12,8 +12,6 @@ from holdfast.machines import Event, RunRecord, runs
 from holdfast.store.rows import rebuilt
 from holdfast.store.sql.columns import JOB_COLUMNS, event_of, job_of
 
-__all__ = ["project"]
-
 BATCH = 500  # jobs read at once
 
 Execute = Callable[[str, Sequence[Any]], list[Any]]

@@ -17,18 +17,6 @@ from holdfast.store.rows import Job
 from holdfast.store.run_queries import ExportRow, IndexEntries, RunCursor, RunFilter, attribute_text, with_progress
 from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_COLUMNS, job_of
 
-__all__ = [
-    "OF_A_JOB",
-    "ReadSql",
-    "export_of",
-    "export_row",
-    "index_entries_of",
-    "may_be_past",
-    "newest_of",
-    "past_of",
-    "record_of_newest",
-]
-
 # Tables of a job other than its row and its stream. They are removed and moved with it.
 OF_A_JOB = ("signals", "evidence", "past_runs", "progress", "attributes", "exports", "blobs")
 # Statuses of a run that another follows (R4): every failure of its job, also a deadline during a cancel.

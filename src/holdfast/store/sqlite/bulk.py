@@ -14,8 +14,6 @@ from typing import Any
 
 import apsw
 
-__all__ = ["ROWS_MAX", "BulkStatement", "inserts", "updates"]
-
 ROWS_MAX = 128  # with one statement
 
 

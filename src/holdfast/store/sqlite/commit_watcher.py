@@ -24,8 +24,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["CommitWatcher"]
-
 FLOOR_SECONDS = 0.5  # between two looks at the log
 PAUSE_SECONDS = 0.001  # after a single commit
 IN_MODIFY = 0x2

@@ -33,8 +33,6 @@ import apsw
 
 from holdfast.errors import StoreReplaced, StoreUnavailable
 
-__all__ = ["DatabaseFiles", "connect"]
-
 # Where SQLite's lock bytes are: https://sqlite.org/src/file/src/os.h and https://sqlite.org/walformat.html
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510  # of the database: held shared by each open connection
 DEAD_MAN_SWITCH = 128  # of the shared memory: held shared by each process that has it mapped

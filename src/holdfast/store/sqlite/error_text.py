@@ -10,8 +10,6 @@ import apsw
 
 from holdfast.errors import StoreUnavailable
 
-__all__ = ["guarded"]
-
 T = TypeVar("T")
 
 CURES: list[tuple[type[apsw.Error], str]] = [

@@ -29,8 +29,6 @@ from holdfast.store.sql.run_sql import OF_A_JOB
 from holdfast.store.sqlite.file_lock import BUSY_SECONDS, FileLock
 from holdfast.store.sqlite.transaction import Transaction
 
-__all__ = ["JobDump", "MovedNote", "MovingSource", "moved_note"]
-
 T = TypeVar("T")
 
 BATCH = 500  # jobs that are read at once

@@ -30,8 +30,6 @@ except ImportError:  # pragma: no cover - not a POSIX system
     _fcntl = None  # type: ignore[assignment]  # - a module, or nothing
 fcntl: Any = _fcntl
 
-__all__ = ["BUSY_SECONDS", "CLOSED", "FORKED", "FileLock", "WriteThread"]
-
 S = TypeVar("S")
 T = TypeVar("T")
 _Task = tuple[Future[Any], Callable[[], Any], Callable[[Any], Any] | None]  # the work, and what to run after the lock

@@ -9,8 +9,6 @@ from holdfast.store.commands import DEATHS, EVERYTHING, WORK
 from holdfast.store.sqlite.database_files import DatabaseFiles
 from holdfast.store.sqlite.liveness import LivenessLocks
 
-__all__ = ["FileWatcher"]
-
 
 class FileWatcher:
     """Checks the file system and reports each change once. It does not read the database."""

@@ -27,8 +27,6 @@ from typing import Protocol
 
 import apsw
 
-__all__ = ["Pausing", "leak", "open_stores"]
-
 FORK_SECONDS = 2.0  # longest wait for transactions before a fork, for all stores together
 
 

@@ -15,8 +15,6 @@ from holdfast.store.sql.batch import Batch
 from holdfast.store.sql.columns import JOB_COLUMNS, LIMIT_COLUMNS, LIMIT_WRITTEN, job_of, limits_of, limits_row
 from holdfast.store.sql.limit_claims import Running, started_at
 
-__all__ = ["SqliteLimits"]
-
 PROMOTED_MAX = 1000  # delayed jobs that one transaction finds due; more than that are found by the next
 
 _PUT = f"INSERT OR REPLACE INTO limits ({LIMIT_WRITTEN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"

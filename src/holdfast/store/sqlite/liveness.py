@@ -27,8 +27,6 @@ from pathlib import Path
 
 from holdfast.store.sqlite.file_lock import fcntl
 
-__all__ = ["LivenessLocks"]
-
 LEFT_OVER_SECONDS = 60.0  # after which a file that never got its name is removed
 CONTENT_BYTES_MAX = 4096
 

@@ -21,8 +21,6 @@ from holdfast.errors import InvalidArguments, StoreUnavailable
 from holdfast.store.sqlite.error_text import guarded
 from holdfast.store.sqlite.file_lock import BUSY_SECONDS
 
-__all__ = ["Backup", "back_up"]
-
 _ENDS = ("-wal", "-shm", "-journal")  # what SQLite may have next to a database that is in use
 
 

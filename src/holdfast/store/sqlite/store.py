@@ -55,8 +55,6 @@ from holdfast.store.sqlite.limits import state_of
 from holdfast.store.sqlite.liveness import LivenessLocks
 from holdfast.store.sqlite.transaction import Transaction
 
-__all__ = ["SqliteStore"]
-
 T = TypeVar("T")
 
 READS = ReadSql(

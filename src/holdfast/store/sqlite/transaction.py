@@ -29,8 +29,6 @@ from holdfast.store.sql.run_sql import OF_A_JOB, export_row
 from holdfast.store.sqlite.bulk import inserts, updates
 from holdfast.store.sqlite.limits import SqliteLimits
 
-__all__ = ["Transaction"]
-
 _INSERT_EVENTS = inserts("events", EVENT_COLUMNS.split(", "))
 _INSERT_JOBS = inserts("jobs", JOB_WRITTEN)
 _INSERT_ATTRIBUTES = inserts("attributes", ["name", "value", "job"])
