@@ -33,7 +33,7 @@ from holdfast.machines import Event, JobState
 from holdfast.machines.event import freeze_plain
 from holdfast.store import Append, Claim, Claims, Expire, Job, Reclaim, Store, Submit
 from holdfast.store.decide import claim, decide, submit
-from holdfast.store.inbox import EmptyInbox
+from holdfast.store.memory import MemoryInbox
 from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
 from holdfast.store.sql.migrate import migrate
 from holdfast.store.sqlite.store import SqliteStore
@@ -66,7 +66,7 @@ def lived(number: int, now: float, *events: tuple[str, dict[str, Any]], due_at: 
     if not events:
         return made.job, made.events
     taken = claim(made.job, claiming(1), now)
-    written = decide(Append("template", 1, events), taken.job, now, EmptyInbox())
+    written = decide(Append("template", 1, events), taken.job, now, MemoryInbox())
     return written.job, [*made.events, *taken.events, *written.events]
 
 

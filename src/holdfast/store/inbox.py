@@ -37,32 +37,6 @@ class Inbox(Protocol):
         ...
 
 
-class EmptyInbox:
-    """The inbox of a job to which no signal has come."""
-
-    def oldest(self, keys: Container[str | None], excluded: Container[str] = ()) -> Signal | None:
-        """Return None."""
-        del keys, excluded
-        return None
-
-    def knows(self, signal: str) -> bool:
-        """Return False."""
-        del signal
-        return False
-
-    def count(self) -> int:
-        """Return 0."""
-        return 0
-
-    def keys(self) -> Collection[str]:
-        """Return nothing."""
-        return ()
-
-    def unused(self) -> Sequence[Signal]:
-        """Return nothing."""
-        return ()
-
-
 class SignalTable(ABC):
     """The database side of an inbox. Writes are buffered: call `written` before a read."""
 

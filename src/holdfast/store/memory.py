@@ -57,7 +57,7 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._jobs: dict[str, Job] = {}
         self._events: dict[str, list[tuple[Event, bytes]]] = {}  # with payloads as text: every reader gets its own
-        self._inboxes: dict[str, _Inbox] = {}
+        self._inboxes: dict[str, MemoryInbox] = {}
         self._evidence: dict[tuple[str, str, int, int], Evidence] = {}
         self._workers: dict[str, WorkerCard] = {}
         self._past: dict[RunCursor, RunRecord] = {}
@@ -91,11 +91,9 @@ class MemoryStore:
         self._notices: list[Callable[[int], None]] = []
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Execute commands; see the protocol."""
         return self.commit_blocking(batch)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Execute commands, from any thread."""
         with self._lock:
             self._now = self._clock.now()
             self._change, self._places = 0, Places()
@@ -116,29 +114,23 @@ class MemoryStore:
         return 0
 
     async def get(self, job: str) -> Job | None:
-        """Read one job's row."""
         return self._jobs.get(job)
 
     async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
-        """Read a job's stream from after a number."""
         end = after + limit if limit is not None else None
         return [_whole(*sealed) for sealed in self._events.get(job, [])[after:end]]
 
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
-        """Read the versions of jobs."""
         rows = [self._jobs[job] for job in jobs if job in self._jobs]
         return {row.id: (row.version, self._progress.get((row.id, row.run))) for row in rows}
 
     async def inbox(self, job: str) -> list[Signal]:
-        """Read the unused signals of a job."""
         return [_own(signal) for signal in self._inbox(job).unused()]
 
     async def evidence(self, job: str) -> list[Evidence]:
-        """Read late reports of calls."""
         return [kept for kept in self._evidence.values() if kept.job == job]
 
     async def workers(self) -> list[WorkerCard]:
-        """Read the listed workers."""
         return sorted(self._workers.values(), key=lambda card: card.name)
 
     async def jobs(
@@ -150,7 +142,6 @@ class MemoryStore:
         before: str | None = None,
         limit: int = 100,
     ) -> list[Job]:
-        """List jobs, newest id first."""
         chosen = (
             job
             for job in sorted(self._jobs.values(), key=lambda job: job.id, reverse=True)
@@ -162,23 +153,19 @@ class MemoryStore:
         return [job for job, _ in zip(chosen, range(limit), strict=False)]
 
     async def requests_for(self, worker: str) -> c.Leases:
-        """Read the requests to a worker's jobs."""
         held = [job for job in self._jobs.values() if job.lease is not None and job.lease.worker == worker]
         cancel = frozenset(job.id for job in held if job.cancel is not None)
         return c.Leases(frozenset(), cancel, frozenset(job.id for job in held if job.pause))
 
     async def next_due(self, after: float | None = None) -> float | None:
-        """Return when time alone next gives something to do."""
         since = self._clock.now() if after is None else after
         return min((time for job in self._jobs.values() for time in _times(job, since)), default=None)
 
     async def has_work(self) -> bool:
-        """Return whether there is work now."""
         now = self._clock.now()
         return any(time <= now for job in self._jobs.values() for time in _times(job, 0.0))
 
     async def now(self) -> float:
-        """Read the clock."""
         return self._clock.now()
 
     def hold_liveness_lock(self, worker: str) -> None:
@@ -286,8 +273,8 @@ class MemoryStore:
         same = (job for job in self._jobs.values() if (job.plugin, job.entry, job.idempotency_key) == wanted)
         return next(same, None)
 
-    def _inbox(self, job: str) -> _Inbox:
-        return self._inboxes.setdefault(job, _Inbox())
+    def _inbox(self, job: str) -> MemoryInbox:
+        return self._inboxes.setdefault(job, MemoryInbox())
 
     def _claim(self, command: c.Claim) -> c.Claims:
         names, held = self._choose(command)
@@ -363,7 +350,6 @@ class MemoryStore:
     # Queues with limits
 
     async def limits(self) -> list[QueueState]:
-        """Read the state of queues with limits."""
         now = self._clock.now()
         return [
             queue_state(row, self._running(queue, now), self._waiting(queue, now), now)
@@ -456,13 +442,11 @@ class MemoryStore:
     # Runs: records, progress, exports
 
     async def record(self, job: str, number: int) -> RunRecord | None:
-        """Read one run's record."""
         row = self._jobs.get(job)
         kept = row.record() if row is not None and row.run == number else self._past.get((job, number))
         return with_progress(kept, *self._progress.get((job, number), (None, None))) if kept is not None else None
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
-        """List runs, newest first."""
         matching = [
             (place, record)
             for place, record in self._records().items()
@@ -480,7 +464,6 @@ class MemoryStore:
         return msgspec.structs.replace(expected, exports=exports)
 
     async def counts(self) -> Counts:
-        """Count runs and queues."""
         now = self._clock.now()
         runs = Counter(job.course.status.value for job in self._jobs.values())
         queues: Counter[tuple[str, str]] = Counter()
@@ -494,11 +477,9 @@ class MemoryStore:
         return counts_of(list(runs.items()), counted, min(due, default=None))
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
-        """List the exports of a run."""
         return self._exports.get((job, number), [])[after : after + limit]
 
     async def blob(self, job: str, blob: str, number: int) -> bytes | None:
-        """Read one piece of a blob."""
         return self._blobs.get((job, blob, number))
 
     def _keep_run(self, job: str, number: int, record: RunRecord) -> None:
@@ -555,7 +536,7 @@ def _own(signal: Signal) -> Signal:
     return msgspec.structs.replace(signal, payload=msgspec.json.decode(msgspec.json.encode(signal.payload)))
 
 
-class _Inbox:
+class MemoryInbox:
     """One job's signals: the unused ones by id, oldest first, and all ids, to detect repeats."""
 
     def __init__(self) -> None:

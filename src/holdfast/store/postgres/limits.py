@@ -60,11 +60,9 @@ class PostgresLimits(Batch):
             self._stored[job.id] = self.jobs[job.id] = job
 
     def read_limits(self) -> Iterable[LimitRow]:
-        """Read the rows."""
         return map(limits_of, self._connection.execute(self._sql.limits).fetchall())
 
     def put_limits(self, row: LimitRow) -> None:
-        """Write a row."""
         self._connection.execute(self._sql.put_limits, limits_row(row))
 
     def put_grouped(self, row: LimitRow) -> None:
@@ -72,7 +70,6 @@ class PostgresLimits(Batch):
         self._connection.execute(self._sql.put_grouped, limits_row(row))
 
     def drop_limits(self, queue: str) -> None:
-        """Remove a row."""
         self._connection.execute(self._sql.drop_limits, (queue,))
 
     def lock_budget(self, name: str) -> BudgetRow | None:
@@ -84,7 +81,6 @@ class PostgresLimits(Batch):
         return BudgetRow(*row)
 
     def put_budget(self, name: str, row: BudgetRow) -> None:
-        """Write a budget's row."""
         self._connection.execute(self._sql.put_budget, (*row, name))
 
     def promote(self) -> None:
@@ -102,7 +98,6 @@ class PostgresLimits(Batch):
         return waiting
 
     def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
-        """Count the running jobs."""
         counted = self._connection.execute(self._sql.running, ([queue],))
         rows = self._connection.execute(self._sql.running_rows, (queue, self.now, most))
         running = sum(count for _, _, count in counted.fetchall())

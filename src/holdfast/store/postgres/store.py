@@ -118,11 +118,9 @@ class PostgresStore(SqlReads):
         self._listener.start()
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Execute commands in one transaction; see the protocol."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Execute commands, blocking the calling thread."""
         future = self._writer.submit(self._commit, batch)
         try:
             answers = future.result(2 * self._watch.seconds)  # one call that is under way, and then this one
@@ -145,7 +143,6 @@ class PostgresStore(SqlReads):
         return {name: (version, at) for name, version, at in rows}
 
     async def limits(self) -> list[QueueState]:
-        """Read the state of queues with limits."""
         now = await self.now()
         rows = await self._read(self._sql.look_on, {"most": COUNTED_MAX, "now": now})
         running = by_queue(await self._read(self._sql.running, ([row[0] for row in rows],)) if rows else [])
@@ -153,7 +150,6 @@ class PostgresStore(SqlReads):
         return [queue_state(row, running.get(row.queue, {}), waiting, now) for row, waiting in queues]
 
     async def next_due(self, after: float | None = None) -> float | None:
-        """Return when time alone next gives something to do."""
         due_at: float | None = (await self._read(self._sql.next_due, (after,)))[0][0]
         return due_at
 
@@ -194,7 +190,6 @@ class PostgresStore(SqlReads):
         return sorted(name for name, (_, since) in suspects.items() if loop.time() - since >= PATIENCE_SECONDS)
 
     async def close(self) -> None:
-        """Close the connections."""
         await asyncio.get_running_loop().run_in_executor(None, self._shut)
 
     # Machinery

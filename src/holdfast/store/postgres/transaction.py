@@ -171,18 +171,15 @@ class Transaction(PostgresLimits):
         return rows
 
     def read_rows(self, names: list[str]) -> Iterable[Job]:
-        """Read rows, locked."""
         return map(job_of, self._all(self._sql.lock_rows, (names,)))
 
     def read_streams(self, names: list[str]) -> dict[str, list[Event]]:
-        """Read whole streams."""
         streams: dict[str, list[Event]] = {name: [] for name in names}
         for row in self._all(self._sql.streams, (names,)):
             streams[row[0]].append(event_of(row))
         return streams
 
     def find_keys(self, keys: list[Key]) -> dict[Key, str]:
-        """Find the jobs with idempotency keys."""
         keys_json = _encode([{"plugin": plugin, "entry": entry, "key": key} for plugin, entry, key in keys]).decode()
         return {(plugin, entry, key): name for plugin, entry, key, name in self._all(self._sql.keys, (keys_json,))}
 
@@ -204,21 +201,17 @@ class Transaction(PostgresLimits):
                 self.inbox(job).told(count=found.get(job, 0))
 
     def unused(self, job: str) -> dict[str, str]:
-        """Read the ids and keys of the unused signals."""
         return {name: key for _, name, key in self._all(self._sql.unused, ([job],))}
 
     def count_unused(self, job: str) -> int:
-        """Count the unused signals."""
         rows = self._all(self._sql.count_unused, ([job],))
         return int(rows[0][1]) if rows else 0
 
     def read_signal(self, job: str, signal: str) -> Signal:
-        """Read one signal."""
         (row,) = self._all(self._sql.read_signal, (job, signal))
         return signal_of(row)
 
     def read_unused(self, job: str) -> list[Signal]:
-        """Read the unused signals."""
         return [signal_of(row) for row in self._all(self._sql.read_unused, (job,))]
 
     def knows(self, job: str, signal: str) -> bool:
@@ -244,7 +237,6 @@ class Transaction(PostgresLimits):
             self._connection.execute(self._sql.use_signals, names)
 
     def find_children(self, parents: list[str]) -> dict[str, list[str]]:
-        """Find the open children."""
         by_parent: dict[str, list[str]] = {}
         for parent, name in self._all(self._sql.children, (parents,)):
             by_parent.setdefault(parent, []).append(name)
@@ -258,15 +250,12 @@ class Transaction(PostgresLimits):
         return self._have(self._all(self._sql.claim, values))
 
     def find_expired(self, limit: int) -> list[str]:
-        """Find and lock jobs whose lease has run out."""
         return self._have(self._all(self._sql.expired, (self.now, limit)))
 
     def find_ended(self, limit: int) -> list[str]:
-        """Find and lock jobs whose wait or run has ended by time."""
         return self._have(self._all(self._sql.ended, (self.now, limit)))
 
     def find_held(self, worker: str) -> list[str]:
-        """Find and lock the jobs that a worker holds."""
         return self._have(self._all(self._sql.held, (worker,)))
 
     def find_finished(self, command: c.Purge) -> list[str]:
@@ -281,44 +270,36 @@ class Transaction(PostgresLimits):
                 self._connection.execute(statement.encode(), (names,))
 
     def keep_evidence(self, evidence: Evidence) -> bool:
-        """Store a piece of evidence."""
         identity = evidence.job, evidence.node, evidence.attempt, evidence.number
         result = _encode(evidence.result).decode()
         cursor = self._connection.execute(self._sql.keep_evidence, (*identity, result, evidence.error, self.now))
         return cursor.fetchone() is not None
 
     def keep_run(self, job: str, number: int, record: RunRecord) -> None:
-        """Store the record of a run that another follows."""
         values = (job, number, record.status.value, _encode(record).decode())
         self._connection.execute(self._sql.keep_run, values)
         self._connection.execute(self._sql.carry_exports, (job, number))
 
     def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
-        """Index jobs by their attributes."""
         self._connection.execute(self._sql.put_attributes, tuple(map(list, zip(*rows, strict=True))))
 
     def put_progress(self, job: str, number: int, progress_json: bytes) -> None:
-        """Store a run's progress report."""
         self._connection.execute(self._sql.progress, (job, number, progress_json.decode(), self.now))
 
     def keep_export(self, command: c.KeepExport, number: int) -> int:
-        """Store an export, unless its key is known."""
         inserted = self._all(self._sql.keep_export, export_row(command, number, self.now))
         known = inserted or self._all(self._sql.known_export, (command.job, number, command.key))
         return int(known[0][0])
 
     def put_blob(self, command: c.PutBlob) -> None:
-        """Store a piece of a blob."""
         values = (command.job, command.blob, command.number, command.content)
         self._connection.execute(self._sql.put_blob, values)
 
     def put_card(self, card: WorkerCard) -> None:
-        """List a worker."""
         self._connection.execute(self._sql.forget, (self.now - FORGOTTEN_SECONDS,))
         self._connection.execute(self._sql.report, (*card_row(card, self.now), self._locks.get(card.name)))
 
     def drop_card(self, worker: str) -> None:
-        """Remove a worker from the list."""
         self._connection.execute(self._sql.leave, (worker,))
 
     def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:

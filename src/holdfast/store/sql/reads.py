@@ -46,7 +46,6 @@ class SqlReads(ABC):
         """Read the store's clock."""
 
     async def get(self, job: str) -> Job | None:
-        """Read one job's row."""
         rows = await self._read(self._reads.job, (job,))
         return await self._up_to_date(job_of(rows[0])) if rows else None
 
@@ -55,20 +54,16 @@ class SqlReads(ABC):
         return rebuilt(row, await self.events(row.id)) if row.course is OUTDATED else row
 
     async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
-        """Read a job's stream from after a number."""
         count = NO_LIMIT if limit is None else limit
         return [event_of(row) for row in await self._read(self._reads.events, (job, after, count))]
 
     async def inbox(self, job: str) -> list[Signal]:
-        """Read the unused signals of a job."""
         return [signal_of(row) for row in await self._read(self._reads.inbox, (job,))]
 
     async def evidence(self, job: str) -> list[Evidence]:
-        """Read late reports of calls."""
         return [evidence_of(row) for row in await self._read(self._reads.evidence, (job,))]
 
     async def workers(self) -> list[WorkerCard]:
-        """Read the listed workers."""
         return [card_of(row) for row in await self._read(self._reads.workers, ())]
 
     async def jobs(
@@ -80,19 +75,16 @@ class SqlReads(ABC):
         before: str | None = None,
         limit: int = 100,
     ) -> list[Job]:
-        """List jobs, newest id first."""
         filters = {"state =": state, "plugin =": plugin, "entry =": entry, "id <": before}
         used = {condition: str(value) for condition, value in filters.items() if value is not None}
         rows = await self._read(self._reads.jobs(list(used)), (*used.values(), limit))
         return [await self._up_to_date(job_of(row)) for row in rows]
 
     async def record(self, job: str, number: int) -> RunRecord | None:
-        """Read one run's record."""
         records = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
         return records[0] if records and records[0].run_id == run_name(job, number) else None
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
-        """List runs, newest first."""
         rows = [newest_of(row) for row in await self._read(*self._reads.newest_runs(where, before, limit))]
         runs = [record_of_newest(await self._up_to_date(job), progress_json, at) for job, progress_json, at in rows]
         if may_be_past(where):
@@ -100,26 +92,21 @@ class SqlReads(ABC):
         return merged(runs, limit)
 
     async def index_entries(self, job: str) -> IndexEntries | None:
-        """Read a job's index entries."""
         return index_entries_of(await self._read(self._reads.index_entries, (job,) * 4))
 
     async def counts(self) -> Counts:
-        """Count runs and queues."""
         now = await self.now()
         queues, oldest = [await self._read(sql, (now,)) for sql in (self._reads.count_queues, self._reads.oldest_due)]
         return counts_of(await self._read(self._reads.count_runs, ()), queues, oldest[0][0])
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
-        """List the exports of a run."""
         return [export_of(row) for row in await self._read(self._reads.exports, (job, number, after, limit))]
 
     async def blob(self, job: str, blob: str, number: int) -> bytes | None:
-        """Read one piece of a blob."""
         rows = await self._read(self._reads.blob, (job, blob, number))
         return bytes(rows[0][0]) if rows else None
 
     async def requests_for(self, worker: str) -> Leases:
-        """Read the requests to a worker's jobs."""
         rows = await self._read(self._reads.requests_for, (worker,))
         cancel = frozenset(job for job, cancel, _ in rows if cancel)
         return Leases(frozenset(), cancel, frozenset(job for job, _, pause in rows if pause))

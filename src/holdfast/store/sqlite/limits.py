@@ -78,11 +78,9 @@ class SqliteLimits(Batch):
         return self.job(name)
 
     def read_limits(self) -> Iterable[LimitRow]:
-        """Read the rows."""
         return map(limits_of, self._connection.execute(f"SELECT {LIMIT_COLUMNS} FROM limits"))
 
     def put_limits(self, row: LimitRow) -> None:
-        """Write a row."""
         self._connection.execute(_PUT, limits_row(row))
 
     def put_grouped(self, row: LimitRow) -> None:
@@ -90,7 +88,6 @@ class SqliteLimits(Batch):
         self.put_limits(row)
 
     def drop_limits(self, queue: str) -> None:
-        """Remove a row."""
         self._connection.execute("DELETE FROM limits WHERE queue = ?", (queue,))
 
     def promote(self) -> None:
@@ -100,16 +97,13 @@ class SqliteLimits(Batch):
             self._promoted = True
 
     def count_waiting(self, queue: str, most: int) -> int:
-        """Count the jobs that are due and wait."""
         return count_waiting(self._connection, queue, most)
 
     def running_since(self, queue: str, most: int) -> tuple[int, list[float]]:
-        """Count the running jobs."""
         running = sum(running_by_group(self._connection, queue, self.now).values())
         return running, started_at(map(job_of, self._connection.execute(_SINCE, (queue, self.now, most))))
 
     def look_at(self, command: c.Claim, queues: list[str]) -> Callable[[], dict[str, Running]]:
-        """Ask which queues have jobs to take."""
         return lambda: {
             queue: running_by_group(self._connection, queue, self.now) for queue in queues if self._any(command, queue)
         }
@@ -153,7 +147,6 @@ class SqliteLimits(Batch):
         return BudgetRow(*row) if row is not None else None
 
     def put_budget(self, name: str, row: BudgetRow) -> None:
-        """Write a budget's row."""
         sql = "INSERT OR REPLACE INTO budgets (name, window_start, spent) VALUES (?, ?, ?)"
         self._connection.execute(sql, (name, *row))
 

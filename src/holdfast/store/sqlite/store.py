@@ -120,11 +120,9 @@ class SqliteStore(SqlReads):
         self._files.hold()
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Execute commands in one transaction; see the protocol."""
         return await self._writer.arun(lambda: self._transact(batch), self._tell_of)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
-        """Execute commands, blocking the calling thread."""
         return self._writer.run(lambda: self._transact(batch), self._tell_of)
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
@@ -143,14 +141,12 @@ class SqliteStore(SqlReads):
         return {name: (version, at) for name, version, at in rows}
 
     async def limits(self) -> list[QueueState]:
-        """Read the state of queues with limits."""
         rows = await self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())
         now = self._clock.now()
         with self._reading:
             return self._guard(lambda: [state_of(self._readable(), limits_of(row), now) for row in rows])
 
     async def next_due(self, after: float | None = None) -> float | None:
-        """Return when time alone next gives something to do."""
         # Without the hint, SQLite may scan every job: it does not know how many there are.
         sql = (
             "SELECT min(at) FROM ("
@@ -163,7 +159,6 @@ class SqliteStore(SqlReads):
         return due_at
 
     async def has_work(self) -> bool:
-        """Return whether there is work now."""
         if await self._read("SELECT 1 FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 LIMIT 1", ()):
             return True
         due = await self.next_due(0.0)

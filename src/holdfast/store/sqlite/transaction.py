@@ -109,7 +109,6 @@ class Transaction(SqliteLimits):
         return map(job_of, self._connection.execute(sql, (msgspec.json.encode(names).decode(),)))
 
     def read_streams(self, names: list[str]) -> dict[str, list[Event]]:
-        """Read whole streams."""
         streams: dict[str, list[Event]] = {name: [] for name in names}
         sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE job IN (SELECT value FROM json_each(?)) ORDER BY job, seq"
         for row in self._connection.execute(sql, (msgspec.json.encode(names).decode(),)):
@@ -117,33 +116,27 @@ class Transaction(SqliteLimits):
         return streams
 
     def find_keys(self, keys: list[Key]) -> dict[Key, str]:
-        """Find the jobs with idempotency keys."""
         sql = "SELECT id FROM jobs WHERE plugin = ? AND entry = ? AND idempotency_key = ?"
         found = ((key, self._connection.execute(sql, key).fetchone()) for key in keys)
         return {key: row[0] for key, row in found if row is not None}
 
     def unused(self, job: str) -> dict[str, str]:
-        """Read the ids and keys of the unused signals."""
         return dict(self._connection.execute(_UNUSED, (job,)))
 
     def count_unused(self, job: str) -> int:
-        """Count the unused signals."""
         row = self._connection.execute("SELECT count(*) FROM signals WHERE job = ? AND used = 0", (job,)).fetchone()
         return int(row[0]) if row else 0
 
     def read_signal(self, job: str, signal: str) -> Signal:
-        """Read one signal."""
         sql = "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND id = ?"
         row = self._connection.execute(sql, (job, signal)).fetchone()
         assert row is not None, "it was found just now"
         return signal_of(row)
 
     def read_unused(self, job: str) -> list[Signal]:
-        """Read the unused signals."""
         return [signal_of(row) for row in self._connection.execute(_READ_UNUSED, (job,))]
 
     def knows(self, job: str, signal: str) -> bool:
-        """Return whether a signal's id is known."""
         sql = "SELECT 1 FROM signals WHERE job = ? AND id = ?"
         return self._connection.execute(sql, (job, signal)).fetchone() is not None
 
@@ -155,7 +148,6 @@ class Transaction(SqliteLimits):
         self._connection.executemany("UPDATE signals SET used = 1 WHERE job = ? AND id = ?", names)
 
     def find_children(self, parents: list[str]) -> dict[str, list[str]]:
-        """Find the open children."""
         sql = "SELECT id FROM jobs WHERE parent = ? AND state IN ('queued', 'running', 'waiting')"
         return {parent: self._names(sql, (parent,)) for parent in parents}
 
@@ -191,65 +183,52 @@ class Transaction(SqliteLimits):
         return found
 
     def find_expired(self, limit: int) -> list[str]:
-        """Find jobs with an expired lease."""
         sql = "SELECT id FROM jobs WHERE lease_until <= ? ORDER BY lease_until, id LIMIT ?"
         return self._names(sql, (self.now, limit))
 
     def find_ended(self, limit: int) -> list[str]:
-        """Find waits and runs whose time is up."""
         return self._names("SELECT id FROM jobs WHERE ends_at <= ? ORDER BY ends_at, id LIMIT ?", (self.now, limit))
 
     def find_held(self, worker: str) -> list[str]:
-        """Find the jobs that a worker holds."""
         return self._names(_HELD, (worker,))
 
     def find_finished(self, command: c.Purge) -> list[str]:
-        """Find the jobs that a purge removes."""
         states = msgspec.json.encode(sorted(command.states)).decode()
         return self._names(_FINISHED, (states, command.before, command.limit))
 
     def remove(self, names: list[str]) -> None:
-        """Remove jobs completely."""
         for statement in _REMOVE:
             self._connection.execute(statement, (msgspec.json.encode(names).decode(),))
 
     def keep_evidence(self, evidence: Evidence) -> bool:
-        """Store a piece of evidence."""
         return self._connection.execute(_INSERT_EVIDENCE, evidence_row(evidence, self.now)).fetchone() is not None
 
     def keep_run(self, job: str, number: int, record: RunRecord) -> None:
-        """Store the record of a run that another follows."""
         sql = "INSERT INTO past_runs (job, run, status, record) VALUES (?, ?, ?, ?)"
         self._connection.execute(sql, (job, number, record.status.value, msgspec.json.encode(record).decode()))
         self._connection.execute(_CARRY_EXPORTS, (job, number))
 
     def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
-        """Index jobs by their attributes."""
         _INSERT_ATTRIBUTES.run(self._connection, rows)
 
     def put_progress(self, job: str, number: int, progress_json: bytes) -> None:
-        """Store a run's progress report."""
         self._connection.execute(_PROGRESS, (job, number, progress_json.decode(), self.now))
 
     def keep_export(self, command: c.KeepExport, number: int) -> int:
-        """Store an export, unless its key is known."""
         made = self._connection.execute(_KEEP_EXPORT, export_row(command, number, self.now)).fetchone()
         known = made or self._connection.execute(_KNOWN_EXPORT, (command.job, number, command.key)).fetchone()
         assert known is not None, "it was written just now, or was there"
         return int(known[0])
 
     def put_blob(self, command: c.PutBlob) -> None:
-        """Store a piece of a blob."""
         sql = "INSERT INTO blobs (job, blob, number, content) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
         self._connection.execute(sql, (command.job, command.blob, command.number, command.content))
 
     def put_card(self, card: WorkerCard) -> None:
-        """List a worker."""
         self._connection.execute("DELETE FROM workers WHERE seen_at <= ?", (self.now - FORGOTTEN_SECONDS,))
         self._connection.execute(_REPORT, card_row(card, self.now))
 
     def drop_card(self, worker: str) -> None:
-        """Remove a worker from the list."""
         self._connection.execute("DELETE FROM workers WHERE name = ?", (worker,))
         self.gone.append(worker)
 
