@@ -43,12 +43,11 @@ from holdfast.store.postgres.connection import (
     pipelined,
     rollback_on_error,
 )
-from holdfast.store.postgres.limits import by_queue
 from holdfast.store.postgres.listener import Listener, lock_key
 from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection, migrate, require
 from holdfast.store.postgres.statements import Statements
-from holdfast.store.postgres.transaction import Transaction
+from holdfast.store.postgres.transaction import Transaction, by_queue
 from holdfast.store.sql.columns import limits_of
 from holdfast.store.sql.migrate import quoted
 from holdfast.store.sql.reads import SqlReads
