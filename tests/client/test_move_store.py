@@ -249,7 +249,7 @@ def test_a_move_that_cannot_succeed_leaves_the_source_open_and_the_target_as_it_
         await store.close()
 
     asyncio.run(occupied())
-    with pytest.raises(StoreUnavailable, match=r"the target has it already.*waiting"):
+    with pytest.raises(StoreUnavailable, match=r"the target already has such a row.*waiting"):
         move(source, target)
     assert set(asyncio.run(arrived(schema))) == {"other"}
     asyncio.run(SqliteStore(path).close())

@@ -21,7 +21,7 @@ def told(app: App) -> list[dict[str, Any]]:
     commit = store.commit
 
     async def watched(batch: Any) -> list[Any]:
-        written.extend(command.said for command in batch if isinstance(command, Progress))
+        written.extend(command.report for command in batch if isinstance(command, Progress))
         return await commit(batch)
 
     store.commit = watched  # type: ignore[method-assign]  # - looked at, and passed on

@@ -213,7 +213,7 @@ def test_a_migration_gives_up_where_others_use_a_table_and_changes_nothing(monke
     )  # fmt: skip
     with psycopg.connect(server().url) as other, psycopg.connect(server().url, autocommit=True) as mine:
         other.execute(f"SELECT * FROM {name}.jobs".encode())
-        with pytest.raises(StoreUnavailable, match="others use, and was given up"):
+        with pytest.raises(StoreUnavailable, match="others use, and was rolled back"):
             postgres_schema.migrate(mine, name)
         assert postgres_schema.schema_number(mine, name) == newest
         assert mine.execute("SELECT to_regclass(%s)", (f"{name}.one",)).fetchone() == (None,)

@@ -101,7 +101,7 @@ def test_a_server_that_only_reads_is_told_as_such_and_written_to_as_soon_as_it_m
         new = Submit(job="a", plugin="shop", entry="checkout", args={})
         await store.close()
         store = PostgresStore(setting(role, "default_transaction_read_only = on"), schema)
-        with pytest.raises(StoreUnavailable, match=r"only reads.*use the URL of the server that writes"):
+        with pytest.raises(StoreUnavailable, match=r"is read-only.*use the URL of the primary server"):
             await store.commit([new])
         assert await store.get("a") is None
         setting(role, "default_transaction_read_only = off")
@@ -128,7 +128,7 @@ def test_a_database_that_cannot_keep_all_text_is_refused() -> None:
     with psycopg.connect(server().url, autocommit=True) as owner:
         name = fresh_schema()
         owner.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'".encode())
-        with pytest.raises(StoreUnavailable, match="kept in LATIN1, not all text fits: create one in UTF8"):
+        with pytest.raises(StoreUnavailable, match="is LATIN1, which cannot store all text: create a database in UTF8"):
             PostgresStore(server().url.replace("/postgres", f"/{name}").replace(f"//{name}", "//postgres"))
         owner.execute(f"DROP DATABASE {name}".encode())
 
@@ -145,7 +145,7 @@ def test_a_schema_has_a_name_that_its_channel_can_have() -> None:
     asyncio.run(story())
     with pytest.raises(InvalidSetting, match="at most 54"):
         App("shop", f"{server().url}?schema={longest}x").store()
-    with pytest.raises(StoreUnavailable, match="is a word of SQL: choose another"):
+    with pytest.raises(StoreUnavailable, match="is an SQL keyword: choose another"):
         App("shop", f"{server().url}?schema=select").store()
 
 

@@ -369,7 +369,7 @@ def test_what_was_asked_for_before_a_store_is_closed_is_done_and_nothing_after_i
         await store.close()
         await asyncio.gather(*asked)
         for late in (store.commit([submit("late")]), store.get("job-0")):
-            with pytest.raises(StoreUnavailable, match="this store was closed"):
+            with pytest.raises(StoreUnavailable, match="this store is closed"):
                 await late
 
     asyncio.run(story())
@@ -392,7 +392,7 @@ def test_a_store_that_is_closed_while_another_process_holds_the_lock_drops_what_
         await asyncio.sleep(0)
         await store.close()
         for waiting in (*asked, plain):
-            with pytest.raises(StoreUnavailable, match="this store was closed"):
+            with pytest.raises(StoreUnavailable, match="this store is closed"):
                 await waiting
 
     asyncio.run(story())

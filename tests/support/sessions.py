@@ -11,7 +11,7 @@ import psycopg
 from holdfast.store import Appended, Claims, Command, Job, JobIds, Leases, SignalResult, Submitted, rebuilt
 from holdfast.store.postgres.schema import migrate
 from holdfast.store.postgres.statements import Statements
-from holdfast.store.postgres.store import _IN_THE_WAY, TRIES, back_off
+from holdfast.store.postgres.store import _CONFLICTS, TRIES, back_off
 from holdfast.store.postgres.transaction import Transaction
 from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, event_of, job_of
 from holdfast.store.sql.run_sql import OF_A_JOB
@@ -54,7 +54,7 @@ class Session:
                     self.read(looking_first=True)
                 self.answer = [self._transaction._answer(command) for command in self._batch][-1]
                 self._transaction.flush()
-            except _IN_THE_WAY:
+            except _CONFLICTS:
                 self._connection.execute("ROLLBACK")
                 self.gave_way += 1
                 back_off(attempt)

@@ -169,7 +169,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     job: str
     attempt: int
-    said: dict[str, Any]
+    report: dict[str, Any]
 
 
 class KeepExport(msgspec.Struct, frozen=True, kw_only=True):

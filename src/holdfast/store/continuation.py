@@ -35,9 +35,9 @@ def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, 
     }
     decision.successor = c.Submit(job=successor.job, args=successor.args, budget=successor.budget, **facts)
     taken = {signal.id for signal in decision.used}
-    moving = tuple(one for one in inbox.unused() if one.id not in taken and _is_for_the_chain(one.key))
+    moving = tuple(signal for signal in inbox.unused() if signal.id not in taken and _is_for_the_chain(signal.key))
     decision.used = (*decision.used, *moving)
-    decision.moving = tuple(msgspec.structs.replace(one, job=successor.job) for one in moving)
+    decision.moving = tuple(msgspec.structs.replace(signal, job=successor.job) for signal in moving)
     if job.pause:
         decision.follow = (*decision.follow, c.Pause(successor.job))
 

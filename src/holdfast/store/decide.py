@@ -366,7 +366,7 @@ def _pause(command: c.Pause, job: Job, now: float) -> Decision:
 
 def _resume(command: c.Resume, job: Job, now: float) -> Decision:
     if job.wait is not None and job.wait.place(BUDGET_KEY) is not None and not job.pause:
-        detail = "it has spent more than its budget: grant it more, and it goes on by itself"
+        detail = "the run has spent more than its budget: grant more budget, and it continues by itself"
         raise InvalidTransition(job.state, JobEvent.WAIT_COMPLETED.value, detail=detail, rule="J12")
     writer = StreamWriter(job, now)
     if job.wait is not None and job.wait.correlation_key == PAUSE_KEY:

@@ -129,9 +129,9 @@ class DirectoryEffects:
         except (OSError, msgspec.MsgspecError, ValueError) as error:
             if isinstance(error, EffectConflict):
                 raise
-            said = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or error
             cure = "check the directory, its rights and its space"
-            raise StoreUnavailable(f"effects in {self._root}: {said}: {cure}") from error
+            raise StoreUnavailable(f"effects in {self._root}: {reason}: {cure}") from error
 
     def _begin(self, job: str, attempt: int) -> dict[str, Effect]:
         folder = self._folder(job)
@@ -141,8 +141,8 @@ class DirectoryEffects:
         with _locked(folder):
             self._fence(folder, job, attempt)
             self._write(folder / "fence", str(attempt).encode())
-            found = [_decode(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
-        return {effect.node: effect for effect in found}
+            effects = [_decode(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
+        return {effect.node: effect for effect in effects}
 
     def _put(self, effect: Effect) -> None:
         folder = self._folder(effect.job)

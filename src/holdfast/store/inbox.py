@@ -120,7 +120,7 @@ class StoredInbox:
         """Record that this batch uses signals; earlier reads are no longer valid."""
         self._unused = self._count = None
 
-    def told(self, unused: dict[str, str] | None = None, count: int | None = None) -> None:
+    def have_read(self, unused: dict[str, str] | None = None, count: int | None = None) -> None:
         """Record signals that were read ahead."""
         self._unused, self._count = unused, count
 

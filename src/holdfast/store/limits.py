@@ -277,7 +277,7 @@ def in_turn(names: Sequence[str], turn: str) -> list[str]:
 
 def queue_state(row: LimitRow, running: Mapping[str, int], waiting: int, now: float) -> QueueState:
     """Return a queue's state, for readers."""
-    groups = sorted(((count, name) for name, count in running.items() if name), key=lambda one: (-one[0], one[1]))
+    groups = sorted(((count, name) for name, count in running.items() if name), key=lambda group: (-group[0], group[1]))
     opens_at = row.opens_at
     return QueueState(
         limits=row.limits,

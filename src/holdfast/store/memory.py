@@ -263,7 +263,7 @@ class MemoryStore:
         card, now = command.card, self._now
         before = self._workers.get(card.name)
         started = before.started_at if before is not None else now
-        heard_of = {name: one for name, one in self._workers.items() if one.seen_at > now - FORGOTTEN_SECONDS}
+        heard_of = {name: card for name, card in self._workers.items() if card.seen_at > now - FORGOTTEN_SECONDS}
         self._workers = {**heard_of, card.name: msgspec.structs.replace(card, started_at=started, seen_at=now)}
 
     def _existing(self, command: c.Submit) -> Job | None:
@@ -310,7 +310,7 @@ class MemoryStore:
     def _sweep(self, limit: int, decided: Callable[[Job], Decision | None], order: Callable[[Job], float]) -> c.JobIds:
         swept: list[str] = []
         ending = [(at, job.id, job) for job in self._jobs.values() if (at := order(job)) <= self._now]
-        for _, _, job in sorted(ending, key=lambda one: one[:2]):
+        for _, _, job in sorted(ending, key=lambda entry: entry[:2]):
             decision = decided(job) if len(swept) < limit else None
             if decision is not None:
                 self._write(decision)
@@ -334,7 +334,7 @@ class MemoryStore:
             del self._jobs[name], self._events[name]
             self._inboxes.pop(name, None)
         self._forget_runs()
-        self._evidence = {known: one for known, one in self._evidence.items() if one.job in self._jobs}
+        self._evidence = {key: report for key, report in self._evidence.items() if report.job in self._jobs}
         return c.JobIds(gone)
 
     def _is_purged(self, job: Job, command: c.Purge) -> bool:
@@ -490,14 +490,14 @@ class MemoryStore:
     def _report_progress(self, command: c.Progress) -> None:
         """Store a run's progress report."""
         job = self._fenced(command)
-        self._progress[job.id, job.run] = msgspec.json.encode(command.said), self._now
+        self._progress[job.id, job.run] = msgspec.json.encode(command.report), self._now
         self._change |= PROGRESS
 
     def _keep_export(self, command: c.KeepExport) -> int:
         """Store an export of a run; return its number."""
         job = self._fenced(command)
         kept = self._exports.setdefault((job.id, job.run), [])
-        known = next((one.number for one in kept if one.key == command.key), None)
+        known = next((export.number for export in kept if export.key == command.key), None)
         if known is None:
             fields = {name: getattr(command, name) for name in ("key", "name", "kind", "media_type", "size", "blob")}
             value = msgspec.json.decode(msgspec.json.encode(command.value)) if command.blob is None else None
@@ -513,10 +513,10 @@ class MemoryStore:
 
     def _forget_runs(self) -> None:
         """Drop the data of jobs that were removed."""
-        self._past = {place: one for place, one in self._past.items() if place[0] in self._jobs}
-        self._progress = {place: one for place, one in self._progress.items() if place[0] in self._jobs}
-        self._exports = {place: one for place, one in self._exports.items() if place[0] in self._jobs}
-        self._blobs = {place: one for place, one in self._blobs.items() if place[0] in self._jobs}
+        self._past = {place: record for place, record in self._past.items() if place[0] in self._jobs}
+        self._progress = {place: report for place, report in self._progress.items() if place[0] in self._jobs}
+        self._exports = {place: exports for place, exports in self._exports.items() if place[0] in self._jobs}
+        self._blobs = {place: piece for place, piece in self._blobs.items() if place[0] in self._jobs}
 
     def _records(self) -> dict[RunCursor, RunRecord]:
         records = {**self._past, **{(job.id, job.run): job.record() for job in self._jobs.values()}}
@@ -544,7 +544,7 @@ class MemoryInbox:
         self._known: set[str] = set()
 
     def oldest(self, keys: Container[str | None], excluded: Container[str] = ()) -> Signal | None:
-        fitting = (one for one in self._unused.values() if one.key in keys and one.id not in excluded)
+        fitting = (signal for signal in self._unused.values() if signal.key in keys and signal.id not in excluded)
         return next(fitting, None)
 
     def knows(self, signal: str) -> bool:

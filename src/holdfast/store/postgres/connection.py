@@ -61,7 +61,9 @@ def is_a_session(connection: Connection) -> bool:
 def _keep_all_text(connection: Connection) -> None:
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
-        raise psycopg.OperationalError(f"the database is kept in {encoding}, not all text fits: create one in UTF8")
+        raise psycopg.OperationalError(
+            f"the encoding of the database is {encoding}, which cannot store all text: create a database in UTF8"
+        )
 
 
 def _read_exactly(connection: Connection) -> None:
@@ -71,8 +73,8 @@ def _read_exactly(connection: Connection) -> None:
         return
     if not is_a_session(connection):
         raise psycopg.OperationalError(
-            f"extra_float_digits is {digits} for this role, so times would be read rounded, and behind a pooler no"
-            " session can set it: ALTER ROLE … SET extra_float_digits = 1"
+            f"extra_float_digits is {digits} for this role, so times would be rounded, and a session through a pooler"
+            " cannot set it: ALTER ROLE … SET extra_float_digits = 1"
         )
     connection.execute("SET extra_float_digits = 1")
 

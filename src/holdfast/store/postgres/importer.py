@@ -18,7 +18,7 @@ import psycopg
 
 from holdfast.errors import StoreUnavailable
 from holdfast.store.limits import LimitRow
-from holdfast.store.postgres.connection import connect
+from holdfast.store.postgres.connection import connect, one_line
 from holdfast.store.postgres.schema import migrate, number_of
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.sql.columns import EVENT_COLUMNS, EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, job_of, job_row, limits_row
@@ -109,9 +109,9 @@ class MovingTarget:
         return Arrived(*row) if row is not None else None
 
     def _take(self, dump: JobDump) -> None:
-        found = self._connection.execute(f"SELECT {self._schema}.clock()".encode()).fetchone()
-        assert found is not None, "a clock gives a time"
-        self._copy("jobs", ", ".join(JOB_WRITTEN), [job_row(job, found[0]) for job in dump.jobs])
+        clock = self._connection.execute(f"SELECT {self._schema}.clock()".encode()).fetchone()
+        assert clock is not None, "a clock gives a time"
+        self._copy("jobs", ", ".join(JOB_WRITTEN), [job_row(job, clock[0]) for job in dump.jobs])
         self._copy("events", EVENT_COLUMNS, dump.events)
         signals = [(*signal[:-1], bool(signal[-1])) for signal in dump.signals]
         self._copy("signals", "job, id, key, payload, at, used", signals)  # their places follow this order
@@ -142,7 +142,7 @@ class MovingTarget:
             here.insert(0, self._of(names, columns, table, "job", order))
             there.insert(0, dump.along[table])
         if here[:-1] != there[:-1] or sorted(map(repr, here[-1])) != sorted(map(repr, there[-1])):
-            raise StoreUnavailable("what was read back is not what was written: nothing was moved")
+            raise StoreUnavailable("the rows read back differ from the rows written: nothing was moved")
 
     def _of(self, names: list[str], columns: str, table: str, key: str, order: str) -> list[tuple[Any, ...]]:
         sql = f"SELECT {columns} FROM {self._schema}.{table} WHERE {key} = ANY(%s) ORDER BY {order}"
@@ -153,13 +153,11 @@ class MovingTarget:
         try:
             return work()
         except psycopg.errors.UniqueViolation as error:
-            said = error.diag.message_detail or str(error)
-            raise StoreUnavailable(f"the target has it already: {said} Move into another schema of it") from error
+            detail = error.diag.message_detail or str(error)
+            raise StoreUnavailable(f"the target already has such a row: {detail} Move into another schema") from error
         except psycopg.DataError as error:
-            said = " ".join(str(error).split())
-            raise StoreUnavailable(f"a value cannot be kept in PostgreSQL: {said}") from error
+            raise StoreUnavailable(f"PostgreSQL cannot store a value: {one_line(error)}") from error
         except psycopg.Error as error:
-            said = " ".join(str(error).split())
             raise StoreUnavailable(
-                f"the target: {said}: check the server, the URL and the rights of this user"
+                f"the target: {one_line(error)}: check the server, the URL and the rights of this user"
             ) from error

@@ -139,8 +139,8 @@ class Listener:
         """Take a worker's lock, then record it in the worker's row. The next turn repeats a failed try."""
         key = lock_key(self._schema, worker)
         if worker not in self.locks:
-            found = connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (key,)).fetchone()
-            if found is None or not found[0]:
+            row = connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (key,)).fetchone()
+            if row is None or not row[0]:
                 return  # an older release holds it exclusively, and its connection is still open
             self.locks[worker] = key
         updated = connection.execute(f"UPDATE {self._schema}.workers SET lock_key = %s WHERE name = %s", (key, worker))

@@ -31,8 +31,8 @@ def number_of(text: str) -> int:
 
 def schema_number(connection: Connection, schema: str) -> int:
     """Read the number of the last migration applied; 0 if there is none."""
-    found = connection.execute("SELECT to_regclass(%s)", (f"{schema}.migrations",)).fetchone()
-    if found is None or found[0] is None:
+    table = connection.execute("SELECT to_regclass(%s)", (f"{schema}.migrations",)).fetchone()
+    if table is None or table[0] is None:
         return 0
     row = connection.execute(f"SELECT max(number) FROM {schema}.migrations").fetchone()
     return int(row[0] or 0) if row is not None else 0
@@ -65,7 +65,7 @@ def migrate(connection: Connection, schema: str) -> list[int]:
                 project(lambda sql, values: _rows(connection, sql, values), "%s", f"{schema}.", EVENT_READ)
     except psycopg.errors.LockNotAvailable as error:
         raise StoreUnavailable(
-            f"a migration waited {LOCK_TIMEOUT_MS} ms for a table that others use, and was given up with the rest:"
+            f"a migration waited {LOCK_TIMEOUT_MS} ms for a table that others use, and was rolled back:"
             " nothing has changed, try again"
         ) from error
     return applied
@@ -75,7 +75,7 @@ def _create(connection: Connection, schema: str) -> None:
     try:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
     except psycopg.errors.SyntaxError as error:
-        raise StoreUnavailable(f"the schema's name {schema} is a word of SQL: choose another in the URL") from error
+        raise StoreUnavailable(f"the schema name {schema} is an SQL keyword: choose another in the URL") from error
 
 
 def _rows(connection: Connection, sql: str, values: Sequence[Any]) -> list[Any]:

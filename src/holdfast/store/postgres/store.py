@@ -60,13 +60,13 @@ FLOOR_SECONDS = 1.0
 PURGE_SECONDS = 300.0  # that a purge may take
 PATIENCE_SECONDS = 0.6  # how long a session lock may be missing before its worker counts as dead
 
-_IN_THE_WAY = (
+_CONFLICTS = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
     psycopg.errors.UniqueViolation,
     psycopg.errors.LockNotAvailable,
 )
-_CANNOT_BE_KEPT = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, UnicodeEncodeError)
+_CANNOT_BE_STORED = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, UnicodeEncodeError)
 
 
 class PostgresStore(SqlReads):
@@ -225,8 +225,8 @@ class PostgresStore(SqlReads):
     def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
         try:
             answers, change = self._guard(lambda: self._persist(batch))
-        except _Unkeepable as unkeepable:
-            return self._one_by_one(batch, unkeepable)
+        except _NotStorable as refusal:
+            return self._one_by_one(batch, refusal)
         if change:
             self._tell(change)
         return answers
@@ -235,7 +235,7 @@ class PostgresStore(SqlReads):
         """Execute a batch command by command, and refuse only the one with a value that cannot be stored."""
         if len(batch) > 1:
             return [answer for command in batch for answer in self._commit([command])]
-        return [InvalidArguments(type(batch[0]).__name__.lower(), f"the database cannot keep it: {one_line(why)}")]
+        return [InvalidArguments(type(batch[0]).__name__.lower(), f"the database cannot store it: {one_line(why)}")]
 
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         last: Exception | None = None
@@ -248,14 +248,14 @@ class PostgresStore(SqlReads):
                 with self._watch.over(connection, deadline), rollback_on_error(connection):
                     self._hold_locks(connection)
                     return self._transact(connection, batch, seconds, looking_first=attempt > 0)
-            except _IN_THE_WAY as error:
+            except _CONFLICTS as error:
                 back_off(attempt)
                 last = error
             except psycopg.OperationalError as error:
                 if self._committing or not connection.closed or isinstance(error, CallTimeout):
                     raise
                 last = error  # the connection ended before the COMMIT
-        raise StoreUnavailable(f"others stood in the way of this write {TRIES} times: {last}; try again")
+        raise StoreUnavailable(f"the write conflicted with others {TRIES} times: {last}: try again")
 
     def _transact(
         self, connection: Connection, batch: Sequence[c.Command], seconds: float, *, looking_first: bool
@@ -274,8 +274,8 @@ class PostgresStore(SqlReads):
             if transaction.change & ~EVENTS or transaction.ended:
                 connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
             connection.execute("COMMIT")
-        said = writer.fetchone()
-        seen.remember(transaction.held(), transaction.rewritten, str(said and said[0]), transaction.read_now)
+        number = writer.fetchone()
+        seen.remember(transaction.held(), transaction.rewritten, str(number and number[0]), transaction.read_now)
         return answers, transaction.change
 
     async def _read(self, sql: str, bindings: Any) -> list[Any]:
@@ -292,7 +292,7 @@ class PostgresStore(SqlReads):
 
         try:
             return self._guard(fetch)
-        except _Unkeepable:
+        except _NotStorable:
             return []  # no row has a name that cannot be stored
         except StoreUnavailable as error:
             if isinstance(error.__cause__, CallTimeout):
@@ -307,17 +307,21 @@ class PostgresStore(SqlReads):
         """Turn errors of the driver into `StoreUnavailable` with what to do."""
         try:
             return work()
-        except _CANNOT_BE_KEPT as error:
-            raise _Unkeepable(_why(error)) from error
+        except _CANNOT_BE_STORED as error:
+            raise _NotStorable(_why(error)) from error
         except CallTimeout as error:
             raise StoreUnavailable(_silence(self._watch.seconds)) from error
         except psycopg.OperationalError as error:
-            raise StoreUnavailable(f"PostgreSQL is away: {one_line(error)}: check the server and the URL") from error
+            raise StoreUnavailable(
+                f"PostgreSQL cannot be reached: {one_line(error)}: check the server and the URL"
+            ) from error
         except psycopg.errors.ReadOnlySqlTransaction as error:
-            what = "use the URL of the server that writes, or wait until this one does"
-            raise StoreUnavailable(f"PostgreSQL only reads: {one_line(error)}: {what}") from error
+            cure = "use the URL of the primary server, or wait until this server accepts writes"
+            raise StoreUnavailable(f"PostgreSQL is read-only: {one_line(error)}: {cure}") from error
         except psycopg.Error as error:
-            raise StoreUnavailable(f"PostgreSQL refuses: {one_line(error)}: check the rights of this user") from error
+            raise StoreUnavailable(
+                f"PostgreSQL refused the call: {one_line(error)}: check the rights of this user"
+            ) from error
 
     def _shut(self) -> None:
         with self._closing:
@@ -330,12 +334,12 @@ class PostgresStore(SqlReads):
             self._watch.stop()
 
 
-class _Unkeepable(HoldfastError):
+class _NotStorable(HoldfastError):
     """A value that the database cannot store."""
 
 
 def _silence(seconds: float) -> str:
-    return f"PostgreSQL did not answer within {seconds:g} s, and the connection was given up: check server and network"
+    return f"PostgreSQL did not answer within {seconds:g} s, and the connection was closed: check server and network"
 
 
 def _why(error: Exception) -> str:

@@ -112,22 +112,26 @@ class Transaction(Batch):
         known = self._look_for(signals) if signals else None
         unused = self._connection.execute(self._sql.unused, (waiting,)) if waiting else None
         counts = self._connection.execute(self._sql.count_unused, (parents,)) if parents else None
-        limits = self._connection.execute(self._sql.limits) if any(isinstance(one, _LIMITED) for one in batch) else None
+        limits = (
+            self._connection.execute(self._sql.limits)
+            if any(isinstance(command, _LIMITED) for command in batch)
+            else None
+        )
         clock = self._connection.execute(self._sql.clock)
         self._sync()
         self._taken_as_new = fresh
         self._stored.update(dict.fromkeys([*names, *fresh]))
         self._kept = frozenset(queue for queue, _ in kept.fetchall()) if kept is not None else self._kept
-        found = rows.fetchall() if rows is not None else []
-        self._have(found if lock is self._sql.lock_rows else self._changed_since(found))
-        found_signals = {(job, name) for job, name in known.fetchall()} if known is not None else set()
-        self._asked = {asked: asked in found_signals for asked in signals}
+        locked = rows.fetchall() if rows is not None else []
+        self._have(locked if lock is self._sql.lock_rows else self._changed_since(locked))
+        known_signals = {(job, name) for job, name in known.fetchall()} if known is not None else set()
+        self._asked = {signal: signal in known_signals for signal in signals}
         self._have_inboxes(waiting, unused.fetchall() if unused is not None else [])
         self._have_counts(parents, counts.fetchall() if counts is not None else [])
         if limits is not None:
             self.limits.have(map(limits_of, limits.fetchall()))
         time = clock.fetchone()
-        assert time is not None, "a clock gives one"
+        assert time is not None, "the clock returns a time"
         self.now = time[0]
         self._look_ahead(batch)
 
@@ -205,17 +209,17 @@ class Transaction(Batch):
         return self._connection.execute(self._sql.known_signals, (jobs, names))
 
     def _have_inboxes(self, jobs: list[str], rows: Iterable[tuple[str, str, str]]) -> None:
-        found: dict[str, dict[str, str]] = {job: {} for job in jobs}
+        by_job: dict[str, dict[str, str]] = {job: {} for job in jobs}
         for job, name, key in rows:
-            found[job][name] = key
-        for job, unused in found.items():
-            self.inbox(job).told(unused)
+            by_job[job][name] = key
+        for job, unused in by_job.items():
+            self.inbox(job).have_read(unused)
 
     def _have_counts(self, jobs: list[str], rows: Iterable[tuple[str, int]]) -> None:
-        found = dict(rows)
+        counts = dict(rows)
         for job in jobs:
             if job not in self._inboxes:
-                self.inbox(job).told(count=found.get(job, 0))
+                self.inbox(job).have_read(count=counts.get(job, 0))
 
     def unused(self, job: str) -> dict[str, str]:
         return {name: key for _, name, key in self._all(self._sql.unused, ([job],))}
@@ -245,7 +249,7 @@ class Transaction(Batch):
 
     def write_signals(self, kept: list[Signal], used: list[Signal]) -> None:
         """Write signals with few statements, in the order in which they came."""
-        rows = [(one.job, one.id, one.key, _encode(one.payload).decode()) for one in kept]
+        rows = [(signal.job, signal.id, signal.key, _encode(signal.payload).decode()) for signal in kept]
         for portion in _portions(rows, lambda row: len(row[-1])):
             columns = map(list, zip(*portion, strict=True))
             self._connection.execute(self._sql.insert_signals, (self.now, *columns))
@@ -324,7 +328,7 @@ class Transaction(Batch):
         self.rewritten.update(job.id for jobs in (new, grown, changed) for job in jobs)
         if new:
             self._connection.execute(self._sql.insert_jobs, (self._rows(new),))
-        for portion in _portions(sealed, lambda one: len(one[1])):
+        for portion in _portions(sealed, lambda event: len(event[1])):
             self._connection.execute(self._sql.insert_events, _events(portion))
         if grown:
             rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
@@ -340,8 +344,8 @@ class Transaction(Batch):
         first = len(JOB_WRITTEN) - len(JOB_CHANGING)
         rows = []
         for job in jobs:
-            said = zip(JOB_CHANGING, job_row(job, self.now)[first:], strict=True)
-            row = {name: value for name, value in said if value is not None}
+            columns = zip(JOB_CHANGING, job_row(job, self.now)[first:], strict=True)
+            row = {name: value for name, value in columns if value is not None}
             row["id"] = job.id
             rows.append(row)
         return _encode(rows).decode()
@@ -457,11 +461,11 @@ class Transaction(Batch):
         later = not self._kept or any(_counts(self.limits.row_of(self, queue)) for queue in queues)
         clock = self._connection.execute(self._sql.clock) if later else None
         counted = self._connection.execute(self._sql.running, (queues,))
-        found = [limits_of(row[:-1]) for cursor in rows for row in cursor.fetchall() if row[-1]]  # locked, and alone
+        locked = [limits_of(row[:-1]) for cursor in rows for row in cursor.fetchall() if row[-1]]  # locked, and alone
         self.now = clock.fetchone()[0] if clock is not None else self.now
         running = by_queue(counted.fetchall())
         # The row may be from a later time than this transaction's: its token may not have existed yet.
-        return [(row, running.get(row.queue, {})) for row in found if later or row.tokens_at <= self.now]
+        return [(row, running.get(row.queue, {})) for row in locked if later or row.tokens_at <= self.now]
 
     def lock_row(self, queue: str) -> LimitRow | None:
         """Wait until no claim takes from a queue, then read the time."""
@@ -579,4 +583,4 @@ def _mark(*names: list[str]) -> str:
     for mark in MARKS:
         if mark not in text:
             return mark
-    raise psycopg.DataError("there is no control character that these names do not hold")
+    raise psycopg.DataError("the names contain every control character that could separate them")

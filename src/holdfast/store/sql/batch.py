@@ -258,7 +258,7 @@ class Batch(SignalTable):
         return handler(self, command) if handler is not None else self._about_one_job(command)
 
     def _about_one_job(self, command: Any) -> Any:
-        job = self.one(command.job)
+        job = self.require(command.job)
         if job.course.continued_as is not None:
             command, job = self._forwarded(command, job)
         return self._take(decide.decide(command, job, self.now, self.inbox(command.job)))
@@ -274,7 +274,7 @@ class Batch(SignalTable):
         return msgspec.structs.replace(command, job=going_on.id), going_on
 
     def _append(self, command: c.Append) -> Any:
-        job = self.one(command.job)
+        job = self.require(command.job)
         return self._take(decide.append(command, job, self.now, self.inbox(command.job)))
 
     def _submit(self, command: c.Submit) -> Any:
@@ -365,13 +365,13 @@ class Batch(SignalTable):
         return c.JobIds(names)
 
     def _keep(self, command: c.KeepEvidence) -> bool:
-        self.one(command.evidence.job)
+        self.require(command.evidence.job)
         return self.keep_evidence(command.evidence)
 
     def _progress(self, command: c.Progress) -> None:
         """Store a run's progress report."""
         job = self._fenced(command)
-        self.put_progress(job.id, job.run, msgspec.json.encode(command.said))
+        self.put_progress(job.id, job.run, msgspec.json.encode(command.report))
         self.change |= PROGRESS
 
     def _export(self, command: c.KeepExport) -> int:
@@ -389,7 +389,7 @@ class Batch(SignalTable):
         self.put_blob(command)
 
     def _fenced(self, command: c.Progress | c.KeepExport | c.PutBlob) -> Job:
-        job = self.one(command.job)
+        job = self.require(command.job)
         decide.fence(job, command.attempt, self.now)
         return job
 
@@ -459,7 +459,7 @@ class Batch(SignalTable):
         self.jobs[job.id] = job
         self._changed.add(job.id)
 
-    def one(self, name: str) -> Job:
+    def require(self, name: str) -> Job:
         """Return a row that must exist; raise `UnknownJob` if it does not."""
         job = self.job(name)
         if job is None:

@@ -185,11 +185,11 @@ class QueueLimits:
         for _ in range(ROUNDS):
             shares = Counter(fill(row, groups, running, most, has))
             unsure = [name for name in shares if name not in has and shares[name] >= len(found.get(name, ()))]
-            asked = {name: shares[name] for name in unsure}
-            if not asked:
+            wanted = {name: shares[name] for name in unsure}
+            if not wanted:
                 break
-            heads = batch.find_heads(command, row.queue, {name: count + 1 for name, count in asked.items()})
-            for name, count in asked.items():
+            heads = batch.find_heads(command, row.queue, {name: count + 1 for name, count in wanted.items()})
+            for name, count in wanted.items():
                 found[name] = heads.get(name, [])
                 if len(found[name]) <= count:
                     has[name] = len(found[name])

@@ -26,16 +26,16 @@ def quoted(schema: str) -> str:
         ValueError: the name would need quotes in every query, or is too long for its channel.
     """
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,53}", schema):
-        said = "lower case letters, digits and underscores, at most 54 of them"
-        raise ValueError(f"a schema's name is {said}, got {schema!r}")
+        rule = "at most 54 lower-case letters, digits and underscores, and start with no digit"
+        raise ValueError(f"the name of a schema must have {rule}, got {schema!r}")
     return schema
 
 
 def migrations(dialect: str) -> list[tuple[int, str]]:
     """List (number, SQL) in order."""
     folder = files(f"holdfast.store.{dialect}").joinpath("migrations")
-    found = [(entry.name, entry.read_text()) for entry in folder.iterdir() if entry.name.endswith(".sql")]
-    numbered = sorted((int(name[:4]), sql) for name, sql in found)
+    scripts = [(entry.name, entry.read_text()) for entry in folder.iterdir() if entry.name.endswith(".sql")]
+    numbered = sorted((int(name[:4]), sql) for name, sql in scripts)
     assert [number for number, _ in numbered] == list(range(1, len(numbered) + 1)), "numbers run from 1 without gaps"
     return numbered
 

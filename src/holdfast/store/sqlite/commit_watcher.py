@@ -117,10 +117,10 @@ class CommitWatcher:
 
     def _size(self) -> tuple[int, int] | None:
         try:
-            found = self._log.stat()
+            status = self._log.stat()
         except OSError:
             return None
-        return found.st_size, found.st_mtime_ns
+        return status.st_size, status.st_mtime_ns
 
 
 def _watch(bell: Path) -> int | None:

@@ -90,8 +90,8 @@ class DatabaseFiles:
                     self._shared_memory = os.open(f"{self._real_path}-shm", os.O_RDWR | os.O_CLOEXEC)
                 locked = _lock_shared(self._descriptor, SHARED_FIRST, SHARED_SIZE)
                 self._locked = _lock_shared(self._shared_memory, DEAD_MAN_SWITCH, 1) and locked
-            found = [os.fstat(self._descriptor), *map(os.stat, names[1:])]
-            self._identities = list(zip(names, map(_identity, found), strict=True))
+            statuses = [os.fstat(self._descriptor), *map(os.stat, names[1:])]
+            self._identities = list(zip(names, map(_identity, statuses), strict=True))
             self._held = True
 
     def expect_again(self) -> None:
@@ -103,7 +103,7 @@ class DatabaseFiles:
 
     def is_in_transaction(self) -> bool:
         """Return, in a forked child, whether SQLite mistakes locks of the user's connection for the child's."""
-        return any(not self._locked or _in_transaction(one) for one in _open_on(self._real_path))
+        return any(not self._locked or _in_transaction(connection) for connection in _open_on(self._real_path))
 
     def carry_over(self) -> None:
         """Refuse, in a forked child, to open this database, which SQLite believes that it has locked."""

@@ -56,7 +56,7 @@ class MovedNote(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.complete:
-            return f"this store has moved to {self.target}: use that one"
+            return f"this store has moved to {self.target}: use that store"
         return (
             f"this store is being moved to {self.target}: run `holdfast migrate-store` again to finish, or with --abort"
             " to take it back"

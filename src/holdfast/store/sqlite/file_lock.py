@@ -36,8 +36,8 @@ _Task = tuple[Future[Any], Callable[[], Any], Callable[[Any], Any] | None]  # th
 
 BUSY_SECONDS = 30.0  # how long another process may hold a file before callers get an error
 CLOSE_SECONDS = 1.0  # how long a closing store waits for the lock, for queued work
-CLOSED = "this store was closed: open another one"
-FORKED = "this store was opened before fork(), in the process that forked: open another one in this process"
+CLOSED = "this store is closed: open a new one"
+FORKED = "this store was opened before fork(), by the parent process: open a new one in this process"
 LOOK_SECONDS = 0.05  # between two checks whether an ending thread waits for the lock
 
 _locks: weakref.WeakSet[FileLock] = weakref.WeakSet()  # of this process

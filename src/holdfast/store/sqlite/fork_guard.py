@@ -54,8 +54,8 @@ def leak(connection: apsw.Connection) -> None:
 
 
 def _all() -> list[Pausing]:
-    found = [reference() for reference in open_stores.valuerefs()]  # at once: other threads may open stores
-    return [store for store in found if store is not None]
+    stores = [reference() for reference in open_stores.valuerefs()]  # at once: other threads may open stores
+    return [store for store in stores if store is not None]
 
 
 def _before() -> None:

@@ -70,8 +70,8 @@ class LivenessLocks:
 
     def dead_workers(self) -> list[str]:
         """List the workers whose process has died."""
-        found = [self._dead_worker(path) for path in self._files(".lock")]
-        return sorted(worker for worker in found if worker is not None)
+        workers = [self._dead_worker(path) for path in self._files(".lock")]
+        return sorted(worker for worker in workers if worker is not None)
 
     def keep(self) -> None:
         """Make deleted or replaced files of this process's workers again; remove leftovers."""

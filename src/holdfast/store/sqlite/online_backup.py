@@ -87,9 +87,9 @@ def _copy(here: Path, new: Path) -> None:
 def _checked(new: Path) -> Backup:
     connection = apsw.Connection(str(new))
     try:
-        found = [text for (text,) in connection.execute("PRAGMA integrity_check(5)")]
-        if found != ["ok"]:
-            raise StoreUnavailable(f"the copy is damaged, so the database may be: {'; '.join(map(str, found))}")
+        problems = [text for (text,) in connection.execute("PRAGMA integrity_check(5)")]
+        if problems != ["ok"]:
+            raise StoreUnavailable(f"the copy is damaged, so the database may be: {'; '.join(map(str, problems))}")
         schema: int = connection.pragma("user_version")
         jobs, events = (_count(connection, table) for table in ("jobs", "events"))
     finally:
@@ -99,7 +99,7 @@ def _checked(new: Path) -> Backup:
 
 def _count(connection: apsw.Connection, table: str) -> int:
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchall():
-        raise StoreUnavailable("the file holds no jobs: it is not a database of Holdfast")
+        raise StoreUnavailable("the file has no table of jobs: it is not a database of Holdfast")
     count: Any = connection.execute(f"SELECT count(*) FROM {table}").get
     return int(count)
 

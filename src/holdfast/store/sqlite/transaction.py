@@ -162,8 +162,8 @@ class Transaction(Batch):
 
     def find_keys(self, keys: list[Key]) -> dict[Key, str]:
         sql = "SELECT id FROM jobs WHERE plugin = ? AND entry = ? AND idempotency_key = ?"
-        found = ((key, self._connection.execute(sql, key).fetchone()) for key in keys)
-        return {key: row[0] for key, row in found if row is not None}
+        rows = ((key, self._connection.execute(sql, key).fetchone()) for key in keys)
+        return {key: row[0] for key, row in rows if row is not None}
 
     def unused(self, job: str) -> dict[str, str]:
         return dict(self._connection.execute(_UNUSED, (job,)))
@@ -175,7 +175,7 @@ class Transaction(Batch):
     def read_signal(self, job: str, signal: str) -> Signal:
         sql = "SELECT job, id, key, payload, at FROM signals WHERE job = ? AND id = ?"
         row = self._connection.execute(sql, (job, signal)).fetchone()
-        assert row is not None, "it was found just now"
+        assert row is not None, "its id was read just now"
         return signal_of(row)
 
     def read_unused(self, job: str) -> list[Signal]:
@@ -187,8 +187,8 @@ class Transaction(Batch):
 
     def write_signals(self, kept: list[Signal], used: list[Signal]) -> None:
         """Write signals one by one, so that their places are in order."""
-        said = [(one.job, one.id, one.key, signal_payload(one), one.at) for one in kept]
-        self._connection.executemany(_INSERT_SIGNAL, said)
+        rows = [(signal.job, signal.id, signal.key, signal_payload(signal), signal.at) for signal in kept]
+        self._connection.executemany(_INSERT_SIGNAL, rows)
         names = [(signal.job, signal.id) for signal in used]
         self._connection.executemany("UPDATE signals SET used = 1 WHERE job = ? AND id = ?", names)
 
@@ -198,34 +198,34 @@ class Transaction(Batch):
 
     def find_claimable(self, command: c.Claim, excluded: list[str]) -> list[str]:
         """Find the first jobs by priority, due time and age, of each entry and queue, and the first of these."""
-        found: list[Any] = []
+        rows: list[Any] = []
         for plugin, entry in command.entries:
             for queue in {*self._queues(plugin, entry, command.queues)}.difference(excluded):
                 place = (plugin, entry, queue)
-                found += self._connection.execute(_CLAIMABLE, (*place, command.limit)).fetchall()
-                found += self._now_due(place, command.limit)
-        return [name for _, _, name in sorted(found)[: command.limit]]
+                rows += self._connection.execute(_CLAIMABLE, (*place, command.limit)).fetchall()
+                rows += self._now_due(place, command.limit)
+        return [name for _, _, name in sorted(rows)[: command.limit]]
 
     def _now_due(self, place: tuple[str, str, str], limit: int) -> list[Any]:
         """Return the first jobs, by priority and due time, that have become due since they were queued."""
-        found: list[Any] = []
+        rows: list[Any] = []
         priority = PRIORITY_MAX
-        while len(found) < limit and (row := self._connection.execute(_PRIORITY, (*place, priority)).fetchone()):
+        while len(rows) < limit and (row := self._connection.execute(_PRIORITY, (*place, priority)).fetchone()):
             (priority,) = row
-            found += self._connection.execute(_NOW_DUE, (*place, priority, self.now, limit - len(found))).fetchall()
-        return found
+            rows += self._connection.execute(_NOW_DUE, (*place, priority, self.now, limit - len(rows))).fetchall()
+        return rows
 
     def _queues(self, plugin: str, entry: str, wanted: frozenset[str] | None) -> Iterable[str]:
         """Return the queues that have jobs, by steps through the indexes; the cost does not grow with the jobs."""
         if wanted is not None:
             return wanted
-        found = set()
+        queues = set()
         for sql in (_NEXT_QUEUE, _NEXT_DELAYED_QUEUE):
             queue = ""
             while row := self._connection.execute(sql, (plugin, entry, queue)).fetchone():
                 (queue,) = row
-                found.add(queue)
-        return found
+                queues.add(queue)
+        return queues
 
     def find_expired(self, limit: int) -> list[str]:
         sql = "SELECT id FROM jobs WHERE lease_until <= ? ORDER BY lease_until, id LIMIT ?"
@@ -323,8 +323,8 @@ class Transaction(Batch):
         }
 
     def _any(self, command: c.Claim, queue: str) -> bool:
-        asked = ((*pair, queue) for pair in command.entries)
-        return any(self._connection.execute(_ANY, place).fetchone() for place in asked)
+        places = ((*pair, queue) for pair in command.entries)
+        return any(self._connection.execute(_ANY, place).fetchone() for place in places)
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
         """Read the rows; the transaction already excludes other writers."""
@@ -336,11 +336,11 @@ class Transaction(Batch):
 
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
         """Find groups by steps through the index."""
-        found: set[tuple[int, str]] = set()
+        groups: set[tuple[int, str]] = set()
         for pair in command.entries:
             steps = self._connection.execute(_GROUPS, (*pair, row.queue, row.turn, most))
-            found.update((lap, name) for name, lap in steps)
-        return [name for _, name in sorted(found)[:most]]
+            groups.update((lap, name) for name, lap in steps)
+        return [name for _, name in sorted(groups)[:most]]
 
     def find_heads(self, command: c.Claim, queue: str, wanted: Mapping[str, int]) -> dict[str, list[str]]:
         """Find the first jobs of each entry, and the first of these."""
