@@ -168,7 +168,7 @@ class QueueFull(HoldfastError, RuntimeError):
 
     def _own_text(self) -> str:
         return (
-            f"the queue {self.queue!r} holds {self.depth:,} jobs that wait, and takes no more:"
+            f"the queue {self.queue!r} has {self.depth:,} waiting jobs and takes no more:"
             f" try again in {self.retry_after_seconds:g} s, or raise its depth"
         )
 
@@ -181,7 +181,7 @@ class IdempotencyConflict(HoldfastError, ValueError):
         super().__init__(key, job)
 
     def _own_text(self) -> str:
-        return f"the key {self.key!r} belongs to job {self.job}, which was started with something else"
+        return f"the key {self.key!r} belongs to job {self.job}, which was started with other arguments"
 
 
 class _OfCall(HoldfastError):
@@ -196,14 +196,14 @@ class EffectConflict(_OfCall, ValueError):
     """The call already has a different effect. The first effect stays (E7)."""
 
     def _own_text(self) -> str:
-        return f"{self.node} of job {self.job} has an effect already, and this is a different one: the first stands"
+        return f"{self.node} of job {self.job} already has a different effect, which stays"
 
 
 class NotInDoubt(_OfCall, RuntimeError):
     """The job does not wait for an answer about this tool. Its events show what it waits for."""
 
     def _own_text(self) -> str:
-        return f"job {self.job} does not ask about {self.node!r}: there is nothing to resolve"
+        return f"job {self.job} does not ask about {self.node!r}, so there is nothing to resolve"
 
 
 class NotAllowed(HoldfastError, PermissionError):
@@ -277,7 +277,7 @@ class InvalidResult(_Unfit):
     """The result of the function cannot be stored, or does not fit its type hint."""
 
     def _own_text(self) -> str:
-        return f"the result of {self.name} cannot be kept: {self.reason}"
+        return f"the result of {self.name} cannot be stored: {self.reason}"
 
 
 class InvalidSetting(HoldfastError, ValueError):
@@ -391,9 +391,9 @@ class InvalidWake(WakeRefused):
 
     def _own_text(self) -> str:
         if not self.registered:
-            return f"{self.source!s} is no wake source; there are io_ready, timer and config_reload"
+            return f"{self.source!s} is not a wake source; the sources are io_ready, timer and config_reload"
         names = ", ".join(sorted(self.registered))
-        return f"wake from {self.source!s} refused: registered is {names}; watch the source before you wait on it"
+        return f"wake from {self.source!s} refused: the registered sources are {names}; watch a source before the wait"
 
 
 class WakeOutsidePending(WakeRefused):
@@ -508,8 +508,8 @@ class JobStuck(HoldfastError, RuntimeError):
 
     def _own_text(self) -> str:
         return (
-            f"the job can never go on: {'; '.join(self.tasks)}. Each of its tasks waits for another task, a lock or a "
-            "queue, and none for a step, a signal or a time"
+            f"the job cannot continue: {'; '.join(self.tasks)}. Each of its tasks waits for another task, a lock or a "
+            "queue, and no task waits for a step, a signal or a time"
         )
 
 
@@ -522,8 +522,8 @@ class NonDeterminism(HoldfastError, RuntimeError):
 
     def _own_text(self) -> str:
         return (
-            f"the code now asks for {self.asked}, but recorded and not asked for again: {', '.join(self.recorded)}. "
-            "A job's code must ask for the same calls each time it runs: put what changes (time, random numbers, "
+            f"the code now calls {self.asked}, but its history has {', '.join(self.recorded)}. "
+            "The code of a job must make the same calls each time it runs: put what changes (time, random numbers, "
             "outside data) into steps, or give the call a key of its own, or finish old jobs with the old code"
         )
 

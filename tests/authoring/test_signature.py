@@ -387,7 +387,7 @@ def test_an_object_that_raises_when_it_is_looked_at_is_an_invalid_result(make: C
                 returning(hint).encode_outcome(value)
             with pytest.raises(InvalidResult):
                 returning(hint).encode_result(value)
-        with pytest.raises(InvalidArguments, match="given cannot be kept as JSON"):
+        with pytest.raises(InvalidArguments, match="given cannot be stored as JSON"):
             taking(Any).encode((value,), {})
         with pytest.raises(InvalidArguments):
             checked_payload("a signal", value)

@@ -67,7 +67,7 @@ def test_ids_may_be_shortened_as_long_as_they_are_one_runs(shell: Shell) -> None
 def test_a_result_is_waited_for_and_a_key_gives_the_same_run(shell: Shell) -> None:
     first = shell.run("start", SHOP, "notify", "text=hello", "--key", "k")
     assert shell.run("start", SHOP, "notify", "text=hello", "--key", "k") == first
-    assert "which was started with something else" in shell.run(
+    assert "which was started with other arguments" in shell.run(
         "start", SHOP, "notify", "text=other", "--key", "k", code=4
     )
     work(shell)

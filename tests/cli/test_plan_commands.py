@@ -67,7 +67,7 @@ def test_a_good_plan_is_said_to_be_good_and_a_bad_one_is_told_all_that_is_wrong(
     alone = holdfast("plan", "check", "bad.json", "--json")
     assert (alone.exit_code, json.loads(alone.output)) == (1, {"problems": ["a.after: there is no node 'b'"]})
     (shop / "none.json").write_text("[")
-    assert "it is no JSON" in holdfast("plan", "check", "none.json").output
+    assert "not valid JSON" in holdfast("plan", "check", "none.json").output
 
 
 def test_a_file_that_is_not_there_or_is_no_plan_is_told_as_such(shop: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_file_that_is_not_there_or_is_no_plan_is_told_as_such(shop: Path) -> N
     bad = holdfast("plan", "show", "bad.yaml")
     assert bad.exit_code == 2
     assert bad.stderr.splitlines()[1:] == [
-        "nodes[0].id: it is text, got true: YAML reads it so, write it in quotes",
-        "nodes[1] (a).kind: there is no kind 1: it is one of call, wait, sleep, job, map and choice",
+        "nodes[0].id: must be text, got true: YAML reads it that way; write it in quotes",
+        "nodes[1] (a).kind: unknown kind 1: use one of call, wait, sleep, job, map and choice",
     ]
 
 

@@ -151,7 +151,7 @@ def test_a_plan_that_cannot_run_is_refused_over_http_with_all_that_is_wrong(smal
     problems = [
         "input: references to input mean something else; give the node another id",
         "a.after: there is no node 'b'",
-        "a.call: there is no step or tool 'doubel'; 'double', perhaps?",
+        "a.call: there is no step or tool 'doubel'; did you mean 'double'?",
     ]
 
     async def story() -> None:
@@ -220,7 +220,7 @@ def test_what_is_wrong_with_a_huge_plan_is_found_in_no_time_and_told_in_part(sma
         assert time.process_time() - begun < 5
         assert len(refused.value.problems) == count
         assert len(str(refused.value)) < 20_000
-    assert refused.value.problems[-1] == "and more: mend these first"
+    assert refused.value.problems[-1] == "and more: fix these first"
     with pytest.raises(InvalidPlan, match="a plan may have 10,000"):
         Plan.from_dict({"nodes": [*shapeless, {}]})
 

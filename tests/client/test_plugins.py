@@ -105,12 +105,12 @@ def test_two_apps_of_one_name_may_not_both_have_a_job_of_one_name() -> None:
     two.job(name="send")(lambda: None)
     two.job(name="other")(lambda: None)
     host.include(one)
-    with pytest.raises(ValueError, match=r"host has a job mail\.send already"):
+    with pytest.raises(ValueError, match=r"host already has a job mail\.send"):
         host.include(two)
     assert set(host.entries) == {("mail", "send")}, "nothing of it was included"
     three = App("mail", "memory:")
     host.include(three)
-    with pytest.raises(ValueError, match=r"host has a job mail\.send already"):
+    with pytest.raises(ValueError, match=r"host already has a job mail\.send"):
         three.job(name="send")(lambda: None)
     assert not three.entries
 
@@ -186,6 +186,6 @@ def test_a_worker_of_nothing_and_plugins_that_clash_are_refused_in_one_line(tmp_
     assert "serve installed ones with --plugins" in shell.run("worker", code=2)
     clash = tmp_path / "clash.py"
     clash.write_text('from holdfast import App\napp = App("mail")\n\n@app.job\ndef send() -> None: ...\n')
-    assert "mail has a job 'send' already" in shell.run("worker", str(clash), "--plugins", code=2)
+    assert "mail already has a job 'send'" in shell.run("worker", str(clash), "--plugins", code=2)
     install(site, "bad", "app = 7\n", broken="bad_jobs:app")
     assert "holdfast.plugins:broken" in shell.run("worker", "--plugins", code=2)

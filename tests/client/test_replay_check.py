@@ -114,7 +114,7 @@ def test_another_argument_is_a_misfit_that_names_both_sides(shell: Shell) -> Non
     run = recorded(shell, WAITING)
     write(shell, WAITING.replace("price(sku)", 'price(sku + "!")'))
     told = shell.run("replay", run, "shop.py", code=1)
-    misfit = "it does not fit: it asks for price(sku='A1!'), and recorded but not asked for is price(sku='A1')\n"
+    misfit = "it does not fit: it now calls price(sku='A1!'), but the history has price(sku='A1')\n"
     assert told.startswith(misfit)
 
 
@@ -125,7 +125,7 @@ def test_another_argument_is_a_misfit_that_names_both_sides(shell: Shell) -> Non
         (
             "return await charge(cents)",
             "return await charge(cents) + await charge(7)",
-            "it had ended, and now asks for",
+            "it had ended, and now calls",
         ),
         ("return await charge(cents)", "raise ValueError('no')", "it returned, and now raises ValueError: no"),
         ("sku: str) -> str:\n    cents", "sku: int) -> str:\n    cents", "its arguments do not fit"),

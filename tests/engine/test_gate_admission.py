@@ -359,13 +359,13 @@ def test_a_call_is_not_asked_to_come_back_for_ever(app: App, monkeypatch: pytest
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), "1", True, 1e13, 10**400])
 def test_retry_after_takes_seconds(seconds: Any) -> None:
-    with pytest.raises(InvalidArguments, match="seconds, over 0 and a hundred years at most"):
+    with pytest.raises(InvalidArguments, match="seconds must be over 0 and at most a hundred years"):
         RetryAfter(seconds)
 
 
 def test_something_that_is_no_gate_is_refused_where_it_is_declared() -> None:
     app = App("shop", config=Config(url="memory:"))
-    with pytest.raises(ValueError, match=r"gate is a gate of holdfast\.ready"):
+    with pytest.raises(ValueError, match=r"gate must be a gate of holdfast\.ready"):
         cast(Any, app).step(gate=3)(lambda: None)
 
 

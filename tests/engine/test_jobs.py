@@ -214,13 +214,13 @@ def test_two_of_one_name_are_refused(app: App) -> None:
     async def step() -> None:
         pass
 
-    with pytest.raises(ValueError, match="has a job 'work' already"):
+    with pytest.raises(ValueError, match="already has a job 'work'"):
         app.job(work.function)
-    with pytest.raises(ValueError, match="has a step or tool 'step' already"):
+    with pytest.raises(ValueError, match="already has a step or tool 'step'"):
         app.tool(step.function)
-    with pytest.raises(ValueError, match="on_doubt is one of"):
+    with pytest.raises(ValueError, match="on_doubt must be one of"):
         app.tool(name="other", on_doubt="hope")(step.function)
-    with pytest.raises(TypeError, match="has no name to keep it under"):
+    with pytest.raises(TypeError, match="cannot be stored by name"):
         app.step(lambda *items: items)
 
 
@@ -933,7 +933,7 @@ def test_an_operator_may_also_answer_that_it_has_not_acted_or_give_up(
         await app.aresolve(handle.id, node, not_done=answer == "not_done", fail=answer == "fail")
         await drain(app)
         if ends is None:
-            with pytest.raises(RunFailed, match="nobody knows whether it acted"):
+            with pytest.raises(RunFailed, match="it is unknown whether it acted"):
                 await handle.aresult()
         else:
             assert await handle.aresult() == ends
@@ -961,7 +961,7 @@ def test_a_tool_in_doubt_is_settled_by_its_policy(app: App, options: Any, ends: 
         handle = await begin()
         await drain(app)
         if ends is None:
-            with pytest.raises(RunFailed, match="nobody knows whether it acted"):
+            with pytest.raises(RunFailed, match="it is unknown whether it acted"):
                 await handle.aresult()
         else:
             assert await handle.aresult() == ends
@@ -1010,7 +1010,7 @@ def test_code_that_asks_for_something_else_is_stopped_before_it_acts(app: App) -
         await drain(app)
         with pytest.raises(
             RunFailed,
-            match=r"asks for charge\(amount=101\), but recorded and not asked for again: charge\(amount=100\)",
+            match=r"the code now calls charge\(amount=101\), but its history has charge\(amount=100\)",
         ):
             await handle.aresult()
         record = await handle.arecord()

@@ -121,7 +121,7 @@ def test_a_place_that_one_worker_leaves_is_taken_by_another_that_has_jobs_for_it
         await first.astart()
         await until(lambda: _is(bool(both[0].running)))
         handle = await then.astart()
-        await until(lambda: _is("as many jobs run" in (both[1].gate.why() or "")))
+        await until(lambda: _is("concurrency limit is reached" in (both[1].gate.why() or "")))
         polls = both[1].gate.counts().wakes["io_ready"]
         go.set()
         assert await handle.aresult(timeout=60) == "done"

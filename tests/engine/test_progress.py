@@ -138,7 +138,7 @@ def test_a_step_beyond_a_total_that_was_said_before_is_refused() -> None:
     app.worker().run(until_idle=True)
     error = run.record().error
     assert error is not None
-    assert "at most step_total, got 3 of 2" in error.message
+    assert "greater than step_total, got 3 of 2" in error.message
     app.close()
 
 

@@ -93,7 +93,7 @@ def test_a_remote_client_sends_the_value_and_the_command_line_a_name(tmp_path: P
             try:
                 runs = [await remote.astart("pay", key=Secret(token)), await remote.astart("pay", key=token)]
                 runs.append(await remote.astart("pay", key=Secret.env("SHOP_KEY")))
-                with pytest.raises(InvalidArguments, match="the variable 'HOME' may not be referred to from outside"):
+                with pytest.raises(InvalidArguments, match="the variable 'HOME' may not be named by clients"):
                     await remote.astart("pay", key=Secret.env("HOME"))
             finally:
                 await remote.aclose()

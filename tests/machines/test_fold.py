@@ -209,7 +209,7 @@ def test_a_check_goes_on_after_the_first_violation() -> None:
 
 def test_what_is_no_event_is_named() -> None:
     (found,) = check(["job_created", 5])
-    assert found == Violation(1, "J2", "int is no event: pass records or names", "<int>", JobState.QUEUED)
+    assert found == Violation(1, "J2", "int is not an event: pass records or names", "<int>", JobState.QUEUED)
 
 
 CLAIM_TO_CANCEL: Letter = ("job_leased", {"purpose": "cancel"})
@@ -309,7 +309,7 @@ def test_newer_events_of_an_attempt_that_is_over_are_let_through() -> None:
 @pytest.mark.parametrize("read", [check, derive, fold, runs])
 @pytest.mark.parametrize("stream", ["job_completed", b"job_completed", seal(None, "job_created", job="j", at=1)])
 def test_one_event_is_not_taken_for_a_stream(read: Callable[[Any], object], stream: object) -> None:
-    with pytest.raises(TypeError, match="a stream is a list of events"):
+    with pytest.raises(TypeError, match="a stream must be a list of events"):
         read(stream)
 
 
@@ -335,7 +335,7 @@ def test_names_are_read_by_their_characters_whatever_class_they_are_of() -> None
 def test_junk_in_a_stream_is_named_by_its_kind_alone(junk: object) -> None:
     (found,) = check(["job_created", junk])
     assert len(str(found)) < 200
-    with pytest.raises(InvalidTransition, match="is no event"):
+    with pytest.raises(InvalidTransition, match="is not an event"):
         fold([junk])
 
 

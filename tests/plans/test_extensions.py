@@ -304,9 +304,7 @@ def test_an_extension_that_was_refused_for_an_unknown_name_is_shown_so_and_told_
             await run.aresult(timeout=60)
         assert "p failed: 2 of 2 nodes: " in str(failed.value), "items of a map are one node"
         assert "each[2]: " in str(failed.value)
-        said = (
-            "what would extend the plan has a problem, and nothing of it was added:\nx.call: there is no step or tool"
-        )
+        said = "the extension of the plan has a problem, and nothing of it was added:\nx.call: there is no step or tool"
         assert said in str(failed.value)
         assert (await course(app, run.id)).states == {"more": "failed", "each": "failed"}
 

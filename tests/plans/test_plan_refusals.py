@@ -85,7 +85,8 @@ def ref(path: str) -> dict[str, str]:
 
 EXTRACT = call("extract", "extract", day="monday")
 ROWS = [1, 2, 3]
-AS_LITERAL = 'what only looks like a reference is written as {"$literal": …}'
+NO_NODE = "$ref must name a node, without other keys"
+AS_LITERAL = 'write a value that only looks like a reference as {"$literal": …}'
 
 CASES: dict[str, tuple[list[Any], list[str]]] = {
     "a circle": (
@@ -102,36 +103,36 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "an unknown step": (
         [call("a", "extrct", day="x")],
-        ["a.call: there is no step or tool 'extrct'; 'extract', perhaps?"],
+        ["a.call: there is no step or tool 'extrct'; did you mean 'extract'?"],
     ),
     "an unknown job": ([{"id": "a", "kind": "job", "job": "zzz"}], ["a.job: there is no job 'zzz'"]),
     "an unknown gate": ([EXTRACT | {"gate": "api"}], ["extract.gate: there is no gate 'api'"]),
-    "a missing argument": ([call("a", "extract")], ["a.args.day: extract needs it, and it is not given"]),
+    "a missing argument": ([call("a", "extract")], ["a.args.day: extract requires it, and it is missing"]),
     "an extra argument": (
         [call("a", "extract", day="x", dya="y")],
-        ["a.args.dya: extract takes no such argument; 'day', perhaps?"],
+        ["a.args.dya: extract takes no such argument; did you mean 'day'?"],
     ),
     "a reference to no node": (
         [EXTRACT, call("b", "clean", rows=ref("extrac.rows"))],
-        ["b.args.rows: extrac.rows refers to a node that there is not; 'extract', perhaps?"],
+        ["b.args.rows: extrac.rows refers to a node that does not exist; did you mean 'extract'?"],
     ),
     "a reference to no part": (
         [EXTRACT, call("b", "clean", rows=ref("extract.lines"))],
-        ["b.args.rows: extract.lines refers to a part that Rows has not"],
+        ["b.args.rows: extract.lines refers to a part that Rows does not have"],
     ),
     "a reference to no input": (
         [call("a", "extract", day=ref("input.day"))],
-        ["a.args.day: input.day refers to an input that there is not"],
+        ["a.args.day: input.day refers to an input that does not exist"],
     ),
     "an item outside a map": (
         [call("a", "extract", day=ref("item"))],
-        ["a.args.day: item means something in the arguments of a map only"],
+        ["a.args.day: item is valid only in the arguments of a map"],
     ),
     "an order behind no node": ([EXTRACT | {"after": ["b"]}], ["extract.after: there is no node 'b'"]),
-    "an id that is there twice": ([EXTRACT, EXTRACT], ["extract: 2 nodes have this id; each needs its own"]),
+    "an id that occurs twice": ([EXTRACT, EXTRACT], ["extract: 2 nodes have this id; each needs its own"]),
     "an id that is none": (
         [call("a b", "extract", day="x")],
-        ["'a b': an id is a letter and then letters, digits, - and _, 100 at most"],
+        ["'a b': an id must start with a letter or _, then letters, digits, - and _, 100 at most"],
     ),
     "an id that means something else": (
         [call("input", "extract", day="x")],
@@ -140,24 +141,24 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
     "a literal of another type": ([call("a", "charge", cents="5")], ["a.args.cents: Expected `int`, got `str`"]),
     "an output of another type": (
         [EXTRACT, call("b", "charge", cents=ref("extract.day"))],
-        ["b.args.cents: extract.day gives str, and int is wanted"],
+        ["b.args.cents: extract.day has type str, and int is required"],
     ),
     "items of another type": (
         [{"id": "m", "kind": "map", "over": ROWS, "call": "clean", "args": {"rows": ref("index")}}],
-        ["m.args.rows: index gives int, and list[int] is wanted"],
+        ["m.args.rows: index has type int, and list[int] is required"],
     ),
     "a map over no list": (
         [EXTRACT, {"id": "m", "kind": "map", "over": ref("extract.day"), "call": "charge", "args": {"cents": 1}}],
-        ["m.over: it is a list, and extract.day gives str"],
+        ["m.over: must be a list, and extract.day has type str"],
     ),
     "a map over a literal that is no list": (
         [{"id": "m", "kind": "map", "over": 3, "call": "charge", "args": {"cents": 1}}],
-        ["m.over: it is a list, or a reference to one, got 3"],
+        ["m.over: must be a list, or a reference to one, got 3"],
     ),
-    "a map of nothing": ([{"id": "m", "kind": "map", "over": ROWS}], ["m: a map has a call or a job, and not both"]),
+    "a map of nothing": ([{"id": "m", "kind": "map", "over": ROWS}], ["m: a map must have either a call or a job"]),
     "a map of nothing at once": (
         [{"id": "m", "kind": "map", "over": ROWS, "call": "charge", "args": {"cents": ref("item")}, "limit": 0}],
-        ["m.limit: at least one item is worked on at once, got 0"],
+        ["m.limit: must be at least 1, got 0"],
     ),
     "doubt about a step": (
         [EXTRACT | {"on_doubt": "ask"}],
@@ -165,11 +166,11 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "doubt that is no policy": (
         [call("a", "charge", cents=1) | {"on_doubt": "hope"}],
-        ["a.on_doubt: it is one of ask, fail, retry, got 'hope'"],
+        ["a.on_doubt: must be one of ask, fail, retry, got 'hope'"],
     ),
     "retries below nothing": (
         [EXTRACT | {"retries": -1}],
-        ["extract.retries: it is a whole number, 0 or more, got -1"],
+        ["extract.retries: must be an integer, 0 or more, got -1"],
     ),
     "a timeout that is none": (
         [EXTRACT | {"timeout": "soon"}],
@@ -181,61 +182,61 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "a key of the engine's own": (
         [{"id": "w", "kind": "wait", "key": "holdfast:x"}],
-        ["w.key: a signal's key is text and does not begin with holdfast:, got 'holdfast:x'"],
+        ["w.key: a key must be text and must not begin with holdfast:, got 'holdfast:x'"],
     ),
     "a case without a test": (
         [EXTRACT, {"id": "c", "kind": "choice", "value": ref("extract.day"), "cases": [{"then": ["extract2"]}]}],
-        ["c.cases[0]: a case has one of equals, any_of, above and below",
-         "c.cases: there is no node 'extract2'; 'extract', perhaps?"],
+        ["c.cases[0]: a case must have exactly one of equals, any_of, above and below",
+         "c.cases: there is no node 'extract2'; did you mean 'extract'?"],
     ),
     "no node at all": (
         [{"id": "a", "kind": "dance"}, {"id": "b", "kind": "wait", "keys": "x"}, 5],
-        ["nodes[0] (a).kind: there is no kind 'dance': it is one of call, wait, sleep, job, map and choice",
-         "nodes[1] (b): a wait has no field 'keys'; 'key', perhaps?",
-         "nodes[2]: a node is an object with an id and a kind, got 5"],
+        ["nodes[0] (a).kind: unknown kind 'dance': use one of call, wait, sleep, job, map and choice",
+         "nodes[1] (b): a wait has no field 'keys'; did you mean 'key'?",
+         "nodes[2]: a node must be an object with an id and a kind, got 5"],
     ),
     "every field of a node that is none": (
         [{"kind": "call", "id": True, "arg": {}, "retries": "3", "gate": 5, "after": "b"},
          {"id": "b"}, {"kind": "cal"}, {"id": 3, "kind": None},
          {"id": "c", "kind": "map", "call": "clean", "args": []}],
-        ["nodes[0].id: it is text, got true: YAML reads it so, write it in quotes",
-         "nodes[0]: a call has no field 'arg'; 'args', perhaps?",
+        ["nodes[0].id: must be text, got true: YAML reads it that way; write it in quotes",
+         "nodes[0]: a call has no field 'arg'; did you mean 'args'?",
          "nodes[0].retries: Expected `int | null`, got `str`",
          "nodes[0].gate: Expected `str | null`, got `int`",
          "nodes[0].after: Expected `array`, got `str`",
-         "nodes[0]: a call needs a call, and it is not there",
-         "nodes[1] (b): it has no kind: one of call, wait, sleep, job, map and choice",
-         "nodes[2].kind: there is no kind 'cal': it is one of call, wait, sleep, job, map and choice; 'call', perhaps?",
-         "nodes[2]: it has no id, which is text",
-         "nodes[3].kind: there is no kind nothing: it is one of call, wait, sleep, job, map and choice",
-         "nodes[3].id: it is text, got 3: YAML reads it so, write it in quotes",
+         "nodes[0]: a call needs a call, which is missing",
+         "nodes[1] (b): kind is missing: one of call, wait, sleep, job, map and choice",
+         "nodes[2].kind: unknown kind 'cal': use one of call, wait, sleep, job, map and choice; did you mean 'call'?",
+         "nodes[2]: id is missing; it must be text",
+         "nodes[3].kind: unknown kind nothing: use one of call, wait, sleep, job, map and choice",
+         "nodes[3].id: must be text, got 3: YAML reads it that way; write it in quotes",
          "nodes[4] (c).args: Expected `object`, got `array`",
-         "nodes[4] (c): a map needs an over, and it is not there"],
+         "nodes[4] (c): a map needs an over, which is missing"],
     ),
     "a reference with something beside it": (
         [EXTRACT, call("b", "clean", rows={"$ref": "extract.rows", "y": 1}), call("c", "charge", cents={"$ref": 5})],
-        [f"b.args.rows: $ref names a node, and stands alone, got {{'$ref': 'extract.rows', 'y': 1}}; {AS_LITERAL}",
-         f"c.args.cents: $ref names a node, and stands alone, got {{'$ref': 5}}; {AS_LITERAL}"],
+        [f"b.args.rows: {NO_NODE}, got {{'$ref': 'extract.rows', 'y': 1}}; {AS_LITERAL}",
+         f"c.args.cents: {NO_NODE}, got {{'$ref': 5}}; {AS_LITERAL}"],
     ),
     "a literal with something beside it, inside a list": (
         [call("b", "clean", rows=[1, {"$literal": 1, "y": 1}])],
-        [f"b.args.rows: $literal stands alone, got {{'$literal': 1, 'y': 1}}; {AS_LITERAL}"],
+        [f"b.args.rows: $literal must have no other keys, got {{'$literal': 1, 'y': 1}}; {AS_LITERAL}"],
     ),
     "a place behind the end of a tuple": (
         [call("p", "pair"), call("b", "charge", cents=ref("p.2")), call("c", "charge", cents=ref("p.-2")),
          call("d", "charge", cents=ref("p.1"))],
-        ["b.args.cents: p.2 refers to a part that tuple[int, str] has not",
-         "d.args.cents: p.1 gives str, and int is wanted"],
+        ["b.args.cents: p.2 refers to a part that tuple[int, str] does not have",
+         "d.args.cents: p.1 has type str, and int is required"],
     ),
     "a name of a list's places": (
         [call("t", "total"), call("b", "charge", cents=ref("t.cents")), call("c", "charge", cents=ref("t.0"))],
-        ["b.args.cents: t.cents refers to a part that Total has not"],
+        ["b.args.cents: t.cents refers to a part that Total does not have"],
     ),
     "everything at once": (
         [call("a", "extract"), call("a", "nothing"), call("b", "clean", rows=ref("zz"), more=1)],
-        ["a: 2 nodes have this id; each needs its own", "a.args.day: extract needs it, and it is not given",
+        ["a: 2 nodes have this id; each needs its own", "a.args.day: extract requires it, and it is missing",
          "a.call: there is no step or tool 'nothing'",
-         "b.args.rows: zz refers to a node that there is not", "b.args.more: clean takes no such argument"],
+         "b.args.rows: zz refers to a node that does not exist", "b.args.more: clean takes no such argument"],
     ),
 }  # fmt: skip
 
@@ -255,14 +256,14 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(case: str) -> None
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (5, "a plan is an object with nodes, got 5"),
-        (None, "a plan is an object with nodes, got nothing"),
-        ({}, "nodes: they are a list, got none"),
-        ({"nodes": {}}, "nodes: they are a list, got an object"),
+        (5, "a plan must be an object with nodes, got 5"),
+        (None, "a plan must be an object with nodes, got nothing"),
+        ({}, "nodes: must be a list, got none"),
+        ({"nodes": {}}, "nodes: must be a list, got an object"),
         ({"nodes": [], "policy": "hope"}, "plan.policy: Invalid enum value 'hope'"),
         ({"nodes": [], "colour": 1}, "plan: a plan has no field 'colour'"),
-        ({"nodes": [], "limit": 0}, "limit: at least one node runs at once, got 0"),
-        ({"nodes": [], "output": ref("a")}, "output: a refers to a node that there is not"),
+        ({"nodes": [], "limit": 0}, "limit: must be at least 1, got 0"),
+        ({"nodes": [], "output": ref("a")}, "output: a refers to a node that does not exist"),
         (
             {"input": {"c": {"default": "5"}}, "nodes": [call("a", "charge", cents=ref("input.c"))]},
             "a.args.cents: the default of input.c does not fit: Expected `int`, got `str`",
@@ -271,7 +272,10 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(case: str) -> None
             {"input": {"c": {"default": {"e": 1}}}, "nodes": [call("a", "charge", cents=ref("input.c.d"))]},
             "a.args.cents: the default of input.c does not fit: there is no 'd' in an object with 'e'",
         ),
-        ({"nodes": [], "input": {"a b": {}}}, "input.'a b': a name is a letter and then letters, digits, - and _"),
+        (
+            {"nodes": [], "input": {"a b": {}}},
+            "input.'a b': a name must start with a letter or _, then letters, digits, - and _",
+        ),
     ],
 )
 def test_a_plan_as_a_whole_is_refused_with_its_reason(data: Any, said: str) -> None:
@@ -294,7 +298,7 @@ def test_more_nodes_than_are_allowed_are_refused() -> None:
 def test_what_is_wrong_is_told_in_few_words_however_long_the_names_are_and_however_many() -> None:
     long = {"id": "x" * 100_000, "kind": "call", "call": "extract", "args": {f"a{n}": n for n in range(200)}}
     told = problems(Plan.from_dict({"nodes": [long]}), shop().names())
-    assert (len(told), told[-1]) == (101, "and more: mend these first")
+    assert (len(told), told[-1]) == (101, "and more: fix these first")
     assert max(map(len, told)) <= 2001
     with pytest.raises(InvalidPlan) as refused:
         Plan.from_dict({"nodes": [], **{f"field{n}": n for n in range(1000)}})
@@ -303,17 +307,17 @@ def test_what_is_wrong_is_told_in_few_words_however_long_the_names_are_and_howev
 
 def test_text_that_is_no_plan_is_refused() -> None:
     for text in ("{", "[1", "\udcff".encode(errors="surrogatepass")):
-        with pytest.raises(InvalidPlan, match="it is no JSON"):
+        with pytest.raises(InvalidPlan, match="not valid JSON"):
             Plan.from_json(text)
     for read in (Plan.from_json, Plan.from_yaml):
-        with pytest.raises(InvalidPlan, match="a plan is an object with nodes, got nothing"):
+        with pytest.raises(InvalidPlan, match="a plan must be an object with nodes, got nothing"):
             read(" ")
-    with pytest.raises(InvalidPlan, match="it is no YAML: line 4, column 3: expected <block end>"):
+    with pytest.raises(InvalidPlan, match="not valid YAML: line 4, column 3: expected <block end>"):
         Plan.from_yaml("nodes:\n - id: a\n   kind: call\n  call: extract\n")
-    with pytest.raises(InvalidPlan, match="it is no YAML"):
+    with pytest.raises(InvalidPlan, match="not valid YAML"):
         Plan.from_yaml("!!python/object/apply:os.system ['true']")
     for value in ("2024-13-45", "!!timestamp soon", "!!int ''", "!!float much", "!!bool perhaps"):
-        with pytest.raises(InvalidPlan, match="it is no YAML: a value is not what it looks like"):
+        with pytest.raises(InvalidPlan, match="not valid YAML: a value does not fit its form"):
             Plan.from_yaml(f"{{nodes: [], output: {value}}}")
 
 
@@ -321,8 +325,8 @@ def test_a_name_in_yaml_that_is_no_text_is_refused_with_its_place() -> None:
     with pytest.raises(InvalidPlan) as refused:
         Plan.from_yaml("nodes: []\noutput: {1: a, yes: b, '2': c}\n")
     assert refused.value.problems == [
-        "line 2, column 10: '1' is no text, as names in JSON are: put it in quotes",
-        "line 2, column 16: 'yes' is no text, as names in JSON are: put it in quotes",
+        "line 2, column 10: '1' is not text, as names in JSON are: put it in quotes",
+        "line 2, column 16: 'yes' is not text, as names in JSON are: put it in quotes",
     ]
 
 
@@ -331,12 +335,12 @@ def test_a_name_that_is_there_twice_is_refused_with_its_place() -> None:
         Plan.from_json(
             '{"nodes": [{"id": "a", "kind": "call", "call": "b", "args": {"n": 1, "n": 2}}], "limit": 1, "limit": 2}'
         )
-    assert refused.value.problems == ["plan: 'limit' is there twice", "nodes[0].args: 'n' is there twice"]
+    assert refused.value.problems == ["plan: 'limit' occurs twice", "nodes[0].args: 'n' occurs twice"]
     with pytest.raises(InvalidPlan) as refused:
         Plan.from_yaml("nodes:\n  - {id: a, kind: sleep, duration: 1, id: b}\nlimit: 1\nlimit: 2\n")
     assert refused.value.problems == [
-        "line 4, column 1: 'limit' is there twice",
-        "line 2, column 39: 'id' is there twice",
+        "line 4, column 1: 'limit' occurs twice",
+        "line 2, column 39: 'id' occurs twice",
     ]
     merged = Plan.from_yaml(
         "nodes:\n  - &a {id: a, kind: sleep, duration: 1}\n  - &b {<<: *a, id: b}\n  - {<<: *b, <<: *a, id: c}\n"
@@ -348,7 +352,10 @@ def test_a_part_whose_name_has_a_dot_is_refused_where_it_is_written() -> None:
     draft = Draft()
     raw = draft.call("extract")
     for key in ("a.b", "", None, 1.5, True):
-        with pytest.raises(TypeError, match=r"extract: (a dot parts the names|a part has a name or a number)"):
+        with pytest.raises(
+            TypeError,
+            match=r"extract: (a name in a reference must not contain a dot|a part must be a name or a number)",
+        ):
             raw[key]  # type: ignore[index]
     assert repr(raw["a"][-1].b) == "<extract.a.-1.b>"
 
@@ -364,7 +371,8 @@ def test_an_id_that_a_draft_made_of_a_name_says_how_to_give_another() -> None:
     draft.call(extract)
     draft.call(extract)
     draft.call(extract, id="good")
-    said = "an id is a letter and then letters, digits, - and _, 100 at most; it was made of a name: say id="
+    rule = "an id must start with a letter or _, then letters, digits, - and _, 100 at most"
+    said = f"{rule}; it was made from a name: pass id="
     assert problems(draft.plan(), app.names()) == [f"'shop/extract': {said}", f"'shop/extract_2': {said}"]
     app.close()
 
@@ -377,7 +385,7 @@ def test_nodes_are_not_added_to_an_entry_whose_plan_was_given_whole() -> None:
         lambda: entry.returns(1),
         lambda: entry.given(Draft()).wait("x"),
     ):
-        with pytest.raises(TypeError, match="etl: it follows a plan that was given whole: add to that plan before"):
+        with pytest.raises(TypeError, match="etl: it has a complete plan: add the nodes to that plan before"):
             add()
     assert [node.id for node in entry.plan().nodes] == ["extract"]
     app.close()
@@ -392,9 +400,9 @@ def test_a_plan_is_given_as_one_as_a_draft_or_as_an_object() -> None:
     nothing: list[Any] = [5, None, "etl.yaml", draft.input]
     for wrong in nothing:
         for give in (entry.given, extend):
-            with pytest.raises(InvalidPlan, match="it is a Plan, a Draft, or an object with nodes, got "):
+            with pytest.raises(InvalidPlan, match="must be a Plan, a Draft, or an object with nodes, got "):
                 give(wrong)
-    with pytest.raises(InvalidPlan, match=r"nodes\[0\]: it has no kind"):
+    with pytest.raises(InvalidPlan, match=r"nodes\[0\]: kind is missing"):
         extend({"nodes": [{}]})
     app.close()
 
@@ -409,7 +417,7 @@ def test_an_extension_is_not_refused_for_what_is_wrong_with_its_plan_under_other
     assert refusal(many, {"nodes": [call("x", "gone")]}, "old0", app.names()) is not None, (
         "it is unknown which node has the problem"
     )
-    said = "what would extend the plan has a problem, and nothing of it was added:"
+    said = "the extension of the plan has a problem, and nothing of it was added:"
     assert refused == f"{said}\nx.call: there is no step or tool 'gone'"
     app.close()
 
@@ -462,7 +470,7 @@ def test_optional_values_fit_only_where_they_are_taken() -> None:
     assert problems(good.plan(), app.names()) == []
     bad = app.plan("bad")
     bad.call(half, number=bad.call(find))
-    assert problems(bad.plan(), app.names()) == ["half.args.number: find gives int | none, and float is wanted"]
+    assert problems(bad.plan(), app.names()) == ["half.args.number: find has type int | none, and float is required"]
     app.close()
 
 
@@ -514,7 +522,7 @@ def test_a_draft_that_holds_what_no_file_could_is_refused_when_it_is_started() -
 
 
 def test_json_that_nests_too_deep_is_refused() -> None:
-    with pytest.raises(InvalidPlan, match="it is no JSON"):
+    with pytest.raises(InvalidPlan, match="not valid JSON"):
         Plan.from_json("[" * 100_000)
 
 
@@ -539,9 +547,11 @@ def test_references_of_a_map_and_of_cases_are_checked_as_others_are() -> None:
     assert found(mapped([1, 2], item)) == []
     assert found(mapped([1], {"$ref": "index"})) == []
     assert found(mapped([1, "a"], item)) == ["m.args.value: an item does not fit: Expected `int`, got `str`"]
-    assert found(mapped([1], {"$ref": "index.x.y"})) == ["m.args.value: index.x.y refers to a part that int has not"]
+    assert found(mapped([1], {"$ref": "index.x.y"})) == [
+        "m.args.value: index.x.y refers to a part that int does not have"
+    ]
     assert found(gives, mapped({"$ref": "rows"}, {"$ref": "item.x"})) == [
-        "m.args.value: item.x refers to a part that int has not"
+        "m.args.value: item.x refers to a part that int does not have"
     ]
     assert found(mapped({"$ref": "input.r"}, item), input={"r": {"default": 5}}) == [
         "m.over: the default of input.r does not fit: Expected `array`, got `int`"
@@ -554,6 +564,6 @@ def test_references_of_a_map_and_of_cases_are_checked_as_others_are() -> None:
         "cases": [{"equals": {"$ref": "rows"}, "then": []}],
     }
     assert found(gives, choice) == [
-        "c.cases[0].equals: a case compares with what stands there, and fills no reference in"
+        "c.cases[0].equals: a case compares with a literal value, and cannot contain a reference"
     ]
     app.close()

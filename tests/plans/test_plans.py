@@ -412,7 +412,7 @@ def test_a_plain_planner_plans_too_and_a_bad_plan_fails_the_job(app: App) -> Non
         good, bad = await planned.astart(False), await planned.astart(True)  # noqa: FBT003
         await drain(app)
         assert await good.aresult(timeout=60) == {"number": 7}
-        with pytest.raises(RunFailed, match="a planner gives a Plan, got str"):
+        with pytest.raises(RunFailed, match="a planner must return a Plan, got str"):
             await bad.aresult(timeout=60)
 
     play(story())
@@ -475,7 +475,7 @@ def test_an_extension_that_changes_what_is_there_fails_its_node(app: App) -> Non
         with pytest.raises(RunFailed) as failed:
             await run.aresult(timeout=60)
         assert "a: 2 nodes have this id" in str(failed.value)
-        assert "it may choose among new nodes only" in str(failed.value)
+        assert "it can only choose among new nodes" in str(failed.value)
 
     play(story())
 
@@ -503,7 +503,7 @@ def test_a_value_that_does_not_fit_fails_its_node_alone(app: App) -> None:
             await run.aresult(timeout=60)
         assert "strict: strict failed: InvalidArguments" in str(failed.value)
         assert "gone failed: Missing: loose.lines: there is no 'lines' in an object with 'rows'" in str(failed.value)
-        assert "each failed: Missing: a map is over a list, got 'none'" in str(failed.value)
+        assert "each failed: Missing: the items of a map must be a list, got 'none'" in str(failed.value)
         assert "nap failed: Missing: " in str(failed.value)
 
     play(story())
@@ -657,7 +657,7 @@ def test_a_secret_reaches_a_node_from_an_input_and_from_nowhere_else(app: App, m
         await drain(app)
         assert [await run.aresult(timeout=60) for run in runs] == [{"size": 6}, {"size": 3}] * 2
         for run in refused:
-            with pytest.raises(RunFailed, match="may not be referred to from outside"):
+            with pytest.raises(RunFailed, match="may not be named by clients"):
                 await run.aresult(timeout=60)
         for run in [*runs, *refused]:
             kept = str([one.payload for one in await run.aevents()])
@@ -1066,7 +1066,7 @@ def test_an_item_of_a_map_does_not_extend_the_plan(app: App) -> None:
     async def story() -> None:
         run = await plan.astart()
         await drain(app)
-        with pytest.raises(RunFailed, match=r"each\[0\].*an item of a map adds no nodes to a plan: extend it"):
+        with pytest.raises(RunFailed, match=r"each\[0\].*an item of a map cannot extend the plan: extend it"):
             await run.aresult(timeout=60)
 
     play(story())

@@ -281,7 +281,7 @@ def test_a_back_off_is_told_once_and_then_pending_until_it_ends(clock: Clock) ->
     assert gate.poll_ready() == RetryAfter(30)
     assert gate.poll_ready() == Pending(frozenset({TIMER, IO}))
     assert gate.poll_ready(partial(woken.append, "timer")) == Pending(frozenset({TIMER, IO}))
-    assert gate.why() == "backoff: to be left alone for 30 s"
+    assert gate.why() == "backoff: closed for 30 s"
     clock.advance(29)
     assert (gate.poll_ready().state, gate.wake_in_seconds()) == ("pending", 1)
     assert gate.try_acquire() is None
@@ -336,7 +336,7 @@ def test_half_open_one_at_a_time_tries(clock: Clock) -> None:
     clock.advance(3)
     share = taken(gate)
     assert gate.try_acquire() is None
-    assert gate.why() == "backoff: one is through to try"
+    assert gate.why() == "backoff: a trial call is running"
     assert gate.poll_ready(lambda: None) == Pending(frozenset({IO})), "nothing is known of when it ends"
     assert gate.wake_in_seconds() is None
     share.release()
@@ -560,8 +560,8 @@ def test_a_composition_that_nobody_uses_is_forgotten(clock: Clock) -> None:
         (lambda: ConcurrencyGate(limit=True), "limit=True: it must be a whole number"),
         (lambda: ConcurrencyGate(2.5), "limit=2.5: it must be a whole number"),  # type: ignore[arg-type]
         (lambda: ConcurrencyGate(1).set_limit(-1), "limit=-1: it must be a whole number"),
-        (lambda: ConcurrencyGate(1, name=""), "name='': a gate is counted and shown by its name"),
-        (lambda: ConcurrencyGate(1, name="\ud800"), "it must be text that can be shown"),
+        (lambda: ConcurrencyGate(1, name=""), "name='': must not be empty"),
+        (lambda: ConcurrencyGate(1, name="\ud800"), "must be text that can be shown"),
         (lambda: ConcurrencyGate(1, now=3), "now=3: it must be a function that gives seconds"),  # type: ignore[arg-type]
         (lambda: RateGate(0), "rate=0: it must be a number over 0, 1e+12 at most"),
         (lambda: RateGate(float("nan")), "rate=nan: it must be a number over 0, 1e+12 at most"),
@@ -581,11 +581,11 @@ def test_a_composition_that_nobody_uses_is_forgotten(clock: Clock) -> None:
         (lambda: BudgetGate(1, per=1).spend(0), "amount=0: it must be a number over 0, 1e+12 at most"),
         (lambda: BudgetGate(1, per=1).try_spend(-1), "amount=-1: it must be a number over 0, 1e+12 at most"),
         (lambda: BackoffGate(0), "first_seconds=0: it must be a number over 0, 1e+12 at most"),
-        (lambda: BackoffGate(9, cap_seconds=3), "cap_seconds=3: it is below first_seconds=9"),
+        (lambda: BackoffGate(9, cap_seconds=3), "cap_seconds=3: must not be below first_seconds=9"),
         (lambda: BackoffGate(factor=0.5), "factor=0.5: waits must not get shorter: give 1 or more"),
         (lambda: BackoffGate(trip_after=0), "trip_after=0: it must be a whole number, 1 or more"),
         (lambda: BackoffGate().retry_after(0), "seconds=0: it must be a number over 0, 1e+12 at most"),
-        (lambda: all_of(ConcurrencyGate(1), name=""), "name='': a gate is counted and shown by its name"),
+        (lambda: all_of(ConcurrencyGate(1), name=""), "name='': must not be empty"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(make: Any, message: str) -> None:
@@ -607,7 +607,7 @@ def test_a_refused_change_changes_nothing(clock: Clock) -> None:
 
 @pytest.mark.parametrize("gates", [(), ("gate",)])
 def test_a_composition_needs_gates(gates: Any) -> None:
-    with pytest.raises(InvalidArguments, match=r"needs a gate|takes the gates of holdfast.ready, not 'gate'"):
+    with pytest.raises(InvalidArguments, match=r"needs a gate|takes gates of holdfast.ready, got 'gate'"):
         all_of(*gates)
 
 

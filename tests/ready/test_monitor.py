@@ -70,7 +70,9 @@ def test_pending_takes_members_and_wire_names() -> None:
 
 
 def test_an_unknown_source_is_named() -> None:
-    with pytest.raises(InvalidWake, match="moon is no wake source; there are io_ready, timer and config_reload"):
+    with pytest.raises(
+        InvalidWake, match="moon is not a wake source; the sources are io_ready, timer and config_reload"
+    ):
         Pending(["moon"])  # type: ignore[arg-type]
     assert Pending("timer").sources == {TIMER}  # type: ignore[arg-type]
     with pytest.raises(InvalidWake) as refused:
@@ -149,7 +151,9 @@ def test_pending_is_not_left_without_a_wake(target: str) -> None:
 def test_a_wake_from_an_unregistered_source_is_refused_and_not_recorded() -> None:
     monitor = brought_to("pending")
     before = seen(monitor)
-    with pytest.raises(InvalidWake, match="wake from config_reload refused: registered is io_ready, timer"):
+    with pytest.raises(
+        InvalidWake, match="wake from config_reload refused: the registered sources are io_ready, timer"
+    ):
         monitor.wake(RELOAD)
     assert seen(monitor) == before
     with pytest.raises(MissingWake):
@@ -304,7 +308,7 @@ def test_a_poll_that_outlives_its_interval_may_report_pending_in_the_next() -> N
 def test_what_time_ends_is_waited_for_with_a_timer(state: str) -> None:
     monitor = brought_to(state)
     before = seen(monitor)
-    with pytest.raises(InvalidTransition, match="waited for with a timer") as refused:
+    with pytest.raises(InvalidTransition, match="needs a timer: add it") as refused:
         report(monitor, Pending(frozenset({IO, RELOAD})))
     assert (refused.value.rule, refused.value.current, refused.value.target) == ("S6", state, "pending")
     assert seen(monitor) == before
@@ -433,7 +437,7 @@ def test_a_refused_poll_leaves_none_of_its_sources_in_the_interval() -> None:
     with pytest.raises(MissingWake):
         monitor.poll(check)
     assert seen(monitor) == before
-    with pytest.raises(InvalidWake, match="registered is timer"):
+    with pytest.raises(InvalidWake, match="registered sources are timer"):
         monitor.wake(RELOAD)
     assert seen(monitor) == before
 

@@ -191,7 +191,7 @@ def a_task_cannot_end_the_run(app: App, _: Outside) -> Any:
     return work
 
 
-@scenario(Fails("continue_as was called", "let it through"), args=[0], others={"work": ["failed"]})
+@scenario(Fails("caught the exception of continue_as", "let it through"), args=[0], others={"work": ["failed"]})
 def code_that_catches_the_end_fails(app: App, _: Outside) -> Any:
     @app.job
     async def work(n: int) -> int:

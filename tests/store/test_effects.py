@@ -48,7 +48,7 @@ def test_the_first_effect_stands_and_an_equal_one_changes_nothing(tmp_path: Path
         await effects.begin("a", 1)
         await effects.put(Effect("a", "n", 1, 1, {"x": 1, "y": 2}))
         await effects.put(Effect("a", "n", 1, 1, {"y": 2, "x": 1}))
-        with pytest.raises(EffectConflict, match="n of job a has an effect already"):
+        with pytest.raises(EffectConflict, match="n of job a already has a different effect"):
             await effects.put(Effect("a", "n", 1, 2, {"x": 2}))
         return (await effects.begin("a", 1))["n"].result
 

@@ -43,7 +43,7 @@ class Continued(BaseException):
     @staticmethod
     def caught() -> RuntimeError:
         """Return the error for code that caught this exception and went on."""
-        return RuntimeError("continue_as was called, and the code caught what it raised: let it through")
+        return RuntimeError("the code caught the exception of continue_as: let it through")
 
     @classmethod
     def is_all_of(cls, error: BaseException | None) -> bool:

@@ -101,7 +101,7 @@ class Registry:
         for registry in self._everywhere():
             if registry.entries.get((entry.plugin, entry.name), entry) is not entry:
                 name = repr(entry.name) if entry.plugin == registry.name else f"{entry.plugin}.{entry.name}"
-                raise ValueError(f"{registry.name} has a job {name} already: give one of them another name")
+                raise ValueError(f"{registry.name} already has a job {name}: give one of them another name")
 
     def _adopt(self, entry: JobFunction[..., Any]) -> None:
         for registry in self._everywhere():
@@ -223,9 +223,9 @@ class Registry:
         gate: Gate | None = None,
     ) -> Call[..., Any]:
         if on_doubt not in ON_DOUBT:
-            raise ValueError(f"on_doubt is one of {', '.join(sorted(ON_DOUBT))}, got {on_doubt!r}")
+            raise ValueError(f"on_doubt must be one of {', '.join(sorted(ON_DOUBT))}, got {on_doubt!r}")
         if gate is not None and (isinstance(gate, type) or not hasattr(gate, "poll_ready")):
-            raise ValueError(f"gate is a gate of holdfast.ready, such as ConcurrencyGate(8), got {gate!r}")
+            raise ValueError(f"gate must be a gate of holdfast.ready, such as ConcurrencyGate(8), got {gate!r}")
         call: Call[..., Any] = Call(
             function,
             name=name or function.__name__,
@@ -238,6 +238,6 @@ class Registry:
             gate=gate,
         )
         if call.name in self.calls:
-            raise ValueError(f"{self.name} has a step or tool {call.name!r} already: give one of them another name")
+            raise ValueError(f"{self.name} already has a step or tool {call.name!r}: give one of them another name")
         self.calls[call.name] = call
         return call

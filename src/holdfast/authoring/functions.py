@@ -265,7 +265,7 @@ def check_options(chosen: Iterable[str], known: Collection[str]) -> None:
     """Raise TypeError if an option is unknown."""
     unknown = set(chosen) - set(known)
     if unknown:
-        raise TypeError(f"unknown options {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+        raise TypeError(f"unknown options {', '.join(sorted(unknown))}; valid options are {', '.join(sorted(known))}")
 
 
 def _options(chosen: dict[str, Any]) -> Options:
@@ -276,7 +276,7 @@ def _options(chosen: dict[str, Any]) -> Options:
             checked_name(name, chosen[name])
     priority = chosen.get("priority", 0)
     if type(priority) is not int or not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
-        raise InvalidArguments("priority", f"it is a whole number, higher first, got {priority!r}")
+        raise InvalidArguments("priority", f"must be an integer (higher runs first), got {priority!r}")
     return Options(
         key=chosen.get("key"),
         priority=priority,
@@ -292,11 +292,13 @@ def _options(chosen: dict[str, Any]) -> Options:
 
 def _attributes(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict) or len(given) > ATTRIBUTES_MAX:
-        raise InvalidArguments("attributes", f"they are a dict of at most {ATTRIBUTES_MAX} names, got {given!r:.80}")
+        raise InvalidArguments("attributes", f"must be a dict of at most {ATTRIBUTES_MAX} names, got {given!r:.80}")
     for name, value in given.items():
         checked_name("attributes", name)
         if not isinstance(value, (str, int, float)) or len(str(value)) > ATTRIBUTE_MAX:
-            message = f"{name} is text of at most {ATTRIBUTE_MAX} characters, a number or a flag, got {value!r:.80}"
+            message = (
+                f"{name} must be text of at most {ATTRIBUTE_MAX} characters, a number or a boolean, got {value!r:.80}"
+            )
             raise InvalidArguments("attributes", message)
     kept: dict[str, Any] = checked_payload("attributes", given)
     return kept
@@ -306,5 +308,5 @@ def _budget(given: Any) -> dict[str, int] | None:
     if given is None:
         return None
     if not isinstance(given, dict):
-        raise InvalidArguments("budget", f'it is a dict such as {{"tokens": 100_000, "usd": 2}}, got {given!r:.80}')
+        raise InvalidArguments("budget", f'must be a dict such as {{"tokens": 100_000, "usd": 2}}, got {given!r:.80}')
     return to_millionths("budget", given)

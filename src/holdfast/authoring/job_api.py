@@ -47,7 +47,7 @@ def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") ->
     """
     running = current()
     if type not in WAIT_TYPES:
-        raise InvalidArguments("wait_for", f"type is one of {', '.join(WAIT_TYPES)}, got {type!r}")
+        raise InvalidArguments("wait_for", f"type must be one of {', '.join(WAIT_TYPES)}, got {type!r}")
     wait = running.wait(user_key("wait_for", key), seconds(timeout) if timeout is not None else None, type)
     return wait if running.in_loop() else running.from_thread(wait)
 
@@ -197,22 +197,22 @@ class RetryAfter(HoldfastError):
     def __init__(self, seconds: float, reason: str = "") -> None:
         wait: object = seconds  # users may pass any type
         if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait <= LONGEST_SECONDS:
-            message = "it takes seconds, over 0 and a hundred years at most"
+            message = "seconds must be over 0 and at most a hundred years"
             raise InvalidArguments("RetryAfter", f"{message}, got {wait!r:.60}")
         self.seconds = float(wait)
-        super().__init__(reason or f"asked to come back after {seconds:g} s")
+        super().__init__(reason or f"retry after {seconds:g} s")
 
 
 def to_millionths(what: str, given: Mapping[Any, Any]) -> dict[str, int]:
     """Return amounts in millionths, so that ten times 0.1 is 1, or raise `InvalidArguments`."""
     if not given or len(given) > UNITS_MAX:
-        raise InvalidArguments(what, f"name from 1 to {UNITS_MAX} units, as in tokens=1200, usd=0.02")
+        raise InvalidArguments(what, f"pass 1 to {UNITS_MAX} units, as in tokens=1200, usd=0.02")
     counted: dict[str, int] = {}
     for unit, amount in given.items():
         if not isinstance(unit, str) or not 0 < len(unit) <= UNIT_MAX or not unit.isidentifier():
-            raise InvalidArguments(what, f"a unit is a name such as tokens or usd, got {unit!r:.80}")
+            raise InvalidArguments(what, f"a unit must be a name such as tokens or usd, got {unit!r:.80}")
         if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < 2**53 / MILLIONTHS:
-            raise InvalidArguments(what, f"{unit} is a number, 0 or more and under 9e9, got {amount!r:.80}")
+            raise InvalidArguments(what, f"{unit} must be a number, 0 or more and under 9e9, got {amount!r:.80}")
         counted[unit] = round(amount * MILLIONTHS)
     return counted
 

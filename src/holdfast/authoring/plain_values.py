@@ -65,9 +65,11 @@ class Recorder:
             written = self._encode(value)
             plain = value if type(value) in _ATOMS else _decode(written)
         except RecursionError as error:
-            raise ValueError("it holds itself, or nests too deep") from error
+            raise ValueError("it contains itself, or nests too deep") from error
         except UnicodeEncodeError as error:
-            raise ValueError(f"it holds {error.object[error.start : error.end]!r}, which is no Unicode text") from error
+            raise ValueError(
+                f"it holds {error.object[error.start : error.end]!r}, which is not valid Unicode"
+            ) from error
         if plain is not value:
             if _encode(plain) != written:
                 self.refuse_raw(value)
@@ -79,7 +81,7 @@ class Recorder:
             if plain is value or builtin != plain:  # a fast test; only values with tuples differ here
                 _refuse_not_finite(builtin)
         if holds_secret(written):
-            raise ValueError("it holds the text of a secret that was revealed: pass or return the Secret itself")
+            raise ValueError("it contains the text of a secret that was revealed: pass or return the Secret itself")
         return plain, written
 
     def identifiable(self, value: Any) -> tuple[Any, bytes]:
@@ -102,7 +104,7 @@ class Recorder:
         try:
             settled = _decode(_encode(self._builtin(value, order="sorted")))
         except TypeError as error:
-            raise TypeError("it holds a set whose items cannot be sorted: pass a list") from error
+            raise TypeError("it contains a set whose items cannot be sorted: pass a list") from error
         return _in_order_of(plain, settled), written
 
     def refuse_raw(self, value: Any) -> None:
@@ -159,7 +161,7 @@ def _refuse_not_finite(plain: Any) -> None:
     while level:
         item = level.pop()
         if isinstance(item, float) and not math.isfinite(item):
-            raise ValueError(f"it holds {item}, which is no number in JSON")
+            raise ValueError(f"it holds {item}, which is not a number in JSON")
         level.extend(_items(item))
 
 

@@ -116,7 +116,7 @@ def check_step_bounds(report: dict[str, Any]) -> None:
     """
     step, total = report.get("step"), report.get("step_total")
     if step is not None and total is not None and step > total:
-        raise InvalidArguments("progress", f"step is at most step_total, got {step} of {total}")
+        raise InvalidArguments("progress", f"step must not be greater than step_total, got {step} of {total}")
 
 
 def export(
@@ -152,7 +152,7 @@ class _Nothing:
 def _product(value: Any, name: str | None, kind: str | None, media_type: str | None) -> Product:
     found = kind or _kind_of(value)
     if found not in KINDS:
-        raise InvalidArguments("export", f"kind is one of {', '.join(KINDS)}, got {kind!r}")
+        raise InvalidArguments("export", f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     called = _text("name", name, NAME_MAX) or (Path(value).name if isinstance(value, os.PathLike) else found)
     if isinstance(value, os.PathLike):
         path = os.path.abspath(value)  # noqa: PTH100 - the path may be bytes
@@ -176,12 +176,14 @@ def _kind_of(value: Any) -> str:
 def _value(kind: str, value: Any) -> Any:
     if kind == "binary":
         if not isinstance(value, (bytes, bytearray, memoryview)):
-            raise InvalidArguments("export", f"binary is bytes or a path, got {type(value).__name__}")
+            raise InvalidArguments(
+                "export", f"a value of kind binary must be bytes or a path, got {type(value).__name__}"
+            )
         return redacted_bytes(bytes(value))
     if kind in {"text", "url"} and not isinstance(value, str):
-        raise InvalidArguments("export", f"{kind} is text, got {type(value).__name__}")
+        raise InvalidArguments("export", f"a value of kind {kind} must be text, got {type(value).__name__}")
     if kind == "url" and not value.startswith(("http://", "https://")):
-        raise InvalidArguments("export", f"a url begins with http:// or https://, got {value[:50]!r}")
+        raise InvalidArguments("export", f"a url must begin with http:// or https://, got {value[:50]!r}")
     return checked_payload("export", redacted_value(value))
 
 
@@ -205,7 +207,7 @@ def _fraction(value: Any) -> float | None:
     if value is None:
         return None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise InvalidArguments("progress", f"it is a number from 0 to 1, got {value!r}")
+        raise InvalidArguments("progress", f"value must be a number from 0 to 1, got {value!r}")
     return float(value)
 
 
@@ -213,7 +215,7 @@ def _text(what: str, text: Any, most: int) -> str | None:
     if text is None:
         return None
     if not isinstance(text, str) or len(text) > most:
-        raise InvalidArguments(what, f"it is text of at most {most} characters, got {str(text)[:50]!r}")
+        raise InvalidArguments(what, f"must be text of at most {most} characters, got {str(text)[:50]!r}")
     return str(checked_payload(what, redacted(text)[:most]))
 
 
@@ -221,7 +223,7 @@ def _count(what: str, count: int | None) -> int | None:
     if count is None:
         return None
     if type(count) is not int or not 0 <= count < 2**53:
-        raise InvalidArguments("progress", f"{what} is a whole number, got {count!r}")
+        raise InvalidArguments("progress", f"{what} must be an integer, 0 or more, got {count!r}")
     return count
 
 
@@ -229,7 +231,7 @@ def _seconds(eta: Any) -> float | None:
     if eta is None:
         return None
     if not isinstance(eta, (int, float)) or isinstance(eta, bool) or not math.isfinite(eta) or eta < 0:
-        raise InvalidArguments("progress", f"eta_seconds is a number, not negative, got {eta!r}")
+        raise InvalidArguments("progress", f"eta_seconds must be a number, 0 or more, got {eta!r}")
     return float(eta)
 
 
@@ -237,6 +239,6 @@ def _metrics(metrics: Any) -> dict[str, Any] | None:
     if metrics is None:
         return None
     if not isinstance(metrics, dict):
-        raise InvalidArguments("progress", f"metrics are a dict, got {type(metrics).__name__}")
+        raise InvalidArguments("progress", f"metrics must be a dict, got {type(metrics).__name__}")
     plain: dict[str, Any] = checked_payload("metrics", redacted_value(metrics), METRICS_BYTES_MAX)
     return plain

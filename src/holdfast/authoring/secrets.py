@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 FIELD = "$secret"
 NO_CODEC = (
-    "a Secret that was made from its value is kept as ciphertext, and this app has no codec for that: refer to it by "
-    'Secret.env("NAME"), or give the app one, App(..., codec=...)'
+    "a Secret made from a value is stored encrypted, and this app has no codec: "
+    'use Secret.env("NAME"), or pass App(..., codec=...)'
 )
 
 
@@ -89,7 +89,7 @@ class Secret(Generic[T]):
             ValueError: the name is invalid.
         """
         if not name or "=" in name or "\0" in name:
-            raise ValueError(f"a secret is referred to by the name of an environment variable, got {name!r:.50}")
+            raise ValueError(f"Secret.env needs the name of an environment variable, got {name!r:.50}")
         return _secret(_Variable(name, str))
 
     def reveal(self) -> T:
@@ -130,7 +130,9 @@ class Secret(Generic[T]):
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Secret is not pickled, which would write it down as it is: reveal it, or pass a reference")
+        raise TypeError(
+            "a Secret cannot be pickled, because that would expose its value: reveal it, or pass a reference"
+        )
 
 
 class _Value:
@@ -157,7 +159,9 @@ class _Variable:
 
     def opened(self) -> Any:
         if self.name not in os.environ:
-            raise SecretUnavailable(f"the environment of this process has no {self.name}: set it for the worker")
+            raise SecretUnavailable(
+                f"the environment variable {self.name} is not set in this process: set it for the worker"
+            )
         text = os.environ[self.name]
         return text if self.hint in {str, Any} else _read(text.encode(), self.hint, self.name)
 
@@ -220,11 +224,11 @@ class Vault:
             SecretUnavailable: there is no codec, or it cannot open this box.
         """
         if self.codec is None:
-            raise SecretUnavailable("this secret is kept as ciphertext, and the app has no codec in this process")
+            raise SecretUnavailable("this secret is encrypted, and the app has no codec in this process")
         try:
             return self.codec.decrypt(base64.b64decode(box))
         except Exception as error:  # noqa: BLE001 - a codec may raise anything; its text may show the secret
-            raise SecretUnavailable(f"the app's codec cannot open this secret: {type(error).__name__}") from None
+            raise SecretUnavailable(f"the app's codec cannot decrypt this secret: {type(error).__name__}") from None
 
     def read(self, hint: Any, plain: Any) -> Secret[Any]:
         """Return the Secret for stored JSON. Nothing is decrypted yet.
@@ -233,7 +237,7 @@ class Vault:
             TypeError: the JSON is not a stored secret.
         """
         if not is_kept(plain):
-            raise TypeError('a secret is wanted: Secret.env("NAME") or Secret(value)')
+            raise TypeError('a secret is required: Secret.env("NAME") or Secret(value)')
         inside: dict[str, str] = plain[FIELD]
         arguments = typing.get_args(hint)
         wanted = arguments[0] if arguments and not isinstance(arguments[0], TypeVar) else Any
@@ -247,11 +251,11 @@ class Vault:
         """
         for inside in _references(given):
             if "env" not in inside:
-                raise ValueError("ciphertext is not taken from outside: give the value of the secret")
+                raise ValueError("clients cannot send ciphertext: send the value of the secret")
             if inside["env"] not in self.env_secrets:
                 raise ValueError(
-                    f"the variable {inside['env'][:50]!r} may not be referred to from outside: allow it with "
-                    "app.env_secrets, or give the value of the secret"
+                    f"the variable {inside['env'][:50]!r} may not be named by clients: allow it with "
+                    "app.env_secrets, or send the value of the secret"
                 )
 
 
@@ -308,11 +312,11 @@ def _plain(value: Any) -> Any:
     try:
         return msgspec.to_builtins(value, str_keys=True)
     except (TypeError, ValueError, RecursionError):
-        raise TypeError(f"a Secret holds what JSON can hold; this {type(value).__name__} is not that") from None
+        raise TypeError(f"the value of a Secret must fit in JSON, got {type(value).__name__}") from None
 
 
 def _read(written: bytes, hint: Any, what: str) -> Any:
     try:
         return msgspec.json.decode(written, type=hint, strict=True)
     except (TypeError, ValueError):
-        raise SecretUnavailable(f"{what} is not of the type that the function says, {hint!r:.80}") from None
+        raise SecretUnavailable(f"{what} does not have the type in the function's hint, {hint!r:.80}") from None

@@ -51,7 +51,7 @@ class Signature:
         self._result = hints.pop("return", Any)
         for parameter in self._signature.parameters.values():
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
-                raise TypeError(f"{name}: *{parameter.name} has no name to keep it under; use named parameters")
+                raise TypeError(f"{name}: *{parameter.name} cannot be stored by name; use named parameters")
         self._hints = hints
         self._whole = {name for name, hint in hints.items() if _made_of(hint, _LEAVES)}
         self._inert = {name for name, hint in hints.items() if _made_of(hint, _INERT)}
@@ -86,7 +86,7 @@ class Signature:
         if isinstance(value, Secret):
             wanted = typing.get_args(self._secrets[name])
             if wanted and not value.fits(wanted[0]):
-                raise InvalidArguments(self._name, f"{name} is a secret of another type than {wanted[0]!r:.80}")
+                raise InvalidArguments(self._name, f"{name} is a secret with another type than {wanted[0]!r:.80}")
             return value
         if value is None or is_kept(value):
             return value
@@ -221,7 +221,7 @@ class Signature:
         try:
             return self._to_own(value, self._recorder.identifiable)
         except BaseException as error:  # an object may raise anything when it is read
-            self._refuse(InvalidArguments, error, f"{name} cannot be kept as JSON: ")
+            self._refuse(InvalidArguments, error, f"{name} cannot be stored as JSON: ")
 
     def _to_own(self, value: Any, record: Callable[[Any], tuple[Any, bytes]]) -> tuple[Any, bytes]:
         """Return a value as JSON holds it. Only code may refer to secrets."""
@@ -273,7 +273,7 @@ def checked_payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
     try:
         plain, written = _bare.recordable(value)
     except BaseException as error:
-        raise InvalidArguments(what, f"it cannot be kept as JSON: {_error_text(error)}") from error
+        raise InvalidArguments(what, f"it cannot be stored as JSON: {_error_text(error)}") from error
     limit(what, len(written), bytes_max)
     return plain
 
@@ -297,7 +297,7 @@ def checked_name(what: str, key: Any) -> str:
         InvalidArguments: it is not text, is empty, or is too long.
     """
     if not isinstance(key, str) or not 0 < len(key) <= NAME_MAX:
-        raise InvalidArguments(what, f"a key is text of 1 to {NAME_MAX} characters, got {str(key)[:50]!r}")
+        raise InvalidArguments(what, f"a key must be text of 1 to {NAME_MAX} characters, got {str(key)[:50]!r}")
     checked_payload(what, key)  # it may not be Unicode
     return key
 
@@ -309,7 +309,7 @@ def user_key(what: str, key: Any) -> str:
         InvalidArguments: it is not a key, or is reserved for Holdfast's own timers, children and answers.
     """
     if checked_name(what, key).startswith(RESERVED):
-        raise InvalidArguments(what, f"keys that begin with {RESERVED} are not for signals, got {key[:50]!r}")
+        raise InvalidArguments(what, f"keys that begin with {RESERVED} are reserved, got {key[:50]!r}")
     return str(key)
 
 

@@ -308,7 +308,7 @@ class Attempt:
         try:
             return self._context.copy().run(self._ending)  # in the context that knows which secrets the code has seen
         except BaseException as error:  # the user's result or error may raise when it is read
-            failure = {"code": type(error).__name__, "message": "the end of the job's code could not be judged"}
+            failure = {"code": type(error).__name__, "message": "the result or error of the job could not be read"}
             return JobEvent.FAILED.value, {"reason": "error", **failure, "error": failure}
 
     async def _produce(self, ending: Written) -> None:
@@ -427,7 +427,7 @@ class Attempt:
         if self._finished:
             self._settle()
         else:
-            self._finish(self.failure(RuntimeError("its end could not be judged: see the log of its worker")))
+            self._finish(self.failure(RuntimeError("the attempt ended without a result: see the log of its worker")))
 
     # Ending the attempt from outside
 

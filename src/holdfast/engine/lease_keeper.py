@@ -156,7 +156,7 @@ class LeaseKeeper:
 
     def _die(self, error: LoopDied) -> None:
         """Give up all leases: the loop has died or hangs. Called from the watchdog's thread."""
-        _log.error("%s. Its jobs are given back.", error)
+        _log.error("%s. Its leases are released.", error)
         self._heartbeat.end()
         self.give_up()
         self._soon(lose, list(self._worker.running.values()))  # in case the loop answers again

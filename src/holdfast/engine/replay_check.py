@@ -128,9 +128,7 @@ class ReplayCheck:
     def code_failed(self, error: BaseException) -> None:
         """End the check: the engine would stop here."""
         if isinstance(error, NonDeterminism):
-            self._refused.append(
-                f"it asks for {error.asked}, and recorded but not asked for is {', '.join(error.recorded)}"
-            )
+            self._refused.append(f"it now calls {error.asked}, but the history has {', '.join(error.recorded)}")
         else:
             self._refused.append(f"{type(error).__name__}: {error}")
         self._still.set()
@@ -159,7 +157,7 @@ class ReplayCheck:
         if last.type == JobEvent.CANCELLED:
             return []
         if code is None:
-            return [f"it had ended, and now asks for {', '.join(node for _, node in self._beyond) or 'something else'}"]
+            return [f"it had ended, and now calls {', '.join(node for _, node in self._beyond) or 'something else'}"]
         if last.payload.get("continued_as") is not None:
             return [] if Continued.is_all_of(error) else ["it continued as another run, and now does not"]
         return self._other_way(last, code, error)

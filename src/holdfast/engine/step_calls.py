@@ -403,7 +403,7 @@ class Calls:
                     return self._failed(call, node, TimeoutError("step timeout"), "step timeout")
                 return None
             case _:
-                reason = "it was started, and nobody knows whether it acted"
+                reason = "it was started, and it is unknown whether it acted"
                 events = self._failure(call, node, "InDoubt", reason, retry_at=None, hopeless=True)
                 return _End(Failure("InDoubt", reason), events)
 
@@ -437,7 +437,7 @@ class Calls:
                 return {"answer": "done", "result": outcome.result}
             if isinstance(outcome, NotDone) or outcome is NotDone:
                 return {"answer": "not_done"}
-            raise Permanent(f"reconcile of {call.name} must return done(result) or not_done, got {outcome!r}")
+            raise Permanent(f"reconcile of {call.name} must return Done(result) or NotDone(), got {outcome!r}")
         if call.on_doubt == "retry":
             return {"answer": "not_done"}
         if call.on_doubt == "fail":

@@ -25,7 +25,9 @@ _log = logging.getLogger("holdfast")
 def as_runtime_error(error: BaseException) -> RuntimeError:
     """Return the error to raise in place of one that would end more than the code that raised it."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return RuntimeError(f"{text} raised inside a job: it would stop the worker, not the job; raise an error instead")
+    return RuntimeError(
+        f"{text} raised inside a job: it would stop the worker, not only the job; raise another exception instead"
+    )
 
 
 class ThreadPool(Executor):
@@ -44,7 +46,7 @@ class ThreadPool(Executor):
         task = _Task(self, partial(fn, *args, **kwargs))
         with self._changed:
             if self._closed:
-                raise RuntimeError("these threads take no more work: their worker has stopped")
+                raise RuntimeError("the thread pool is closed: its worker has stopped")
             self._waiting.append(task)
             self._changed.notify()
             self._add_thread()

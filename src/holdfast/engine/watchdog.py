@@ -79,7 +79,7 @@ class Watchdog(threading.Thread):
                     self._asked_at = None
                 error = self._ask_loop(now)
             except Exception:  # it must check again, or leases would be kept for a dead loop
-                _log.exception("the watchdog of worker %s failed, and goes on", self._worker)
+                _log.exception("the watchdog of worker %s failed, and continues", self._worker)
                 due, error = 0.0, None
             if error is not None:
                 self._died(error)

@@ -155,7 +155,7 @@ class WorkGate(LeafGate):
     def _hold(self, *, fresh: bool) -> Hold | None:
         now_ns = self.clock_ns()
         if self._away_ns is not None and (left := self._away_ns - now_ns) > 0:
-            reason = f"the store is away: tried again in {left / 1e9:.1f} s"
+            reason = f"the store is unavailable: next try in {left / 1e9:.1f} s"
             key = HoldKey(self.number, self._episode)
             return Hold(key, reason, _TIME, self.clock_ns, RetryAfter(left / 1e9), self._away_ns)
         if self.busy >= self.slots:
@@ -211,11 +211,11 @@ def _token_delay(held: Blocked, took: Collection[str]) -> float:
 
 
 _REASONS = {
-    "concurrency": "as many jobs run as it may",
-    "group_concurrency": "as many jobs of a group run as it may",
+    "concurrency": "its concurrency limit is reached",
+    "group_concurrency": "the concurrency limit of a group is reached",
     "rate": "its rate is used up",
     "paused": "paused",
-    "turn": "another worker takes from it",
+    "turn": "another worker claims from it",
 }
 
 
@@ -227,7 +227,7 @@ def gate_cards(gates: Sequence[Gate], now: float, held: Iterable[tuple[str, str]
         try:
             counts, why, news = gate.counts(), gate.why(), _held(gate)
         except Exception as error:  # raised by a ledger or a user's gate: leases are renewed all the same
-            _log.warning("the gate %s cannot be looked at: %r", gate.name, error)
+            _log.warning("the gate %s cannot be read: %r", gate.name, error)
             continue
         wait = gate.opens_in_seconds() if isinstance(gate, WorkGate) else gate.wake_in_seconds()
         cards.append(

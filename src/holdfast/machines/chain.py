@@ -31,7 +31,7 @@ def breaks(events: Sequence[object], head: str | None = None) -> Iterator[tuple[
         before = last = event
     end = last.hash if last is not None else GENESIS
     if head is not None and head != end:
-        yield len(events), f"the stream ends with {end}, but its head is known to be {head}"
+        yield len(events), f"the stream ends with {end}, but its head should be {head}"
 
 
 def _problem(event: Event, before: Event | None, *, unknown_past: bool) -> str | None:
@@ -43,7 +43,7 @@ def _problem(event: Event, before: Event | None, *, unknown_past: bool) -> str |
     if before is not None and event.job != before.job:
         return f"it belongs to job {event.job!r}, the stream to {before.job!r}"
     if event.seq != seq:
-        return f"its number is {event.seq} where {seq} is due: an event was removed, added or moved"
+        return f"its number is {event.seq}, and {seq} was expected: an event was removed, added or moved"
     if event.prev != prev:
         return "it does not follow the event before it: one of the two was replaced"
     return None

@@ -308,7 +308,7 @@ def _also(others: object) -> tuple[WaitPlace, ...]:
 
 def _stream(events: Iterable[object]) -> Iterable[object]:
     if isinstance(events, (str, bytes, Event)):
-        raise TypeError(f"a stream is a list of events, got one {type(events).__name__}")
+        raise TypeError(f"a stream must be a list of events, got one {type(events).__name__}")
     return events
 
 

@@ -59,7 +59,7 @@ def broken(reader: Fold, event: object) -> Broken | None:
         return _name_rules(reader, event.type) or _record_rules(reader, event)
     if isinstance(event, str):
         return _name_rules(reader, event)
-    return Broken("J2", f"{type(event).__name__} is no event: pass records or names")
+    return Broken("J2", f"{type(event).__name__} is not an event: pass records or names")
 
 
 def is_failure(payload: Mapping[str, Any]) -> bool:
@@ -106,7 +106,7 @@ def _fence(reader: Fold, event: Event) -> Broken | None:
     held = reader.state is JobState.RUNNING
     if event.attempt is None:
         if event.type in _FENCED or (held and event.type == JobEvent.CANCELLED):
-            return Broken("L3", f"{event.type} is written under an attempt, this one has none")
+            return Broken("L3", f"{event.type} must be written under an attempt, and this one has none")
         return None
     if not held or event.attempt != reader.attempt:
         holder = f"attempt {reader.attempt} holds the job" if held else "no attempt holds the job"
@@ -163,7 +163,7 @@ def _wait_completed(reader: Fold, event: Event) -> Broken | None:
     key = event.payload.get("correlation_key")
     if reader.wait.place(key) is None:
         keys = " or ".join(repr(place.correlation_key) for place in reader.wait.places())
-        return Broken("J12", f"the open wait is for {keys}, this completes {key!r}")
+        return Broken("J12", f"the open wait is for {keys}, but this completes {key!r}")
     return None
 
 
@@ -191,7 +191,7 @@ def _command_committed(reader: Fold, node: str, event: Event) -> Broken | None:
     if step is not None and step.tool and event.type == HistoryEvent.COMMAND_COMMITTED:
         return Broken("E2", f"{node} is a tool: it is committed by tool_invocation_finished")
     if node in reader.committed:
-        return Broken("E7", f"{node} is committed already; the first effect stands")
+        return Broken("E7", f"{node} is committed already; the first effect stays")
     if node in reader.failed:
         return Broken("L8", f"the last try of {node} ended in a failure; only a new try can commit")
     return None

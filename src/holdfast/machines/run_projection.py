@@ -153,7 +153,7 @@ def run_paths(events: Iterable[object]) -> list[list[RunStatus]]:
 
 def _projected(events: Iterable[object]) -> RunProjection:
     if isinstance(events, (str, bytes, Event)):
-        raise TypeError(f"a stream is a list of events, got one {type(events).__name__}")
+        raise TypeError(f"a stream must be a list of events, got one {type(events).__name__}")
     projection = RunProjection()
     for event in events:
         projection.push(event)

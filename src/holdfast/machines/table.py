@@ -156,9 +156,9 @@ class Table(Generic[S, E]):
         if state is not None and state not in set(self.states):
             return f"{state} is not a state of {self.name}; those are {', '.join(self.states)}"
         if asked not in set(self.events):
-            return f"{asked} is nothing that {self.name} takes; it takes {', '.join(self.events)}"
+            return f"{self.name} does not take {asked}; it takes {', '.join(self.events)}"
         taken = ", ".join(self.allowed(state))
-        return f"it takes {taken}" if taken else "it is final, nothing leaves it"
+        return f"it takes {taken}" if taken else "it is final"
 
     def _row(self, line: tuple[S | None, E, S]) -> Row[S, E]:
         try:

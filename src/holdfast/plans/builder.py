@@ -29,7 +29,7 @@ from holdfast.plans.model import (
     references,
 )
 
-_CURE = "have a step give what is there"
+_CURE = "let a step return that part"
 
 
 class Ref:
@@ -46,13 +46,15 @@ class Ref:
     def __getitem__(self, key: str | int) -> Ref:
         part: object = key  # users may pass any type
         if isinstance(part, str) and "." in part:
-            raise InvalidArguments(self._path, f"a dot parts the names of a reference, got {part!r:.60}: {_CURE}")
+            raise InvalidArguments(
+                self._path, f"a name in a reference must not contain a dot, got {part!r:.60}: {_CURE}"
+            )
         if not isinstance(part, (str, int)) or isinstance(part, bool) or part == "":
-            raise InvalidArguments(self._path, f"a part has a name or a number, got {part!r:.60}: {_CURE}")
+            raise InvalidArguments(self._path, f"a part must be a name or a number, got {part!r:.60}: {_CURE}")
         return Ref(f"{self._path}.{key}")
 
     def __iter__(self) -> Any:
-        raise TypeError(f"{self._path} is only known when the plan runs: use map to do something for each of its items")
+        raise TypeError(f"{self._path} is known only when the plan runs: use map to call a step for each item")
 
     def __repr__(self) -> str:
         return f"<{self._path}>"

@@ -86,7 +86,7 @@ class _Check:
             yield f"nodes: {len(self._plan.nodes):,}, and a plan may have {NODES_MAX:,}"
             return
         if self._plan.limit < 1:
-            yield f"limit: at least one node runs at once, got {self._plan.limit}"
+            yield f"limit: must be at least 1, got {self._plan.limit}"
         yield from self._ids()
         for node in self._plan.nodes:
             for place, problem in self._node(node):
@@ -104,19 +104,19 @@ class _Check:
             if count > 1:
                 yield f"{name}: {count} nodes have this id; each needs its own"
             if not ID.fullmatch(name):
-                rule = "an id is a letter and then letters, digits, - and _, 100 at most"
+                rule = "an id must start with a letter or _, then letters, digits, - and _, 100 at most"
                 yield f"{name!r:.110}: {rule}{self._id_hint(name)}"
             elif name in RESERVED:
                 yield f"{name}: references to {name} mean something else; give the node another id"
         for name in self._plan.input:
             if not ID.fullmatch(name):
-                yield f"input.{name!r:.110}: a name is a letter and then letters, digits, - and _"
+                yield f"input.{name!r:.110}: a name must start with a letter or _, then letters, digits, - and _"
 
     def _id_hint(self, name: str) -> str:
         """Return a hint for an invalid id that a draft made from the name of the node's function."""
         node = self._nodes[name]
         called = [getattr(node, field, None) for field in ("call", "job", "key")]
-        return "; it was made of a name: say id=" if any(base and name.startswith(base) for base in called) else ""
+        return "; it was made from a name: pass id=" if any(base and name.startswith(base) for base in called) else ""
 
     def _node(self, node: Node) -> Iterator[tuple[str, str]]:
         for other in node.after:
@@ -135,7 +135,7 @@ class _Check:
                 yield from _duration("timeout", node.timeout)
                 key = node.key if node.key is not None else node.id
                 if not key or key.startswith("holdfast:"):
-                    yield "key", f"a signal's key is text and does not begin with holdfast:, got {key!r}"
+                    yield "key", f"a key must be text and must not begin with holdfast:, got {key!r}"
             case SleepNode():
                 refs = list(references(node.duration))
                 yield from (("duration", problem) for problem in self._references(node.duration))
@@ -146,17 +146,15 @@ class _Check:
     def _map(self, node: MapNode) -> Iterator[tuple[str, str]]:
         yield from (("over", problem) for problem in self._references(node.over))
         if not isinstance(node.over, list) and not list(references(node.over)):
-            yield "over", f"it is a list, or a reference to one, got {node.over!r:.60}"
+            yield "over", f"must be a list, or a reference to one, got {node.over!r:.60}"
         elif self._item(node) is None:
-            yield (
-                "over",
-                f"it is a list, and {self._sources(node.over)} gives {type_compat.type_name(self._given(node.over))}",
-            )
+            kind = type_compat.type_name(self._given(node.over))
+            yield "over", f"must be a list, and {self._sources(node.over)} has type {kind}"
         yield from (("over", problem) for problem in self._default(node.over, list))
         if node.limit is not None and node.limit < 1:
-            yield "limit", f"at least one item is worked on at once, got {node.limit}"
+            yield "limit", f"must be at least 1, got {node.limit}"
         if (node.call is None) == (node.job is None):
-            yield "", "a map has a call or a job, and not both"
+            yield "", "a map must have either a call or a job"
         elif node.call is not None:
             yield from self._called(node, node.call, "call")
         elif node.job is not None:
@@ -166,12 +164,12 @@ class _Check:
         yield from (("value", problem) for problem in self._references(node.value))
         for place, case in enumerate(node.cases):
             if len(case.tests()) != 1:
-                yield f"cases[{place}]", "a case has one of equals, any_of, above and below"
+                yield f"cases[{place}]", "a case must have exactly one of equals, any_of, above and below"
             for test in case.tests():
                 if list(references(getattr(case, test))):
                     yield (
                         f"cases[{place}].{test}",
-                        "a case compares with what stands there, and fills no reference in",
+                        "a case compares with a literal value, and cannot contain a reference",
                     )
         for other in node.named():
             if other not in self._nodes:
@@ -179,10 +177,10 @@ class _Check:
 
     def _options(self, node: CallNode | MapNode) -> Iterator[tuple[str, str]]:
         if node.retries is not None and node.retries < 0:
-            yield "retries", f"it is a whole number, 0 or more, got {node.retries}"
+            yield "retries", f"must be an integer, 0 or more, got {node.retries}"
         yield from _duration("timeout", node.timeout)
         if node.on_doubt is not None and node.on_doubt not in ON_DOUBT:
-            yield "on_doubt", f"it is one of {', '.join(ON_DOUBT)}, got {node.on_doubt!r}"
+            yield "on_doubt", f"must be one of {', '.join(ON_DOUBT)}, got {node.on_doubt!r}"
         if self._names is not None and node.gate is not None and node.gate not in self._names.gates:
             yield "gate", self._unknown("gate", node.gate, self._names.gates)
         function = self._names.calls.get(node.call or "") if self._names is not None else None
@@ -204,7 +202,7 @@ class _Check:
         wants = signature.parameters()
         for argument in wants:
             if wants[argument] and argument not in node.args:
-                yield f"args.{argument}", f"{name} needs it, and it is not given"
+                yield f"args.{argument}", f"{name} requires it, and it is missing"
         for argument, value in node.args.items():
             if argument not in wants and not signature.is_open:
                 yield f"args.{argument}", f"{name} takes no such argument{_near(argument, wants)}"
@@ -232,7 +230,7 @@ class _Check:
         takes = type_compat.type_of(hint)
         if not type_compat.fits(gives, takes):
             given, wanted = type_compat.type_name(gives), type_compat.type_name(takes)
-            problem = f"{self._sources(value)} gives {given}, and {wanted} is wanted"
+            problem = f"{self._sources(value)} has type {given}, and {wanted} is required"
             yield f"args.{argument}", problem
 
     def _default(self, value: Any, hint: Any) -> Iterator[str]:
@@ -258,17 +256,17 @@ class _Check:
             if name == "input":
                 argument = path.partition(".")[0]
                 if argument not in self._plan.input:
-                    yield f"{ref} refers to an input that there is not{_near(argument, self._plan.input)}"
+                    yield f"{ref} refers to an input that does not exist{_near(argument, self._plan.input)}"
             elif name in {"item", "index"}:
                 item_type = inspect.IntType() if name == "index" else self._item(within) if within is not None else None
                 if within is None:
-                    yield f"{ref} means something in the arguments of a map only"
-                elif type_compat.part_type(item_type or type_compat.ANY, path) is None:
-                    yield f"{ref} refers to a part that {type_compat.type_name(item_type or type_compat.ANY)} has not"
+                    yield f"{ref} is valid only in the arguments of a map"
+                elif type_compat.part_type(kind := item_type or type_compat.ANY, path) is None:
+                    yield f"{ref} refers to a part that {type_compat.type_name(kind)} does not have"
             elif name not in self._nodes:
-                yield f"{ref} refers to a node that there is not{_near(name, self._nodes)}"
+                yield f"{ref} refers to a node that does not exist{_near(name, self._nodes)}"
             elif type_compat.part_type(self._output(name), path) is None:
-                yield f"{ref} refers to a part that {type_compat.type_name(self._output(name))} has not"
+                yield f"{ref} refers to a part that {type_compat.type_name(self._output(name))} does not have"
 
     def _given(self, value: Any, node: MapNode | None = None) -> inspect.Type:
         """Return the type of the value that a reference stands for; ANY for any other value with references."""
@@ -324,7 +322,7 @@ def _near(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name that is closest to this one."""
     among = list(islice(known, NEAR_MAX + 1))
     matches = difflib.get_close_matches(name[:100], among, 1) if len(among) <= NEAR_MAX else []
-    return f"; {matches[0]!r}, perhaps?" if matches else ""
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def _duration(place: str, given: Any, *, needed: bool = False) -> Iterator[tuple[str, str]]:

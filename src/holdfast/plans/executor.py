@@ -328,7 +328,7 @@ class _PlanRun:
                 place.set(PlanPlace(unit.name, node.args, partial(self._leave, unit)))
                 result = await self._conductor.call(self._functions.call(node), (), fill_references(node.args, look_up))
                 if extension_of(result) is not None:
-                    message = "an item of a map adds no nodes to a plan: extend it in a node of its own"
+                    message = "an item of a map cannot extend the plan: extend it in another node"
                     raise StepFailed(unit.name, "InvalidPlan", message, label(node, unit.index))
                 return result
             case JobNode() | MapNode():
@@ -419,7 +419,7 @@ class _PlanRun:
 
 def _listed(value: Any) -> list[Any]:
     if not isinstance(value, LISTS):
-        raise Missing(f"a map is over a list, got {value!r:.60}")
+        raise Missing(f"the items of a map must be a list, got {value!r:.60}")
     return list(value)
 
 

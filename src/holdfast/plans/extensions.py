@@ -66,7 +66,7 @@ def refusal(plan: Plan, more: dict[str, Any], by: str, names: Names) -> str | No
         return refusal_text(error)
     there = {node.id for node in plan.nodes}
     wrong = problems(plan.extended(added, by), names)
-    wrong += [f"{node.id}: it may choose among new nodes only" for node in added.nodes if _guards_existing(node, there)]
+    wrong += [f"{node.id}: it can only choose among new nodes" for node in added.nodes if _guards_existing(node, there)]
     if wrong:  # problems the plan had before do not count: it may have started under other code
         before = set(problems(plan, names))
         wrong = [problem for problem in wrong if problem not in before or MORE in before]
@@ -76,7 +76,7 @@ def refusal(plan: Plan, more: dict[str, Any], by: str, names: Names) -> str | No
 def refusal_text(error: InvalidPlan) -> str:
     """Return the problems of a refused extension as text. The plan goes on without it."""
     count = f"{len(error.problems)} problems" if len(error.problems) > 1 else "a problem"
-    return "\n".join([f"what would extend the plan has {count}, and nothing of it was added:", *error.problems])
+    return "\n".join([f"the extension of the plan has {count}, and nothing of it was added:", *error.problems])
 
 
 def _guards_existing(node: Any, there: Container[str]) -> bool:

@@ -25,7 +25,7 @@ from holdfast.plans import parser
 NODES_MAX = 10_000  # in one plan, with all its extensions
 LIMIT = 100  # concurrent calls by default
 PROBLEMS_MAX = 100  # problems listed in one error: more of them repeat one mistake
-MORE = "and more: mend these first"
+MORE = "and more: fix these first"
 REF, LITERAL, EXTEND = "$ref", "$literal", EXTENDS
 SCALARS = frozenset({int, str, float, bool, type(None)})  # types that contain no references
 
@@ -174,12 +174,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             InvalidPlan: the shape is wrong. The error lists each problem with its place.
         """
         if not isinstance(data, dict):
-            raise InvalidPlan("plan", [f"a plan is an object with nodes, got {parser.json_kind(data)}"])
+            raise InvalidPlan("plan", [f"a plan must be an object with nodes, got {parser.json_kind(data)}"])
         name = str(data.get("name", "plan"))
         listed = data.get("nodes")
         if not isinstance(listed, (list, tuple)):
             kind = parser.json_kind(listed) if "nodes" in data else "none"
-            raise InvalidPlan(name, [f"nodes: they are a list, got {kind}"])
+            raise InvalidPlan(name, [f"nodes: must be a list, got {kind}"])
         if len(listed) > NODES_MAX:
             raise InvalidPlan(name, [f"nodes: {len(listed):,}, and a plan may have {NODES_MAX:,}"])
         with contextlib.suppress(msgspec.ValidationError, TypeError):
@@ -267,7 +267,7 @@ def plan_of(given: Any) -> Plan:
     drafted = given.plan() if callable(getattr(type(given), "plan", None)) else None
     if not isinstance(drafted, Plan):
         kind = type(given).__name__
-        raise InvalidPlan("plan", [f"it is a Plan, a Draft, or an object with nodes, got {kind}"])
+        raise InvalidPlan("plan", [f"must be a Plan, a Draft, or an object with nodes, got {kind}"])
     return drafted
 
 
@@ -320,8 +320,8 @@ def malformed(value: Any) -> Iterator[str]:
             return
         odd = next((name for name in (REF, LITERAL) if name in value), None)
         if odd is not None and (len(value) > 1 or not isinstance(value[odd], str)):
-            must = "names a node, and stands alone" if odd == REF else "stands alone"
-            cure = 'what only looks like a reference is written as {"$literal": …}'
+            must = "must name a node, without other keys" if odd == REF else "must have no other keys"
+            cure = 'write a value that only looks like a reference as {"$literal": …}'
             yield f"{odd} {must}, got {value!r:.100}; {cure}"
             return
         value = value.values()

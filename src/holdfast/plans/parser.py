@@ -36,7 +36,7 @@ def from_json(text: str | bytes) -> Any:
         data = msgspec.json.decode(text)
         twice = list(_twice_in_json(text))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidPlan("plan", [f"it is no JSON: {error}"]) from error
+        raise InvalidPlan("plan", [f"not valid JSON: {error}"]) from error
     if twice:
         raise InvalidPlan("plan", twice)
     return data
@@ -62,10 +62,10 @@ def from_yaml(text: str | bytes) -> Any:
         finally:
             loader.dispose()
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidPlan("plan", [f"it is no YAML: {_in_yaml(error)}"]) from error
+        raise InvalidPlan("plan", [f"not valid YAML: {_in_yaml(error)}"]) from error
     except (ValueError, LookupError, AttributeError) as error:  # PyYAML raises these for invalid scalars
-        reason = "a value is not what it looks like or is tagged as, such as a day that is in no calendar"
-        raise InvalidPlan("plan", [f"it is no YAML: {reason}: {error}"]) from error
+        reason = "a value does not fit its form or tag, such as a date that does not exist"
+        raise InvalidPlan("plan", [f"not valid YAML: {reason}: {error}"]) from error
     if wrong:
         raise InvalidPlan("plan", wrong)
     if not _is_small(data, VALUES_MAX):  # a few lines of anchors can expand beyond memory
@@ -91,7 +91,7 @@ def _twice_in_json(text: str | bytes) -> Iterator[str]:
     while repeated and look:
         path, value = look.pop()
         for name in repeated.get(id(value), (None, []))[1]:
-            yield f"{path or 'plan'}: {name[:60]!r} is there twice"
+            yield f"{path or 'plan'}: {name[:60]!r} occurs twice"
         if isinstance(value, dict):
             look += [(f"{path}.{name}" if path else name, item) for name, item in reversed(value.items())]
         elif isinstance(value, list):
@@ -114,7 +114,7 @@ def _wrong_in_yaml(root: Any) -> Iterator[str]:
             if key is None or key.tag == MERGE or not isinstance(key.value, str):
                 continue
             if key.tag != TEXT or key.value in names:
-                what = "is there twice" if key.tag == TEXT else "is no text, as names in JSON are: put it in quotes"
+                what = "occurs twice" if key.tag == TEXT else "is not text, as names in JSON are: put it in quotes"
                 yield f"line {key.start_mark.line + 1}, column {key.start_mark.column + 1}: {key.value[:60]!r} {what}"
             names.add(key.value)
         look += reversed(inside)
@@ -151,20 +151,20 @@ def _is_small(data: Any, most: int) -> bool:
 def node_problems(at: str, data: Any, kinds: Mapping[str, type[msgspec.Struct]]) -> Iterator[str]:
     """Yield each reason why a value is not a node of one of these kinds."""
     if not isinstance(data, dict):
-        yield f"{at}: a node is an object with an id and a kind, got {json_kind(data)}"
+        yield f"{at}: a node must be an object with an id and a kind, got {json_kind(data)}"
         return
     kind = data.get("kind")
     if "kind" not in data:
-        yield f"{at}: it has no kind: {_listed(kinds)}"
+        yield f"{at}: kind is missing: {_listed(kinds)}"
     elif not isinstance(kind, str) or kind not in kinds:
         shown = repr(kind)[:60] if isinstance(kind, str) else json_kind(kind)
-        yield f"{at}.kind: there is no kind {shown}: it is {_listed(kinds)}{_near(str(kind), kinds)}"
+        yield f"{at}.kind: unknown kind {shown}: use {_listed(kinds)}{_near(str(kind), kinds)}"
     else:
         own_fields = {name: value for name, value in data.items() if name != "kind"}
         yield from field_problems(at, own_fields, kinds[kind], f"a {kind}")
         return
     if not isinstance(data.get("id"), str):
-        yield f"{at}: it has no id, which is text" if "id" not in data else f"{at}.id: {_no_text(data['id'])}"
+        yield f"{at}: id is missing; it must be text" if "id" not in data else f"{at}.id: {_no_text(data['id'])}"
 
 
 def field_problems(at: str, data: Mapping[Any, Any], kind: type[msgspec.Struct], what: str) -> Iterator[str]:
@@ -184,12 +184,14 @@ def field_problems(at: str, data: Mapping[Any, Any], kind: type[msgspec.Struct],
                 yield f"{at}.{name}{where.rstrip('`')}: {reason}"
     for name, field in known.items():
         if field.required and name not in data:
-            yield f"{at}: {what} needs {'an' if name[0] in 'aeiou' else 'a'} {name}, and it is not there"
+            yield f"{at}: {what} needs {'an' if name[0] in 'aeiou' else 'a'} {name}, which is missing"
 
 
 def _no_text(value: Any) -> str:
-    hint = ": YAML reads it so, write it in quotes" if isinstance(value, (bool, int, float)) or value is None else ""
-    return f"it is text, got {json_kind(value)}{hint}"
+    hint = (
+        ": YAML reads it that way; write it in quotes" if isinstance(value, (bool, int, float)) or value is None else ""
+    )
+    return f"must be text, got {json_kind(value)}{hint}"
 
 
 def _listed(words: Mapping[str, Any]) -> str:
@@ -199,4 +201,4 @@ def _listed(words: Mapping[str, Any]) -> str:
 
 def _near(word: str, known: Mapping[str, Any]) -> str:
     matches = difflib.get_close_matches(word[:60], known, 1)
-    return f"; {matches[0]!r}, perhaps?" if matches else ""
+    return f"; did you mean {matches[0]!r}?" if matches else ""

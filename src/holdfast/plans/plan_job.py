@@ -80,8 +80,8 @@ class PlanJob(Draft, JobFunction[..., Any]):
 
     def _refuse_whole_plan(self) -> None:
         if self._whole is not None:
-            cure = "add to that plan before it is given, or write this one here, without it"
-            raise InvalidArguments(self.name, f"it follows a plan that was given whole: {cure}")
+            cure = "add the nodes to that plan before you pass it"
+            raise InvalidArguments(self.name, f"it has a complete plan: {cure}")
 
     def given(self, plan: Plan | Draft | dict[str, Any]) -> PlanJob:
         """Return this entry with another plan, for the runs started from the returned entry."""
@@ -121,7 +121,7 @@ def planner(function: Callable[..., Any], name: str, names: Callable[[], Names])
     def keep(result: Any, given: dict[str, Any]) -> None:
         plan = result.plan() if isinstance(result, Draft) else result
         if not isinstance(plan, Plan):
-            raise InvalidPlan(name, [f"a planner gives a Plan, got {type(plan).__name__}"])
+            raise InvalidPlan(name, [f"a planner must return a Plan, got {type(plan).__name__}"])
         defaults = checked_payload(
             name, {key: value for key, value in argument_defaults.items() if key in plan.input and key not in given}
         )

@@ -80,7 +80,7 @@ def all_of(*gates: Gate, name: str | None = None, on_violation: OnViolation = lo
     leaves: dict[int, LeafGate] = {}
     for gate in gates:
         if not isinstance(gate, BaseGate):
-            raise InvalidArguments("all_of", f"takes the gates of holdfast.ready, not {gate!r}")
+            raise InvalidArguments("all_of", f"takes gates of holdfast.ready, got {gate!r}")
         leaves |= {leaf.number: leaf for leaf in gate.leaves}
     if not leaves:
         raise InvalidArguments("all_of", "needs a gate")

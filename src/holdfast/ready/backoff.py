@@ -63,7 +63,7 @@ class BackoffGate(LeafGate):
         self._first_seconds = positive("first_seconds", first_seconds)
         self._cap_seconds = positive("cap_seconds", cap_seconds)
         if cap_seconds < first_seconds:
-            raise InvalidSetting("cap_seconds", cap_seconds, f"it is below first_seconds={first_seconds!r}")
+            raise InvalidSetting("cap_seconds", cap_seconds, f"must not be below first_seconds={first_seconds!r}")
         self._factor = positive("factor", factor)
         if factor < 1:
             raise InvalidSetting("factor", factor, "waits must not get shorter: give 1 or more")
@@ -135,10 +135,10 @@ class BackoffGate(LeafGate):
         left_ns = self._until_ns - self.clock_ns()
         if left_ns > 0:
             wait_seconds = left_ns / 1e9
-            reason = f"{self.name}: to be left alone for {wait_seconds:g} s"
+            reason = f"{self.name}: closed for {wait_seconds:g} s"
             return Hold(key, reason, _TIME, self.clock_ns, RetryAfter(wait_seconds), self._until_ns)
         if self._trying:
-            return Hold(key, f"{self.name}: one is through to try", _OUTCOME, self.clock_ns)
+            return Hold(key, f"{self.name}: a trial call is running", _OUTCOME, self.clock_ns)
         return None
 
     def take(self) -> object:

@@ -75,9 +75,9 @@ class BaseGate(EnterableGate):
         on_violation: OnViolation,
     ) -> None:
         if not name:
-            raise InvalidSetting("name", name, "a gate is counted and shown by its name: give it one")
+            raise InvalidSetting("name", name, "must not be empty: counts and displays show it")
         if not _can_be_shown(name):
-            raise InvalidSetting("name", name, "it must be text that can be shown")
+            raise InvalidSetting("name", name, "must be text that can be shown")
         self._name = name
         self._leaves = leaves
         self._locks = locks

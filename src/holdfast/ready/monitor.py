@@ -348,7 +348,7 @@ class ReadyMonitor:
     def _refuse_endless(self, sources: frozenset[WakeSource]) -> None:
         state = self._reading.state
         if state in {ReadyState.BUDGET_EXHAUSTED, ReadyState.RETRY_AFTER} and WakeSource.TIMER not in sources:
-            detail = "what time alone will end is waited for with a timer: add it to the sources"
+            detail = "a hold that only time ends needs a timer: add it to the sources"
             pending = ReadyState.PENDING.value
             raise InvalidTransition(state, pending, machine="ReadyState", target=pending, detail=detail, rule="S6")
 
