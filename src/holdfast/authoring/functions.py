@@ -9,10 +9,12 @@ job every such call returns its value directly, also that of an ``async`` functi
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import threading
 from asyncio import _get_running_loop
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -32,6 +34,7 @@ R = TypeVar("R")
 H_co = TypeVar("H_co", covariant=True)
 
 PRIORITY_MAX = 2**31 - 1
+NEAR_MAX = 200  # with more known names, no similar one is suggested: comparing them takes long
 ATTRIBUTES_MAX = 32  # per run
 ATTRIBUTE_MAX = 255  # characters per value
 
@@ -153,11 +156,9 @@ class Starter(Protocol[H_co]):
 
     def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> H_co:
         """Start a job, and block until it is stored."""
-        ...
 
     def astart(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> Awaitable[H_co]:
         """Start a job."""
-        ...
 
 
 class JobFunction(Generic[P, R]):
@@ -259,6 +260,13 @@ def _refuse_unrecorded(name: str) -> None:
     foreign = threading.current_thread() is not threading.main_thread() and _get_running_loop() is None
     if foreign and running_code:
         raise NotRecorded(name, "in a thread that Holdfast did not start, while jobs run in this process")
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the known name that is closest to this one."""
+    among = list(islice(known, NEAR_MAX + 1))
+    matches = difflib.get_close_matches(name[:100], among, 1) if len(among) <= NEAR_MAX else []
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def check_options(chosen: Iterable[str], known: Collection[str]) -> None:

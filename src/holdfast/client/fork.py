@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.conductor import EXTENSION
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.signature import checked_name, fingerprint
 from holdfast.authoring.signature import checked_payload as kept
@@ -28,7 +27,7 @@ from holdfast.errors import InvalidArguments, InvalidPlan
 from holdfast.group_commit import Journal
 from holdfast.ids import new_id
 from holdfast.machines import Event, HistoryEvent
-from holdfast.machines.keys import ended_name
+from holdfast.machines.keys import EXTENSION, ended_name
 from holdfast.plans.builder import Draft
 from holdfast.plans.checker import Names, check_plan, problems
 from holdfast.plans.graph import values_of

@@ -17,6 +17,8 @@ An attempt ends in exactly one of these ways, and writes at most one event for i
 - The lease is lost. The attempt writes nothing more, whatever the code still does.
 """
 
+# ruff: noqa: D102 - `Conductor` and `CodeHost` document their methods; a docstring here says only what differs
+
 from __future__ import annotations
 
 import asyncio
@@ -236,11 +238,9 @@ class Attempt:
         self._grace = self._grace or self.loop.call_later(self.config.grace_seconds, self._force)
 
     def code_ended(self) -> None:
-        """Conclude: the job's function has returned or raised."""
         self._conclude()
 
     def code_failed(self, error: BaseException) -> None:
-        """Fail the job. It cannot continue, whatever its code does."""
         if not self._over and self._stop_reason is None and self._intent is None:
             self._intent = self._context.copy().run(self.failure, error)
             self._close()
@@ -257,11 +257,7 @@ class Attempt:
         if self._concluded:
             return
         self._over = True
-        self.code.close()
-        if "waits" in vars(self):
-            self.waits.unwind()
-        for call in list(self.under_way):
-            call.cancel()
+        self._unwind()
         threads = self._running_thread()
         if threads is not None:
             threads.add_done_callback(self._thread_left)
@@ -269,6 +265,14 @@ class Attempt:
             self._grace = self._grace or self.loop.call_later(self.config.grace_seconds, self._force)
         else:
             self._conclude()
+
+    def _unwind(self) -> None:
+        """Close the code, its waits and its calls."""
+        self.code.close()
+        if "waits" in vars(self):
+            self.waits.unwind()
+        for call in list(self.under_way):
+            call.cancel()
 
     def _thread_left(self, _: object) -> None:
         """Report to the worker's loop that the job's own thread has returned. Runs in that thread."""
@@ -291,11 +295,7 @@ class Attempt:
         for timer in (self._timer, self._grace):
             if timer is not None:
                 timer.cancel()
-        self.code.close()
-        if "waits" in vars(self):
-            self.waits.unwind()
-        for call in list(self.under_way):
-            call.cancel()
+        self._unwind()
         if (thread := self._running_thread()) is not None:
             thread.cancel()  # a thread cannot be stopped, so it no longer counts as one of the worker's threads
         if ending is not None and (self.row.exported or "reports" in vars(self)) and self.reports.under_way:
@@ -479,13 +479,11 @@ class Attempt:
     # Conductor: what the code calls
 
     def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        """Call a step or tool, or return its recorded result."""
         return self._tracked(
             call.name, lambda: self._calls.call(call, call.signature.encode(args, kwargs, self._limit))
         )
 
     def wait(self, key: str, timeout: float | None, wait_type: str) -> Coroutine[Any, Any, Any]:
-        """Wait for a signal and return its payload, or raise WaitTimeout."""
         return self._tracked("wait_for", lambda: self._wait(key, timeout, wait_type))
 
     async def _wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts
@@ -497,7 +495,6 @@ class Attempt:
         return plain_values.as_recorded(outcome.completed.get("payload"))
 
     def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
-        """Wait for a duration."""
         return self._tracked("sleep", lambda: self._sleep(duration))
 
     async def _sleep(self, duration: float) -> None:
@@ -508,7 +505,6 @@ class Attempt:
     def child(
         self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        """Start a child once, and wait for its end."""
         return self._tracked(
             job.name, lambda: self._children.call(job, job.signature.encode(args, kwargs, self._limit))
         )
@@ -526,29 +522,24 @@ class Attempt:
         return self.code.tracked(token, name, call())
 
     async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
-        """Start a run once without waiting for its end. Return its id (E15)."""
         if not self.goes_on():
             await self._refuse()
         return await self._children.start(job, plain, submit)
 
     async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
-        """Send a signal once. Return what the store did with it (E15)."""
         if not self.goes_on():
             await self._refuse()
         return await self._children.signal(said, send)
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        """End the code. Another run continues this one with the given arguments."""
         self.code.check_main("continue_as")
         self._continuing = self._function.signature.encode(args, kwargs, self._limit)
         raise Continued
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await a coroutine on the worker's loop."""
         return await self.code.loop.outside(work)
 
     def check_cancelled(self) -> None:
-        """Raise if the attempt is over or its job is being cancelled."""
         if self._over or self._intent is not None:
             raise Suspended
         if self._stop_reason is not None:
@@ -581,7 +572,6 @@ class Attempt:
         return self.recorded(node, make) if self.may_record() else make()
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
-        """Return a recorded value. Make and record one if it is missing."""
         if node not in self.replay.values:
             self.replay.values[node] = make()
             self.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": self.replay.values[node]}))
@@ -589,15 +579,12 @@ class Attempt:
         return plain_values.as_recorded(self.replay.values[node])
 
     def known(self, node: str) -> Any:
-        """Return a recorded value, or None."""
         return plain_values.as_recorded(self.replay.values.get(node))
 
     def known_names(self, beginning: str) -> list[str]:
-        """List the names of recorded values with this prefix, in the order of recording."""
         return [node for node in self.replay.values if node.startswith(beginning)]
 
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the recorded plan. If there is none, record the given one (E11)."""
         if self.replay.plan is None and made is not None:
             plan = checked_payload("the plan", made, self.config.payload_bytes_max)
             self.record((HistoryEvent.PLAN_GENERATED.value, {"plan": plan}))
@@ -605,12 +592,15 @@ class Attempt:
         return cast("dict[str, Any] | None", plain_values.as_recorded(self.replay.plan))
 
     def progress(self, said: dict[str, Any]) -> None:
-        """Accept the progress that the code reports."""
         self.reports.progress(said)
 
     def export(self, product: Product) -> Awaitable[None]:
-        """Accept an export of the code."""
         return self.reports.export(product)
+
+    async def exports_written(self) -> None:
+        """Wait until every export so far is written, or the attempt is lost by it."""
+        if "reports" in vars(self):
+            await self.reports.exports_written()
 
     @property
     def budgeted(self) -> bool:
@@ -633,11 +623,9 @@ class Attempt:
     # Threads
 
     def in_loop(self) -> bool:
-        """Return whether the caller runs on the engine's loop, not in the thread of a plain function."""
         return threading.get_ident() == self._thread
 
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the code's loop, and block this thread until it ends."""
         return self.code.from_thread(coroutine)
 
     async def in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
@@ -705,5 +693,4 @@ class Attempt:
         return not (self._over or self.write_closed or self._intent is not None)
 
     def goes_on(self) -> bool:
-        """Return whether nothing has ended this attempt yet."""
         return not (self._over or self._stop_reason is not None or self._intent is not None or self.code.main_done)

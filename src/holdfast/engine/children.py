@@ -163,25 +163,18 @@ def _cut(node: str) -> list[Written]:
 
 def start_result(name: str, outcome: Outcome) -> Any:
     """Return the recorded result of a start or a signal, or raise its refusal."""
-    completed = _completed(outcome)
+    if isinstance(outcome, Failure):
+        raise StepFailed(name, outcome.kind, outcome.reason)
+    assert isinstance(outcome, Ended), "a wait ends, and a start is told"
+    completed = outcome.completed
     if completed.get("outcome") == "refused":
         raise StepFailed(name, completed.get("kind") or "", completed.get("reason") or "")
     return completed.get("payload")
 
 
-def _completed(outcome: Outcome) -> dict[str, Any]:
-    if isinstance(outcome, Failure):
-        return {"outcome": "refused", "kind": outcome.kind, "reason": outcome.reason}
-    assert isinstance(outcome, Ended), "a wait ends, and a start is told"
-    return outcome.completed
-
-
 def child_result(job: JobFunction[..., Any], node: str, outcome: Outcome) -> Any:
     """Return a child's result from the wait that its end completed, or raise its failure."""
-    completed = _completed(outcome)
-    if completed.get("outcome") == "refused":
-        raise StepFailed(job.name, completed.get("kind") or "", completed.get("reason") or "")
-    end = completed.get("payload") or {}
+    end = start_result(job.name, outcome) or {}
     if end.get("state") == "completed":
         return job.signature.decode_result(end.get("result"))
     error = end.get("error") or {}

@@ -23,10 +23,10 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.authoring.conductor import EXTENSION, place
+from holdfast.authoring.conductor import place
 from holdfast.authoring.signature import fingerprint
 from holdfast.machines import Event, HistoryEvent, JobEvent
-from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, ENDED, GRANTED, OF_RUN, PAUSE_KEY, RETRY_KEY
+from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, ENDED, EXTENSION, GRANTED, OF_RUN, PAUSE_KEY, RETRY_KEY
 from holdfast.machines.rules import is_failure
 from holdfast.machines.run_projection import DEADLINE
 

@@ -13,6 +13,8 @@ What can go wrong: code that acts outside steps acts here, too. Code that waits 
 stopped.
 """
 
+# ruff: noqa: D102 - `Conductor` and `CodeHost` document their methods; a docstring here says only what differs
+
 from __future__ import annotations
 
 import asyncio
@@ -107,7 +109,6 @@ class ReplayCheck:
     # Callbacks of `JobCode`
 
     def goes_on(self) -> bool:
-        """Return whether the check is not over yet."""
         return not self._over
 
     def record(self, *events: Any) -> None:
@@ -122,7 +123,6 @@ class ReplayCheck:
         """Wait for the tasks that the code left."""
 
     def code_ended(self) -> None:
-        """End the check."""
         self._still.set()
 
     def code_failed(self, error: BaseException) -> None:
@@ -189,13 +189,11 @@ class ReplayCheck:
     # Conductor: what the code calls
 
     async def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Answer a call of a step or tool."""
         arguments = call.signature.encode(args, kwargs)
         node = self._replay.node(call.name, arguments, call.key)
         return recorded_outcome(call, node, await self._outcome(node, call.name, arguments))
 
     async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - as the protocol has it
-        """Answer a wait."""
         del timeout, wait_type
         outcome = await self._outcome(self._replay.node("wait", {}, key), "wait")
         assert isinstance(outcome, Ended), "a wait ends"
@@ -204,35 +202,29 @@ class ReplayCheck:
         return outcome.completed.get("payload")
 
     async def sleep(self, duration: float) -> None:
-        """Answer a sleep."""
         await self._outcome(self._replay.node("sleep", {}, f"{duration:g}"), "sleep")
 
     async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Answer a call of a child."""
         arguments = job.signature.encode(args, kwargs)
         node = self._replay.node(f"job.{job.name}", arguments, job.chosen.key)
         return child_result(job, node, await self._outcome(node, f"job.{job.name}", arguments))
 
     async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
-        """Answer the start of a run that is not waited for."""
         del submit
         node = self._replay.node(f"start.{job.name}", plain, job.chosen.key)
         return str(start_result(job.name, await self._outcome(node, f"start.{job.name}", plain)))
 
     async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
-        """Answer the sending of a signal."""
         del send
         return str(start_result("signal", await self._outcome(self._replay.node("signal", said, None), "signal", said)))
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        """End the code."""
         self.code.check_main("continue_as")
         self._function.signature.encode(args, kwargs)
         self._continuing = True
         raise Continued
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await a coroutine on the outer loop."""
         return await self.code.loop.outside(work)
 
     async def _outcome(self, node: str, name: str, arguments: Any = None) -> Outcome:
@@ -256,28 +248,22 @@ class ReplayCheck:
         return self._replay.values[node] if node in self._replay.values else make[kind]()
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
-        """Return a recorded value, or make one."""
         return self._replay.values[node] if node in self._replay.values else make()
 
     def known(self, node: str) -> Any:
-        """Return a recorded value, or None."""
         return self._replay.values.get(node)
 
     def known_names(self, beginning: str) -> list[str]:
-        """List the names of recorded values with this prefix, in order."""
         return [node for node in self._replay.values if node.startswith(beginning)]
 
     def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the recorded plan, or else the given one."""
         return self._replay.plan if self._replay.plan is not None else made
 
     def check_cancelled(self) -> None:
         """Do nothing: a check is never cancelled."""
 
     def in_loop(self) -> bool:
-        """Return whether the caller runs on the loop."""
         return threading.get_ident() == self._thread
 
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the code's loop, and block this thread until it ends."""
         return self.code.from_thread(coroutine)

@@ -108,8 +108,8 @@ class ReportWriter:
         if product.size > config.export_bytes_max:
             raise PayloadTooLarge(f"the export {product.name!r}", product.size, config.export_bytes_max)
         if self._attempt.in_loop():
-            return _until(self._begin(product))
-        return _until(self._attempt.code.on_host(self._begin, product))  # blocks until the loop has accepted it
+            return _Durable(self._begin(product))
+        return _Durable(self._attempt.code.on_host(self._begin, product))  # blocks until the loop has accepted it
 
     def _begin(self, product: Product) -> asyncio.Task[int]:
         task = self._attempt.loop.create_task(self._write_in_order(product))
@@ -239,10 +239,6 @@ class _Durable:
 
     async def _durable(self) -> None:
         await asyncio.shield(self._task)
-
-
-def _until(task: asyncio.Task[int]) -> Awaitable[None]:
-    return _Durable(task)
 
 
 async def _pieces(product: Product) -> AsyncIterator[bytes]:

@@ -244,9 +244,9 @@ class Calls:
         try:
             result = await self._invoke(call, node, arguments)
         except Exception:
-            await self._attempt.reports.exports_written()
+            await self._attempt.exports_written()
             raise
-        await self._attempt.reports.exports_written()
+        await self._attempt.exports_written()
         return result
 
     async def _invoke(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:

@@ -83,11 +83,7 @@ class Waits:
         self._add(OpenWait(until, intent, pending=pending, future=None))
 
     async def blocked_on(
-        self,
-        node: str,
-        key: str,
-        wait_type: str,
-        details: dict[str, Any] | None = None,
+        self, node: str, key: str, wait_type: str, details: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Wait at a place inside a call. Return how the wait ended, if it ends in this attempt."""
         until, (kind, place) = self._place(node, key, wait_type, None)

@@ -185,22 +185,6 @@ class WorkGate(LeafGate):
             at_ns = self._away_ns or (self._held_ns if self.held else self._due_ns)
             return max(0, at_ns - self.clock_ns()) / 1e9 if at_ns is not None else None
 
-    # A worker takes jobs, not shares. Other users of this gate take nothing from it.
-
-    def take(self) -> object:
-        """Take nothing."""
-        return True
-
-    def undo(self, receipt: object) -> bool:
-        """Do nothing: no share was taken."""
-        del receipt
-        return False
-
-    def release(self, receipt: object, error: BaseException | None) -> bool:
-        """Do nothing: no share was taken."""
-        del receipt, error
-        return False
-
 
 def _token_delay(held: Blocked, took: Collection[str]) -> float:
     """Return how long a token may wait to be taken.

@@ -98,22 +98,6 @@ class ProcessGate(LeafGate):
             HoldKey(self.number, self._episode), reason, _SOURCES, self.clock_ns, _news(part, reason), self._until_ns
         )
 
-    # Callers take no shares of a process, so the next three methods do nothing.
-
-    def take(self) -> object:
-        """Return True and take nothing."""
-        return True
-
-    def undo(self, receipt: object) -> bool:
-        """Return False, because nothing was taken."""
-        del receipt
-        return False
-
-    def release(self, receipt: object, error: BaseException | None) -> bool:
-        """Return False, because nothing was taken."""
-        del receipt, error
-        return False
-
 
 def _news(part: Part, reason: str) -> Reading:
     match part.held:

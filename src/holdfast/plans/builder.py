@@ -71,12 +71,7 @@ class Draft:
     """
 
     def __init__(
-        self,
-        name: str = "plan",
-        *,
-        input: Mapping[str, Any] | None = None,
-        limit: int = LIMIT,
-        policy: str = "finish",
+        self, name: str = "plan", *, input: Mapping[str, Any] | None = None, limit: int = LIMIT, policy: str = "finish"
     ) -> None:
         self._title = name
         self._defaults = {name: Input(default=value) for name, value in (input or {}).items()}

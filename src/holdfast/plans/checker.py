@@ -6,7 +6,6 @@ to nothing, cycles, invalid options, and too many nodes. Without an app (`names`
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from holdfast.authoring.functions import Call, JobFunction
+from holdfast.authoring.functions import Call, JobFunction, near
 from holdfast.authoring.signature import Signature
 from holdfast.durations import seconds
 from holdfast.errors import InvalidPlan
@@ -42,7 +41,6 @@ from holdfast.plans.model import (
 
 ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 ON_DOUBT = ("ask", "fail", "retry")
-NEAR_MAX = 200  # with more known names, no similar one is suggested: comparing them takes long
 CYCLE_MAX = 12  # nodes of a cycle that a message names
 PROBLEM_MAX = 2000  # characters of one message
 
@@ -205,7 +203,7 @@ class _Check:
                 yield f"args.{argument}", f"{name} requires it, and it is missing"
         for argument, value in node.args.items():
             if argument not in wants and not signature.is_open:
-                yield f"args.{argument}", f"{name} takes no such argument{_near(argument, wants)}"
+                yield f"args.{argument}", f"{name} takes no such argument{near(argument, wants)}"
             elif argument in wants:
                 yield from self._typed(node, signature, argument, value)
 
@@ -256,7 +254,7 @@ class _Check:
             if name == "input":
                 argument = path.partition(".")[0]
                 if argument not in self._plan.input:
-                    yield f"{ref} refers to an input that does not exist{_near(argument, self._plan.input)}"
+                    yield f"{ref} refers to an input that does not exist{near(argument, self._plan.input)}"
             elif name in {"item", "index"}:
                 item_type = inspect.IntType() if name == "index" else self._item(within) if within is not None else None
                 if within is None:
@@ -264,7 +262,7 @@ class _Check:
                 elif type_compat.part_type(kind := item_type or type_compat.ANY, path) is None:
                     yield f"{ref} refers to a part that {type_compat.type_name(kind)} does not have"
             elif name not in self._nodes:
-                yield f"{ref} refers to a node that does not exist{_near(name, self._nodes)}"
+                yield f"{ref} refers to a node that does not exist{near(name, self._nodes)}"
             elif type_compat.part_type(self._output(name), path) is None:
                 yield f"{ref} refers to a part that {type_compat.type_name(self._output(name))} does not have"
 
@@ -310,19 +308,12 @@ class _Check:
 
     @staticmethod
     def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-        return f"there is no {what} {name!r}{_near(name, known)}"
+        return f"there is no {what} {name!r}{near(name, known)}"
 
 
 def _cut(problem: str) -> str:
     """Return a problem shortened to `PROBLEM_MAX`: names may be long, and each occurs in many problems."""
     return problem if len(problem) <= PROBLEM_MAX else f"{problem[:PROBLEM_MAX]}…"
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the known name that is closest to this one."""
-    among = list(islice(known, NEAR_MAX + 1))
-    matches = difflib.get_close_matches(name[:100], among, 1) if len(among) <= NEAR_MAX else []
-    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def _duration(place: str, given: Any, *, needed: bool = False) -> Iterator[tuple[str, str]]:

@@ -23,23 +23,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.authoring.conductor import EXTENSION, Conductor, PlanPlace, current, place
+from holdfast.authoring.conductor import Conductor, PlanPlace, current, place
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidPlan, PlanFailed, StepFailed, WaitTimeout
+from holdfast.machines.keys import EXTENSION
 from holdfast.plans.checker import Names
 from holdfast.plans.extensions import ExtensionQueue, refusal, refusal_text, with_extension
 from holdfast.plans.graph import LISTS, Graph, Missing, fill_references, get_path
-from holdfast.plans.model import (
-    CallNode,
-    ChoiceNode,
-    JobNode,
-    MapNode,
-    Node,
-    Plan,
-    SleepNode,
-    WaitNode,
-    extension_of,
-)
+from holdfast.plans.model import CallNode, ChoiceNode, JobNode, MapNode, Node, Plan, SleepNode, WaitNode, extension_of
 from holdfast.plans.node_calls import NodeFunctions
 from holdfast.plans.node_history import label
 

@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Callable, Container
 from typing import Any
 
-from holdfast.authoring.conductor import EXTENSION, Conductor
+from holdfast.authoring.conductor import Conductor
 from holdfast.errors import InvalidPlan
+from holdfast.machines.keys import EXTENSION
 from holdfast.plans.checker import Names, problems
 from holdfast.plans.model import MORE, ChoiceNode, Plan
 

@@ -8,7 +8,6 @@ Problems of a plan's shape are also described here, field by field, with their p
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.authoring.functions import near
 from holdfast.errors import InvalidPlan
 
 VALUES_MAX = 1_000_000  # in one YAML file, with its anchors expanded
@@ -158,7 +158,7 @@ def node_problems(at: str, data: Any, kinds: Mapping[str, type[msgspec.Struct]])
         yield f"{at}: kind is missing: {_listed(kinds)}"
     elif not isinstance(kind, str) or kind not in kinds:
         shown = repr(kind)[:60] if isinstance(kind, str) else json_kind(kind)
-        yield f"{at}.kind: unknown kind {shown}: use {_listed(kinds)}{_near(str(kind), kinds)}"
+        yield f"{at}.kind: unknown kind {shown}: use {_listed(kinds)}{near(str(kind), kinds)}"
     else:
         own_fields = {name: value for name, value in data.items() if name != "kind"}
         yield from field_problems(at, own_fields, kinds[kind], f"a {kind}")
@@ -172,7 +172,7 @@ def field_problems(at: str, data: Mapping[Any, Any], kind: type[msgspec.Struct],
     known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     for name, value in data.items():
         if name not in known:
-            yield f"{at}: {what} has no field {str(name)[:60]!r}{_near(str(name), known)}"
+            yield f"{at}: {what} has no field {str(name)[:60]!r}{near(str(name), known)}"
             continue
         try:
             msgspec.convert(value, known[name].type)
@@ -197,8 +197,3 @@ def _no_text(value: Any) -> str:
 def _listed(words: Mapping[str, Any]) -> str:
     *most, last = words
     return f"one of {', '.join(most)} and {last}"
-
-
-def _near(word: str, known: Mapping[str, Any]) -> str:
-    matches = difflib.get_close_matches(word[:60], known, 1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -353,7 +353,6 @@ class BaseGate(EnterableGate):
     @abstractmethod
     def _look(self, after: list[Waker], *, waits: bool) -> Sequence[Hold]:
         """Return what holds the gate closed."""
-        ...
 
     def _publish(self, reading: Reading, after: list[Waker]) -> Reading:
         try:

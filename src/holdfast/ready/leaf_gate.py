@@ -90,24 +90,22 @@ class LeafGate(BaseGate):
         self._poll(after, waits=waits)
         return self._holds
 
-    # Implemented by each kind of gate
+    # Implemented by each kind of gate. By default a share takes nothing from the gate.
 
     @abstractmethod
     def look(self) -> Hold | None:
         """Return what holds the gate closed; None if it is open."""
-        ...
 
-    @abstractmethod
     def take(self) -> object | None:
         """Take a share and return a receipt. None refuses; `look` must then return a hold until something changes."""
-        ...
+        return True
 
-    @abstractmethod
     def undo(self, receipt: object) -> bool:
         """Put back a share that was not used. Return whether another caller may go on because of it."""
-        ...
+        del receipt
+        return False
 
-    @abstractmethod
     def release(self, receipt: object, error: BaseException | None) -> bool:
         """End a share that was used. Return whether another caller may go on because of it."""
-        ...
+        del receipt, error
+        return False

@@ -38,7 +38,6 @@ class Waiter(Protocol):
 
     def ring(self) -> bool:
         """Make the waiter check again. Return False if its loop was closed."""
-        ...
 
 
 class TaskWaiter:
@@ -108,12 +107,10 @@ class EnterableGate(ABC):
     @abstractmethod
     async def acquire(self) -> Share:
         """Take a share; wait until one is free."""
-        ...
 
     @abstractmethod
     def acquire_blocking(self, timeout_seconds: float | None = None) -> Share | None:
         """Take a share in a thread that may block."""
-        ...
 
     async def __aenter__(self) -> Share:
         return self._enter(asyncio.current_task(), await self.acquire())

@@ -89,8 +89,3 @@ class RateGate(LeafGate):
         del receipt
         self._full_at -= self._steps_per_token
         return True
-
-    def release(self, receipt: object, error: BaseException | None) -> bool:
-        """Return False: a token that was used does not come back."""
-        del receipt, error
-        return False
