@@ -21,7 +21,7 @@ from holdfast.store.commands import (
     SignalResult,
     Successor,
 )
-from holdfast.store.contract.harness import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, WAIT, Lab, clause
 from holdfast.store.limits import Limits
 from holdfast.store.rows import Job
 
@@ -107,13 +107,13 @@ async def unused_signals_move_along_and_later_ones_are_forwarded(lab: Lab) -> No
         await lab.do(SendSignal("a", "k", number, f"s{number}"))
     await lab.do(SendSignal("a", "holdfast:child:1", {"state": "completed"}, "of a child"))
     await lab.do(msgspec.structs.replace(_continuation(held, "b"), uses=("s0",)))
-    assert [(one.id, one.payload) for one in await lab.store.inbox("b")] == [("s1", 1), ("s2", 2)]
+    assert [(signal.id, signal.payload) for signal in await lab.store.inbox("b")] == [("s1", 1), ("s2", 2)]
     assert await lab.do(SendSignal("a", "k", 3, "s3")) == SignalResult("kept")
     for name in ("s0", "s1", "s3"):
         assert await lab.do(SendSignal("a", "k", "again", name)) == SignalResult("repeat"), name
     (claimed,) = await lab.claim()
     await lab.do(_continuation(claimed.job, "c"))
-    assert [one.id for one in await lab.store.inbox("c")] == ["s1", "s2", "s3"]
+    assert [signal.id for signal in await lab.store.inbox("c")] == ["s1", "s2", "s3"]
     assert await lab.store.inbox("b") == []
     for link in ("a", "b"):
         assert await lab.do(SendSignal(link, "k", link, f"to {link}")) == SignalResult("kept")
@@ -122,9 +122,9 @@ async def unused_signals_move_along_and_later_ones_are_forwarded(lab: Lab) -> No
         "no call of c waits for it"
     )
     (claimed,) = await lab.claim()
-    await lab.append(claimed.job, ("job_waiting", {"correlation_key": "k", "wait_type": "signal"}))
+    await lab.append(claimed.job, ("job_waiting", WAIT))
     assert (await lab.job("c")).state is JobState.QUEUED, "a signal that came before the wait completes it"
-    assert [one.id for one in await lab.store.inbox("c")] == ["s2", "s3", "to a", "to b"]
+    assert [signal.id for signal in await lab.store.inbox("c")] == ["s2", "s3", "to a", "to b"]
 
 
 @clause
@@ -133,7 +133,7 @@ async def a_signal_to_any_of_a_chain_completes_the_wait_of_the_newest(lab: Lab) 
     for link in ("a", "b", "c", "d"):
         await lab.append(held, ("job_waiting", {"correlation_key": link, "wait_type": "signal"}))
         assert await lab.do(SendSignal(link, link, 1, f"to {link}")) == SignalResult("delivered")
-        (held,) = [one.job for one in await lab.claim()]
+        (held,) = [claimed.job for claimed in await lab.claim()]
     assert [name for name in "abc" if (await lab.job(name)).version != 3] == [], "links that have ended do not change"
 
 
@@ -183,7 +183,7 @@ async def a_parent_hears_of_the_end_of_the_chain_only(lab: Lab) -> None:
     assert (await lab.job("parent")).state is JobState.WAITING
     assert (held.parent, held.parent_key) == ("parent", "holdfast:child:1")
     await lab.do(Append("b", held.attempt, (("job_completed", {"result": 7}),), parent="parent"))
-    (event,) = [one for one in await lab.store.events("parent") if one.type == "wait_completed"]
+    (event,) = [event for event in await lab.store.events("parent") if event.type == "wait_completed"]
     assert event.payload["payload"]["result"] == 7
 
 
@@ -194,7 +194,7 @@ async def a_chain_is_cancelled_with_its_parent(lab: Lab) -> None:
     (child,) = await lab.claim()
     ended = Append("parent", parent.attempt, (("job_failed", {"reason": "error"}),))
     answers = await lab.store.commit([_continuation(child.job, "b"), ended])
-    assert not [one for one in answers if isinstance(one, Exception)]
+    assert not [answer for answer in answers if isinstance(answer, Exception)]
     assert (await lab.job("b")).state is JobState.CANCELLED
 
 
@@ -213,7 +213,7 @@ async def the_first_of_a_chain_is_kept_until_the_chain_has_ended(lab: Lab) -> No
     lab.clock.move(1)
     assert (await lab.do(Purge(lab.clock.now()))).jobs == ["b", "c"], "links between may go"
     assert await lab.do(SendSignal("a", "k", 1, "s1")) == SignalResult("kept")
-    assert [one.id for one in await lab.store.inbox("d")] == ["s1"], "the first names the newest"
+    assert [signal.id for signal in await lab.store.inbox("d")] == ["s1"], "the first names the newest"
     await lab.append(held, ("job_completed", {"result": 1}))
     assert (await lab.job("a")).newest == "d"
     lab.clock.move(1)

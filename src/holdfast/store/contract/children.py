@@ -16,7 +16,7 @@ from holdfast.store.commands import (
     RemoveWorker,
     Submit,
 )
-from holdfast.store.contract.harness import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, Lab, clause, submission
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, WorkerCard
 
 CARD = WorkerCard("w1", "host", 4711, 100, None, ("shop.checkout",), LEASE)
@@ -29,7 +29,7 @@ async def _family(lab: Lab) -> None:
     await lab.submit("done", parent="parent", parent_key="child:2")
     await lab.submit("grandchild", parent="child", parent_key="child:1", due_at=lab.clock.now() + 1e6)
     await lab.append(held, ("job_waiting", {"correlation_key": "child:1", "wait_type": "child"}))
-    claimed = {one.job.id: one.job for one in await lab.claim(2, worker="w2")}
+    claimed = {claimed.job.id: claimed.job for claimed in await lab.claim(2, worker="w2")}
     await lab.append(claimed["done"], ("job_completed", {"result": 1}))
     await lab.append(claimed["child"], ("job_waiting", {"correlation_key": "child:1", "wait_type": "child"}))
 
@@ -97,7 +97,7 @@ async def a_child_is_started_only_under_an_attempt_that_holds_its_parent(lab: La
 
     def child(name: str, attempt: int) -> Submit:
         family: dict[str, Any] = {"parent": "parent", "parent_key": name, "parent_attempt": attempt}
-        return Submit(job=name, plugin="shop", entry="checkout", args={}, **family)
+        return submission(name, **family)
 
     await lab.do(child("first", held.attempt))
     await lab.refused(child("ahead", held.attempt + 1), StaleAttempt)
@@ -112,7 +112,7 @@ async def a_child_is_started_only_under_an_attempt_that_holds_its_parent(lab: La
     assert (await lab.do(child("first", again.job.attempt))).existing
     await lab.append(again.job, ("job_cancelled", {}))
     await lab.refused(child("after-the-end", again.job.attempt), StaleAttempt)
-    orphan = Submit(job="orphan", plugin="shop", entry="checkout", args={}, parent="nobody", parent_attempt=1)
+    orphan = submission("orphan", parent="missing", parent_attempt=1)
     await lab.refused(orphan, StaleAttempt)
     for name in ("ahead", "expired", "reclaimed", "late", "after-the-end", "orphan"):
         assert await lab.store.get(name) is None
@@ -128,10 +128,13 @@ async def evidence_is_kept_once_and_moves_nothing(lab: Lab) -> None:
     lab.clock.move(1)
     assert await lab.do(KeepEvidence(Evidence("a", "charge:1", 1, 2, None, "it broke"))) is True
     kept = await lab.store.evidence("a")
-    assert [(one.number, one.result, one.error) for one in kept] == [(1, {"receipt": 7}, None), (2, None, "it broke")]
+    assert [(report.number, report.result, report.error) for report in kept] == [
+        (1, {"receipt": 7}, None),
+        (2, None, "it broke"),
+    ]
     assert kept[1].at - kept[0].at == 1
     assert await lab.job() == before
-    await lab.refused(KeepEvidence(Evidence("nobody", "n", 1, 1)), UnknownJob)
+    await lab.refused(KeepEvidence(Evidence("missing", "n", 1, 1)), UnknownJob)
 
 
 @clause

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.errors import IdempotencyConflict
 from holdfast.machines import JobState
-from holdfast.store.commands import Append, Cancel, Reclaim, Submit
-from holdfast.store.contract.harness import LEASE, Lab, clause
+from holdfast.store.commands import Append, Cancel, Reclaim
+from holdfast.store.contract.harness import LEASE, Lab, clause, submission
 
 
 @clause
@@ -21,18 +21,18 @@ async def a_submitted_job_is_queued_with_its_arguments_in_its_first_event(lab: L
 @clause
 async def the_same_key_with_the_same_arguments_gives_the_existing_job(lab: Lab) -> None:
     await lab.submit("a", idempotency_key="k", fingerprint="f")
-    again = Submit(job="b", plugin="shop", entry="checkout", args={}, idempotency_key="k", fingerprint="f")
+    again = submission("b", idempotency_key="k", fingerprint="f")
     answer = await lab.do(again)
     assert (answer.job, answer.existing) == ("a", True)
     assert await lab.store.get("b") is None
-    other = Submit(job="c", plugin="shop", entry="refund", args={}, idempotency_key="k", fingerprint="f")
+    other = submission("c", entry="refund", idempotency_key="k", fingerprint="f")
     assert (await lab.do(other)).existing is False, "a key belongs to one entry"
 
 
 @clause
 async def the_same_key_with_other_arguments_is_refused(lab: Lab) -> None:
     await lab.submit("a", idempotency_key="k", fingerprint="f")
-    other = Submit(job="b", plugin="shop", entry="checkout", args={}, idempotency_key="k", fingerprint="g")
+    other = submission("b", idempotency_key="k", fingerprint="g")
     refusal = await lab.refused(other, IdempotencyConflict)
     assert isinstance(refusal, IdempotencyConflict)
     assert refusal.job == "a"
@@ -41,18 +41,15 @@ async def the_same_key_with_other_arguments_is_refused(lab: Lab) -> None:
 @clause
 async def the_same_id_submitted_again_changes_nothing(lab: Lab) -> None:
     await lab.submit("a", fingerprint="f")
-    again = await lab.do(Submit(job="a", plugin="shop", entry="checkout", args={}, fingerprint="f"))
+    again = await lab.do(submission("a", fingerprint="f"))
     assert again.existing
-    await lab.refused(Submit(job="a", plugin="shop", entry="refund", args={}, fingerprint="f"), IdempotencyConflict)
+    await lab.refused(submission("a", entry="refund", fingerprint="f"), IdempotencyConflict)
     assert (await lab.job()).version == 1
 
 
 @clause
 async def a_key_used_twice_in_one_batch_makes_one_job(lab: Lab) -> None:
-    one, two = (
-        Submit(job=name, plugin="shop", entry="checkout", args={}, idempotency_key="k", fingerprint="f")
-        for name in "ab"
-    )
+    one, two = (submission(name, idempotency_key="k", fingerprint="f") for name in "ab")
     answers = await lab.store.commit([one, two])
     assert [answer.job for answer in answers] == ["a", "a"]
 
@@ -62,7 +59,7 @@ async def one_refusal_in_a_batch_leaves_the_others_alone(lab: Lab) -> None:
     held = await lab.running("a")
     stale = Append("a", held.attempt + 1, (("node_started", {"node": "x"}),))
     good = Append("a", held.attempt, (("node_started", {"node": "y"}),))
-    unknown = Cancel("nobody", None)
+    unknown = Cancel("missing", None)
     bad = Append("a", held.attempt, (("job_running", {}),))
     answers = await lab.store.commit([stale, good, unknown, bad, good])
     kinds = [type(answer).__name__ for answer in answers]

@@ -16,12 +16,24 @@ Clause = Callable[["Lab"], Awaitable[None]]
 CONTRACT: list[Clause] = []
 
 LEASE = 15.0
+WAIT = {"correlation_key": "k", "wait_type": "signal"}
 
 
 def clause(function: Clause) -> Clause:
     """Add a function to the contract."""
     CONTRACT.append(function)
     return function
+
+
+def submission(job: str, **options: Any) -> Submit:
+    """Return the command that creates a job of the usual entry."""
+    return Submit(job=job, **{"plugin": "shop", "entry": "checkout", "args": {}, **options})
+
+
+def claiming(limit: int = 1, worker: str = "w1", **options: Any) -> Claim:
+    """Return the command that claims jobs of the usual entry."""
+    usual = {"entries": frozenset({("shop", "checkout")}), "queues": None, "lease_seconds": LEASE}
+    return Claim(worker=worker, limit=limit, **{**usual, **options})
 
 
 class Lab:
@@ -50,13 +62,11 @@ class Lab:
 
     async def submit(self, job: str = "a", **options: Any) -> None:
         """Create a job."""
-        await self.do(Submit(job=job, **{"plugin": "shop", "entry": "checkout", "args": {}, **options}))
+        await self.do(submission(job, **options))
 
     async def claim(self, limit: int = 1, worker: str = "w1", **options: Any) -> list[Claimed]:
         """Claim jobs of the usual entry."""
-        entries = frozenset({("shop", "checkout")})
-        usual: dict[str, Any] = {"entries": entries, "queues": None, "lease_seconds": LEASE}
-        answer: Claims = await self.do(Claim(worker=worker, limit=limit, **{**usual, **options}))
+        answer: Claims = await self.do(claiming(limit, worker, **options))
         self.held = answer.held
         return answer.claimed
 

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.errors import InvalidTransition, StaleAttempt
 from holdfast.machines import JobState, run_paths
 from holdfast.store.commands import Append, Cancel, Reclaim, ReleaseLeases, Renew, SendSignal
-from holdfast.store.contract.harness import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, WAIT, Lab, clause
 
 
 @clause
@@ -35,7 +35,7 @@ async def a_lease_is_renewed_by_its_own_worker_and_attempt_only(lab: Lab) -> Non
     held = await lab.running()
     assert (await lab.do(Renew("w2", ((held.id, held.attempt),), LEASE))).lost == {"a"}
     assert (await lab.do(Renew("w1", ((held.id, held.attempt + 1),), LEASE))).lost == {"a"}
-    assert (await lab.do(Renew("w1", (("nobody", 1),), LEASE))).lost == {"nobody"}
+    assert (await lab.do(Renew("w1", (("missing", 1),), LEASE))).lost == {"missing"}
     assert (await lab.do(Renew("w1", ((held.id, held.attempt),), LEASE))).lost == frozenset()
 
 
@@ -52,7 +52,7 @@ async def a_stale_attempt_writes_nothing_of_any_kind(lab: Lab) -> None:
         ("job_failed", {}),
         ("job_requeued", {}),
         ("job_cancelled", {}),
-        ("job_waiting", {"correlation_key": "k", "wait_type": "signal"}),
+        ("job_waiting", WAIT),
     ]:
         await lab.refused(Append(old.id, old.attempt, ((kind, payload),)), StaleAttempt)
     await lab.append(new.job, ("job_completed", {}))
@@ -73,7 +73,7 @@ async def leaving_running_ends_the_lease_in_the_same_transaction(lab: Lab) -> No
         ("job_failed", {"reason": "no"}),
         ("job_cancelled", {}),
         ("job_requeued", {"reason": "worker_shutdown"}),
-        ("job_waiting", {"correlation_key": "k", "wait_type": "signal"}),
+        ("job_waiting", WAIT),
     ]
     for number, end in enumerate(ends):
         held = await lab.running(f"j{number}")

@@ -8,15 +8,13 @@ from holdfast.errors import QueueFull
 from holdfast.store.commands import (
     ROOM,
     Append,
-    Claim,
     KeepEvidence,
     PauseQueue,
     Reclaim,
     ReleaseLeases,
     SetLimits,
-    Submit,
 )
-from holdfast.store.contract.harness import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, Lab, claiming, clause, submission
 from holdfast.store.limits import Blocked, Limits
 from holdfast.store.rows import Evidence, Job
 
@@ -60,16 +58,15 @@ async def a_place_is_handed_on_in_the_transaction_that_leaves_it(lab: Lab) -> No
     await _limit(lab, concurrency=2)
     await _many(lab, 9)
     first, second = await _taken(lab, 2)
-    told: list[int] = []
-    end = lab.store.subscribe(told.append)
-    claim = Claim(
-        worker="w1", entries=frozenset({(first.plugin, first.entry)}), queues=None, limit=9, lease_seconds=LEASE
+    changes: list[int] = []
+    end = lab.store.subscribe(changes.append)
+    _, claims = await lab.store.commit([Append(first.id, first.attempt, (DONE,)), claiming(9)])
+    assert [(claimed.job.id, claimed.job.updated_at) for claimed in claims] == [("002", lab.clock.now())], (
+        "as many as have ended"
     )
-    _, claims = await lab.store.commit([Append(first.id, first.attempt, (DONE,)), claim])
-    assert [(one.job.id, one.job.updated_at) for one in claims] == [("002", lab.clock.now())], "as many as have ended"
-    assert not told[-1] & ROOM, "nobody else can have it"
+    assert not changes[-1] & ROOM, "no other worker can take the place"
     await lab.append(second, DONE)
-    assert told[-1] & ROOM, "somebody else can"
+    assert changes[-1] & ROOM, "another worker can take it"
     end()
     assert (await lab.store.events(first.id))[-1].at == lab.clock.now()
     assert _names(await _taken(lab, 9, "w2")) == ["003"]
@@ -112,7 +109,7 @@ async def no_more_are_started_than_the_rate_allows(lab: Lab) -> None:
     assert abs(held.until - now - 0.1) < 1e-6
     assert held.slack == 0.3, "for how long after that no token is lost"
     due = await lab.store.next_due(now)
-    assert due == now + LEASE, "whoever was held back is told when the next one may start, and nobody else is woken"
+    assert due == now + LEASE, "only the worker that was held back learns when the next job may start"
     lab.clock.move(0.1)
     assert len(await _taken(lab, 10)) == 1
     lab.clock.move(100)
@@ -160,7 +157,7 @@ async def limits_are_changed_while_jobs_run(lab: Lab) -> None:
 
 
 @clause
-async def groups_take_turns_whoever_came_first(lab: Lab) -> None:
+async def groups_take_turns_in_any_order_of_arrival(lab: Lab) -> None:
     await _many(lab, 30, name="big", group="big")
     for group in ("ant", "bee", "cat"):
         await _many(lab, 2, name=group, group=group)
@@ -190,7 +187,7 @@ async def one_slot_goes_round_all_groups(lab: Lab) -> None:
 
 
 @clause
-async def a_group_runs_no_more_than_each_may_and_holds_nobody_else(lab: Lab) -> None:
+async def a_group_runs_no_more_than_each_may_and_holds_back_no_other_group(lab: Lab) -> None:
     await _limit(lab, group_concurrency=2)
     await _many(lab, 9, name="big", group="big")
     await _many(lab, 3, name="ant", group="ant")
@@ -223,7 +220,7 @@ async def within_a_group_priority_due_time_and_age_decide(lab: Lab) -> None:
 @clause
 async def a_queue_that_is_full_takes_no_more_until_some_have_gone(lab: Lab) -> None:
     await _limit(lab, depth=3)
-    batch = [Submit(job=f"{n}", plugin="shop", entry="checkout", args={}, idempotency_key=f"{n}") for n in range(5)]
+    batch = [submission(f"{n}", idempotency_key=f"{n}") for n in range(5)]
     answers = await lab.store.commit(batch)
     assert [type(answer).__name__ for answer in answers] == ["Submitted"] * 3 + ["QueueFull"] * 2
     refusal = await lab.refused(batch[4], QueueFull)
@@ -242,19 +239,19 @@ async def a_queue_that_is_full_takes_no_more_until_some_have_gone(lab: Lab) -> N
 async def a_job_that_is_there_is_known_to_a_batch_that_starts_it_again_in_a_full_queue(lab: Lab) -> None:
     await lab.submit("a")
     await _limit(lab, depth=1)
-    again = Submit(job="a", plugin="shop", entry="checkout", args={})
+    again = submission("a")
     evidence, known = await lab.store.commit([KeepEvidence(Evidence("a", "charge:1", 1, 1)), again])
-    assert evidence is True, "kept, though the job's start comes behind it"
+    assert evidence is True, "stored, although the job's start comes after it"
     assert known.existing
 
 
 @clause
 async def a_job_that_is_there_is_known_to_a_batch_that_claims_it_and_starts_it_again(lab: Lab) -> None:
     await lab.submit("a")
-    again = Submit(job="a", plugin="shop", entry="checkout", args={})
-    claim = Claim(worker="w1", entries=frozenset({("shop", "checkout")}), queues=None, limit=1, lease_seconds=LEASE)
-    evidence, claims, known = await lab.store.commit([KeepEvidence(Evidence("a", "charge:1", 1, 1)), claim, again])
-    assert evidence is True, "kept, though the job is found only behind it"
+    again = submission("a")
+    late_report = KeepEvidence(Evidence("a", "charge:1", 1, 1))
+    evidence, claims, known = await lab.store.commit([late_report, claiming(), again])
+    assert evidence is True, "stored, although the job is found only after it"
     assert _names([claimed.job for claimed in claims.claimed]) == ["a"]
     assert known.existing
 
@@ -263,23 +260,23 @@ async def a_job_that_is_there_is_known_to_a_batch_that_claims_it_and_starts_it_a
 async def a_full_queue_says_when_a_tenth_of_it_will_have_gone(lab: Lab) -> None:
     await _limit(lab, depth=20)
     await _many(lab, 20)
-    new = Submit(job="new", plugin="shop", entry="checkout", args={})
+    new = submission("new")
 
-    async def told() -> float:
+    async def retry_after() -> float:
         refusal = await lab.refused(new, QueueFull)
         assert isinstance(refusal, QueueFull)
         return refusal.retry_after_seconds
 
-    assert await told() == 1.0, "nothing runs, and nothing is known"
+    assert await retry_after() == 1.0, "nothing runs, and nothing is known"
     await _taken(lab, 2)
     await lab.submit("x")
     await lab.submit("y")
     lab.clock.move(5.0)
-    assert await told() == 10.0, "two run for five seconds, so that they take ten; two will have gone after that"
+    assert await retry_after() == 10.0, "two run for five seconds, so that they take ten; two will have gone after that"
     await _limit(lab, depth=20, rate=0.1)
-    assert await told() == 20.0, "the rate is slower than that"
+    assert await retry_after() == 20.0, "the rate is slower than that"
     await lab.do(PauseQueue("default", paused=True))
-    assert await told() == 60.0
+    assert await retry_after() == 60.0
 
 
 @clause
@@ -288,7 +285,7 @@ async def jobs_for_later_do_not_fill_a_queue_before_they_are_due(lab: Lab) -> No
     await _many(lab, 5, due_at=lab.clock.now() + 60)
     await lab.submit("now")
     lab.clock.move(61)
-    new = Submit(job="new", plugin="shop", entry="checkout", args={})
+    new = submission("new")
     await lab.refused(new, QueueFull)
     assert (await lab.store.limits())[0].queued == 6
 

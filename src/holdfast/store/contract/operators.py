@@ -7,9 +7,7 @@ from typing import Any
 from holdfast.errors import InvalidTransition, NotInDoubt
 from holdfast.machines import JobState, RunError, run_paths, runs
 from holdfast.store.commands import Cancel, Expire, Pause, Reclaim, Renew, Resolve, Resume, Retry
-from holdfast.store.contract.harness import LEASE, Lab, clause
-
-_WAIT = {"correlation_key": "k", "wait_type": "signal"}
+from holdfast.store.contract.harness import LEASE, WAIT, Lab, clause
 
 
 @clause
@@ -39,8 +37,8 @@ async def a_running_job_is_asked_to_cancel_and_its_worker_learns_of_it(lab: Lab)
     assert row.cancel.reason == "first"
     assert (await lab.types()).count("cancel_requested") == 1
     assert (await lab.do(Renew("w1", ((held.id, held.attempt),), LEASE))).cancel == {"a"}
-    asked = await lab.store.requests_for("w1")
-    assert (asked.lost, asked.cancel, asked.pause) == (frozenset(), frozenset({"a"}), frozenset())
+    requests = await lab.store.requests_for("w1")
+    assert (requests.lost, requests.cancel, requests.pause) == (frozenset(), frozenset({"a"}), frozenset())
     assert (await lab.store.requests_for("w2")).cancel == frozenset()
     await lab.append(held, ("job_completed", {}))
     assert runs(await lab.store.events("a"))[0].status == "succeeded", "it finished first"
@@ -50,8 +48,8 @@ async def a_running_job_is_asked_to_cancel_and_its_worker_learns_of_it(lab: Lab)
 async def a_cancel_that_meets_a_job_on_its_way_to_a_wait_ends_it(lab: Lab) -> None:
     held = await lab.running()
     await lab.do(Cancel("a", "changed my mind"))
-    await lab.append(held, ("job_waiting", {"correlation_key": "k", "wait_type": "signal"}))
-    assert (await lab.job()).state is JobState.CANCELLED, "nobody holds it who could hear of the cancel"
+    await lab.append(held, ("job_waiting", WAIT))
+    assert (await lab.job()).state is JobState.CANCELLED, "no worker holds it that could see the request"
     assert runs(await lab.store.events("a"))[0].cancel_reason == "changed my mind"
     later = await lab.running("b")
     await lab.do(Cancel("b", "this one, too"))
@@ -124,8 +122,8 @@ async def an_answer_to_a_tool_in_doubt_lets_the_job_go_on(lab: Lab) -> None:
     await lab.append(held, ("job_waiting", asks))
     await lab.refused(Resolve("a", "refund", "done", 7), NotInDoubt)
     assert (await lab.do(Resolve("a", "charge", "done", 7, "ana"))).state is JobState.QUEUED
-    told = (await lab.store.events("a"))[-1].payload
-    assert (told["outcome"], told["payload"]) == ("resolved", {"answer": "done", "result": 7, "actor": "ana"})
+    completed = (await lab.store.events("a"))[-1].payload
+    assert (completed["outcome"], completed["payload"]) == ("resolved", {"answer": "done", "result": 7, "actor": "ana"})
 
 
 @clause
@@ -141,7 +139,7 @@ async def a_deadline_ends_a_queued_run_as_timeout(lab: Lab) -> None:
 async def a_deadline_ends_a_waiting_run_as_timeout(lab: Lab) -> None:
     await lab.submit(deadline=lab.clock.now() + 5)
     (claimed,) = await lab.claim()
-    await lab.append(claimed.job, ("job_waiting", {"correlation_key": "k", "wait_type": "signal"}))
+    await lab.append(claimed.job, ("job_waiting", WAIT))
     lab.clock.move(6)
     assert (await lab.do(Expire())).jobs == ["a"]
     assert runs(await lab.store.events("a"))[0].status == "timeout"
@@ -160,7 +158,7 @@ async def a_deadline_leaves_a_held_job_to_its_worker_until_the_lease_ends(lab: L
 
 @clause
 async def a_cancel_that_came_while_the_job_ran_is_told_with_its_first_reason(lab: Lab) -> None:
-    for job, end in (("a", ("job_cancelled", {})), ("b", ("job_waiting", _WAIT)), ("c", ("job_requeued", {}))):
+    for job, end in (("a", ("job_cancelled", {})), ("b", ("job_waiting", WAIT)), ("c", ("job_requeued", {}))):
         held = await lab.running(job)
         await lab.do(Cancel(job, "first", "ana"))
         await lab.do(Cancel(job, "second", "bob"))
@@ -179,7 +177,7 @@ async def a_deadline_that_passes_while_a_cancel_is_under_way_ends_canceled_and_s
     ends: dict[str, tuple[str, dict[str, Any]] | None] = {
         "a": ("job_cancelled", {}),
         "b": ("job_failed", {"reason": "deadline"}),
-        "c": ("job_waiting", _WAIT),
+        "c": ("job_waiting", WAIT),
         "d": ("job_requeued", {"reason": "retry"}),
         "e": None,  # its worker dies
     }
@@ -187,10 +185,10 @@ async def a_deadline_that_passes_while_a_cancel_is_under_way_ends_canceled_and_s
     for job in ends:
         await lab.do(Cancel(job, "enough"))
     lab.clock.move(5)
-    for one in held:
-        end = ends[one.id]
+    for job_held in held:
+        end = ends[job_held.id]
         if end is not None:
-            await lab.append(one, end)
+            await lab.append(job_held, end)
     lab.clock.move(LEASE)
     await lab.do(Reclaim())
     for job in ends:
@@ -222,7 +220,7 @@ async def each_run_of_a_job_has_the_whole_time_of_its_deadline(lab: Lab) -> None
     lab.clock.move(4)
     assert (await lab.do(Expire())).jobs == []
     (claimed,) = await lab.claim()
-    await lab.append(claimed.job, ("job_waiting", _WAIT))
+    await lab.append(claimed.job, ("job_waiting", WAIT))
     lab.clock.move(1)
     assert (await lab.do(Expire())).jobs == ["a"]
     assert [run.status for run in runs(await lab.store.events("a"))] == ["timeout", "timeout"]

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.errors import HoldfastError, IdempotencyConflict, StaleAttempt
 from holdfast.machines import JobState, RunStatus
 from holdfast.store.commands import Append, Reclaim, Submit
-from holdfast.store.contract.harness import LEASE, Lab, clause
+from holdfast.store.contract.harness import LEASE, Lab, clause, submission
 
 PLAN: dict[str, Any] = {"name": "p", "nodes": [{"id": "a", "kind": "call", "call": "charge"}]}
 PAST = (
@@ -23,7 +23,7 @@ async def a_plan_supplied_with_create_is_recorded_with_it(lab: Lab) -> None:
     await lab.submit(plan=PLAN)
     created, planned = await lab.store.events("a")
     assert (created.type, planned.type, planned.payload) == ("job_created", "plan_generated", {"plan": PLAN})
-    assert planned.attempt is None, "nobody holds the job"
+    assert planned.attempt is None, "no worker holds the job"
     row = await lab.job()
     assert (row.state, row.attempt, row.record().status) == (JobState.QUEUED, 0, RunStatus.QUEUED)
     (claimed,) = await lab.claim()
@@ -45,7 +45,7 @@ async def a_past_is_written_under_a_claim_that_runs_no_code(lab: Lab) -> None:
 
 
 @clause
-async def who_goes_on_from_a_past_has_an_attempt_of_its_own(lab: Lab) -> None:
+async def the_worker_that_continues_a_past_has_an_attempt_of_its_own(lab: Lab) -> None:
     await lab.submit(past=PAST, max_attempts=1)
     (claimed,) = await lab.claim()
     assert claimed.job.attempt == 2
@@ -73,7 +73,7 @@ async def a_key_gives_the_job_with_its_past_and_writes_nothing_again(lab: Lab) -
     first = Submit(job="a", plan=PLAN, past=PAST, fingerprint="f", **usual)
     again = Submit(job="b", plan=PLAN, past=PAST, fingerprint="f", **usual)
     answers = await lab.store.commit([first, again])
-    assert [(one.job, one.existing) for one in answers] == [("a", False), ("a", True)]
+    assert [(answer.job, answer.existing) for answer in answers] == [("a", False), ("a", True)]
     assert await lab.types() == WITH_PAST
     assert await lab.store.get("b") is None
     await lab.refused(Submit(job="c", plan={**PLAN, "name": "q"}, fingerprint="g", **usual), IdempotencyConflict)
@@ -83,7 +83,7 @@ async def a_key_gives_the_job_with_its_past_and_writes_nothing_again(lab: Lab) -
 async def a_past_that_cannot_have_been_is_refused_whole(lab: Lab) -> None:
     for ended in (("job_completed", {"result": 1}), ("job_cancelled", {})):
         wrong = (*PAST, ended)
-        await lab.refused(Submit(job="a", plugin="shop", entry="checkout", args={}, past=wrong), HoldfastError)
+        await lab.refused(submission("a", past=wrong), HoldfastError)
         assert await lab.store.get("a") is None
     await lab.submit("b")
     assert (await lab.job("b")).state is JobState.QUEUED, "others are not disturbed"

@@ -21,7 +21,7 @@ async def jobs_are_listed_newest_first_by_what_they_are(lab: Lab) -> None:
 
 
 @clause
-async def streams_are_read_whole_or_from_behind_a_number(lab: Lab) -> None:
+async def streams_are_read_whole_or_from_after_a_number(lab: Lab) -> None:
     held = await lab.running()
     await lab.append(held, *(("node_started", {"node": f"n{number}"}) for number in range(5)))
     whole = await lab.store.events("a")
@@ -29,15 +29,15 @@ async def streams_are_read_whole_or_from_behind_a_number(lab: Lab) -> None:
     assert await lab.store.events("a", after=5) == whole[5:]
     assert await lab.store.events("a", after=2, limit=3) == whole[2:5]
     assert await lab.store.events("a", limit=1) == whole[:1]
-    assert await lab.store.events("nobody") == []
-    assert await lab.store.get("nobody") is None
+    assert await lab.store.events("missing") == []
+    assert await lab.store.get("missing") is None
 
 
 @clause
 async def versions_of_many_jobs_change_with_their_records(lab: Lab) -> None:
     held = await lab.running("a")
     await lab.submit("b")
-    first = await lab.store.versions(["a", "b", "nobody"])
+    first = await lab.store.versions(["a", "b", "missing"])
     assert first.keys() == {"a", "b"}
     assert await lab.store.versions(["b", "a"]) == first
     lab.clock.move(1)
@@ -61,13 +61,13 @@ async def the_next_due_time_is_the_earliest_of_all(lab: Lab) -> None:
     await lab.submit("b", due_at=now + 4)
     assert await lab.store.next_due() == now + 4
     assert await lab.store.next_due(after=now + 3) == now + 4
-    assert await lab.store.next_due(after=now + 4) == now + 9, "whoever has looked at that time has seen it"
+    assert await lab.store.next_due(after=now + 4) == now + 9, "a claim at that time has seen it"
     await lab.submit("c", due_at=now + 90, deadline=now + 3)
     assert await lab.store.next_due() == now + 3
 
 
 @clause
-async def a_store_stirs_when_there_is_something_to_do_for_anybody(lab: Lab) -> None:
+async def a_store_has_work_when_there_is_something_to_do(lab: Lab) -> None:
     assert not await lab.store.has_work()
     await lab.submit("a", due_at=lab.clock.now() + 4)
     assert not await lab.store.has_work()

@@ -6,8 +6,8 @@ from typing import Any
 
 from holdfast.errors import UnknownJob
 from holdfast.machines import JobState
-from holdfast.store.commands import Cancel, Claim, KeepEvidence, Purge, Retry, SendSignal, Submit
-from holdfast.store.contract.harness import LEASE, Lab, clause
+from holdfast.store.commands import Cancel, Claim, KeepEvidence, Purge, Retry, SendSignal
+from holdfast.store.contract.harness import LEASE, Lab, clause, submission
 from holdfast.store.rows import Evidence
 
 
@@ -107,7 +107,7 @@ async def a_parent_that_is_gone_is_not_missed_by_its_child(lab: Lab) -> None:
 async def a_purge_and_what_follows_it_in_one_batch_see_each_other(lab: Lab) -> None:
     await _ended(lab, "a", idempotency_key="k", fingerprint="one")
     lab.clock.move(1)
-    again = Submit(job="a", plugin="shop", entry="checkout", args={}, idempotency_key="k", fingerprint="two")
+    again = submission("a", idempotency_key="k", fingerprint="two")
     entries = frozenset({("shop", "checkout")})
     claim = Claim(worker="w", entries=entries, queues=None, limit=5, lease_seconds=LEASE)
     answers = await lab.store.commit(

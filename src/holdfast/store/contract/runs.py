@@ -25,8 +25,8 @@ async def _record(lab: Lab, job: str = "a", number: int = 1) -> RunRecord:
 
 
 def _export(held: Job, key: str, **more: Any) -> KeepExport:
-    said = {"name": key, "kind": "text", "media_type": "text/plain", "size": len(key), "value": key, **more}
-    return KeepExport(job=held.id, attempt=held.attempt, key=key, **said)
+    fields = {"name": key, "kind": "text", "media_type": "text/plain", "size": len(key), "value": key, **more}
+    return KeepExport(job=held.id, attempt=held.attempt, key=key, **fields)
 
 
 @clause
@@ -125,14 +125,14 @@ async def a_listing_by_cursor_shows_each_run_once(lab: Lab) -> None:
         if number % 2:
             await lab.do(Retry(f"j{number}", "ana", "again"))
             await lab.do(Cancel(f"j{number}", None))
-    found: list[str] = []
+    listed: list[str] = []
     place: tuple[str, int] | None = None
     while page := await lab.store.records(RunFilter(), 2, place):
-        found += [record.run_id for record in page]
+        listed += [record.run_id for record in page]
         last = page[-1]
         place = (last.task_id or "", int(last.run_id.partition(".")[2] or 1))
     expected = [f"j{number}{end}" for number in reversed(range(7)) for end in ([".2", ""] if number % 2 else [""])]
-    assert found == expected
+    assert listed == expected
 
 
 @clause
@@ -159,7 +159,7 @@ async def the_latest_progress_of_the_current_attempt_counts(lab: Lab) -> None:
     assert (ended.progress, ended.stage) == (1.0, "writing")
     await lab.refused(Progress("a", again.job.attempt, {"progress": 0.5}), StaleAttempt)
     assert await _record(lab) == ended
-    (answer,) = await lab.store.commit([Progress("nobody", 1, {})])
+    (answer,) = await lab.store.commit([Progress("missing", 1, {})])
     assert isinstance(answer, UnknownJob)
 
 
@@ -168,8 +168,8 @@ async def exports_are_listed_in_order_and_a_repeat_is_none(lab: Lab) -> None:
     held = await lab.running()
     assert [await lab.do(_export(held, key)) for key in ("x", "y", "x", "z")] == [1, 2, 1, 3]
     listed = await lab.store.exports("a", 1, 0, 2)
-    assert [(one.number, one.name, one.value) for one in listed] == [(1, "x", "x"), (2, "y", "y")]
-    assert [one.number for one in await lab.store.exports("a", 1, 2, 10)] == [3]
+    assert [(export.number, export.name, export.value) for export in listed] == [(1, "x", "x"), (2, "y", "y")]
+    assert [export.number for export in await lab.store.exports("a", 1, 2, 10)] == [3]
     assert await lab.store.exports("a", 2, 0, 10) == []
     assert (await lab.job()).exported == 3
     lab.clock.move(LEASE)
@@ -186,8 +186,8 @@ async def a_new_run_begins_with_what_the_old_one_exported(lab: Lab) -> None:
     await lab.do(Retry("a", "ana", "again"))
     (claimed,) = await lab.claim()
     assert [await lab.do(_export(claimed.job, key)) for key in ("x", "y")] == [1, 2]
-    assert [one.key for one in await lab.store.exports("a", 1, 0, 10)] == ["x"]
-    assert [one.key for one in await lab.store.exports("a", 2, 0, 10)] == ["x", "y"]
+    assert [export.key for export in await lab.store.exports("a", 1, 0, 10)] == ["x"]
+    assert [export.key for export in await lab.store.exports("a", 2, 0, 10)] == ["x", "y"]
 
 
 @clause
@@ -244,8 +244,8 @@ async def runs_and_queues_are_counted(lab: Lab) -> None:
 @clause
 async def a_record_is_kept_whole_whatever_it_says(lab: Lab) -> None:
     held = await lab.running(attributes={"ключ": "значение 🙂", "flag": True, "pi": 3.25})
-    said = {"progress": 0.25, "message": '½ "fertig"\n', "step": 1, "step_total": 4, "eta_seconds": 1.5}
-    await lab.do(Progress("a", held.attempt, {**said, "metrics": {"x": [1, None, {"y": "ü"}]}}))
+    report = {"progress": 0.25, "message": '½ "fertig"\n', "step": 1, "step_total": 4, "eta_seconds": 1.5}
+    await lab.do(Progress("a", held.attempt, {**report, "metrics": {"x": [1, None, {"y": "ü"}]}}))
     record = await _record(lab)
-    assert msgspec.structs.asdict(record).items() >= {**said, "metrics": {"x": [1, None, {"y": "ü"}]}}.items()
+    assert msgspec.structs.asdict(record).items() >= {**report, "metrics": {"x": [1, None, {"y": "ü"}]}}.items()
     assert await _names(lab, attributes={"ключ": "значение 🙂", "flag": True, "pi": 3.25}) == ["a"]

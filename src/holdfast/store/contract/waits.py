@@ -6,7 +6,7 @@ from holdfast.errors import UnknownJob
 from holdfast.machines import JobState
 from holdfast.machines.keys import CHILD_KEY
 from holdfast.store.commands import Append, Cancel, Expire, Purge, SendSignal, SignalResult
-from holdfast.store.contract.harness import Lab, clause
+from holdfast.store.contract.harness import WAIT, Lab, clause
 from holdfast.store.decide import WAKE_SECONDS_MAX, WAKE_SECONDS_PER_CHILD
 from holdfast.store.rows import Job
 
@@ -18,15 +18,15 @@ async def a_signal_completes_the_wait_with_its_key_and_payload(lab: Lab) -> None
     row = await lab.job()
     assert (row.state, row.wait) == (JobState.QUEUED, None)
     last = (await lab.store.events("a"))[-1]
-    said = {name: last.payload[name] for name in ("correlation_key", "outcome", "payload", "node", "signal")}
-    assert said == {
+    completed = {name: last.payload[name] for name in ("correlation_key", "outcome", "payload", "node", "signal")}
+    assert completed == {
         "correlation_key": "shipped", "outcome": "signal", "payload": {"by": "dhl"}, "node": "n", "signal": "s1"
     }  # fmt: skip
     assert len(await lab.claim()) == 1
 
 
 @clause
-async def a_signal_with_another_key_is_kept_and_wakes_nobody(lab: Lab) -> None:
+async def a_signal_with_another_key_is_kept_and_wakes_no_job(lab: Lab) -> None:
     await lab.waiting(key="shipped")
     assert await lab.do(SendSignal("a", "paid", 1, "s1")) == SignalResult("kept")
     assert (await lab.job()).state is JobState.WAITING
@@ -38,7 +38,7 @@ async def a_signal_that_comes_before_its_wait_completes_it_at_once(lab: Lab) -> 
     held = await lab.running()
     assert await lab.do(SendSignal("a", "k", "early", "s1")) == SignalResult("kept")
     assert await lab.do(SendSignal("a", "k", "second", "s2")) == SignalResult("kept")
-    answer = await lab.append(held, ("job_waiting", {"correlation_key": "k", "wait_type": "signal"}))
+    answer = await lab.append(held, ("job_waiting", WAIT))
     assert answer.state is JobState.QUEUED
     assert (await lab.types())[-2:] == ["job_waiting", "wait_completed"]
     assert (await lab.store.events("a"))[-1].payload["payload"] == "early", "the first that came is used first"
@@ -62,7 +62,7 @@ async def a_job_that_has_ended_takes_no_signal(lab: Lab) -> None:
     await lab.append(held, ("job_completed", {}))
     assert await lab.do(SendSignal("a", "k", 1, "s1")) == SignalResult("too_late")
     assert await lab.store.inbox("a") == []
-    await lab.refused(SendSignal("nobody", "k", 1, "s1"), UnknownJob)
+    await lab.refused(SendSignal("missing", "k", 1, "s1"), UnknownJob)
 
 
 @clause
@@ -87,8 +87,8 @@ async def a_signal_for_any_of_several_places_completes_the_wait_there(lab: Lab) 
     assert (last.payload["node"], last.payload["correlation_key"], last.payload["payload"]) == ("m", "paid", 7)
     (held,) = await lab.claim()
     assert await lab.do(SendSignal("a", "seen", 8, "s2")) == SignalResult("kept")
-    said = {"correlation_key": "shipped", "node": "n", "wait_type": "signal", "also": also[1:]}
-    await lab.append(held.job, ("job_waiting", said))
+    wait = {"correlation_key": "shipped", "node": "n", "wait_type": "signal", "also": also[1:]}
+    await lab.append(held.job, ("job_waiting", wait))
     assert (await lab.store.events("a"))[-1].payload["node"] == "o", "the inbox is looked into for every place"
     await lab.job()
 
@@ -102,8 +102,8 @@ async def the_end_of_a_child_is_signalled_to_its_parent(lab: Lab) -> None:
     await lab.append(child.job, ("job_completed", {"result": 42}))
     row = await lab.job("parent")
     assert row.state is JobState.QUEUED
-    told = (await lab.store.events("parent"))[-1].payload["payload"]
-    assert (told["state"], told["result"]) == ("completed", 42)
+    ending = (await lab.store.events("parent"))[-1].payload["payload"]
+    assert (ending["state"], ending["result"]) == ("completed", 42)
 
 
 def _place(number: int) -> dict[str, str]:
@@ -117,12 +117,12 @@ async def _fan_out(lab: Lab, children: int, **wait: object) -> dict[str, Job]:
         await lab.submit(f"c{number}", parent="parent", parent_key=f"{CHILD_KEY}{number}")
     also = [_place(number) for number in range(1, children)]
     await lab.append(held, ("job_waiting", {**_place(0), "wait_type": "child", "also": also, **wait}))
-    return {one.job.id: one.job for one in await lab.claim(children, worker="w2")}
+    return {claimed.job.id: claimed.job for claimed in await lab.claim(children, worker="w2")}
 
 
 async def _end(lab: Lab, child: Job, kind: str = "job_completed", result: object = None) -> None:
-    said = {"result": result} if kind == "job_completed" else {"reason": "error"}
-    await lab.do(Append(child.id, child.attempt, ((kind, said),), parent="parent"))
+    payload = {"result": result} if kind == "job_completed" else {"reason": "error"}
+    await lab.do(Append(child.id, child.attempt, ((kind, payload),), parent="parent"))
 
 
 @clause
@@ -162,7 +162,7 @@ async def the_last_result_of_several_children_wakes_their_parent_at_once(lab: La
 @clause
 async def results_in_one_batch_wake_their_parent_with_the_last(lab: Lab) -> None:
     children = await _fan_out(lab, 3)
-    ends = [Append(one.id, one.attempt, (("job_completed", {}),), parent="parent") for one in children.values()]
+    ends = [Append(job.id, job.attempt, (("job_completed", {}),), parent="parent") for job in children.values()]
     await lab.store.commit(ends[:2])
     assert (await lab.job("parent")).state is JobState.WAITING
     await lab.store.commit(ends[2:])
