@@ -263,7 +263,7 @@ class MemoryStore:
         card, now = command.card, self._now
         before = self._workers.get(card.name)
         started = before.started_at if before is not None else now
-        heard_of = {name: card for name, card in self._workers.items() if card.seen_at > now - FORGOTTEN_SECONDS}
+        heard_of = {name: other for name, other in self._workers.items() if other.seen_at > now - FORGOTTEN_SECONDS}
         self._workers = {**heard_of, card.name: msgspec.structs.replace(card, started_at=started, seen_at=now)}
 
     def _existing(self, command: c.Submit) -> Job | None:
