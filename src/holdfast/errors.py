@@ -565,8 +565,8 @@ def params_of(error: HoldfastError) -> dict[str, Any]:
     import msgspec  # noqa: PLC0415 - the command line imports this module, and must start without msgspec
 
     params = {name: getattr(error, name) for name in _fields(type(error))}
-    plain: dict[str, Any] = msgspec.to_builtins(params, enc_hook=str)
-    return plain
+    encoded: dict[str, Any] = msgspec.to_builtins(params, enc_hook=str)
+    return encoded
 
 
 def from_params(code: str, params: Mapping[str, Any], message: str | None = None) -> HoldfastError | None:

@@ -126,7 +126,7 @@ class Scenario:
             interval and (interval.sources, interval.woken),
             tuple(hand.name for hand in gate._line if isinstance(hand, Hand)),
             tuple(self.name(waker) for waker in gate._monitor._wakers),
-            gate._told,
+            gate._reported,
             bool(gate._holds),
             gate._line_has_waker,
         )

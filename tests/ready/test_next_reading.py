@@ -17,7 +17,7 @@ from holdfast.machines.ready_table import (
     RetryAfter,
     WakeSource,
 )
-from holdfast.ready.next_reading import Hold, HoldKey, due, next_reading, seconds_until_due, timers, told_with
+from holdfast.ready.next_reading import Hold, HoldKey, due, next_reading, reported_with, seconds_until_due, timers
 from support import spec
 from support.gates import Clock
 
@@ -97,7 +97,7 @@ def test_whoever_waits_is_soon_told_ready_or_pending() -> None:
         said: list[Reading] = []
         for _ in range(6):
             reading = next_reading(state, holds, known, woken=woken and not said, waits=True)
-            known = told_with(reading, holds, known)
+            known = reported_with(reading, holds, known)
             state = reading.state
             said.append(reading)
             if state in {"ready", "pending"}:
@@ -123,12 +123,12 @@ def test_of_two_that_are_told_alike_the_longer_is_told_for_both() -> None:
     holds = [SPENT, SPENT_LONGER]
     reading = next_reading(ReadyState.READY, holds, frozenset(), woken=False, waits=False)
     assert reading == BudgetExhausted(20)
-    assert told_with(reading, holds, frozenset()) == {SPENT.key, SPENT_LONGER.key}
+    assert reported_with(reading, holds, frozenset()) == {SPENT.key, SPENT_LONGER.key}
 
 
 def test_a_hold_that_ended_may_be_told_anew() -> None:
-    assert told_with(Ready(), [], frozenset({FULL.key})) == frozenset()
-    assert told_with(Busy("x"), [SPENT], frozenset({FULL.key, SPENT.key})) == {SPENT.key}
+    assert reported_with(Ready(), [], frozenset({FULL.key})) == frozenset()
+    assert reported_with(Busy("x"), [SPENT], frozenset({FULL.key, SPENT.key})) == {SPENT.key}
 
 
 @pytest.mark.parametrize(("holds", "seconds"), [([], None), ([FULL], None), ([SPENT], 3), ([FULL, SPENT, OFF], 5)])

@@ -78,10 +78,10 @@ class Conductor(Protocol):
     ) -> Coroutine[Any, Any, Any]:
         """Start another job as a child, or find the one that was started, and wait for its result."""
 
-    async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
+    async def start_run(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         """Start a run without waiting for it, once. `submit` starts it under an id. Return the run's id."""
 
-    async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
+    async def send_signal(self, payload: dict[str, Any], send: Submitter) -> str:
         """Send a signal to another job, once. `send` sends it under an id. Return what became of it."""
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
@@ -108,7 +108,7 @@ class Conductor(Protocol):
     def known_names(self, beginning: str) -> list[str]:
         """Return the names of recorded values with this prefix, in the order recorded."""
 
-    def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    def plan(self, new_plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Return the job's recorded plan. If it has none and `made` is given, record that one."""
 
     def check_cancelled(self) -> None:

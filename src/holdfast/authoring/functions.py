@@ -298,23 +298,25 @@ def _options(chosen: dict[str, Any]) -> Options:
     )
 
 
-def _attributes(given: Any) -> dict[str, Any]:
-    if not isinstance(given, dict) or len(given) > ATTRIBUTES_MAX:
-        raise InvalidArguments("attributes", f"must be a dict of at most {ATTRIBUTES_MAX} names, got {given!r:.80}")
-    for name, value in given.items():
+def _attributes(attributes: Any) -> dict[str, Any]:
+    if not isinstance(attributes, dict) or len(attributes) > ATTRIBUTES_MAX:
+        raise InvalidArguments(
+            "attributes", f"must be a dict of at most {ATTRIBUTES_MAX} names, got {attributes!r:.80}"
+        )
+    for name, value in attributes.items():
         checked_name("attributes", name)
         if not isinstance(value, (str, int, float)) or len(str(value)) > ATTRIBUTE_MAX:
             message = (
                 f"{name} must be text of at most {ATTRIBUTE_MAX} characters, a number or a boolean, got {value!r:.80}"
             )
             raise InvalidArguments("attributes", message)
-    kept: dict[str, Any] = checked_payload("attributes", given)
+    kept: dict[str, Any] = checked_payload("attributes", attributes)
     return kept
 
 
-def _budget(given: Any) -> dict[str, int] | None:
-    if given is None:
+def _budget(budget: Any) -> dict[str, int] | None:
+    if budget is None:
         return None
-    if not isinstance(given, dict):
-        raise InvalidArguments("budget", f'must be a dict such as {{"tokens": 100_000, "usd": 2}}, got {given!r:.80}')
-    return to_millionths("budget", given)
+    if not isinstance(budget, dict):
+        raise InvalidArguments("budget", f'must be a dict such as {{"tokens": 100_000, "usd": 2}}, got {budget!r:.80}')
+    return to_millionths("budget", budget)

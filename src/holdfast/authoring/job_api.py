@@ -203,12 +203,12 @@ class RetryAfter(HoldfastError):
         super().__init__(reason or f"retry after {seconds:g} s")
 
 
-def to_millionths(what: str, given: Mapping[Any, Any]) -> dict[str, int]:
+def to_millionths(what: str, amounts: Mapping[Any, Any]) -> dict[str, int]:
     """Return amounts in millionths, so that ten times 0.1 is 1, or raise `InvalidArguments`."""
-    if not given or len(given) > UNITS_MAX:
+    if not amounts or len(amounts) > UNITS_MAX:
         raise InvalidArguments(what, f"pass 1 to {UNITS_MAX} units, as in tokens=1200, usd=0.02")
     counted: dict[str, int] = {}
-    for unit, amount in given.items():
+    for unit, amount in amounts.items():
         if not isinstance(unit, str) or not 0 < len(unit) <= UNIT_MAX or not unit.isidentifier():
             raise InvalidArguments(what, f"a unit must be a name such as tokens or usd, got {unit!r:.80}")
         if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < 2**53 / MILLIONTHS:
@@ -217,14 +217,14 @@ def to_millionths(what: str, given: Mapping[Any, Any]) -> dict[str, int]:
     return counted
 
 
-def spend(**given: float) -> None:
+def spend(**amounts: float) -> None:
     """Record what a job, step or tool has used, such as ``spend(tokens=1200, usd=0.02)``.
 
     The amount counts at once, however the step or tool ends, even if its process dies. `spend` never raises because of
     the budget: the amount is already used.
 
     Args:
-        given: amounts by unit.
+        amounts: amounts by unit.
 
     Raises:
         NotInsideJob: this code does not run inside a job.
@@ -233,4 +233,4 @@ def spend(**given: float) -> None:
     running, call = reporter.get(), external.get()
     if running is None:
         raise NotInsideJob
-    running.spent(call[0] if call is not None else None, to_millionths("spend", given))
+    running.spent(call[0] if call is not None else None, to_millionths("spend", amounts))

@@ -50,7 +50,7 @@ class Product(msgspec.Struct, frozen=True):
 class Reporter(Protocol):
     """Receives the reports of a job; the attempt that runs it."""
 
-    def progress(self, said: dict[str, Any]) -> None:
+    def progress(self, fields: dict[str, Any]) -> None:
         """Store these fields in place of their earlier values."""
 
     def export(self, product: Product) -> Awaitable[None]:
@@ -98,11 +98,11 @@ def progress(
         "eta_seconds": _seconds(eta_seconds),
         "metrics": _metrics(metrics),
     }
-    given = {name: field for name, field in fields.items() if field is not None}
-    check_step_bounds(given)
+    report = {name: field for name, field in fields.items() if field is not None}
+    check_step_bounds(report)
     taker = reporter.get()
-    if taker is not None and given:
-        taker.progress(given)
+    if taker is not None and report:
+        taker.progress(report)
 
 
 def check_step_bounds(report: dict[str, Any]) -> None:
@@ -147,21 +147,21 @@ class _Nothing:
 
 
 def _product(value: Any, name: str | None, kind: str | None, media_type: str | None) -> Product:
-    found = kind or _kind_of(value)
-    if found not in KINDS:
+    chosen_kind = kind or _kind_of(value)
+    if chosen_kind not in KINDS:
         raise InvalidArguments("export", f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    called = _text("name", name, NAME_MAX) or (Path(value).name if isinstance(value, os.PathLike) else found)
+    called = _text("name", name, NAME_MAX) or (Path(value).name if isinstance(value, os.PathLike) else chosen_kind)
     if isinstance(value, os.PathLike):
         path = os.path.abspath(value)  # noqa: PTH100 - the path may be bytes
         media = media_type or mimetypes.guess_type(called)[0] or "application/octet-stream"
         size, hashed = _file(str(path))
-        return Product(_key(called, found, hashed), called, found, media, size, path=str(path))
-    kept = _value(found, value)
-    content = kept if isinstance(kept, bytes) else _encode(kept) if found == "json" else str(kept).encode()
-    media = media_type or _MEDIA.get(found) or "application/octet-stream"
-    hashed = hashlib.sha256(_canonical(kept) if found == "json" else content).hexdigest()  # for any order of keys
+        return Product(_key(called, chosen_kind, hashed), called, chosen_kind, media, size, path=str(path))
+    kept = _value(chosen_kind, value)
+    content = kept if isinstance(kept, bytes) else _encode(kept) if chosen_kind == "json" else str(kept).encode()
+    media = media_type or _MEDIA.get(chosen_kind) or "application/octet-stream"
+    hashed = hashlib.sha256(_canonical(kept) if chosen_kind == "json" else content).hexdigest()  # for any order of keys
     inline = None if isinstance(kept, bytes) else kept
-    return Product(_key(called, found, hashed), called, found, media, len(content), inline, content)
+    return Product(_key(called, chosen_kind, hashed), called, chosen_kind, media, len(content), inline, content)
 
 
 def _kind_of(value: Any) -> str:
@@ -237,5 +237,5 @@ def _metrics(metrics: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(metrics, dict):
         raise InvalidArguments("progress", f"metrics must be a dict, got {type(metrics).__name__}")
-    plain: dict[str, Any] = checked_payload("metrics", redacted_value(metrics), METRICS_BYTES_MAX)
-    return plain
+    encoded: dict[str, Any] = checked_payload("metrics", redacted_value(metrics), METRICS_BYTES_MAX)
+    return encoded

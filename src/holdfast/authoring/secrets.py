@@ -240,13 +240,13 @@ class Vault:
         wanted = arguments[0] if arguments and not isinstance(arguments[0], TypeVar) else Any
         return _secret(_Variable(inside["env"], wanted) if "env" in inside else _Box(inside, self, wanted))
 
-    def refuse_foreign(self, given: Any) -> None:
+    def refuse_foreign(self, encoded: Any) -> None:
         """Check that JSON from a client refers to no secret that it may not use.
 
         Raises:
             ValueError: it does.
         """
-        for inside in _references(given):
+        for inside in _references(encoded):
             if "env" not in inside:
                 raise ValueError("clients cannot send ciphertext: send the value of the secret")
             if inside["env"] not in self.env_secrets:
@@ -292,15 +292,15 @@ def identity(plain: Any) -> Any:
     return [identity(value) for value in plain] if isinstance(plain, (list, tuple)) else plain
 
 
-def _references(given: Any) -> Iterator[Any]:
+def _references(encoded: Any) -> Iterator[Any]:
     """Yield the stored secrets in JSON values. `Secret` objects, which code made, are not among them."""
-    if is_kept(given):
-        yield given[FIELD]
-    elif isinstance(given, dict):
-        for value in given.values():
+    if is_kept(encoded):
+        yield encoded[FIELD]
+    elif isinstance(encoded, dict):
+        for value in encoded.values():
             yield from _references(value)
-    elif isinstance(given, (list, tuple)):
-        for value in given:
+    elif isinstance(encoded, (list, tuple)):
+        for value in encoded:
             yield from _references(value)
 
 

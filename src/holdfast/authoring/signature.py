@@ -56,7 +56,7 @@ class Signature:
         self._whole = {name for name, hint in hints.items() if _made_of(hint, _LEAVES)}
         self._inert = {name for name, hint in hints.items() if _made_of(hint, _INERT)}
         self._whole_result, self._inert_result = _made_of(self._result, _LEAVES), _made_of(self._result, _INERT)
-        self._secrets = {name: found for name, hint in hints.items() if (found := secret_hint(hint)) is not None}
+        self._secrets = {name: secret for name, hint in hints.items() if (secret := secret_hint(hint)) is not None}
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         self._positional = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         self._all_positional = len(self._positional) == len(kinds)
@@ -70,16 +70,16 @@ class Signature:
             InvalidArguments: there are too many or too few, one has the wrong type, or JSON cannot hold one.
             PayloadTooLarge: they have more than `bytes_max` bytes.
         """
-        given = self._bound(args, kwargs)
+        bound = self._bound(args, kwargs)
         if self._open is not None:
-            given.update(given.pop(self._open, {}))
+            bound.update(bound.pop(self._open, {}))
         if self._secrets:
-            given.update({name: self._secret(name, given[name]) for name in self._secrets if name in given})
-        kept = {name: self._plain(name, value) for name, value in given.items()}
-        plain = {name: value for name, (value, _) in kept.items()}
-        self._check(plain)
+            bound.update({name: self._secret(name, bound[name]) for name in self._secrets if name in bound})
+        kept = {name: self._plain(name, value) for name, value in bound.items()}
+        encoded = {name: value for name, (value, _) in kept.items()}
+        self._check(encoded)
         limit(f"the arguments of {self._name}", sum(len(written) for _, written in kept.values()), bytes_max)
-        return plain
+        return encoded
 
     def _secret(self, name: str, value: Any) -> Any:
         """Return an argument for a secret parameter as a Secret. A client can send only its value."""
@@ -106,21 +106,21 @@ class Signature:
         except TypeError as error:
             raise InvalidArguments(self._name, str(error)) from error
 
-    def decode(self, plain: dict[str, Any]) -> dict[str, Any]:
+    def decode(self, encoded: dict[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments for stored JSON values, converted to the function's types.
 
         Raises:
             InvalidArguments: they do not fit the function, which has changed since they were stored.
         """
         try:
-            self._signature.bind(**plain)
+            self._signature.bind(**encoded)
         except TypeError as error:
             raise InvalidArguments(self._name, str(error)) from error
-        return self.typed(plain)
+        return self.typed(encoded)
 
-    def typed(self, plain: dict[str, Any]) -> dict[str, Any]:
+    def typed(self, encoded: dict[str, Any]) -> dict[str, Any]:
         """Return JSON values that were bound before, converted to the types of the hints."""
-        return {name: self._typed(name, value) for name, value in plain.items()}
+        return {name: self._typed(name, value) for name, value in encoded.items()}
 
     def parameters(self) -> dict[str, bool]:
         """Return the parameters by name, and whether each is required; ``**more`` is not listed."""
@@ -200,20 +200,20 @@ class Signature:
             if not may_extend and isinstance(value, dict) and value.keys() == {EXTENDS}:
                 message = f"a dict with {EXTENDS!r} alone would add nodes to a plan: return extend(plan)"
                 raise ValueError(message)  # noqa: TRY301 - turned into InvalidResult below
-            plain, written = self._to_own(value, self._recorder.recordable)
+            encoded, written = self._to_own(value, self._recorder.recordable)
             if self._result is not Any:
-                self._converted(plain if self._inert_result else plain_values.as_recorded(plain), self._result)
+                self._converted(encoded if self._inert_result else plain_values.as_recorded(encoded), self._result)
         except BaseException as error:  # an object may raise anything when it is read
             self._refuse(InvalidResult, error)
         limit(f"the result of {self._name}", len(written), bytes_max)
-        return plain
+        return encoded
 
-    def decode_result(self, plain: Any) -> Any:
+    def decode_result(self, encoded: Any) -> Any:
         """Return the value for a stored result, converted to the function's return type."""
         try:
             if self._result is Any:
-                return self._anything(plain)
-            return self._converted(plain if self._whole_result else plain_values.as_recorded(plain), self._result)
+                return self._anything(encoded)
+            return self._converted(encoded if self._whole_result else plain_values.as_recorded(encoded), self._result)
         except BaseException as error:  # a class may raise anything when it is built
             self._refuse(InvalidResult, error)
 
@@ -225,15 +225,15 @@ class Signature:
 
     def _to_own(self, value: Any, record: Callable[[Any], tuple[Any, bytes]]) -> tuple[Any, bytes]:
         """Return a value as JSON holds it. Only code may refer to secrets."""
-        plain, written = record(value)
+        encoded, written = record(value)
         if _SECRET in written:
             self._recorder.refuse_raw(value)  # it could contain a reference that is not checked
             self._vault.refuse_foreign(value)
-        return plain, written
+        return encoded, written
 
-    def _check(self, plain: dict[str, Any]) -> None:
+    def _check(self, encoded: dict[str, Any]) -> None:
         """Check arguments against the hints."""
-        for name, value in plain.items():
+        for name, value in encoded.items():
             if self._hints.get(name, Any) is not Any:
                 self._typed(name, value, self._inert)
 
@@ -247,11 +247,11 @@ class Signature:
         except BaseException as error:  # a class may raise anything when it is built
             self._refuse(InvalidArguments, error, f"{name}: ")
 
-    def _anything(self, plain: Any) -> Any:
-        return self._decode_foreign(Secret, plain) if is_kept(plain) else plain_values.as_recorded(plain)
+    def _anything(self, encoded: Any) -> Any:
+        return self._decode_foreign(Secret, encoded) if is_kept(encoded) else plain_values.as_recorded(encoded)
 
-    def _converted(self, plain: Any, hint: Any) -> Any:
-        return msgspec.convert(plain, hint, strict=True, str_keys=True, dec_hook=self._decode_foreign)
+    def _converted(self, encoded: Any, hint: Any) -> Any:
+        return msgspec.convert(encoded, hint, strict=True, str_keys=True, dec_hook=self._decode_foreign)
 
     def _refuse(
         self, refusal: type[InvalidArguments | InvalidResult], error: BaseException, prefix: str = ""
@@ -271,11 +271,11 @@ def checked_payload(what: str, value: Any, bytes_max: int | None = None) -> Any:
         PayloadTooLarge: it has more than `bytes_max` bytes.
     """
     try:
-        plain, written = _bare.recordable(value)
+        encoded, written = _bare.recordable(value)
     except BaseException as error:
         raise InvalidArguments(what, f"it cannot be stored as JSON: {_error_text(error)}") from error
     limit(what, len(written), bytes_max)
-    return plain
+    return encoded
 
 
 def payload_for_server(what: str, value: Any) -> Any:
@@ -313,11 +313,11 @@ def user_key(what: str, key: Any) -> str:
     return str(key)
 
 
-def fingerprint(plain: Any) -> str:
+def fingerprint(encoded: Any) -> str:
     """Return a hash of JSON values that does not depend on the order of keys."""
-    written = canonical(plain)
+    written = canonical(encoded)
     if _SECRET in written:  # ciphertext differs each time
-        written = canonical(identity(plain))
+        written = canonical(identity(encoded))
     return hashlib.sha256(written).hexdigest()[:32]
 
 
@@ -383,11 +383,11 @@ def _encode_foreign(vault: Vault, value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON; pass plain values, dataclasses, structs or models")
 
 
-def _decode_foreign(vault: Vault, hint: Any, plain: Any) -> Any:
+def _decode_foreign(vault: Vault, hint: Any, encoded: Any) -> Any:
     if secret_hint(hint) is not None:
-        return vault.read(hint, plain)
+        return vault.read(hint, encoded)
     if hasattr(hint, "model_validate"):
-        return hint.model_validate(plain)
+        return hint.model_validate(encoded)
     raise TypeError(f"cannot make a {getattr(hint, '__name__', hint)} from JSON")
 
 

@@ -521,15 +521,15 @@ class Attempt:
 
         return self.code.tracked(token, name, call())
 
-    async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
+    async def start_run(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         if not self.goes_on():
             await self._refuse()
-        return await self._children.start(job, plain, submit)
+        return await self._children.start(job, arguments, submit)
 
-    async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
+    async def send_signal(self, payload: dict[str, Any], send: Submitter) -> str:
         if not self.goes_on():
             await self._refuse()
-        return await self._children.signal(said, send)
+        return await self._children.signal(payload, send)
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         self.code.check_main("continue_as")
@@ -584,15 +584,15 @@ class Attempt:
     def known_names(self, beginning: str) -> list[str]:
         return [node for node in self.replay.values if node.startswith(beginning)]
 
-    def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        if self.replay.plan is None and made is not None:
-            plan = checked_payload("the plan", made, self.config.payload_bytes_max)
+    def plan(self, new_plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        if self.replay.plan is None and new_plan is not None:
+            plan = checked_payload("the plan", new_plan, self.config.payload_bytes_max)
             self.record((HistoryEvent.PLAN_GENERATED.value, {"plan": plan}))
             self.replay.plan = plan
         return cast("dict[str, Any] | None", plain_values.as_recorded(self.replay.plan))
 
-    def progress(self, said: dict[str, Any]) -> None:
-        self.reports.progress(said)
+    def progress(self, payload: dict[str, Any]) -> None:
+        self.reports.progress(payload)
 
     def export(self, product: Product) -> Awaitable[None]:
         return self.reports.export(product)

@@ -122,7 +122,7 @@ class JobCode:
         self.loop = JobLoop(loop, threads, self.turn, crc32(job.encode()) << 20)
         self.main: JobTask | None = None
         self.open: dict[str, Pending] = {}
-        self.asked = 0
+        self.calls_made = 0
         self.frontier = replay.head() is None
         self._held: list[Pending] = []
         self._late: deque[Pending] = deque()  # made after the frontier, with a recorded outcome
@@ -276,7 +276,7 @@ class JobCode:
         cut: Callable[[], list[Written]] | None = None,
     ) -> Outcome:
         """Wait for the outcome of a durable call: the recorded one in its turn, or that of a call started now."""
-        self.asked += 1
+        self.calls_made += 1
         pending = Pending(node, name, begin, DurableFuture(loop=self.loop), arguments, cut)
         pending.asked_at = self._rests
         self.open[node] = pending
@@ -423,7 +423,7 @@ class JobCode:
             if waits is not None:
                 return waits
             pending = self.open.get(item.node)
-            if pending is not None and self.asked >= item.asked and self._may_take(pending, item):
+            if pending is not None and self.calls_made >= item.calls_made and self._may_take(pending, item):
                 return self._hand_out(pending)
             if item.outcome is None:
                 item.taken = True
@@ -521,9 +521,9 @@ class JobCode:
                 arrival.dropped()
             return False
         events = arrival.events
-        if events and (self.loop.made or self.loop.works):
+        if events and (self.loop.natives_made or self.loop.works):
             kind, payload = events[0]
-            events = [(kind, {**payload, "asked": self.asked}), *events[1:]]
+            events = [(kind, {**payload, "asked": self.calls_made}), *events[1:]]
         if not self._record(arrival, events) and not isinstance(arrival.outcome, CutOff):
             return False
         if not pending.future.done():

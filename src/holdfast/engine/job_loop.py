@@ -207,7 +207,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self.ready: deque[_Handle] = deque()
         self.completed: deque[Native] = deque()  # native work that is done and was not handed over yet
         self.handed: list[int] = []  # numbers of the work handed over since the last event
-        self.made = 0  # total number of native work created
+        self.natives_made = 0  # total number of native work created
         self.fatal: BaseException | None = None  # SystemExit or KeyboardInterrupt: it would have ended a normal loop
         self.turning = False  # whether the engine will read the ready queue without a wake
         self._threads = threads
@@ -299,7 +299,7 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     def state(self, number: int) -> str:
         """Return the state of native work: `unmade`, `running`, `timer`, `completed` or `over`."""
-        if number > self.made:
+        if number > self.natives_made:
             return "unmade"
         native = self._natives.get(number)
         if native is None or native.over:
@@ -335,8 +335,8 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     def begin_native(self, deliver: Callable[[], object] | None = None) -> Native:
         """Number native work that the code has created."""
-        self.made += 1
-        native = self._natives[self.made] = Native(self, self.made, deliver)
+        self.natives_made += 1
+        native = self._natives[self.natives_made] = Native(self, self.natives_made, deliver)
         self._running += 1
         return native
 
@@ -393,10 +393,10 @@ class JobLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]  # - handles of our own
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Timer:
-        self.made += 1
+        self.natives_made += 1
         run_in = context if context is not None else contextvars.copy_context()
-        timer = _Timer(self, self.made, when, callback, args, run_in)
-        self._natives[self.made] = timer
+        timer = _Timer(self, self.natives_made, when, callback, args, run_in)
+        self._natives[self.natives_made] = timer
         self._running += 1
         heappush(self._timers, timer)
         if not self.turning:

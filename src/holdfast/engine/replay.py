@@ -70,13 +70,13 @@ class Recorded:
     The last position may have no outcome.
     """
 
-    __slots__ = ("asked", "natives", "node", "outcome", "taken")
+    __slots__ = ("calls_made", "natives", "node", "outcome", "taken")
 
-    def __init__(self, node: str, outcome: Outcome | None, natives: list[int], asked: int) -> None:
+    def __init__(self, node: str, outcome: Outcome | None, natives: list[int], calls_made: int) -> None:
         self.node = node
         self.outcome = outcome
         self.natives = natives
-        self.asked = asked  # number of calls the code had made by then, where the order does not show it
+        self.calls_made = calls_made  # number of calls the code had made by then, where the order does not show it
         self.taken = False
 
 

@@ -88,8 +88,8 @@ class ReplayCheck:
         self.code.begin(self._code(), context)
         loop.call_soon(self.code.turn)
         seen = -1
-        while not self._still.is_set() and seen != self.code.loop.made + self.code.asked:
-            seen = self.code.loop.made + self.code.asked
+        while not self._still.is_set() and seen != self.code.loop.natives_made + self.code.calls_made:
+            seen = self.code.loop.natives_made + self.code.calls_made
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(QUIET_SECONDS):
                     await self._still.wait()
@@ -150,7 +150,7 @@ class ReplayCheck:
         if isinstance(error, Suspended):
             code = error = None
         as_before = last is not None and last.payload.get("code") == type(error).__name__
-        if isinstance(error, HoldfastError) and not self.code.asked and not as_before:
+        if isinstance(error, HoldfastError) and not self.code.calls_made and not as_before:
             return [f"its arguments do not fit: {error}"]
         if last is None or last is not self._events[-1] or last.payload.get("reason") not in {None, "error"}:
             return []  # the history has not ended, or not by its code
@@ -209,14 +209,16 @@ class ReplayCheck:
         node = self._replay.node(f"job.{job.name}", arguments, job.chosen.key)
         return child_result(job, node, await self._outcome(node, f"job.{job.name}", arguments))
 
-    async def start_run(self, job: JobFunction[..., Any], plain: dict[str, Any], submit: Submitter) -> str:
+    async def start_run(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         del submit
-        node = self._replay.node(f"start.{job.name}", plain, job.chosen.key)
-        return str(start_result(job.name, await self._outcome(node, f"start.{job.name}", plain)))
+        node = self._replay.node(f"start.{job.name}", arguments, job.chosen.key)
+        return str(start_result(job.name, await self._outcome(node, f"start.{job.name}", arguments)))
 
-    async def send_signal(self, said: dict[str, Any], send: Submitter) -> str:
+    async def send_signal(self, payload: dict[str, Any], send: Submitter) -> str:
         del send
-        return str(start_result("signal", await self._outcome(self._replay.node("signal", said, None), "signal", said)))
+        return str(
+            start_result("signal", await self._outcome(self._replay.node("signal", payload, None), "signal", payload))
+        )
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         self.code.check_main("continue_as")
@@ -256,8 +258,8 @@ class ReplayCheck:
     def known_names(self, beginning: str) -> list[str]:
         return [node for node in self._replay.values if node.startswith(beginning)]
 
-    def plan(self, made: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        return self._replay.plan if self._replay.plan is not None else made
+    def plan(self, new_plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        return self._replay.plan if self._replay.plan is not None else new_plan
 
     def check_cancelled(self) -> None:
         """Do nothing: a check is never cancelled."""

@@ -134,8 +134,8 @@ def _is_known(name: str) -> bool:
 
 
 def _requeued(reader: Fold, event: Event) -> Broken | None:
-    said = event.payload.get("actor"), event.payload.get("reason")
-    if reader.state is JobState.FAILED and not all(_is_text(part) for part in said):
+    who_and_why = event.payload.get("actor"), event.payload.get("reason")
+    if reader.state is JobState.FAILED and not all(_is_text(part) for part in who_and_why):
         return Broken("J7.1", "a failed job is reopened by an operator, with actor and reason")
     return None
 

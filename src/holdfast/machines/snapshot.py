@@ -48,8 +48,8 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
         kept: dict[str, Any] = vars(self)  # pyright: ignore[reportAssignmentType] - of an instance
         if "by_key" not in kept:
             kept["by_key"] = {place.correlation_key: place for place in reversed(self.places())}
-        found: Mapping[str | None, WaitPlace] = kept["by_key"]
-        return found
+        places: Mapping[str | None, WaitPlace] = kept["by_key"]
+        return places
 
     @property
     def child_keys(self) -> frozenset[str]:
@@ -57,8 +57,8 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
         kept: dict[str, Any] = vars(self)  # pyright: ignore[reportAssignmentType] - of an instance
         if "child_keys" not in kept:
             kept["child_keys"] = frozenset(key for key in self.by_key if key is not None and key.startswith(CHILD_KEY))
-        found: frozenset[str] = kept["child_keys"]
-        return found
+        keys: frozenset[str] = kept["child_keys"]
+        return keys
 
 
 class OpenStep(msgspec.Struct, frozen=True):

@@ -148,15 +148,17 @@ class Table(Generic[S, E]):
 
     def _refuse(self, current: object, event: object) -> NoReturn:
         state = current if current is None or isinstance(current, str) else repr(current)
-        asked = event if isinstance(event, str) else repr(event)
-        target = asked if self._asks_for_states else None
-        raise self.refusal(state, asked, machine=self.name, target=target, detail=self._reason(state, asked)) from None
+        requested = event if isinstance(event, str) else repr(event)
+        target = requested if self._asks_for_states else None
+        raise self.refusal(
+            state, requested, machine=self.name, target=target, detail=self._reason(state, requested)
+        ) from None
 
-    def _reason(self, state: str | None, asked: str) -> str:
+    def _reason(self, state: str | None, requested: str) -> str:
         if state is not None and state not in set(self.states):
             return f"{state} is not a state of {self.name}; those are {', '.join(self.states)}"
-        if asked not in set(self.events):
-            return f"{self.name} does not take {asked}; it takes {', '.join(self.events)}"
+        if requested not in set(self.events):
+            return f"{self.name} does not take {requested}; it takes {', '.join(self.events)}"
         taken = ", ".join(self.allowed(state))
         return f"it takes {taken}" if taken else "it is final"
 

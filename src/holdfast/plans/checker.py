@@ -227,8 +227,8 @@ class _Check:
         gives = self._given(value, node if isinstance(node, MapNode) else None)
         takes = type_compat.type_of(hint)
         if not type_compat.fits(gives, takes):
-            given, wanted = type_compat.type_name(gives), type_compat.type_name(takes)
-            problem = f"{self._sources(value)} has type {given}, and {wanted} is required"
+            given_type, wanted_type = type_compat.type_name(gives), type_compat.type_name(takes)
+            problem = f"{self._sources(value)} has type {given_type}, and {wanted_type} is required"
             yield f"args.{argument}", problem
 
     def _default(self, value: Any, hint: Any) -> Iterator[str]:
@@ -237,11 +237,11 @@ class _Check:
             return
         source, _, path = value[REF].partition(".")
         name, _, path = path.partition(".")
-        given = self._plan.input.get(name) if source == "input" else None
-        if given is None or isinstance(given.default, msgspec.UnsetType):
+        field = self._plan.input.get(name) if source == "input" else None
+        if field is None or isinstance(field.default, msgspec.UnsetType):
             return
         try:
-            wrong = type_compat.value_problem(get_path(given.default, path), hint)
+            wrong = type_compat.value_problem(get_path(field.default, path), hint)
         except Missing as error:
             wrong = str(error)
         if wrong is not None:
@@ -297,10 +297,10 @@ class _Check:
         if function is None:
             return type_compat.ANY
         called = f"{'call' if job is None else 'job'} {function.name}"
-        given = self._kinds.get(called)
-        if given is None:
-            given = self._kinds[called] = type_compat.type_of(function.signature.result_hint)
-        return inspect.ListType(item_type=given) if isinstance(node, MapNode) else given
+        result_type = self._kinds.get(called)
+        if result_type is None:
+            result_type = self._kinds[called] = type_compat.type_of(function.signature.result_hint)
+        return inspect.ListType(item_type=result_type) if isinstance(node, MapNode) else result_type
 
     @staticmethod
     def _sources(value: Any) -> str:
@@ -316,10 +316,10 @@ def _cut(problem: str) -> str:
     return problem if len(problem) <= PROBLEM_MAX else f"{problem[:PROBLEM_MAX]}…"
 
 
-def _duration(place: str, given: Any, *, needed: bool = False) -> Iterator[tuple[str, str]]:
-    if given is None and not needed:
+def _duration(place: str, duration: Any, *, needed: bool = False) -> Iterator[tuple[str, str]]:
+    if duration is None and not needed:
         return
     try:
-        seconds("" if given is None else given)
+        seconds("" if duration is None else duration)
     except (TypeError, ValueError) as error:
         yield place, str(error)

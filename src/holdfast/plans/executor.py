@@ -38,13 +38,13 @@ DONE, FAILED, SKIPPED = "done", "failed", "skipped"
 STOPPED = "run:stopped"  # the value recorded when a failure ends a plan early
 
 
-async def run(plan: Plan, given: Mapping[str, Any], names: Names) -> Any:
+async def run(plan: Plan, inputs: Mapping[str, Any], names: Names) -> Any:
     """Run a checked plan and return its output.
 
     Raises:
         PlanFailed: nodes failed. The error lists all of them.
     """
-    return await _PlanRun(plan, given, names, current()).run()
+    return await _PlanRun(plan, inputs, names, current()).run()
 
 
 class _Unit:
@@ -75,7 +75,7 @@ class _Map:
 
 
 class _PlanRun:
-    def __init__(self, plan: Plan, given: Mapping[str, Any], names: Names, conductor: Conductor) -> None:
+    def __init__(self, plan: Plan, inputs: Mapping[str, Any], names: Names, conductor: Conductor) -> None:
         self._plan = plan
         self._names = names
         self._conductor = conductor
@@ -90,7 +90,7 @@ class _PlanRun:
         # Whether any node failed or was skipped. Until then, every node that waits for no other starts.
         self._rough = self._stopped is not None
         defaults = {name: field.default for name, field in plan.input.items() if field.default is not msgspec.UNSET}
-        self._results: dict[str, Any] = {"input": {**defaults, **given}}
+        self._results: dict[str, Any] = {"input": {**defaults, **inputs}}
         self._failures: list[tuple[str, Exception]] = []
         self._ready: deque[_Unit] = deque()
         self._maps: dict[str, _Map] = {}
@@ -369,8 +369,8 @@ class _PlanRun:
     def _taken(self) -> list[str]:
         """Apply the extensions that are due, in order, or fail their nodes. Return the nodes that can start now."""
         freed = []
-        while (given := self._extensions.take(self._comes)) is not None:
-            name, more = given
+        while (extension := self._extensions.take(self._comes)) is not None:
+            name, more = extension
             make = partial(refusal, self._plan, more, name, self._names)
             refused: str | None = self._conductor.recorded(f"{EXTENSION}{name}", make)
             wider = self._plan

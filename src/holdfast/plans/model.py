@@ -230,16 +230,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return data
 
     def node(self, name: str) -> Node | None:
         """Return the node with this id; None if there is none."""
         return next((node for node in self.nodes if node.id == name), None)
 
-    def not_given(self, given: Container[str]) -> list[str]:
+    def not_given(self, names: Container[str]) -> list[str]:
         """Return the required inputs that are missing from `given`."""
-        return [name for name, field in self.input.items() if field.default is msgspec.UNSET and name not in given]
+        return [name for name, field in self.input.items() if field.default is msgspec.UNSET and name not in names]
 
     def extended(self, more: Plan, by: str) -> Plan:
         """Return this plan with the nodes of `more`, each of which comes after the node `by`."""
@@ -254,19 +254,19 @@ class Extension(msgspec.Struct, frozen=True, rename={"plan": EXTEND}):
     plan: dict[str, Any]
 
 
-def plan_of(given: Any) -> Plan:
+def plan_of(source: Any) -> Plan:
     """Return a `Plan` from a plan, a draft, or plain values.
 
     Raises:
         InvalidPlan: it is none of them.
     """
-    if isinstance(given, Plan):
-        return given
-    if isinstance(given, dict):
-        return Plan.from_dict(given)
-    drafted = given.plan() if callable(getattr(type(given), "plan", None)) else None
+    if isinstance(source, Plan):
+        return source
+    if isinstance(source, dict):
+        return Plan.from_dict(source)
+    drafted = source.plan() if callable(getattr(type(source), "plan", None)) else None
     if not isinstance(drafted, Plan):
-        kind = type(given).__name__
+        kind = type(source).__name__
         raise InvalidPlan("plan", [f"must be a Plan, a Draft, or an object with nodes, got {kind}"])
     return drafted
 
@@ -342,12 +342,12 @@ def _wrong(place: int, data: Any) -> list[str]:
     return list(parser.node_problems(at, data, KINDS))
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(left: Any, right: Any) -> bool:
     """Return whether two values are equal as JSON. At every depth, true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return bool(left == right)

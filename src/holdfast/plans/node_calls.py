@@ -26,9 +26,9 @@ class _JsonResults(Signature):
     def __init__(self, of: Signature) -> None:
         self.__dict__.update(of.__dict__)
 
-    def decode_result(self, plain: Any) -> Any:
+    def decode_result(self, encoded: Any) -> Any:
         """Return a stored result unchanged."""
-        return plain
+        return encoded
 
 
 class NodeFunctions:

@@ -27,22 +27,24 @@ from holdfast.plans.model import REF, CallNode, Input, JobNode, MapNode, Plan, p
 class _Inputs(Signature):
     """The arguments of a plan. They are checked against the nodes when a run starts, and stay JSON values."""
 
-    def decode(self, plain: dict[str, Any]) -> dict[str, Any]:
+    def decode(self, encoded: dict[str, Any]) -> dict[str, Any]:
         """Return stored arguments unchanged: they fit the recorded plan, which may differ from the app's."""
-        return plain
+        return encoded
 
-    def decode_result(self, plain: Any) -> Any:
+    def decode_result(self, encoded: Any) -> Any:
         """Return a stored result unchanged."""
-        return plain
+        return encoded
 
 
 class PlanJob(Draft, JobFunction[..., Any]):
     """A named plan: add nodes to it, and start runs of it."""
 
-    def __init__(self, draft: Mapping[str, Any], given: Plan | None, names: Callable[[], Names], **entry: Any) -> None:
+    def __init__(
+        self, draft: Mapping[str, Any], whole_plan: Plan | None, names: Callable[[], Names], **entry: Any
+    ) -> None:
         Draft.__init__(self, entry["name"], **draft)
         self._of_app = names
-        self._whole = given
+        self._whole = whole_plan
         self._checked: tuple[int, Plan, _Inputs] | None = None
         self.open = False  # whether clients may pass their own plans for its runs
         self.replaced = False  # whether its runs follow another plan than the app's
@@ -54,7 +56,7 @@ class PlanJob(Draft, JobFunction[..., Any]):
         return self._ready()[1]
 
     @signature.setter
-    def signature(self, made: Signature) -> None:
+    def signature(self, signature: Signature) -> None:
         """Ignore the assignment: the signature follows from the draft."""
 
     def recorded_plan(self) -> dict[str, Any]:
@@ -104,12 +106,12 @@ class PlanJob(Draft, JobFunction[..., Any]):
                 raise
         return self._checked[1], self._checked[2]
 
-    async def _run(self, **given: Any) -> Any:
+    async def _run(self, **arguments: Any) -> Any:
         recorded = current().plan()
         if recorded is None:
             recorded = current().plan(self.recorded_plan())
         vault = self._starter.vault
-        trusted = {name: vault.read(Secret, value) if is_kept(value) else value for name, value in given.items()}
+        trusted = {name: vault.read(Secret, value) if is_kept(value) else value for name, value in arguments.items()}
         return await run(Plan.from_dict(recorded), trusted, self._of_app())
 
 
@@ -118,41 +120,41 @@ def planner(function: Callable[..., Any], name: str, names: Callable[[], Names])
     parameters = inspect.signature(function).parameters.values()
     argument_defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
 
-    def keep(result: Any, given: dict[str, Any]) -> None:
+    def keep(result: Any, arguments: dict[str, Any]) -> None:
         plan = result.plan() if isinstance(result, Draft) else result
         if not isinstance(plan, Plan):
             raise InvalidPlan(name, [f"a planner must return a Plan, got {type(plan).__name__}"])
         defaults = checked_payload(
-            name, {key: value for key, value in argument_defaults.items() if key in plan.input and key not in given}
+            name, {key: value for key, value in argument_defaults.items() if key in plan.input and key not in arguments}
         )
         inputs = {**plan.input, **{key: Input(default=value) for key, value in defaults.items()}}
         plan = msgspec.structs.replace(check_plan(plan, names()), input=inputs)
-        if missing := plan.not_given(given):
+        if missing := plan.not_given(arguments):
             raise InvalidPlan(plan.name, [f"input.{key}: {name} takes no such argument" for key in missing])
         current().plan(plan.to_dict())
 
-    async def planned(given: dict[str, Any]) -> Any:
+    async def planned(arguments: dict[str, Any]) -> Any:
         recorded = current().plan()
         assert recorded is not None, "it was planned, now or before"
         plan = Plan.from_dict(recorded)
-        inputs = {key: value for key, value in given.items() if key in plan.input}
+        inputs = {key: value for key, value in arguments.items() if key in plan.input}
         secrets = {key: value for key, value in inputs.items() if isinstance(value, Secret)}
         encoded = checked_payload(name, {key: value for key, value in inputs.items() if key not in secrets})
         return await run(plan, {**encoded, **secrets}, names())
 
-    async def awaited(**given: Any) -> Any:
+    async def awaited(**arguments: Any) -> Any:
         if current().plan() is None:
-            keep(await function(**given), given)
-        return await planned(given)
+            keep(await function(**arguments), arguments)
+        return await planned(arguments)
 
-    def plain(**given: Any) -> Any:
+    def threaded(**arguments: Any) -> Any:
         conductor = current()
         if conductor.plan() is None:
-            result = function(**given)
-            conductor.from_thread(_later(keep, result, given))
-        return conductor.from_thread(planned(given))
+            result = function(**arguments)
+            conductor.from_thread(_later(keep, result, arguments))
+        return conductor.from_thread(planned(arguments))
 
-    job = awaited if inspect.iscoroutinefunction(function) else plain
+    job = awaited if inspect.iscoroutinefunction(function) else threaded
     functools.update_wrapper(job, function)
     hints = dict(inspect.get_annotations(function))
     hints.pop("return", None)
@@ -160,8 +162,8 @@ def planner(function: Callable[..., Any], name: str, names: Callable[[], Names])
     return job
 
 
-def _anything(**given: Any) -> Any:
-    return given
+def _anything(**arguments: Any) -> Any:
+    return arguments
 
 
 async def _later(function: Callable[..., None], *arguments: Any) -> None:
@@ -172,8 +174,8 @@ def _function(plan: Plan, names: Names) -> Callable[..., Any]:
     """Return a function whose parameters are the plan's inputs, with the types that its nodes take."""
     hints = {name: _hint(plan, names, name) for name in plan.input}
 
-    def inputs(**given: Any) -> Any:
-        return given
+    def inputs(**arguments: Any) -> Any:
+        return arguments
 
     empty = inspect.Parameter.empty
     parameters = [

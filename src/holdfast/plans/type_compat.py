@@ -90,13 +90,13 @@ def _fields_fit(gives: inspect.Type, takes: inspect.Type, inside: frozenset[Pair
     if isinstance(gives, inspect.NamedTupleType) or (gives.cls, takes.cls) in inside:
         return True  # lists have no field names; or an outer call compares the pair
     inside |= {(gives.cls, takes.cls)}
-    given = {field.encode_name if hasattr(field, "encode_name") else field.name: field for field in gives.fields}
+    fields = {field.encode_name if hasattr(field, "encode_name") else field.name: field for field in gives.fields}
     for field in takes.fields:
         name = field.encode_name if hasattr(field, "encode_name") else field.name
-        if name not in given:
+        if name not in fields:
             if field.required:
                 return False
-        elif not fits(given[name].type, field.type, inside):
+        elif not fits(fields[name].type, field.type, inside):
             return False
     return True
 

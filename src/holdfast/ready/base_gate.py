@@ -84,7 +84,7 @@ class BaseGate(EnterableGate):
         self._on_violation = on_violation
         self._monitor = ReadyMonitor()
         self._holds: Sequence[Hold] = ()  # what held it closed at the last poll
-        self._told: frozenset[HoldKey] = frozenset()
+        self._reported: frozenset[HoldKey] = frozenset()
         self._line: OrderedDict[Waiter, None] = OrderedDict()
         super().__init__()
         self._line_has_waker = False  # whether the open Pending interval will wake the line
@@ -345,9 +345,9 @@ class BaseGate(EnterableGate):
             # Time is read after the check, so whatever the check found opened by time is due by now.
             after += self._monitor.mark(WakeSource.TIMER)
             woken = True
-        reading = next_reading.next_reading(self._state, holds, self._told, woken=woken, waits=waits)
-        if holds or self._told:
-            self._told = next_reading.told_with(reading, holds, self._told)
+        reading = next_reading.next_reading(self._state, holds, self._reported, woken=woken, waits=waits)
+        if holds or self._reported:
+            self._reported = next_reading.reported_with(reading, holds, self._reported)
         return self._publish(reading, after)
 
     @abstractmethod

@@ -72,14 +72,14 @@ class Hold:
 
 
 def next_reading(
-    state: ReadyState, holds: Sequence[Hold], told: AbstractSet[HoldKey], *, woken: bool, waits: bool
+    state: ReadyState, holds: Sequence[Hold], reported: AbstractSet[HoldKey], *, woken: bool, waits: bool
 ) -> Reading:
     """Return the reading that follows `state`, by the rules of the module's docstring.
 
     Args:
         state: the state of the last reading.
         holds: what holds the gate closed now.
-        told: holds that were already reported.
+        reported: holds that were already reported.
         woken: whether the open Pending interval, if any, has seen a wake.
         waits: whether the caller will wait for a wake.
     """
@@ -89,7 +89,7 @@ def next_reading(
     pending = state is ReadyState.PENDING
     if pending and not woken:
         return _pending(sources)
-    news = [hold for hold in holds if hold.news is not None and hold.key not in told]
+    news = [hold for hold in holds if hold.news is not None and hold.key not in reported]
     for hold in sorted(news, key=lambda hold: hold.left_ns, reverse=True):
         if hold.news is not None and hold.news.state in _ALLOWED[state]:
             return hold.news
@@ -99,10 +99,10 @@ def next_reading(
     return Busy("; ".join(hold.reason for hold in holds))
 
 
-def told_with(reading: Reading, holds: Sequence[Hold], told: AbstractSet[HoldKey]) -> frozenset[HoldKey]:
+def reported_with(reading: Reading, holds: Sequence[Hold], reported: AbstractSet[HoldKey]) -> frozenset[HoldKey]:
     """Return the holds that are reported once `reading` is published. Ended holds are dropped."""
-    now_told = {hold.key for hold in holds if hold.news is not None and hold.news.state is reading.state}
-    return frozenset((told & {hold.key for hold in holds}) | now_told)
+    now_reported = {hold.key for hold in holds if hold.news is not None and hold.news.state is reading.state}
+    return frozenset((reported & {hold.key for hold in holds}) | now_reported)
 
 
 def timers(holds: Sequence[Hold]) -> tuple[tuple[HoldKey, int], ...]:
