@@ -310,3 +310,17 @@ def test_a_batch_asks_for_the_interpreters_lock_a_few_times_however_many_rows_it
     few = with_store(tmp_path / "few.db", lambda store: statements(store, 4))
     many = with_store(tmp_path / "many.db", lambda store: statements(store, 509))  # of no even size
     assert all(larger <= smaller + 4 * 9 for smaller, larger in zip(few, many, strict=True))
+
+
+def test_a_long_read_holds_neither_the_loop_nor_a_short_read(tmp_path: Path) -> None:
+    async def look(store: SqliteStore) -> None:
+        await store.commit([submit("a")])
+        with store._reading_aside:  # a long read is under way
+            long = asyncio.create_task(store.events("a"))
+            row = await store.get("a")
+            await asyncio.sleep(0)
+            assert row is not None
+            assert not long.done()
+        assert [event.type for event in await long] == ["job_created"]
+
+    with_store(tmp_path / "jobs.db", look)

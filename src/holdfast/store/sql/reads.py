@@ -6,7 +6,8 @@ The contract of each read is in `holdfast.store.protocol`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.machines.run_projection import run_name
@@ -24,6 +25,9 @@ from holdfast.store.sql.run_sql import (
     record_of_newest,
 )
 
+T = TypeVar("T")
+
+FEW = 16  # rows that a store may read on the loop
 NO_LIMIT = 2**62  # both databases accept it as a LIMIT
 
 
@@ -41,6 +45,11 @@ class SqlReads(ABC):
     async def _read(self, sql: str, bindings: Any) -> list[Any]:
         """Execute a statement and return its rows."""
 
+    async def _read_many(self, sql: str, bindings: Any, build: Callable[[Any], T], *, few: bool = False) -> list[T]:
+        """Read rows and build their objects. A backend may do both in a thread, unless the rows are few."""
+        del few
+        return [build(row) for row in await self._read(sql, bindings)]
+
     @abstractmethod
     async def now(self) -> float:
         """Read the store's clock."""
@@ -55,13 +64,13 @@ class SqlReads(ABC):
 
     async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
         count = NO_LIMIT if limit is None else limit
-        return [event_of(row) for row in await self._read(self._reads.events, (job, after, count))]
+        return await self._read_many(self._reads.events, (job, after, count), event_of, few=count <= FEW)
 
     async def inbox(self, job: str) -> list[Signal]:
         return [signal_of(row) for row in await self._read(self._reads.inbox, (job,))]
 
     async def evidence(self, job: str) -> list[Evidence]:
-        return [evidence_of(row) for row in await self._read(self._reads.evidence, (job,))]
+        return await self._read_many(self._reads.evidence, (job,), evidence_of)
 
     async def workers(self) -> list[WorkerCard]:
         return [card_of(row) for row in await self._read(self._reads.workers, ())]
@@ -77,18 +86,20 @@ class SqlReads(ABC):
     ) -> list[Job]:
         filters = {"state =": state, "plugin =": plugin, "entry =": entry, "id <": before}
         used = {condition: str(value) for condition, value in filters.items() if value is not None}
-        rows = await self._read(self._reads.jobs(list(used)), (*used.values(), limit))
-        return [await self._up_to_date(job_of(row)) for row in rows]
+        statement, bindings = self._reads.jobs(list(used)), (*used.values(), limit)
+        rows = await self._read_many(statement, bindings, job_of, few=limit <= FEW)
+        return [await self._up_to_date(row) for row in rows]
 
     async def record(self, job: str, number: int) -> RunRecord | None:
         records = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
         return records[0] if records and records[0].run_id == run_name(job, number) else None
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
-        rows = [newest_of(row) for row in await self._read(*self._reads.newest_runs(where, before, limit))]
+        few = where.task_id is not None  # any other filter may have to pass over many rows
+        rows = await self._read_many(*self._reads.newest_runs(where, before, limit), newest_of, few=few)
         runs = [record_of_newest(await self._up_to_date(job), progress_json, at) for job, progress_json, at in rows]
         if may_be_past(where):
-            runs += [past_of(row) for row in await self._read(*self._reads.past_runs(where, before, limit))]
+            runs += await self._read_many(*self._reads.past_runs(where, before, limit), past_of, few=few)
         return merged(runs, limit)
 
     async def index_entries(self, job: str) -> IndexEntries | None:
@@ -96,11 +107,13 @@ class SqlReads(ABC):
 
     async def counts(self) -> Counts:
         now = await self.now()
-        queues, oldest = [await self._read(sql, (now,)) for sql in (self._reads.count_queues, self._reads.oldest_due)]
-        return counts_of(await self._read(self._reads.count_runs, ()), queues, oldest[0][0])
+        queues = await self._read_many(self._reads.count_queues, (now,), tuple)
+        oldest = await self._read_many(self._reads.oldest_due, (now,), tuple)
+        return counts_of(await self._read_many(self._reads.count_runs, (), tuple), queues, oldest[0][0])
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
-        return [export_of(row) for row in await self._read(self._reads.exports, (job, number, after, limit))]
+        bindings = (job, number, after, limit)
+        return await self._read_many(self._reads.exports, bindings, export_of, few=limit <= FEW)
 
     async def blob(self, job: str, blob: str, number: int) -> bytes | None:
         rows = await self._read(self._reads.blob, (job, blob, number))

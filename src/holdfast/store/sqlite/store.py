@@ -3,7 +3,8 @@
 Acknowledged means on disk: WAL with synchronous=FULL, and `commit` returns after the COMMIT. One thread with one
 connection does all writes of a process, a whole batch in one transaction. It takes a lock file before each transaction,
 because SQLite's own wait is a sleep: it is not fair, and a process could starve for seconds. Reads have their own
-connection and never wait for a writer. Other programs may read, write and copy the file meanwhile.
+connection and never wait for a writer. Reads that can be long have another one, and a thread, so that a loop is never
+held by them. Other programs may read, write and copy the file meanwhile.
 
 What can fail:
 
@@ -26,7 +27,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,7 +66,7 @@ READS = ReadSql(
 )
 ROWS_MAX = 20_000  # cached rows
 POLL_SECONDS = 0.02
-LOCKS = 3  # that a fork takes
+LOCKS = 4  # that a fork takes
 
 
 class SqliteStore(SqlReads):
@@ -88,6 +89,9 @@ class SqliteStore(SqlReads):
         self._notices: list[Callable[[int], None]] = []
         self._writing = threading.Lock()  # while the connection that writes is used, opened or closed
         self._reading = threading.Lock()  # one connection for all readers: short reads, from more than one loop
+        self._reading_aside = threading.Lock()  # the connection of long reads
+        self._aside_connection: apsw.Connection | None = None
+        self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")  # no thread until used
         self._rows: dict[str, Job] = {}  # rows of running jobs; equal to those on disk while no other process writes
         self._rows_version = -1
         self._others = False  # whether another process has committed and no notice was sent yet
@@ -143,8 +147,9 @@ class SqliteStore(SqlReads):
     async def limits(self) -> list[QueueState]:
         rows = await self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())
         now = self._clock.now()
-        with self._reading:
-            return self._guard(lambda: [state_of(self._readable(), limits_of(row), now) for row in rows])
+        if not rows:
+            return []
+        return await self._long_read(lambda read: [state_of(read, limits_of(row), now) for row in rows])
 
     async def next_due(self, after: float | None = None) -> float | None:
         # Without the hint, SQLite may scan every job: it does not know how many there are.
@@ -188,6 +193,7 @@ class SqliteStore(SqlReads):
             return
         self._refusal = CLOSED
         self._writer.stop()
+        self._aside.shutdown(wait=False, cancel_futures=True)
         if self._watcher is not None:
             self._watcher.stop()
         with self._writing:
@@ -195,7 +201,7 @@ class SqliteStore(SqlReads):
 
     def _detach(self) -> None:
         self._liveness.close()
-        with self._reading:
+        with self._reading, self._reading_aside:
             if not self._connections:  # closed by a fork: the log still goes to the database
                 with contextlib.suppress(apsw.Error, OSError, StoreUnavailable):
                     self._open_again()
@@ -208,7 +214,7 @@ class SqliteStore(SqlReads):
         if self._writer.is_current():
             return  # the thread would wait for itself
         deadline = time.monotonic() + seconds
-        for lock in (self._writing, self._reading, self._liveness.changing):
+        for lock in (self._writing, self._reading, self._reading_aside, self._liveness.changing):
             if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 self._paused.append(lock)
         if len(self._paused) == LOCKS:
@@ -231,7 +237,8 @@ class SqliteStore(SqlReads):
             leak(connection)
         if self._watcher is not None:
             self._watcher.forget()
-        self._writing, self._reading, self._paused, self._watcher = threading.Lock(), threading.Lock(), [], None
+        self._writing, self._reading, self._reading_aside = threading.Lock(), threading.Lock(), threading.Lock()
+        self._paused, self._watcher = [], None
 
     def change_count(self) -> int:
         """Return a number that grows when another process has committed, after the first subscription."""
@@ -348,6 +355,31 @@ class SqliteStore(SqlReads):
     async def _read(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
         with self._reading:
             return self._guard(lambda: self._fetch(sql, bindings))
+
+    async def _read_many(
+        self, sql: str, bindings: Sequence[Any], build: Callable[[Any], T], *, few: bool = False
+    ) -> list[T]:
+        if few:
+            return [build(row) for row in await self._read(sql, bindings)]
+        return await self._long_read(lambda read: [build(row) for row in read.execute(sql, bindings).fetchall()])
+
+    async def _long_read(self, work: Callable[[apsw.Connection], T]) -> T:
+        def alone() -> T:
+            with self._reading_aside:
+                return self._guard(lambda: work(self._readable_aside()))
+
+        if self._refusal is not None:  # the thread has ended
+            raise StoreUnavailable(f"{self._path}: {self._refusal}")
+        return await asyncio.get_running_loop().run_in_executor(self._aside, alone)
+
+    def _readable_aside(self) -> apsw.Connection:
+        """Return the connection of long reads, opened when it is needed first; under its lock."""
+        if self._refusal is not None:
+            raise StoreUnavailable(f"{self._path}: {self._refusal}")
+        if self._aside_connection is None or self._aside_connection not in self._connections:
+            self._aside_connection = self._open_again()
+        self._files.check()
+        return self._aside_connection
 
     def _fetch(self, sql: str, bindings: Sequence[Any]) -> list[Any]:
         connection = self._readable()
