@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from datetime import date, timedelta
 
 __all__ = ["LONGEST_SECONDS", "Duration", "seconds"]
 
@@ -30,7 +30,7 @@ def seconds(duration: Duration) -> float:
     elif isinstance(duration, str):
         value = _parsed(duration)
     else:
-        value = _as_float(duration) if not isinstance(duration, bool) else math.nan
+        value = _number(duration)
     if math.isnan(value) or value < 0:
         raise ValueError(f"a duration is seconds, 0 or more, a timedelta, or text such as '3d', got {duration!r:.60}")
     if value > LONGEST_SECONDS:
@@ -38,11 +38,16 @@ def seconds(duration: Duration) -> float:
     return value
 
 
-def _as_float(number: float) -> float:
+def _number(duration: object) -> float:
+    if isinstance(duration, date):
+        message = "a duration is not a point in time: pass the time until then, as in when - datetime.now(UTC)"
+        raise ValueError(message)  # noqa: TRY004 - as for every other value that is not a duration
     try:
-        return float(number)
+        return math.nan if isinstance(duration, bool) else float(duration)  # type: ignore[arg-type]  # - any number
+    except TypeError:
+        return math.nan
     except OverflowError:  # an integer of hundreds of digits
-        return math.inf if number > 0 else -math.inf
+        return math.inf if isinstance(duration, int) and duration > 0 else -math.inf
 
 
 def _parsed(text: str) -> float:

@@ -18,7 +18,7 @@
     │   ├── EffectConflict (ValueError)           the call already has a different effect
     │   ├── NotInDoubt (RuntimeError)             the job does not wait for an answer about this tool
     │   ├── NotAllowed (PermissionError)          the token is unknown, or lacks the scope
-    │   └── NotInsideJob (RuntimeError)           the call works only inside a job
+    │   └── NotInsideJob (RuntimeError)           the call works only inside a job, step or tool
     │
     ├── TransitionRefused (RuntimeError)          a state machine refused; nothing was changed
     │   ├── InvalidTransition                     Job and ReadyState
@@ -252,10 +252,14 @@ class LoopDied(HoldfastError, RuntimeError):
 
 
 class NotInsideJob(HoldfastError, RuntimeError):
-    """The call works only inside a job. Call it from a function marked with ``@app.job``."""
+    """A function was called where it does not work: outside a job, step or tool. `cure` says what to do instead."""
+
+    def __init__(self, what: str, cure: str) -> None:
+        self.what, self.cure = what, cure
+        super().__init__(what, cure)
 
     def _own_text(self) -> str:
-        return "this works inside a job only: call it from a function marked with @app.job, while a worker runs it"
+        return f"{self.what}: {self.cure}"
 
 
 class _Unfit(HoldfastError, TypeError):

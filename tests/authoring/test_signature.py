@@ -383,7 +383,7 @@ HOSTILE: list[Callable[[], Any]] = [Unbound, NoClass, Ending, Leaving, Dumping, 
 def test_an_object_that_raises_when_it_is_looked_at_is_an_invalid_result(make: Callable[[], Any]) -> None:
     for value in (make(), [make()], {"deep": {"er": make()}}, Bag(make())):
         for hint in (Any, dict[str, Any], Bag):
-            with pytest.raises(InvalidResult, match="the result of give cannot be kept"):
+            with pytest.raises(InvalidResult, match="the result of give cannot be stored"):
                 returning(hint).encode_outcome(value)
             with pytest.raises(InvalidResult):
                 returning(hint).encode_result(value)

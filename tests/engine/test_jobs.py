@@ -497,7 +497,7 @@ def test_a_result_that_cannot_be_kept_fails_the_job_and_names_it(app: App) -> No
     async def work() -> Any:
         return object()
 
-    with pytest.raises(RunFailed, match="the result of work cannot be kept"):
+    with pytest.raises(RunFailed, match="the result of work cannot be stored"):
         play(outcome(app, work))
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CURE = "call it in the code of a job, a function with @app.job, while a worker runs it"
+
 
 class Suspended(BaseException):
     """Ends job code whose attempt is over: the job waits, was paused, or lost its lease. Not an error; do not catch it.
@@ -144,13 +146,14 @@ def on_worker_loop(method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..
     return bridged
 
 
-def current() -> Conductor:
-    """Return the conductor of the job that this code runs in.
+def current(caller: str = "this call") -> Conductor:
+    """Return the conductor of the job that this code runs in. `caller` is the name of the function that needs it.
 
     Raises:
         NotInsideJob: this code does not run inside a job.
     """
     running = conductor.get()
     if running is None:
-        raise NotInsideJob
+        where = "outside a job" if external.get() is None else "inside a step or tool"
+        raise NotInsideJob(f"{caller} was called {where}", CURE)
     return running

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import isasyncgenfunction, isgeneratorfunction, ismethod, signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from holdfast.authoring.functions import Backoff, Call, JobFunction, Starter
+import msgspec
+
+from holdfast.authoring.functions import Backoff, Call, JobFunction, Starter, near
 from holdfast.authoring.secrets import Codec, Vault
 from holdfast.durations import Duration, seconds
-from holdfast.errors import UnknownEntry
+from holdfast.errors import InvalidSetting, UnknownEntry
 
 if TYPE_CHECKING:
     from holdfast.ready import Gate
@@ -23,12 +26,20 @@ R = TypeVar("R")
 J = TypeVar("J", bound=JobFunction[..., Any])
 
 ON_DOUBT = {"ask", "fail", "retry"}
+_CALL = ("name", "retries", "backoff", "timeout", "gate")
+OPTIONS = {  # of each decorator
+    "job": ("name", "retries", "backoff", "queue", "deadline", "max_attempts"),
+    "step": _CALL,
+    "tool": (*_CALL, "on_doubt", "reconcile"),
+}
 
 
 class Registry:
     """The jobs, steps and tools of one app or plugin."""
 
     def __init__(self, name: str, max_attempts: int, codec: Codec | None = None) -> None:
+        if not name:
+            raise InvalidSetting("name", name, "the name of an app must be text, 1 character or more")
         self.name = name
         self.vault = Vault(codec)
         self.entries: dict[tuple[str, str], JobFunction[..., Any]] = {}
@@ -128,12 +139,12 @@ class Registry:
         Options of the decorator:
             name: the job's name; by default the function's.
             retries: how often to run the job again after it fails.
-            backoff: when to retry; replaces `retries`.
+            backoff: when to retry, see `Backoff`.
             queue: the queue of its runs.
             deadline: how long a run may take from its start.
             max_attempts: crashes after which a run is given up.
         """
-        return partial(self._job, **options) if function is None else self._job(function, **options)
+        return _decorator("job", self._job, function, options)
 
     @overload
     def step(self, function: Callable[P, R], /) -> Call[P, R]: ...
@@ -149,12 +160,11 @@ class Registry:
         Options of the decorator:
             name: the step's name; by default the function's.
             retries: how often to call it again after it fails.
-            backoff: when to retry; replaces `retries`.
+            backoff: when to retry, see `Backoff`.
             timeout: how long one try may take.
             gate: a gate of `holdfast.ready` that each try passes.
         """
-        make: Callable[..., Any] = partial(self._call, tool=False, **options)
-        return make if function is None else make(function)
+        return _decorator("step", partial(self._call, tool=False), function, options)
 
     @overload
     def tool(self, function: Callable[P, R], /) -> Call[P, R]: ...
@@ -171,14 +181,13 @@ class Registry:
         Options of the decorator:
             name: the tool's name; by default the function's.
             retries: how often to call it again after it fails.
-            backoff: when to retry; replaces `retries`.
+            backoff: when to retry, see `Backoff`.
             timeout: how long one try may take.
             on_doubt: if a crash leaves its outcome unknown, ``ask`` an operator, ``fail``, or ``retry``.
             reconcile: a function that finds out whether the tool has acted, and returns `Done` or `NotDone`.
             gate: a gate of `holdfast.ready` that each try passes.
         """
-        make: Callable[..., Any] = partial(self._call, tool=True, **options)
-        return make if function is None else make(function)
+        return _decorator("tool", partial(self._call, tool=True), function, options)
 
     def _job(
         self,
@@ -196,7 +205,7 @@ class Registry:
             name=name or function.__name__,
             plugin=self.name,
             starter=cast(Starter[Any], self),  # the app or plugin can start its own jobs
-            backoff=backoff or Backoff(retries=retries),
+            backoff=_backoff(retries, backoff),
             max_attempts=max_attempts or self._max_attempts,
             queue=queue,
             deadline_seconds=seconds(deadline) if deadline is not None else None,
@@ -230,7 +239,7 @@ class Registry:
             function,
             name=name or function.__name__,
             tool=tool,
-            backoff=backoff or Backoff(retries=retries),
+            backoff=_backoff(retries, backoff),
             timeout_seconds=seconds(timeout) if timeout is not None else None,
             on_doubt=on_doubt,
             reconcile=reconcile,
@@ -241,3 +250,54 @@ class Registry:
             raise ValueError(f"{self.name} already has a step or tool {call.name!r}: give one of them another name")
         self.calls[call.name] = call
         return call
+
+
+def _decorator(kind: str, make: Callable[..., Any], function: Any, options: dict[str, Any]) -> Any:
+    """Return the decorated function, or the decorator if there is no function yet.
+
+    Raises:
+        TypeError: an option is unknown, or the function cannot be called by its name with named arguments.
+    """
+    for option in options:
+        if option not in OPTIONS[kind]:
+            known = ", ".join(OPTIONS[kind])
+            raise TypeError(
+                f"@app.{kind} has no option {option!r}{near(option, OPTIONS[kind])}; the options are {known}"
+            )
+
+    def decorate(function: Any) -> Any:
+        _check_function(kind, function, options.get("name"))
+        return make(function, **options)
+
+    return decorate if function is None else decorate(function)
+
+
+def _check_function(kind: str, function: Any, name: str | None) -> None:
+    shown = getattr(function, "__qualname__", repr(function))
+    if not callable(function) or isinstance(function, (type, classmethod)):
+        raise TypeError(f"@app.{kind} takes a function, got {shown}: write a function outside the class")
+    if isgeneratorfunction(function) or isasyncgenfunction(function):
+        raise TypeError(f"@app.{kind}: {shown} is a generator, whose items cannot be stored: return a list")
+    if name is None and shown.endswith("<lambda>"):
+        raise TypeError(f"@app.{kind}: a lambda has no name to record it under: pass name=, or write a function")
+    scope = shown.rpartition(".")[0]
+    first = next(iter(signature(function).parameters), "")
+    if scope and not scope.endswith("<locals>") and first in {"self", "cls"} and not ismethod(function):
+        raise TypeError(
+            f"@app.{kind}: {shown} is a method, and {first} cannot be stored: write a function outside the class"
+        )
+
+
+def _backoff(retries: int, backoff: Backoff | None) -> Backoff:
+    """Return when to retry, from the two options that say so.
+
+    Raises:
+        ValueError: `retries` is invalid, or both options have different numbers of retries.
+    """
+    if type(retries) is not int or retries < 0:
+        raise ValueError(f"retries must be an integer, 0 or more, got {retries!r}")
+    if backoff is None:
+        return Backoff(retries=retries)
+    if retries and backoff.retries not in {0, retries}:
+        raise ValueError(f"retries is {retries}, but backoff has retries={backoff.retries}: give one of them")
+    return msgspec.structs.replace(backoff, retries=retries) if retries else backoff

@@ -1,7 +1,8 @@
 """The objects that ``@app.job``, ``@app.step`` and ``@app.tool`` make. They are still called as functions.
 
-Outside a job, such a call runs the function directly. Inside a job, the conductor calls a step or tool, records its
-result, and returns the recorded result on replay. Another job is started as a child, and its result awaited.
+Outside a job, a call of a step or tool runs the function directly, and a call of a job is refused. Inside a job, the
+conductor calls a step or tool, records its result, and returns the recorded result on replay. Another job is started as
+a child, and its result awaited.
 
 In an ``async`` job every such call is awaited, also that of a plain function, which then runs in a thread. In a plain
 job every such call returns its value directly, also that of an ``async`` function.
@@ -24,7 +25,7 @@ from holdfast.authoring.job_api import to_millionths
 from holdfast.authoring.secrets import Vault
 from holdfast.authoring.signature import Signature, checked_name, checked_payload
 from holdfast.durations import seconds
-from holdfast.errors import InvalidArguments, NotRecorded
+from holdfast.errors import InvalidArguments, NotInsideJob, NotRecorded
 
 if TYPE_CHECKING:
     from holdfast.ready import Gate
@@ -50,10 +51,10 @@ class NotDone(msgspec.Struct, frozen=True):
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """When to retry (E10).
+    """When to retry a step, tool or job (E10), as in ``@app.step(retries=4, backoff=Backoff(first_seconds=0.5))``.
 
     Attributes:
-        retries: the number of retries after the first failure.
+        retries: the number of retries after the first failure; also an option of the decorators.
         first_seconds: the wait before the first retry.
         factor: how much longer each wait is than the one before.
         cap_seconds: the longest wait.
@@ -191,10 +192,16 @@ class JobFunction(Generic[P, R]):
         self.__name__ = name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the job: as a child inside another job, directly outside."""
+        """Call the job as a child inside another job.
+
+        Raises:
+            NotInsideJob: no job makes this call, so it could not be recorded. Start a run instead.
+        """
         running = conductor.get()
         if running is None:
-            return self.function(*args, **kwargs)
+            where = "outside a job" if external.get() is None else "inside a step or tool"
+            cure = f"use {self.name}.start(…) or {self.name}.astart(…); {self.name}.function(…) calls the bare function"
+            raise NotInsideJob(f"the job {self.name} was called {where}", cure)
         outcome: Any = running.child(self, args, dict(kwargs))
         return outcome if running.in_loop() else running.from_thread(outcome)  # type: ignore[no-any-return]  # - typed by the function
 

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from holdfast.authoring.conductor import conductor, current, external
+from holdfast.authoring.conductor import CURE, conductor, current, external
 from holdfast.authoring.reports import reporter
 from holdfast.authoring.signature import user_key
 from holdfast.durations import LONGEST_SECONDS, Duration, seconds
@@ -45,7 +45,7 @@ def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") ->
         InvalidArguments: the key or the type is invalid.
         NotInsideJob: this code does not run inside a job.
     """
-    running = current()
+    running = current("wait_for")
     if type not in WAIT_TYPES:
         raise InvalidArguments("wait_for", f"type must be one of {', '.join(WAIT_TYPES)}, got {type!r}")
     wait = running.wait(user_key("wait_for", key), seconds(timeout) if timeout is not None else None, type)
@@ -64,7 +64,7 @@ def sleep(duration: Duration) -> Any:
         ValueError: the duration is invalid.
         NotInsideJob: this code does not run inside a job.
     """
-    running = current()
+    running = current("sleep")
     wait = running.sleep(seconds(duration))
     return wait if running.in_loop() else running.from_thread(wait)
 
@@ -83,22 +83,22 @@ def continue_as(*args: Any, **kwargs: Any) -> NoReturn:
     """
     if external.get() is not None:
         raise InvalidArguments("continue_as", "call it in the job's own function, not in a step or tool")
-    current().continue_as(args, kwargs)
+    current("continue_as").continue_as(args, kwargs)
 
 
 def now() -> float:
     """Return the time in UTC epoch seconds. A replay returns the same value."""
-    return cast(float, current().value("now"))
+    return cast(float, current("now").value("now"))
 
 
 def random() -> float:
     """Return a random number from 0 to 1. A replay returns the same value."""
-    return cast(float, current().value("random"))
+    return cast(float, current("random").value("random"))
 
 
 def uuid4() -> str:
     """Return a random UUID as text. A replay returns the same value."""
-    return cast(str, current().value("uuid4"))
+    return cast(str, current("uuid4").value("uuid4"))
 
 
 def external_key() -> str:
@@ -111,7 +111,9 @@ def external_key() -> str:
     """
     call = external.get()
     if call is None:
-        raise NotInsideJob
+        where = "outside a job" if conductor.get() is None else "in the job's own code"
+        cure = "call it in a step or tool that a job has called; outside a job a step or tool has no key"
+        raise NotInsideJob(f"external_key was called {where}", cure)
     return call[0]
 
 
@@ -122,7 +124,7 @@ def attempt() -> int:
         NotInsideJob: this code does not run inside a job.
     """
     call = external.get()
-    return call[1] if call is not None else current().attempt
+    return call[1] if call is not None else current("attempt").attempt
 
 
 def check_cancelled() -> None:
@@ -167,7 +169,7 @@ def map(step: Call[..., Any], items: Iterable[Any], limit: int | None = None) ->
     Raises:
         NotInsideJob: this code does not run inside a job.
     """
-    running = current()
+    running = current("map")
     mapped = _map(step, list(items), limit)
     return mapped if running.in_loop() else running.from_thread(mapped)
 
@@ -232,5 +234,5 @@ def spend(**amounts: float) -> None:
     """
     running, call = reporter.get(), external.get()
     if running is None:
-        raise NotInsideJob
+        raise NotInsideJob("spend was called outside a job", CURE)
     running.spent(call[0] if call is not None else None, to_millionths("spend", amounts))

@@ -1,8 +1,8 @@
 """A function's arguments and result as JSON, checked against its type hints (SPEC R11).
 
 All types that msgspec knows work: plain values, dataclasses, structs, TypedDicts, enums, dates, decimals, UUIDs. So do
-pydantic models, without a dependency on pydantic. Results and arguments are always read back from JSON, so the first
-run and a replay give the code the same value (`holdfast.authoring.plain_values`).
+paths, and pydantic models, without a dependency on pydantic. Results and arguments are always read back from JSON, so
+the first run and a replay give the code the same value (`holdfast.authoring.plain_values`).
 
 The vault decides how a `Secret` is stored. A value that contains the text of a revealed secret is refused.
 
@@ -15,12 +15,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import sys
 import typing
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
-from types import NoneType, UnionType
+from pathlib import PurePath
+from types import FrameType, NoneType, UnionType
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -47,7 +49,7 @@ class Signature:
         self._recorder = Recorder(partial(_encode_foreign, self._vault))
         self._decode_foreign = partial(_decode_foreign, self._vault)
         self._signature = inspect.signature(function)
-        hints = _hints(function)
+        hints = _hints(function, name)
         self._result = hints.pop("return", Any)
         for parameter in self._signature.parameters.values():
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
@@ -321,11 +323,24 @@ def fingerprint(encoded: Any) -> str:
     return hashlib.sha256(written).hexdigest()[:32]
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    """Return the types of a function's hints. A hint as text may name an object of the scope that declares it.
+
+    Raises:
+        TypeError: a hint names an object that does not exist here.
+    """
+    outer = set(getattr(function, "__qualname__", "").split(".")[:-1])
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the names of an outer function are only on the stack
+    names: dict[str, Any] = {}
+    while frame is not None:
+        if frame.f_code.co_name in outer:
+            names = {**frame.f_locals, **names}
+        frame = frame.f_back
     try:
-        return typing.get_type_hints(function, include_extras=True)
-    except NameError:  # a hint names a local object: unchecked, not refused
-        return {}
+        return typing.get_type_hints(function, localns=names or None, include_extras=True)
+    except NameError as error:
+        cure = "define or import it before the function, and not only for type checkers"
+        raise TypeError(f"{name}: a type hint names {error.name}, which does not exist here: {cure}") from None
 
 
 def _schema(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -342,6 +357,8 @@ def _schema(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def _foreign_schema(hint: Any) -> dict[str, Any]:
     if secret_hint(hint) is not None:
         return {"description": "A secret: its value, which is encrypted on arrival and never shown.", "writeOnly": True}
+    if isinstance(hint, type) and issubclass(hint, PurePath):
+        return {"type": "string", "format": "path"}
     if hasattr(hint, "model_json_schema"):
         schema: dict[str, Any] = hint.model_json_schema()
         return schema
@@ -378,14 +395,20 @@ def _error_text(error: BaseException) -> str:
 def _encode_foreign(vault: Vault, value: Any) -> Any:
     if isinstance(value, Secret):
         return vault.kept(value)
+    if isinstance(value, PurePath):
+        return str(value)
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
+    if inspect.iscoroutine(value):
+        raise TypeError(f"{value.__name__}(…) is a coroutine, which is not JSON: did you forget await?")
     raise TypeError(f"{type(value).__name__} is not JSON; pass plain values, dataclasses, structs or models")
 
 
 def _decode_foreign(vault: Vault, hint: Any, encoded: Any) -> Any:
     if secret_hint(hint) is not None:
         return vault.read(hint, encoded)
+    if isinstance(hint, type) and issubclass(hint, PurePath) and isinstance(encoded, str):
+        return hint(encoded)
     if hasattr(hint, "model_validate"):
         return hint.model_validate(encoded)
     raise TypeError(f"cannot make a {getattr(hint, '__name__', hint)} from JSON")
