@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
+import msgspec
 import psycopg
 import pytest
 
@@ -222,3 +223,19 @@ def test_a_job_without_what_it_is_found_by_is_found_out() -> None:
         assert await violations_of(store, row) == []
 
     asyncio.run(story())
+
+
+def test_verify_reads_every_page_of_jobs_and_every_long_stream() -> None:
+    async def story() -> None:
+        app = App("p", config=quick("memory:"))
+        store = app._opened = MemoryStore()
+        names = [f"{number:03}" for number in range(101)]
+        await store.commit([Submit(job=name, plugin="p", entry="e", args={}) for name in names])
+        await store.commit([Claim(worker="w", entries=frozenset({("p", "e")}), queues=None, limit=1, lease_seconds=60)])
+        written = tuple(("value_recorded", {"node": f"n{number}", "value": 1}) for number in range(300))
+        await store.commit([Append("000", 1, written)])
+        assert await app.averify() == {}
+        store._jobs["000"] = msgspec.structs.replace(store._jobs["000"], head="0" * 64)
+        assert list(await app.averify()) == ["000"]
+
+    play(story())

@@ -344,9 +344,14 @@ class App(OpenedStore, Planning, Forking):
         Returns:
             The violations by job. An empty dict means that all histories are valid.
         """
-        rows = [await self._row(job_of_run(run_id)[0])] if run_id is not None else await self._all_rows()
-        violations = {row.id: await violations_of(self._store(), row) for row in rows}
-        return {job: problems for job, problems in violations.items() if problems}
+        wrong: dict[str, list[Violation]] = {}
+        rows = [await self._row(job_of_run(run_id)[0])] if run_id is not None else await self._store().jobs()
+        while rows:
+            for row in rows:
+                if problems := await violations_of(self._store(), row):
+                    wrong[row.id] = problems
+            rows = await self._store().jobs(before=rows[-1].id) if run_id is None else []
+        return wrong
 
     async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
         """List the results that calls of a run reported too late. The engine never applies them by itself (E5)."""
@@ -355,12 +360,6 @@ class App(OpenedStore, Planning, Forking):
     async def aworkers(self) -> builtins.list[WorkerStatus]:
         """List the workers, the jobs that each one runs, and the current step of each job with its start time (L9)."""
         return await workers(self._store())
-
-    async def _all_rows(self) -> list[Job]:
-        rows: list[Job] = []
-        while page := await self._store().jobs(limit=1000, before=rows[-1].id if rows else None):
-            rows += page
-        return rows
 
     async def _aversions(self, jobs: Sequence[str]) -> dict[str, Any]:
         return await self._store().versions(jobs)
