@@ -10,6 +10,8 @@ import logging
 import re
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from holdfast import App
 from holdfast.http import request_guard
 from holdfast.http.application import Service
 from holdfast.http.handlers.probes import healthz
+from holdfast.http.problems import Problem
 from holdfast.http.request import Call
 from holdfast.http.request_guard import RequestGuard
 from holdfast.http.response import Answer
@@ -78,6 +81,71 @@ def answer_healthz_with(service: Service, handler: Handler) -> None:
 def connected(url: str) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=30) as connection:
         yield connection
+
+
+LIST = b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_connections_without_a_request_shut_nobody_out(small: App, name: str) -> None:
+    service = asgi(small)
+    with serving(service, name) as url, contextlib.ExitStack() as stack:
+        assert service.connections is not None
+        service.connections.most = 3
+        idle = [stack.enter_context(connected(url)) for _ in range(6)]
+        wait_until(lambda: service.connections is not None and service.connections.refused == 3)
+        assert [one.recv(1) for one in idle[:3]] == [b"", b"", b""], "those that were idle longest"
+        for sent in (OK, LIST):
+            with connected(url) as connection:
+                connection.sendall(sent)
+                assert statuses(connection, 1) == [200]
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_probes_are_answered_when_every_connection_has_a_request(small: App, name: str) -> None:
+    service = asgi(small)
+    run = small.start("ask")
+    stream = b"GET /api/v1/runs/%b/stream HTTP/1.1\r\nHost: localhost\r\n\r\n" % run.id.encode()
+    with serving(service, name) as url, contextlib.ExitStack() as stack:
+        assert service.connections is not None
+        service.connections.most = 2
+        streams = [stack.enter_context(connected(url)) for _ in range(2)]
+        for one in streams:
+            one.sendall(stream)
+            assert one.recv(12) == b"HTTP/1.1 200"
+        for path in (b"/healthz", b"/readyz"):
+            with connected(url) as connection:
+                connection.sendall(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
+                assert statuses(connection, 1) == [200]
+        with connected(url) as connection:
+            connection.sendall(LIST)
+            answer = connection.makefile("rb").read()  # and the connection is closed
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"application/problem+json" in answer
+            assert b'"code":"too_many_requests"' in answer
+
+
+def test_streams_leave_connections_free_and_a_token_has_its_share(small: App) -> None:
+    service = asgi(small, limits=Limits(streams=10**6, token_streams=2))
+    with serving(service):
+        assert service.connections is not None
+        assert service.hub.most == service.connections.most // 2
+    for _ in range(2):
+        service.hub.enter("token:ana")
+    with pytest.raises(Problem, match="the token has 2 open streams"):
+        service.hub.enter("token:ana")
+    service.hub.enter("token:bo")
+
+
+def test_the_limit_of_open_files_is_raised() -> None:
+    script = (
+        "import resource; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1];"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard));"
+        "from holdfast.http.uvicorn_server import raise_file_limit; most = raise_file_limit();"
+        "print(most + 300 < resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 256)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 @pytest.mark.parametrize("name", PARSERS)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
+from holdfast.http.connections import Connections
 from holdfast.http.request_guard import DRAIN_BYTES, HEAD_BYTES, RequestGuard
 from support.stories import play
 
@@ -27,6 +29,7 @@ class Recorder(asyncio.Protocol):
 
 class Guard(RequestGuard):
     protocol = Recorder
+    connections = Connections(1_000_000)
 
 
 class Transport(asyncio.Transport):
@@ -75,6 +78,17 @@ def passed_on(pieces: list[bytes]) -> tuple[bytes, bytes]:
     return found[0], found[1]
 
 
+def assert_is_problem(written: bytes, status: int, code: str) -> None:
+    head, _, body = written.partition(b"\r\n\r\n")
+    line, *heads = head.split(b"\r\n")
+    assert line.split()[1] == str(status).encode()
+    assert b"content-type: application/problem+json" in heads
+    assert b"connection: close" in heads
+    assert b"content-length: %d" % len(body) in heads
+    problem = json.loads(body)
+    assert (problem["status"], problem["code"]) == (status, code)
+
+
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
@@ -100,13 +114,32 @@ def test_requests_are_the_same_wherever_a_read_ends(sent: bytes, expected: bytes
 )
 def test_chunks_with_no_single_reading_end_the_connection(chunks: bytes) -> None:
     _, written = passed_on([CHUNKED, chunks, GET])
-    assert written == b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    assert_is_problem(written, 400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"X: a\r\n folded\r\n",
+        b"X: a\r\n\tfolded\r\n",
+        b"X: a\nY: b\r\n",
+        b"Content-Length : 5\r\n",
+    ],
+)
+def test_a_head_with_no_single_reading_is_refused_before_any_parser_sees_it(heads: bytes) -> None:
+    heard, written = passed_on([b"POST / HTTP/1.1\r\nHost: a\r\n" + heads + b"\r\n0\r\n\r\n" + GET])
+    assert heard == b""
+    assert_is_problem(written, 400, "bad_request")
 
 
 @pytest.mark.parametrize("begun", [b"GET / HTTP/1.1\r\nX: ", CHUNKED + b"5;", CHUNKED + b"0\r\nX: "])
 def test_a_line_without_an_end_is_kept_up_to_a_bound(begun: bytes) -> None:
     heard, written = passed_on([begun, b"y" * (HEAD_BYTES - len(begun)), b"y" * len(begun)])
-    assert written.startswith(b"HTTP/1.1 431 ")
+    assert_is_problem(written, 431, "headers_too_large")
     assert len(heard) <= len(CHUNKED)
 
 

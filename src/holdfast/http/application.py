@@ -21,6 +21,7 @@ from starlette.websockets import WebSocketClose
 from holdfast.client.app import App
 from holdfast.errors import HoldfastError
 from holdfast.http.auth import HEADS, Guard
+from holdfast.http.connections import Connections
 from holdfast.http.metrics import Metrics
 from holdfast.http.problems import Problem, problem_of
 from holdfast.http.readiness import Readiness
@@ -59,6 +60,7 @@ class Service(Starlette):
         self.guard = Guard(keys, hosts)
         self.hub = Hub(client, self.limits)
         self.metrics = Metrics()
+        self.connections: Connections | None = None  # of Holdfast's own server
         self.readiness = Readiness(client, workers)
         super().__init__(
             routes=routes(),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from holdfast.client.views import Stats
 from holdfast.client.worker_status import GateView
+from holdfast.http.connections import Connections
 from holdfast.ready import GateCounts
 from holdfast.store.rows import GateCard
 
@@ -30,7 +31,13 @@ class Metrics:
         self._requests[route, method if method in _METHODS else "other", status] += 1
 
     def text(
-        self, stats: Stats | None, own: Sequence[GateCounts], streams: int, dropped: int, gates: Sequence[GateView] = ()
+        self,
+        stats: Stats | None,
+        own: Sequence[GateCounts],
+        streams: int,
+        dropped: int,
+        gates: Sequence[GateView] = (),
+        connections: Connections | None = None,
     ) -> str:
         """Return all metrics as text.
 
@@ -40,6 +47,7 @@ class Metrics:
             streams: number of open streams.
             dropped: number of streams that the server dropped.
             gates: gates of the workers, as last reported.
+            connections: connections of the server, if it is Holdfast's own.
         """
         told = [_Told({"gate": one.gate}, one) for one in own]
         told += [_Told({"gate": one.gate.name, "worker": one.worker}, one.gate) for one in gates]
@@ -55,6 +63,12 @@ class Metrics:
                     [({**one.labels, "state": str(one.counts.state)}, 1) for one in told]),
             _family("store_up", "gauge", "1 if the store answers, else 0.", [({}, int(stats is not None))]),
         ]  # fmt: skip
+        if connections is not None:
+            parts += [
+                _family("http_connections", "gauge", "Open connections.", [({}, len(connections))]),
+                _family("http_refused_total", "counter", "Connections and requests refused before they had a route.",
+                        [({}, connections.refused)]),
+            ]  # fmt: skip
         if stats is not None:
             queues = [
                 ({"queue": queue, "kind": kind}, number)

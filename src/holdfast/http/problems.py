@@ -119,10 +119,15 @@ class Problem(Exception):
         self.status, self.code, self.message, self.hint = status, code, message, hint
         self.headers, self.parts = headers, parts
 
+    @property
+    def title(self) -> str:
+        """The meaning of the status."""
+        return TITLES.get(self.status, "Refused")
+
     def body(self) -> ProblemBody:
         """Return the body of the problem response."""
         return ProblemBody(
-            title=TITLES.get(self.status, "Refused"),
+            title=self.title,
             status=self.status,
             code=self.code,
             detail=self.message,

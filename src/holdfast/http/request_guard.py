@@ -12,6 +12,9 @@ import re
 from collections.abc import Callable, Generator
 from typing import Any, ClassVar
 
+from holdfast.http.connections import Connections
+from holdfast.http.problems import Problem
+
 __all__ = ["CONNECTION", "RequestGuard"]
 
 HEAD_BYTES = 32 * 1024  # bound of a request line with headers, of trailers, and of a chunk line
@@ -31,9 +34,13 @@ _UPGRADE = re.compile(rb"\nconnection:[^\r]*upgrade[^\r]*", re.IGNORECASE)
 
 
 class RequestGuard(asyncio.Protocol):
-    """The guard of one connection. `protocol` is the uvicorn class that receives the checked bytes."""
+    """The guard of one connection.
+
+    `protocol` is the uvicorn class that receives the checked bytes. `connections` are all connections of the server.
+    """
 
     protocol: ClassVar[Callable[..., asyncio.Protocol]]
+    connections: ClassVar[Connections]
 
     def __init__(self, *, app_state: dict[str, Any], **options: Any) -> None:
         self._inner = self.protocol(app_state={**app_state, CONNECTION: self}, **options)
@@ -45,11 +52,14 @@ class RequestGuard(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:  # noqa: D102 - documented by asyncio
         self.transport = transport
+        self.abort = transport.abort
         self._inner.connection_made(transport)
         self._limit_time(on=True)
+        self.connections.open(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102 - documented by asyncio
         self._limit_time(on=False)
+        self.connections.lost(self)
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes, *, answered: bool = False) -> None:
@@ -62,11 +72,13 @@ class RequestGuard(asyncio.Protocol):
         self._unread += data
         if answered:
             self._answering = False
+            self.connections.set_idle(self)
             self.transport.resume_reading()  # first: the bytes passed below may make uvicorn pause
         try:
             next(self._reading)
-        except ConnectionAbortedError as refused:
-            self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % refused.args[0])
+        except Problem as refused:
+            self.connections.refused += 1
+            self.transport.write(_raw(refused))
             self.transport.close()
             return
         self._limit_time(on=not self._answering and bool(self._in_body or self._unread or self._checked))
@@ -80,6 +92,7 @@ class RequestGuard(asyncio.Protocol):
         while True:  # each `yield` waits for more bytes or for the response
             head = yield from self._take(_HEAD, b"\r\n\r\n")
             self._answering = self._in_body = True
+            self.connections.set_busy(self)
             self._checked += _UPGRADE.sub(b"\nConnection: close", head[0].lstrip(b"\r\n"))
             yield from self._pass_chunks() if head["chunked"] else self._pass(int(head["length"] or 0))
             self._in_body = False
@@ -89,11 +102,11 @@ class RequestGuard(asyncio.Protocol):
     def _take(self, form: re.Pattern[bytes], end: bytes) -> Generator[None, None, re.Match[bytes]]:
         while (place := self._unread.find(end, 0, HEAD_BYTES)) < 0:
             if len(self._unread) >= HEAD_BYTES:
-                raise ConnectionAbortedError(b"431 Request Header Fields Too Large")
+                raise Problem(431, "headers_too_large", f"the head has more than {HEAD_BYTES} bytes", "send less")
             yield
         taken = form.fullmatch(bytes(self._unread[: place + len(end)]))
         if taken is None:
-            raise ConnectionAbortedError(b"400 Bad Request")
+            raise Problem(400, "bad_request", "the request is not valid HTTP/1.1, or ambiguous", "see RFC 9112")
         del self._unread[: taken.end()]
         return taken
 
@@ -118,3 +131,10 @@ class RequestGuard(asyncio.Protocol):
             self._timer.cancel()
         if on is not (self._timer is not None):
             self._timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.transport.abort) if on else None
+
+
+def _raw(problem: Problem) -> bytes:
+    """Return the bytes of a problem response that ends the connection."""
+    answer = problem.answer()
+    heads = b"".join(b"%b: %b\r\n" % pair for pair in [*answer.raw_headers, (b"connection", b"close")])
+    return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (answer.status_code, problem.title.encode(), heads, bytes(answer.body))

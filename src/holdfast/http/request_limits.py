@@ -40,7 +40,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         stream_seconds: duration of a stream; the client then reconnects with Last-Event-ID.
         stream_stall_seconds: time that a client may leave sent data unread.
         heartbeat_seconds: interval of heartbeats on a silent stream.
-        streams: number of open streams.
+        streams: number of open streams; `holdfast serve` also keeps half of its connections free of them.
+        token_streams: number of open streams of one token.
     """
 
     body_bytes: int = 2 * 1024 * 1024
@@ -56,6 +57,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stream_stall_seconds: float = 20.0
     heartbeat_seconds: float = 15.0
     streams: int = 2000
+    token_streams: int = 500
 
 
 def heads_of(scope: Scope) -> dict[bytes, bytes]:

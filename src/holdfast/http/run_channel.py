@@ -29,11 +29,15 @@ PAYLOAD_BYTES_MAX = 4096  # of an event in a stream; clients read a larger paylo
 
 
 class Seat:
-    """The stream of one client. `wake` is set when there is something to send, or when the stream ends."""
+    """The stream of one client. `wake` is set when there is something to send, or when the stream ends.
 
-    __slots__ = ("over", "wake")
+    `owner` is the actor name of the client.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("over", "owner", "wake")
+
+    def __init__(self, owner: str = "") -> None:
+        self.owner = owner
         self.wake = asyncio.Event()
         self.over = False
 

@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.client.app import App
 from holdfast.errors import HoldfastError
+from holdfast.http.auth import TOKEN
 from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query
 from holdfast.http.request_limits import Limits
@@ -57,6 +58,7 @@ class Hub:
         self._channels: dict[tuple[asyncio.AbstractEventLoop, str], Channel] = {}
         self._feeds: dict[tuple[asyncio.AbstractEventLoop, str | None], Feed] = {}
         self.seats: set[Seat] = set()
+        self.most = limits.streams
         self.dropped = 0
         self._stopped = False
 
@@ -66,18 +68,19 @@ class Hub:
         for seat in list(self.seats):
             seat.end()
 
-    def enter(self) -> Seat:
-        """Return a seat for a new stream.
+    def enter(self, owner: str = "") -> Seat:
+        """Return a seat for a new stream of `owner`, an actor name.
 
         Raises:
-            Problem: the limit of open streams is reached.
+            Problem: the limit of open streams is reached, of the server or of the token.
         """
-        if len(self.seats) >= self._limits.streams:
-            raise Problem(
-                429, "too_many_requests", f"the server has {self._limits.streams} open streams", "try again later",
-                headers=[(b"retry-after", b"5")],
-            )  # fmt: skip
-        seat = Seat()
+        full = f"the server has {self.most} open streams" if len(self.seats) >= self.most else ""
+        most = self._limits.token_streams
+        if owner.startswith(TOKEN) and sum(seat.owner == owner for seat in self.seats) >= most:
+            full = f"the token has {most} open streams"
+        if full:
+            raise Problem(429, "too_many_requests", full, "try again later", headers=[(b"retry-after", b"5")])
+        seat = Seat(owner)
         self.seats.add(seat)
         if self._stopped:
             seat.end()  # the request was queued during the shutdown: the client reconnects to another server
@@ -224,13 +227,13 @@ async def stream_run(call: Call) -> Response:
     await call.client.aget(call.run_id)  # errors must be raised before the stream begins
     last = _ID.match(call.request.headers.get("last-event-id") or "")
     after = int(last[1]) if last is not None else asked.get("after", 0)
-    seat = call.service.hub.enter()
+    seat = call.service.hub.enter(call.principal.actor)
     frames = call.service.hub.run(call.run_id, after, seat, events=asked.get("events") != "no")
     return EventStream(call, seat, frames)
 
 
 async def stream_runs(call: Call) -> Response:
     """Stream the changes of all runs that the token may see."""
-    seat = call.service.hub.enter()
+    seat = call.service.hub.enter(call.principal.actor)
     frames = call.service.hub.all(call.request.headers.get("last-event-id"), seat, call.principal.group)
     return EventStream(call, seat, frames)

@@ -19,14 +19,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.gc_settings import tune_gc
 from holdfast.http.application import Service
+from holdfast.http.connections import PROBES, RESERVE, Connections
+from holdfast.http.problems import Problem
 from holdfast.http.request_guard import CONNECTION, RequestGuard
+from holdfast.http.request_limits import CLOSE
 from holdfast.http.streams import ABORT
 
 __all__ = ["listen", "serve", "server"]
 
-CONNECTIONS = 2000
+CONNECTIONS = 4000
+FILES = 65_536  # descriptors that the process asks for, if it may
+OTHER_FILES = 256  # descriptors that are not connections: the store, its log, the interpreter's own
 IDLE_SECONDS = 15  # how long an idle connection stays open
 STALLED_MS = 60_000  # the kernel drops a peer that acknowledges nothing for this time
+
+_FULL = Problem(
+    503, "too_many_requests", "the server has as many requests in progress as it can have", "try again later",
+    headers=[(b"retry-after", b"5"), *CLOSE],
+)  # fmt: skip
 
 
 class _Server(uvicorn.Server):
@@ -63,26 +73,43 @@ def listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def guarded_protocol(parser: str = "auto") -> type[RequestGuard]:
+def raise_file_limit() -> int:
+    """Raise the limit of open files, whose usual value is 1,024. Return the number of connections that fit."""
+    import resource  # noqa: PLC0415 - not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    files = FILES if soft == resource.RLIM_INFINITY else soft
+    return max(1, min(CONNECTIONS, files - RESERVE - OTHER_FILES))
+
+
+def guarded_protocol(connections: Connections, parser: str = "auto") -> type[RequestGuard]:
     """Return the guard class for a parser. ``auto`` selects httptools if it is installed, else h11."""
     if parser != "h11":
         with contextlib.suppress(ImportError):
             from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415 - an optional package
 
-            return type("HttpToolsGuard", (RequestGuard,), {"protocol": HttpToolsProtocol})
+            return type("HttpToolsGuard", (RequestGuard,), {"protocol": HttpToolsProtocol, "connections": connections})
     from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415 - imported only if used
 
-    return type("H11Guard", (RequestGuard,), {"protocol": H11Protocol})
+    return type("H11Guard", (RequestGuard,), {"protocol": H11Protocol, "connections": connections})
 
 
 def guarded_app(service: Service) -> ASGIApp:
-    """Return an application that tells the guard of the connection when a response is complete."""
+    """Return an application that tells the guard of the connection when a response is complete.
+
+    If too many connections have a request, it answers probes only.
+    """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         guard: RequestGuard = scope["state"][CONNECTION]
         scope["extensions"] = {**scope.get("extensions", {}), ABORT: guard.transport.abort}
+        full = guard.connections.is_full and scope["path"] not in PROBES
         try:
-            await service(scope, receive, send)
+            await (_FULL.answer() if full else service)(scope, receive, send)
         finally:
             asyncio.get_running_loop().call_soon(functools.partial(guard.data_received, b"", answered=True))
 
@@ -91,9 +118,11 @@ def guarded_app(service: Service) -> ASGIApp:
 
 def server(service: Service, parser: str = "auto") -> uvicorn.Server:
     """Return the configured server."""
+    connections = service.connections = Connections(raise_file_limit())
+    service.hub.most = min(service.limits.streams, connections.most // 2)  # the others are for requests
     config = uvicorn.Config(
-        guarded_app(service), http=guarded_protocol(parser), ws="none", lifespan="off", proxy_headers=False,
-        server_header=False, access_log=False, log_level="warning", log_config=None, limit_concurrency=CONNECTIONS,
+        guarded_app(service), http=guarded_protocol(connections, parser), ws="none", lifespan="off",
+        proxy_headers=False, server_header=False, access_log=False, log_level="error", log_config=None,
         timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=5,
     )  # fmt: skip
     return _Server(config, service)

@@ -67,5 +67,6 @@ async def metrics(call: Call) -> Answer:
     except HoldfastError:
         stats, gates = None, []
     own = [service.readiness.server.counts(), service.readiness.process.counts()]
-    text = service.metrics.text(stats, own, len(service.hub.seats), service.hub.dropped, gates)
+    streams, dropped = len(service.hub.seats), service.hub.dropped
+    text = service.metrics.text(stats, own, streams, dropped, gates, service.connections)
     return Answer(200, text.encode(), b"text/plain; version=0.0.4; charset=utf-8")
