@@ -34,6 +34,9 @@ HOSTILE_BODIES: dict[str, tuple[bytes, int, str]] = {
     "deep objects": (b'{"a":' * 100_000, 413, "json_too_large"),
     "just too deep": (GREET.encode() % (b"[" * 65 + b"]" * 65), 422, "json_too_deep"),
     "many names": (b"{" + b",".join(b'"%d":0' % n for n in range(100_001)) + b"}", 413, "json_too_large"),
+    "many numbers": (GREET.encode() % (b"[" + b"1," * 50_001 + b"1]"), 413, "json_too_large"),
+    "slow numbers": (GREET.encode() % (b"[" + b"1e308," * 501 + b"1]"), 413, "json_too_large"),
+    "long numbers": (GREET.encode() % (b"[" + (b"9" * 399 + b",") * 31 + b"1]"), 413, "json_too_large"),
     "a long number": (GREET.encode() % (b"9" * 100_000), 422, "number_too_long"),
     "a long fraction": (GREET.encode() % (b"0." + b"9" * 1000), 422, "number_too_long"),
     "broken UTF-8": (GREET.encode() % b'"\xff\xfe"', 400, "invalid_json"),
@@ -179,11 +182,16 @@ def test_a_header_that_decides_something_is_there_once_or_refused(small: App, na
 
 
 def test_json_at_its_limits_is_taken_and_brackets_in_text_are_text() -> None:
-    limits = Limits(json_depth=4, json_names=10, json_digits=5)
+    limits = Limits(json_depth=4, json_names=10, json_digits=5, json_values=20, json_slow=3)
     check_json(b"[" * 4 + b"]" * 4, limits)
     check_json(json.dumps({"text": "[" * 100 + '"{' * 100 + ":" * 100 + "9" * 100}).encode(), limits)
     check_json(b'{"a": 12345, "b": "\\"[[[[[[[[[", "c": 1}', limits)
-    for bad in (b"[" * 5 + b"]" * 5, b"123456", b'{"\\\\": 123456}', b"[1," + b"{}," * 11 + b"1]"):
+    check_json(b"[" + b"1," * 20 + b"1]", limits)
+    check_json(json.dumps(["a,1e5,2E5" * 5, "," * 30, '"' * 200, "\\" * 300]).encode(), limits)
+    check_json(b"[1e5,2E5,3.e5]", limits)
+    bad_ones = [b"[" * 5 + b"]" * 5, b"123456", b'{"\\\\": 123456}', b"[1," + b"{}," * 11 + b"1]"]
+    bad_ones += [b"[" + b"1," * 21 + b"1]", b"[1e5,2E5,3.e5,4e5]", b"[" + b'"",' * 40 + b"1]"]
+    for bad in bad_ones:
         with pytest.raises(Problem):
             check_json(bad, limits)
 
