@@ -342,10 +342,17 @@ def test_a_name_that_is_there_twice_is_refused_with_its_place() -> None:
         "line 4, column 1: 'limit' occurs twice",
         "line 2, column 39: 'id' occurs twice",
     ]
-    merged = Plan.from_yaml(
-        "nodes:\n  - &a {id: a, kind: sleep, duration: 1}\n  - &b {<<: *a, id: b}\n  - {<<: *b, <<: *a, id: c}\n"
-    )
-    assert [node.id for node in merged.nodes] == ["a", "b", "c"], "fields that are copied may be given again"
+
+
+def test_merge_keys_and_sexagesimal_numbers_are_refused_with_their_place() -> None:
+    bomb = "a0: &a0 {k: v}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60))
+    with pytest.raises(InvalidPlan) as refused:
+        Plan.from_yaml(bomb)
+    assert len(refused.value.problems) == 59
+    assert "line 60, column 12: merge keys are not supported: write the fields out" in refused.value.problems
+    for number in ("1:30", "190:20:30.15", "1" + ":59" * 2000 + ".5"):
+        with pytest.raises(InvalidPlan, match=r"line 1, column 21: '1.* to the base 60 in YAML: put it in quotes"):
+            Plan.from_yaml(f"{{nodes: [], output: {number}}}")
 
 
 def test_a_part_whose_name_has_a_dot_is_refused_where_it_is_written() -> None:

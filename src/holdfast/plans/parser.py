@@ -1,7 +1,7 @@
 """Plans as text: JSON and YAML become plain values, and errors carry the line and column.
 
-Two hazards are refused. A name that occurs twice in an object would silently drop one of its values. YAML anchors can
-expand into more values than memory holds.
+These hazards are refused. A name that occurs twice in an object would silently drop one of its values. YAML anchors
+can expand into more values than memory holds, and merge keys into more than time allows. YAML reads 1:30 as 90.
 
 Problems of a plan's shape are also described here, field by field, with their place and the likely intended word.
 """
@@ -20,7 +20,8 @@ from holdfast.errors import InvalidPlan
 
 VALUES_MAX = 1_000_000  # in one YAML file, with its anchors expanded
 TEXT = "tag:yaml.org,2002:str"
-MERGE = "tag:yaml.org,2002:merge"  # `<<`, which a mapping may have several times
+MERGE = "tag:yaml.org,2002:merge"  # `<<`
+NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 _WORDS: dict[type, str] = {dict: "an object", list: "a list", tuple: "a list", str: "text", type(None): "nothing"}
 
 
@@ -63,7 +64,7 @@ def from_yaml(text: str | bytes) -> Any:
             loader.dispose()
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidPlan("plan", [f"not valid YAML: {_in_yaml(error)}"]) from error
-    except (ValueError, LookupError, AttributeError) as error:  # PyYAML raises these for invalid scalars
+    except (ValueError, LookupError, AttributeError, ArithmeticError) as error:  # PyYAML: invalid scalars
         reason = "a value does not fit its form or tag, such as a date that does not exist"
         raise InvalidPlan("plan", [f"not valid YAML: {reason}: {error}"]) from error
     if wrong:
@@ -99,25 +100,39 @@ def _twice_in_json(text: str | bytes) -> Iterator[str]:
 
 
 def _wrong_in_yaml(root: Any) -> Iterator[str]:
-    """Yield a problem for each name that is not text or that a mapping has twice, with line and column."""
+    """Yield a problem for each value or name that could mean something else, with line and column.
+
+    These are names that are not text or that a mapping has twice, merge keys, and sexagesimal numbers.
+    """
     look, seen = [root], set()
     while look:
         node = look.pop()
-        if id(node) in seen or not isinstance(getattr(node, "value", None), list):
+        if id(node) in seen or node is None:
             continue
         seen.add(id(node))
+        if not isinstance(node.value, list):
+            if node.tag in NUMBERS and ":" in node.value:
+                yield f"{_place(node)}: {node.value[:60]!r} is a number to the base 60 in YAML: put it in quotes"
+            continue
         names: set[str] = set()
         inside: list[Any] = []
         for item in node.value:
             key, value = item if isinstance(item, tuple) else (None, item)
             inside += [value] if key is None else [key, value]
-            if key is None or key.tag == MERGE or not isinstance(key.value, str):
+            if key is None or not isinstance(key.value, str):
+                continue
+            if key.tag == MERGE:
+                yield f"{_place(key)}: merge keys are not supported: write the fields out"
                 continue
             if key.tag != TEXT or key.value in names:
                 what = "occurs twice" if key.tag == TEXT else "is not text, as names in JSON are: put it in quotes"
-                yield f"line {key.start_mark.line + 1}, column {key.start_mark.column + 1}: {key.value[:60]!r} {what}"
+                yield f"{_place(key)}: {key.value[:60]!r} {what}"
             names.add(key.value)
         look += reversed(inside)
+
+
+def _place(node: Any) -> str:
+    return f"line {node.start_mark.line + 1}, column {node.start_mark.column + 1}"
 
 
 def _in_yaml(error: Exception) -> str:
