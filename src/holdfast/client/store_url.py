@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from holdfast.client.interface import Client
 from holdfast.client.process_fork import abandon_store, leave
@@ -50,9 +50,9 @@ def is_postgres(url: str) -> bool:
 def postgres_place(url: str) -> tuple[str, dict[str, str]]:
     """Split a URL into the driver's URL and Holdfast's own parameters, ``schema=name`` and ``migrate=no``."""
     parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    ours = {name: value for name, value in query if name in _OURS}
-    others = urlencode([(name, value) for name, value in query if name not in _OURS])
+    query = [(unquote(part.partition("=")[0]), part) for part in parts.query.split("&") if part]
+    ours = {name: unquote(part.partition("=")[2]) for name, part in query if name in _OURS}
+    others = "&".join(part for name, part in query if name not in _OURS)  # as written: libpq reads a plus as a plus
     return urlunsplit(parts._replace(query=others)), ours
 
 
