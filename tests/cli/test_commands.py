@@ -254,13 +254,6 @@ def test_a_mistake_is_one_line_that_says_what_to_do(shell: Shell, words: list[st
     assert "Traceback" not in told
 
 
-def test_the_doctor_tells_versions_and_that_the_store_works(shell: Shell) -> None:
-    found = shell.json("doctor")
-    assert found["store_works"] is True
-    assert tuple(map(int, found["sqlite"].split("."))) >= (3, 51, 3), "older ones can corrupt a file under two writers"
-    assert "sqlite" in shell.run("doctor")
-
-
 def test_a_listing_of_nothing_says_so(shell: Shell) -> None:
     assert shell.run("runs") == "no runs"
     assert shell.json("runs") == []

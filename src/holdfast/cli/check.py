@@ -1,4 +1,4 @@
-"""Commands that check histories and the installation, print the state tables, and run the demonstration."""
+"""Commands that check histories, print the state tables, and run the demonstration."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast import __version__
 from holdfast.cli import completion
 from holdfast.cli.options import (
     Where,
     full_id,
     json_option,
-    local_app,
     open_client,
     run_argument,
     show_result,
@@ -69,34 +67,6 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:
     sys.exit(0 if rehearsed.fits else 1)
 
 
-@click.command(epilog="Example: holdfast doctor --json")
-@where_options
-@json_option
-def doctor(where: Where, as_json: bool) -> None:
-    """Print versions and check the store or server."""
-    import platform
-
-    facts = {"holdfast": __version__, "python": platform.python_version()}
-    facts |= _store(where.url) if where.server is None else _server(where)
-    show_result(facts, as_json=as_json, text=lambda: "\n".join(f"{name:<12} {value}" for name, value in facts.items()))
-
-
-def _store(url: str | None) -> dict[str, Any]:
-    import apsw
-
-    from holdfast.store import Reclaim
-
-    app = local_app(url)
-    answers = app.store().commit_blocking([Reclaim(0)])  # a complete transaction that changes nothing
-    works = not any(isinstance(answer, Exception) for answer in answers)
-    return {"sqlite": apsw.sqlite_lib_version(), "store": app.url, "store_works": works}
-
-
-def _server(where: Where) -> dict[str, Any]:
-    counts = open_client(where).stats()
-    return {"server": where.server, "server_works": True, "workers": counts.workers}
-
-
 @click.command(epilog="Example: holdfast demo")
 def demo() -> None:
     """Run a job, kill its worker, and show the recovery.
@@ -137,4 +107,4 @@ def machines(machine: str | None, form: str) -> None:
     click.echo("\n\n".join(getattr(table, draw)() for table in selected))
 
 
-COMMANDS = (verify, replay, doctor, machines, demo)
+COMMANDS = (verify, replay, machines, demo)

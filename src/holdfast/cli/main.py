@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from holdfast import HoldfastError, __version__, errors
-from holdfast.cli import check, completion, follow, fork, maintain, operate, plans, queues, serve, show, start
+from holdfast.cli import check, completion, doctor, follow, fork, maintain, operate, plans, queues, serve, show, start
 
 __all__ = ["EXIT_CODES", "SECTIONS", "main"]
 
@@ -51,7 +51,13 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Start and run": [*start.COMMANDS, *fork.COMMANDS, *serve.COMMANDS],
     "Inspect": [*show.COMMANDS, *follow.COMMANDS],
     "Control": [*operate.COMMANDS, *queues.COMMANDS],
-    "Check and maintain": [*check.COMMANDS, *plans.COMMANDS, *maintain.COMMANDS, *completion.COMMANDS],
+    "Check and maintain": [
+        *check.COMMANDS,
+        *doctor.COMMANDS,
+        *plans.COMMANDS,
+        *maintain.COMMANDS,
+        *completion.COMMANDS,
+    ],
 }
 
 

@@ -41,14 +41,21 @@ def migrations(dialect: str) -> list[tuple[int, str]]:
 
 
 def number_in(path: str) -> int:
-    """Read the number of the last migration applied to a SQLite file, and change nothing; 0 if there is no file."""
+    """Read the number of the last migration applied to a SQLite file, and change nothing; 0 if there is no file.
+
+    Raises:
+        StoreUnavailable: the file cannot be read, or is not a database.
+    """
     if not Path(path).exists():
         return 0
-    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        number: int = connection.pragma("user_version")
-    finally:
-        connection.close()
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            number: int = connection.pragma("user_version")
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise StoreUnavailable(f"{path}: {error}: check the path and its rights") from error
     return number
 
 
