@@ -124,6 +124,7 @@ lock: $(READY)  ## resolve the dependencies again
 	$(COMPILE) --all-extras --group test --group bench --group build -o requirements.lock
 	$(COMPILE) --constraint requirements.lock -o requirements-run.lock
 	$(COMPILE) --all-extras --constraint requirements.lock -o requirements-deploy.lock
+	$(COMPILE:pyproject.toml=--group pyproject.toml:build) --constraint requirements.lock -o requirements-build.lock
 	$(COMPILE) --group check --constraint requirements.lock -o requirements-check.lock
 	$(COMPILE) --group site --constraint requirements.lock -o requirements-site.lock
 
