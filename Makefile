@@ -13,7 +13,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install $(QUIET)
 OWN_PIP := $(BIN)/python -m ensurepip --default-pip >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans scenarios programs exact neighbours silence servers bench fix docs site lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans scenarios programs exact neighbours silence servers bench fix docs site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -115,6 +115,9 @@ docs: $(READY)  ## write the generated pages
 site: $(SITE)  ## build the documentation as a site with search, in site/; a broken link or a load from another host fails
 	$(BIN)/zensical build --strict
 	$(BIN)/python tools/check_site.py site
+
+sbom: $(RUNTIME)  ## write the bill of materials of an image, as CycloneDX in build/sbom.json
+	@$(BIN)/python tools/sbom.py requirements-deploy.lock build/sbom.json
 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
     --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock'
