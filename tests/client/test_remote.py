@@ -226,7 +226,7 @@ def test_an_unknown_name_says_what_there_is(remote: RemoteClient) -> None:
         "as the app lists them"
     )
     with pytest.raises(
-        TypeError, match="unknown options prio; there are attributes, budget, deadline, delay, group, key"
+        TypeError, match="unknown options prio; valid options are attributes, budget, deadline, delay, group, key"
     ):
         remote.entry("greet").options(prio=1)
     for name in ("", "..", "../entries"):

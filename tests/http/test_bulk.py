@@ -21,8 +21,8 @@ SECRET = "s" * 40
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    urls = {"memory": lambda: "memory:", "postgres": fresh_url, "sqlite": lambda: f"sqlite:///{tmp_path / 'jobs.db'}"}
-    made = shop(urls[request.param]())
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'jobs.db'}"}
+    made = shop(fresh_url() if request.param == "postgres" else urls[request.param])
     yield made
     made.close()
 
@@ -42,11 +42,10 @@ def test_a_batch_reports_the_outcome_of_each_run(app: App) -> None:
     async def story() -> None:
         await app.aset_limits(Limits(queue="small", depth=1))
         async with near(app) as client:
-            args = {"args": {"question": "a"}}
             items = await batch(
                 client,
-                creation(idempotency_key="k", **args),
-                creation(idempotency_key="k", **args),
+                creation(idempotency_key="k", args={"question": "a"}),
+                creation(idempotency_key="k", args={"question": "a"}),
                 creation(idempotency_key="k", args={"question": "b"}),
                 creation(queue="small"),
                 creation(queue="small"),
@@ -82,12 +81,13 @@ def test_a_filter_cancels_its_runs_page_by_page(app: App) -> None:
             dry = (await client.post(path, json={"dry_run": True})).json()
             assert (len(dry["run_ids"]), dry["dry_run"]) == (2, True)
             assert [run.status for run in await app.alist()] == ["queued"] * 6, "a dry run changes nothing"
-            cursor, canceled = "", []
-            while cursor is not None:
+            canceled: list[str] = []
+            page: dict[str, Any] = {"next": ""}
+            while page["next"] is not None:
+                cursor = f"&cursor={page['next']}" if page["next"] else ""
                 page = (await client.post(path + cursor, json={"reason": "enough"})).json()
                 assert (page["refused"], page["dry_run"]) == ([], False)
                 canceled += page["run_ids"]
-                cursor = f"&cursor={page['next']}" if page["next"] is not None else None
             assert len(set(canceled)) == 5
             assert {run.run_id for run in await app.alist(status="canceled")} == set(canceled)
 

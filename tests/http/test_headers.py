@@ -20,8 +20,8 @@ GREET = {"plugin_id": "shop", "entry_id": "greet", "args": {"name": "Ada"}}
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    urls = {"memory": lambda: "memory:", "postgres": fresh_url, "sqlite": lambda: f"sqlite:///{tmp_path / 'jobs.db'}"}
-    made = shop(urls[request.param]())
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'jobs.db'}"}
+    made = shop(fresh_url() if request.param == "postgres" else urls[request.param])
 
     @made.job
     async def paint() -> None:

@@ -7,6 +7,7 @@ import re
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -57,14 +58,14 @@ def test_the_table_says_what_the_installed_packages_say(sbom: ModuleType) -> Non
     compared = 0
     for name, text in known.items():
         try:
-            found = metadata(name)
+            found: Any = metadata(name)
         except PackageNotFoundError:
             continue  # of another system, or of a lock that is not installed here
         compared += 1
-        if (expression := found.get("License-Expression")) is not None:
+        if (expression := found["License-Expression"]) is not None:
             assert expression == text, name
             continue
-        told = [found.get("License") or "", *(found.get_all("Classifier") or [])]
+        told = [found["License"] or "", *(found.get_all("Classifier") or [])]
         told = [told[0].split("\n")[0], *(one for one in told[1:] if one.startswith("License ::"))]
         assert all(re.search(NAMES[part], " ".join(told), re.IGNORECASE) for part in parts(text)), (name, told)
     runtime = {pin.name for pin in sbom.pins(ROOT / "requirements-run.lock") if not pin.marker}
