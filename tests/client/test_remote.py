@@ -234,6 +234,23 @@ def test_an_unknown_name_says_what_there_is(remote: RemoteClient) -> None:
             remote.get(name)
 
 
+def test_every_filter_finds_what_it_finds_on_the_app(app: App, remote: RemoteClient) -> None:
+    made = [app.start("fail").id, app.start("fail").id]
+    work(app)
+    app.retry(made[0], actor="ana", reason="again")
+    end = app.get(made[1]).finished_at
+    found = set()
+    filters: list[dict[str, Any]] = [
+        {"oldest_first": True}, {"newest": True}, {"task_id": made[0]}, {"finished_after": end},
+        {"finished_before": end}, {"oldest_first": True, "before": made[0]}, {"before": made[1]},
+    ]  # fmt: skip
+    for where in filters:
+        expected = [run.run_id for run in app.list(**where)]
+        assert [run.run_id for run in remote.list(**where)] == expected, where
+        found.add(tuple(expected))
+    assert len(found) > 4
+
+
 def test_many_runs_start_in_order_as_an_app_starts_them(app: App, remote: RemoteClient) -> None:
     """More than one request is sent; an invalid run stops its batch, and a refusal of the store stops no other run."""
     runs = remote.start_many("greet", [{"name": str(number)} for number in range(510)])

@@ -157,3 +157,25 @@ def test_a_token_of_a_group_reaches_its_own_runs_only(app: App) -> None:
         assert len(await app.alist(status="queued")) == 2
 
     play(story())
+
+
+def test_runs_are_listed_by_their_end_and_in_both_orders(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            made = [item["run"]["run_id"] for item in await batch(client, creation("fail"), creation("fail"))]
+            await drain(app)
+            await app.aretry(made[0], actor="ana", reason="again")
+            pages: list[str] = []
+            cursor: dict[str, str] = {}
+            while True:
+                page = (await client.get("/api/v1/runs", params={"order": "oldest", "limit": 1, **cursor})).json()
+                pages += [run["run_id"] for run in page["items"]]
+                if page["next"] is None:
+                    break
+                cursor = {"cursor": page["next"]}
+            assert pages == [made[0], f"{made[0]}.2", made[1]]
+            for wrong in ("x", made[0], "_", "a" * 345):
+                refused = await client.get("/api/v1/runs", params={"cursor": wrong})
+                assert refused.status_code == 422, wrong
+
+    play(story())

@@ -158,6 +158,7 @@ def test_runs_are_listed_in_pages_and_filtered(app: App) -> None:
                 if page["next"] is None:
                     break
                 cursor = {"cursor": page["next"]}
+                assert page["next"] not in {run["run_id"] for run in page["items"]}, "clients cannot build it"
             assert seen == made[::-1], "newest first, none lost, none twice"
             only = (await client.get("/api/v1/runs?status=canceled&status=failed")).json()["items"]
             assert [one["run_id"] for one in only] == [made[0]]

@@ -170,7 +170,7 @@ def test_a_listing_shows_ones_own_runs_and_no_others(app: App) -> None:
             assert await listed(ALL, group="nobody") == await listed(ALL, group="") == set()
             assert await listed(ACME, entry_id="make") == {acme["made"]}
             assert await listed(ACME, status="failed") == {acme["failed"], acme["retried"], acme["again"]}
-            assert await listed(ACME, cursor=bolt["made"]) <= set(acme.values())
+            assert await listed(ACME, before=bolt["made"]) <= set(acme.values())
             for other in ("bolt", "", "Acme", "acme "):
                 refused = await client.get("/api/v1/runs", headers=ACME, params={"group": other})
                 assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), other

@@ -43,7 +43,7 @@ class BulkResult(msgspec.Struct, frozen=True, kw_only=True):
         run_ids: The runs that the operation was applied to; in a dry run, those that it would be applied to.
         refused: The runs that refused it.
         dry_run: Whether nothing was changed.
-        next: The cursor of the next page. None means that no more runs match.
+        next: Where the next page begins. None means that no more runs match.
     """
 
     run_ids: list[str]
@@ -59,7 +59,7 @@ async def apply_to_runs(
     act: Callable[[str], Awaitable[Any]],
     *,
     limit: int,
-    cursor: str | None,
+    before: str | None,
     dry_run: bool,
 ) -> BulkResult:
     """Apply an operation to one page of runs.
@@ -70,7 +70,7 @@ async def apply_to_runs(
         allowed: The statuses that the operation applies to. A filter without a status means all of them.
         act: The operation on the run with this id.
         limit: Maximum number of runs.
-        cursor: The `next` of the previous page.
+        before: The `next` of the previous page.
         dry_run: List the runs, and change nothing.
 
     Raises:
@@ -85,7 +85,7 @@ async def apply_to_runs(
     if not 1 <= limit <= BULK_MAX:
         raise InvalidArguments("limit", f"must be from 1 to {BULK_MAX}, got {limit}")
     matching = msgspec.structs.replace(where, status=where.status or allowed, newest=True)
-    records = await client.apage(matching, limit + 1, cursor)
+    records = await client.apage(matching, limit + 1, before)
     page = records[:limit]
     run_ids = [record.run_id for record in page]
     following = page[-1].run_id if len(records) > limit else None

@@ -5,6 +5,7 @@ Nothing is durable. The rest of the contract holds. `decide` decides commands, a
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -450,9 +451,10 @@ class MemoryStore:
         matching = [
             (place, record)
             for place, record in self._records().items()
-            if (before is None or place < before) and _fits(self._jobs[place[0]], record, where)
+            if (before is None or (place > before if where.oldest_first else place < before))
+            and _fits(self._jobs[place[0]], record, where)
         ]
-        return merged(matching, limit)
+        return merged(matching, limit, oldest_first=where.oldest_first)
 
     async def index_entries(self, job: str) -> IndexEntries | None:
         """Return a job's index entries, which are its row here."""
@@ -609,6 +611,8 @@ def _fits(job: Job, record: RunRecord, where: RunFilter) -> bool:
         and all(_same((job.attributes or {}).get(name), value) for name, value in where.attributes.items())
         and (where.created_after is None or job.created_at >= where.created_after)
         and (where.created_before is None or job.created_at < where.created_before)
+        and (where.finished_after is None or (record.finished_at or -math.inf) >= where.finished_after)
+        and (where.finished_before is None or (record.finished_at or math.inf) < where.finished_before)
     )
 
 

@@ -85,7 +85,7 @@ class Store(Protocol):
         ...
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
-        """List the runs that match, by job and number, newest first, from before the given cursor."""
+        """List the runs that match, by job and number, newest first, from the given cursor on, without its run."""
         ...
 
     async def index_entries(self, job: str) -> IndexEntries | None:

@@ -35,7 +35,10 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
         attributes: with these values of these attributes.
         created_after: of jobs created at this time or later.
         created_before: of jobs created before this time.
+        finished_after: that ended at this time or later.
+        finished_before: that ended before this time.
         newest: only the newest run of each job.
+        oldest_first: list the oldest runs first; not a condition.
     """
 
     status: tuple[str, ...] = ()
@@ -48,7 +51,10 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, Attribute] = {}
     created_after: float | None = None
     created_before: float | None = None
+    finished_after: float | None = None
+    finished_before: float | None = None
     newest: bool = False
+    oldest_first: bool = False
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -127,9 +133,9 @@ def as_projected(record: RunRecord | None) -> RunRecord | None:
     return msgspec.structs.replace(record, **reported, metrics={}, updated_at=ended)
 
 
-def merged(records: list[tuple[RunCursor, RunRecord]], limit: int) -> list[RunRecord]:
-    """Merge newest and earlier runs, newest first."""
-    return [record for _, record in sorted(records, key=lambda placed: placed[0], reverse=True)[:limit]]
+def merged(records: list[tuple[RunCursor, RunRecord]], limit: int, *, oldest_first: bool = False) -> list[RunRecord]:
+    """Merge newest and earlier runs in the order of the listing."""
+    return [record for _, record in sorted(records, key=lambda placed: placed[0], reverse=not oldest_first)[:limit]]
 
 
 def counts_of(runs: list[Any], queues: list[Any], oldest: float | None) -> Counts:

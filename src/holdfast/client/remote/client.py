@@ -208,7 +208,8 @@ class RemoteClient(Client):
 
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
         """Return one page of runs, newest first. See `Client.apage`."""
-        records = await self._pages("/runs", RunRecord, limit, before, query=_query(where))
+        query = [*_query(where), *([("before", before)] if before is not None else [])]
+        records = await self._pages("/runs", RunRecord, limit, None, query=query)
         return [_shown(record) for record in records]
 
     async def aoutcome(self, run_id: str) -> Any:
@@ -486,8 +487,11 @@ def _batches(creations: Sequence[Creation]) -> Iterator[builtins.list[tuple[Crea
 
 def _query(where: RunFilter) -> builtins.list[tuple[str, str]]:
     query = [("status", str(status)) for status in where.status]
-    names = ("plugin_id", "entry_id", "queue", "group", "idempotency_key", "created_after", "created_before")
-    query += [(name, str(getattr(where, name))) for name in names if getattr(where, name) is not None]
+    names = {"plugin_id", "entry_id", "queue", "group", "idempotency_key", "task_id"}
+    names |= {f"{when}_{side}" for when in ("created", "finished") for side in ("after", "before")}
+    query += [(name, str(getattr(where, name))) for name in sorted(names) if getattr(where, name) is not None]
+    query += [("order", "oldest")] if where.oldest_first else []
+    query += [("newest", "yes")] if where.newest else []
     query += [(f"attr.{name}", msgspec.json.encode(value).decode()) for name, value in where.attributes.items()]
     return query
 

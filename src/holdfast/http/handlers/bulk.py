@@ -14,7 +14,7 @@ from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, Bulk
 from holdfast.client.views import Created, Creation
 from holdfast.errors import HoldfastError, IdempotencyConflict, StoreUnavailable
 from holdfast.http.handlers.operations import LongText, Name, Text
-from holdfast.http.handlers.reads import RUN_FILTERS, filter_of
+from holdfast.http.handlers.reads import RUN_FILTERS, cursor_of, filter_of
 from holdfast.http.problems import ProblemBody, problem_of
 from holdfast.http.request import Call
 from holdfast.http.response import Answer, json
@@ -23,7 +23,7 @@ from holdfast.machines import RunRecord
 __all__ = ["BATCH_MAX", "BULK_FILTERS", "BatchAnswer", "BatchItem", "CancelRuns", "NewRuns", "RetryRuns", "SignalRuns"]
 
 BATCH_MAX = 1000  # runs of one batch
-BULK_FILTERS = tuple(query for query in RUN_FILTERS if query.name not in {"order", "newest"})
+BULK_FILTERS = tuple(query for query in RUN_FILTERS if query.name not in {"before", "newest", "order"})
 
 
 class NewRuns(msgspec.Struct, forbid_unknown_fields=True):
@@ -140,8 +140,9 @@ async def signal_runs(call: Call) -> Answer:
 async def _apply(
     call: Call, allowed: tuple[str, ...], act: Callable[[str], Awaitable[Any]], *, dry_run: bool
 ) -> Answer:
-    where, limit, cursor = filter_of(call, BULK_FILTERS, BULK_MAX)
-    found: BulkResult = await apply_to_runs(
-        call.client, where, allowed, act, limit=limit, cursor=cursor, dry_run=dry_run
+    where, limit, before = filter_of(call, BULK_FILTERS, BULK_MAX)
+    result: BulkResult = await apply_to_runs(
+        call.client, where, allowed, act, limit=limit, before=before, dry_run=dry_run
     )
-    return json(found)
+    following = cursor_of(result.next) if result.next is not None else None
+    return json(msgspec.structs.replace(result, next=following))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
@@ -26,19 +27,26 @@ CHUNK = 16  # events per read from the store, each of which may have a megabyte
 
 NUMBER_MAX = 10**15 - 1  # more events than any stream has
 TIME_MAX = 10**12  # seconds, far beyond any real date
-CURSOR = r"^[A-Za-z0-9_~:@.-]{1,255}$"
+RUN_ID = r"^[A-Za-z0-9_~:@.-]{1,255}$"
+CURSOR = r"^[A-Za-z0-9_-]{1,344}$"  # base64 of a run's id; clients must not read it
 LIMIT = Query("limit", "integer", f"Maximum number of items, {PAGE} by default.", 1, PAGE_MAX)
 NUMBER_CURSOR = Query("cursor", "integer", "`next` of the previous page.", 0, NUMBER_MAX)
 RUN_FILTERS = (
     Query("status", "string", "Only runs with this status.", repeat=True, words=tuple(RunStatus)),
     Query("plugin_id", "string", "Only runs of this app."),
     Query("entry_id", "string", "Only runs of this job."),
+    Query("task_id", "string", "Only runs of this job, by its id."),
+    Query("newest", "string", "`yes`: only the newest run of each job.", words=("yes", "no")),
     Query("queue", "string", "Only runs in this queue."),
     Query("group", "string", "Only runs of this group. A token of a group allows that group only."),
     Query("idempotency_key", "string", "Only runs with this key."),
     Query("created_after", "number", "Only runs created at this time or later.", -TIME_MAX, TIME_MAX),
     Query("created_before", "number", "Only runs created before this time.", -TIME_MAX, TIME_MAX),
+    Query("finished_after", "number", "Only runs that ended at this time or later.", -TIME_MAX, TIME_MAX),
+    Query("finished_before", "number", "Only runs that ended before this time.", -TIME_MAX, TIME_MAX),
     Query("attr.", "string", "`attr.NAME=VALUE`: only runs whose attribute NAME has this value.", repeat=True),
+    Query("before", "string", "Only runs that follow the run with this id in the list.", pattern=RUN_ID),
+    Query("order", "string", "The order of the list, `newest` first by default.", words=("newest", "oldest")),
     LIMIT,
     Query("cursor", "string", "`next` of the previous page.", pattern=CURSOR),
 )
@@ -69,26 +77,47 @@ def page(items: list[Any], following: Any = None) -> Answer:
 
 async def list_runs(call: Call) -> Answer:
     """List runs that match the filters, newest first."""
-    where, limit, cursor = filter_of(call, RUN_FILTERS, PAGE)
-    records = await call.client.apage(where, limit + 1, cursor)
-    return page(records[:limit], records[limit - 1].run_id if len(records) > limit else None)
+    where, limit, before = filter_of(call, RUN_FILTERS, PAGE)
+    records = await call.client.apage(where, limit + 1, before)
+    return page(records[:limit], cursor_of(records[limit - 1].run_id) if len(records) > limit else None)
+
+
+def cursor_of(run_id: str) -> str:
+    """Return the cursor of the page that follows a run."""
+    return urlsafe_b64encode(run_id.encode()).decode().rstrip("=")
 
 
 def filter_of(call: Call, allowed: tuple[Query, ...], limit: int) -> tuple[RunFilter, int, str | None]:
-    """Return the filter of runs in a query, the limit (by default the given one), and the cursor.
+    """Return the filter of runs in a query, the limit (by default the given one), and the run before the page.
 
     Raises:
         InvalidArguments: a parameter is not allowed here, or its value does not fit.
     """
     asked = call.query(allowed)
-    limit, cursor = asked.pop("limit", limit), asked.pop("cursor", None)
-    if cursor is not None and not re.fullmatch(CURSOR, cursor):
-        raise InvalidArguments("cursor", "must be the `next` of a previous page")
+    limit = asked.pop("limit", limit)
+    before, cursor = asked.pop("before", None), asked.pop("cursor", None)
+    oldest_first = asked.pop("order", "newest") == "oldest"
+    asked["newest"] = asked.pop("newest", "no") == "yes"
+    if before is not None and not re.fullmatch(RUN_ID, before):
+        raise InvalidArguments("before", "must be the id of a run")
+    if cursor is not None:
+        before = _run_of(cursor)
     attributes = {name[5:]: _attribute(asked.pop(name)) for name in [*asked] if name.startswith("attr.")}
     if "status" in asked:
         asked["status"] = tuple(asked["status"])
     asked["group"] = call.group(asked.get("group"))
-    return RunFilter(**asked, attributes=attributes), limit, cursor
+    return RunFilter(**asked, attributes=attributes, oldest_first=oldest_first), limit, before
+
+
+def _run_of(cursor: str) -> str:
+    """Return the run after which a page begins."""
+    try:
+        run_id = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
+    except ValueError:
+        run_id = ""
+    if not re.fullmatch(RUN_ID, run_id):
+        raise InvalidArguments("cursor", "must be the `next` of a previous page")
+    return run_id
 
 
 async def get_run(call: Call) -> Answer:

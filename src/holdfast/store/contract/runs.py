@@ -136,6 +136,31 @@ async def a_listing_by_cursor_shows_each_run_once(lab: Lab) -> None:
 
 
 @clause
+async def runs_are_found_by_their_end_and_listed_in_both_orders(lab: Lab) -> None:
+    for name in ("a", "b"):
+        held = await lab.running(name)
+        await lab.append(held, ("job_failed", {"reason": "broken"}))
+        lab.clock.move(10)
+    await lab.do(Retry("a", "ana", "again"))
+    await lab.do(Cancel("a", "enough"))
+    await lab.submit("c")
+    ends = {name: (await _record(lab, *job)).finished_at for name, job in {"a": ("a", 1), "b": ("b", 1)}.items()}
+    assert ends["a"] is not None
+    assert ends["b"] is not None
+    everything = ["c", "b", "a.2", "a"]
+    assert await _names(lab) == everything
+    assert await _names(lab, oldest_first=True) == everything[::-1]
+    assert await _names(lab, 1, ("a", 1), oldest_first=True) == ["a.2"]
+    assert await _names(lab, before=("a", 2), oldest_first=True) == ["b", "c"]
+    assert await _names(lab, newest=True) == ["c", "b", "a.2"]
+    assert await _names(lab, finished_after=ends["b"]) == ["b", "a.2"]
+    assert await _names(lab, finished_before=ends["b"]) == ["a"]
+    assert await _names(lab, finished_after=ends["a"], finished_before=ends["b"], newest=True) == []
+    assert await _names(lab, finished_after=ends["a"], status=("failed",)) == ["b", "a"]
+    assert await _names(lab, finished_after=ends["a"], status=("queued",)) == [], "it has not ended"
+
+
+@clause
 async def the_latest_progress_of_the_current_attempt_counts(lab: Lab) -> None:
     await lab.submit()
     await lab.refused(Progress("a", 1, {"progress": 0.1}), StaleAttempt)

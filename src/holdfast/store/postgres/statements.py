@@ -43,6 +43,7 @@ class Statements:
             requests_for=f"SELECT id, cancel IS NOT NULL, pause FROM {schema}.jobs"
             " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)",
             unused="NOT used",
+            past_end="(r.record::json ->> 'finished_at')::float8",
             as_text="::text",
             schema=f"{schema}.",
         )

@@ -100,7 +100,7 @@ class SqlReads(ABC):
         runs = [record_of_newest(await self._up_to_date(job), progress_json, at) for job, progress_json, at in rows]
         if may_be_past(where):
             runs += await self._read_many(*self._reads.past_runs(where, before, limit), past_of, few=few)
-        return merged(runs, limit)
+        return merged(runs, limit, oldest_first=where.oldest_first)
 
     async def index_entries(self, job: str) -> IndexEntries | None:
         return index_entries_of(await self._read(self._reads.index_entries, (job,) * 4))

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.machines import RunRecord, RunStatus
+from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
 from holdfast.store.run_queries import ExportRow, IndexEntries, RunCursor, RunFilter, attribute_text, with_progress
@@ -21,6 +21,7 @@ from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_COLUMNS, job_of
 OF_A_JOB = ("signals", "evidence", "past_runs", "progress", "attributes", "exports", "blobs")
 # Statuses of a run that another follows (R4): every failure of its job, also a deadline during a cancel.
 PAST = frozenset({RunStatus.FAILED, RunStatus.TIMEOUT, RunStatus.CANCELED})
+ENDED = {status.value for status in TERMINAL_RUN_STATUSES}
 
 _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(RunRecord).decode
@@ -34,10 +35,14 @@ class ReadSql:
         requests_for: the statement for requests to a worker's jobs, which names an index of the backend.
         unused: the condition of signals that were not used, as in the index.
         as_text: the cast from its JSON type to text, if it has such a type.
+        past_end: the expression for the end of an earlier run ``r``, which is in its record.
         schema: the prefix of a table's name, with its dot.
     """
 
-    def __init__(self, mark: str, *, requests_for: str, unused: str, as_text: str = "", schema: str = "") -> None:
+    def __init__(
+        self, mark: str, *, requests_for: str, unused: str, past_end: str, as_text: str = "", schema: str = ""
+    ) -> None:
+        self._past_end = past_end
         self.requests_for = requests_for
         self.job = f"SELECT {JOB_COLUMNS} FROM {schema}jobs WHERE id = {mark}"
         event_columns = EVENT_COLUMNS.replace("payload", f"payload{as_text}")
@@ -91,41 +96,45 @@ class ReadSql:
     def newest_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
         """Return the statement and values that list newest runs, each with its progress."""
         others = dict(list(where.attributes.items())[1:])
-        conditions, values = self._conditions(msgspec.structs.replace(where, attributes=others), "j.status")
+        conditions, values = self._conditions(
+            msgspec.structs.replace(where, attributes=others), "j.status", "j.updated_at"
+        )
         source, place = f"{self._schema}jobs j", "j.id"
         if where.attributes:  # its index has the order of the listing, so only one page is read
             source, place = f"{self._schema}attributes a JOIN {source} ON j.id = a.job", "a.job"
             name, value = next(iter(where.attributes.items()))
             conditions.insert(0, f"a.name = {self._mark} AND a.value = {self._mark}")
             values[:0] = [name, attribute_text(value)]
+        side, order = (">", "ASC") if where.oldest_first else ("<", "DESC")
         if before is not None:
-            conditions.append(f"j.id <= {self._mark} AND (j.id < {self._mark} OR j.run < {self._mark})")
+            conditions.append(f"j.id {side}= {self._mark} AND (j.id {side} {self._mark} OR j.run {side} {self._mark})")
             values += [before[0], *before]
             if where.attributes:  # neither database derives it from the other condition
-                conditions.append(f"a.job <= {self._mark}")
+                conditions.append(f"a.job {side}= {self._mark}")
                 values.append(before[0])
         columns = ", ".join(f"j.{name}" for name in JOB_COLUMNS.split(", "))
         filtered = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         return (
             f"SELECT {columns}, p.said, p.at FROM {source} LEFT JOIN {self._schema}progress p"
-            f" ON p.job = j.id AND p.run = j.run {filtered} ORDER BY {place} DESC LIMIT {self._mark}"
+            f" ON p.job = j.id AND p.run = j.run {filtered} ORDER BY {place} {order} LIMIT {self._mark}"
         ), [*values, limit]
 
     def past_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
         """Return the statement and values that list earlier runs."""
-        conditions, values = self._conditions(where, "r.status")
+        conditions, values = self._conditions(where, "r.status", self._past_end)
+        side, order = (">", "ASC") if where.oldest_first else ("<", "DESC")
         if before is not None:
-            conditions.append(f"(r.job < {self._mark} OR (r.job = {self._mark} AND r.run < {self._mark}))")
+            conditions.append(f"(r.job {side} {self._mark} OR (r.job = {self._mark} AND r.run {side} {self._mark}))")
             values += [before[0], *before]
         filtered = f"WHERE {' AND '.join(['j.id = r.job', *conditions])}"
         return (
             f"SELECT r.job, r.run, r.record, p.said, p.at FROM {self._schema}past_runs r"
             f" CROSS JOIN {self._schema}jobs j"  # in this order on SQLite: a group has many jobs, and few past runs
             f" LEFT JOIN {self._schema}progress p ON p.job = r.job AND p.run = r.run {filtered}"
-            f" ORDER BY r.job DESC, r.run DESC LIMIT {self._mark}"
+            f" ORDER BY r.job {order}, r.run {order} LIMIT {self._mark}"
         ), [*values, limit]
 
-    def _conditions(self, where: RunFilter, status: str) -> tuple[list[str], list[Any]]:
+    def _conditions(self, where: RunFilter, status: str, end: str) -> tuple[list[str], list[Any]]:
         """Return the conditions of a filter and their values; the job's row is ``j``."""
         wanted: dict[str, Any] = {
             "j.id =": where.task_id,
@@ -136,12 +145,18 @@ class ReadSql:
             "j.idempotency_key =": where.idempotency_key,
             "j.created_at >=": where.created_after,
             "j.created_at <": where.created_before,
+            f"{end} >=": where.finished_after,
+            f"{end} <": where.finished_before,
         }
         wanted_values = {condition: value for condition, value in wanted.items() if value is not None}
         clauses, values = [f"{condition} {self._mark}" for condition in wanted_values], list(wanted_values.values())
-        if where.status:
+        statuses = set(where.status)
+        if where.finished_after is not None or where.finished_before is not None:
+            statuses = (statuses or ENDED) & ENDED
+            clauses += [] if statuses else ["1 = 0"]
+        if statuses:
             named = ", ".join(
-                f"'{RunStatus(status_name).value}'" for status_name in where.status
+                f"'{RunStatus(name).value}'" for name in sorted(statuses)
             )  # literals, for partial indexes
             clauses.append(f"{status} IN ({named})")
         for name, value in where.attributes.items():

@@ -63,6 +63,7 @@ READS = ReadSql(
     requests_for="SELECT id, cancel IS NOT NULL, pause FROM jobs INDEXED BY jobs_leased"
     " WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1)",
     unused="used = 0",
+    past_end="json_extract(r.record, '$.finished_at')",
 )
 ROWS_MAX = 20_000  # cached rows
 POLL_SECONDS = 0.02
