@@ -47,6 +47,7 @@
     │   └── RunTimedOut (TimeoutError)
     └── the world failed
         ├── LoopDied (RuntimeError)               the event loop of an app or worker has ended, or hangs
+        ├── LimitsChanged (RuntimeError)          the limits of the queue have changed since they were read
         ├── QueueFull (RuntimeError)              the queue has reached its depth limit; nothing was stored, try later
         ├── StaleAttempt (RuntimeError)           the writer no longer holds the job; nothing was written
         └── StoreUnavailable (RuntimeError)       the database cannot be used now; the message says what to do
@@ -79,6 +80,7 @@ __all__ = [
     "InvalidTransition",
     "InvalidWake",
     "JobStuck",
+    "LimitsChanged",
     "LoopDied",
     "MissingWake",
     "NonDeterminism",
@@ -171,6 +173,17 @@ class QueueFull(HoldfastError, RuntimeError):
             f"the queue {self.queue!r} has {self.depth:,} waiting jobs and takes no more:"
             f" try again in {self.retry_after_seconds:g} s, or raise its depth"
         )
+
+
+class LimitsChanged(HoldfastError, RuntimeError):
+    """The limits of the queue have changed since the caller read them, and nothing was stored."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(queue)
+
+    def _own_text(self) -> str:
+        return f"the limits of the queue {self.queue!r} have changed since you read them: read them again"
 
 
 class IdempotencyConflict(HoldfastError, ValueError):

@@ -234,6 +234,15 @@ def test_an_unknown_name_says_what_there_is(remote: RemoteClient) -> None:
             remote.get(name)
 
 
+def test_limits_that_changed_since_they_were_read_are_not_overwritten(app: App, remote: RemoteClient) -> None:
+    first = remote.set_limits(Limits(queue="mail", concurrency=1), expected=Limits(queue="mail")).limits
+    app.set_limits(Limits(queue="mail", concurrency=2))
+    for client in (app, remote):
+        with pytest.raises(errors.LimitsChanged) as changed:
+            client.set_limits(Limits(queue="mail", concurrency=3), expected=first)
+        assert changed.value.queue == "mail"
+
+
 def test_every_filter_finds_what_it_finds_on_the_app(app: App, remote: RemoteClient) -> None:
     made = [app.start("fail").id, app.start("fail").id]
     work(app)

@@ -138,3 +138,23 @@ def test_an_export_is_sent_with_its_length_its_name_and_a_tag(app: App) -> None:
                 assert other.status_code == 200
 
     play(story())
+
+
+def test_limits_that_another_has_changed_are_not_overwritten(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            path = "/api/v1/limits/mail"
+            read = await client.get(path)
+            assert read.json()["limits"] == {"queue": "mail"}
+            tag = {"If-Match": read.headers["etag"]}
+            first = await client.put(path, json={"concurrency": 1}, headers=tag)
+            assert first.status_code == 200, first.text
+            late = await client.put(path, json={"concurrency": 9}, headers=tag)
+            assert (late.status_code, late.json()["code"]) == (412, "limits_changed")
+            assert (await client.delete(path, headers=tag)).status_code == 412
+            assert (await client.get(path, headers={"If-None-Match": first.headers["etag"]})).status_code == 304
+            assert (await app.alimits())[0].limits.concurrency == 1
+            assert (await client.delete(path, headers={"If-Match": first.headers["etag"]})).status_code == 200
+            assert await app.alimits() == []
+
+    play(story())

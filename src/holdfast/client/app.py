@@ -63,6 +63,7 @@ from holdfast.store import (
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.commands import Submitted
 from holdfast.store.effects import EffectStore
+from holdfast.store.limits import no_limits
 
 if TYPE_CHECKING:
     from holdfast.client.app_worker import AppWorker
@@ -535,9 +536,11 @@ class App(OpenedStore, Planning, Forking):
         """Return the state of each queue that has limits or jobs with groups."""
         return await self.store().limits()
 
-    async def aset_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
+    async def aset_limits(
+        self, limits: Limits, *, actor: str | None = None, expected: Limits | None = None
+    ) -> QueueState:
         """Replace all limits of a queue except its pause. They apply from the next claim on."""
-        return await self._change_queue(SetLimits(limits, actor), limits.queue)
+        return await self._change_queue(SetLimits(limits, actor, expected), limits.queue)
 
     async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
         """Stop workers from starting jobs of a queue. Running jobs continue."""
@@ -552,10 +555,7 @@ class App(OpenedStore, Planning, Forking):
         if isinstance(answer, Exception):
             raise answer
         states = [state for state in await self.store().limits() if state.limits.queue == queue]
-        blank = QueueState(
-            limits=Limits(queue=queue), running=0, queued=0, tokens=None, held_until=None, groups={}
-        )  # the store counts nothing for a queue without limits
-        return states[0] if states else blank
+        return states[0] if states else no_limits(queue)
 
     # The store
 

@@ -290,8 +290,19 @@ class Client(ABC):
         """Return the state of each queue that has limits or jobs with groups."""
 
     @abstractmethod
-    async def aset_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
-        """Replace all limits of a queue except its pause. They apply from the next claim on."""
+    async def aset_limits(
+        self, limits: Limits, *, actor: str | None = None, expected: Limits | None = None
+    ) -> QueueState:
+        """Replace all limits of a queue except its pause. They apply from the next claim on.
+
+        Args:
+            limits: The new limits.
+            actor: The name of the operator or program that changes them.
+            expected: The limits that the caller has read. None replaces any.
+
+        Raises:
+            LimitsChanged: The queue has other limits than the expected ones.
+        """
 
     @abstractmethod
     async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
@@ -429,9 +440,9 @@ class Client(ABC):
         """Return the state of each queue that has limits or jobs with groups."""
         return self.block(self.alimits())
 
-    def set_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
-        """Replace all limits of a queue except its pause. They apply from the next claim on."""
-        return self.block(self.aset_limits(limits, actor=actor))
+    def set_limits(self, limits: Limits, *, actor: str | None = None, expected: Limits | None = None) -> QueueState:
+        """Replace all limits of a queue except its pause. They apply from the next claim on. See `aset_limits`."""
+        return self.block(self.aset_limits(limits, actor=actor, expected=expected))
 
     def clear_limits(self, queue: str, *, actor: str | None = None) -> QueueState:
         """Remove all limits of a queue. A paused queue stays paused."""

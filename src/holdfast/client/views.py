@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from holdfast.errors import InvalidArguments
 from holdfast.machines import RunRecord, RunStatus
+from holdfast.store.limits import Limits
 from holdfast.store.run_queries import Attribute, RunFilter
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Export",
     "RunFilter",
     "Stats",
+    "limits_tag",
     "run_filter",
 ]
 
@@ -97,6 +100,11 @@ def run_filter(where: Mapping[str, Any]) -> RunFilter:
     if wrong:
         raise InvalidArguments("list", f"no status {', '.join(wrong)}; there are {', '.join(RunStatus)}")
     return chosen
+
+
+def limits_tag(limits: Limits) -> str:
+    """Return the entity tag of a queue's limits, for If-Match."""
+    return f'"{hashlib.sha256(msgspec.json.encode(limits)).hexdigest()[:32]}"'
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):

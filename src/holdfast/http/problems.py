@@ -35,7 +35,7 @@ CODES: dict[int, tuple[str, ...]] = {
         "transition_refused", "invalid_transition", "invalid_run_transition", "idempotency_conflict", "not_in_doubt",
         "stale_attempt",
     ),
-    412: ("precondition_failed",),
+    412: ("limits_changed",),
     413: ("body_too_large", "payload_too_large", "json_too_large"),
     414: ("path_too_long", "query_too_long"),
     415: ("unsupported_media_type",),
@@ -62,6 +62,7 @@ STATUSES: list[tuple[type[HoldfastError], int, str]] = [
     (errors.NotInDoubt, 409, "GET the run's explanation: it says what the run waits for"),
     (errors.TransitionRefused, 409, "GET the run: its status decides which actions are allowed"),
     (errors.StaleAttempt, 409, "another worker holds the job now"),
+    (errors.LimitsChanged, 412, "GET the limits of the queue, and send their new ETag"),
     (errors.QueueFull, 429, "try again after the seconds in Retry-After"),
 ]
 

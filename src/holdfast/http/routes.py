@@ -208,10 +208,15 @@ def _limits() -> list[Operation]:
             {200: Many(QueueState)},
         ),
         Operation(
-            "PUT", one, ADMIN, NEVER, queues.put_limits, "Replace all limits of a queue.", state,
-            takes=queues.NewLimits, example={"concurrency": 10, "rate": 5, "rate_seconds": 1},
+            "GET", one, READ, NEVER, queues.get_limits, "Return the state of a queue, with the ETag of its limits.",
+            state,
         ),
-        Operation("DELETE", one, ADMIN, NEVER, queues.delete_limits, "Remove all limits of a queue.", state),
+        Operation(
+            "PUT", one, ADMIN, NEVER, queues.put_limits, "Replace all limits of a queue.", state,
+            takes=queues.NewLimits, refuses=(412,), example={"concurrency": 10, "rate": 5, "rate_seconds": 1},
+        ),
+        Operation("DELETE", one, ADMIN, NEVER, queues.delete_limits, "Remove all limits of a queue.", state,
+                  refuses=(412,)),
         Operation(
             "POST", f"{one}/pause", OPERATE, NEVER, queues.pause_queue, "Pause a queue: no more of its jobs start.",
             state, takes=operations.Pause, optional=True, example={"actor": "ana"},

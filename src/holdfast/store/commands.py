@@ -325,10 +325,14 @@ class RemoveWorker(msgspec.Struct, frozen=True):
 
 
 class SetLimits(msgspec.Struct, frozen=True):
-    """Set all limits of a queue; whether it is paused stays. Result: None."""
+    """Set all limits of a queue; whether it is paused stays. Result: None.
+
+    `expected` has the limits that the caller has read. Others make the result `LimitsChanged`.
+    """
 
     limits: Limits
     actor: str | None = None
+    expected: Limits | None = None
 
 
 class PauseQueue(msgspec.Struct, frozen=True):

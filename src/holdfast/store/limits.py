@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, LimitsChanged
 
 NEARLY = 1e-6  # of a token: rounding tolerance
 RETRY_SECONDS = (1.0, 60.0)  # least and most of `retry_after`
@@ -132,6 +132,11 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     changed_by: str | None = None
 
 
+def no_limits(queue: str) -> QueueState:
+    """Return the state of a queue without limits, for which the store counts nothing."""
+    return QueueState(limits=Limits(queue=queue), running=0, queued=0, tokens=None, held_until=None, groups={})
+
+
 class LimitRow(msgspec.Struct, frozen=True):
     """A queue's row: its limits and their state.
 
@@ -165,8 +170,14 @@ class LimitRow(msgspec.Struct, frozen=True):
             return None
         return self.tokens_at + max(0.0, 1.0 - self.tokens) / self.limits.per_second
 
-    def set(self, limits: Limits, now: float, actor: str | None) -> LimitRow:
-        """Return the row with other limits. `paused` stays. A new bucket is full; an existing one keeps its tokens."""
+    def set(self, limits: Limits, now: float, actor: str | None, expected: Limits | None = None) -> LimitRow:
+        """Return the row with other limits. `paused` stays. A new bucket is full; an existing one keeps its tokens.
+
+        Raises:
+            LimitsChanged: the row has other limits than the expected ones.
+        """
+        if expected is not None and expected != self.limits:
+            raise LimitsChanged(limits.queue)
         known = self.limits.rate is not None
         tokens = min(tokens_of(self, now), limits.capacity) if known else limits.capacity
         limits = msgspec.structs.replace(limits, paused=self.limits.paused)

@@ -359,7 +359,8 @@ class MemoryStore:
 
     def _set_limits(self, command: c.SetLimits) -> None:
         """Set the limits of a queue."""
-        self._put(self._row(command.limits.queue).set(command.limits, self._now, command.actor))
+        row = self._row(command.limits.queue)
+        self._put(row.set(command.limits, self._now, command.actor, command.expected))
 
     def _pause_queue(self, command: c.PauseQueue) -> None:
         """Pause or resume a queue."""

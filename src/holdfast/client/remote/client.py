@@ -23,7 +23,7 @@ from holdfast.client.remote.error_decoder import error_of
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
 from holdfast.client.remote.transport import Wire, at_run
 from holdfast.client.run_handle import RunHandle
-from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
+from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, limits_tag
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.config import Config
 from holdfast.durations import Duration, seconds
@@ -382,11 +382,14 @@ class RemoteClient(Client):
         """Return the state of each queue that has limits or jobs with groups."""
         return (await self._wire.ask("GET", "/limits", _States))[1].items
 
-    async def aset_limits(self, limits: Limits, *, actor: str | None = None) -> QueueState:
-        """Replace all limits of a queue except its pause. They apply from the next claim on."""
+    async def aset_limits(
+        self, limits: Limits, *, actor: str | None = None, expected: Limits | None = None
+    ) -> QueueState:
+        """Replace all limits of a queue except its pause. See `Client.aset_limits`."""
         fields = msgspec.to_builtins(limits)
         body = {name: value for name, value in fields.items() if name not in {"queue", "paused"}}
-        return await self._queue("PUT", limits.queue, "", {**body, **_actor(actor)})
+        headers = {"If-Match": limits_tag(expected)} if expected is not None else {}
+        return await self._queue("PUT", limits.queue, "", {**body, **_actor(actor)}, headers)
 
     async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
         """Stop workers from starting jobs of a queue. Running jobs continue."""
@@ -396,9 +399,13 @@ class RemoteClient(Client):
         """Resume a paused queue."""
         return await self._queue("POST", queue, "/resume", _actor(actor))
 
-    async def _queue(self, method: str, queue: str, verb: str, body: dict[str, Any]) -> QueueState:
+    async def _queue(
+        self, method: str, queue: str, verb: str, body: dict[str, Any], headers: Mapping[str, str] | None = None
+    ) -> QueueState:
         path = f"/limits/{quote(queue, safe='')}{verb}"
-        return (await self._wire.ask(method, path, QueueState, body=body, again=True, about=queue))[1]
+        again = not headers  # the first request may have changed what the repeat expects
+        sent = await self._wire.ask(method, path, QueueState, body=body, again=again, about=queue, headers=headers)
+        return sent[1]
 
     async def _control(self, run_id: str, verb: str, *, again: bool = False, **fields: Any) -> RunRecord:
         body = _without_none(**fields)

@@ -72,7 +72,7 @@ class Wire:
             weakref.WeakKeyDictionary()
         )
 
-    async def ask(
+    async def ask(  # noqa: PLR0913 - the parts of an HTTP request
         self,
         method: str,
         path: str,
@@ -83,6 +83,7 @@ class Wire:
         again: bool | None = None,
         about: str = "",
         timeout_seconds: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, T]:
         """Send a request and return the status and the decoded body of its response.
 
@@ -95,12 +96,13 @@ class Wire:
             again: Whether a repeat is harmless. None means: only for GET.
             about: The subject of the request, for an error whose response does not name it.
             timeout_seconds: Maximum duration, if not the client's.
+            headers: More headers.
         """
         again = method == "GET" if again is None else again
         end = time.monotonic() + (timeout_seconds or self._timeout_seconds)
         for pause in [*PAUSES_SECONDS, None]:
             try:
-                answer = await self._send(method, path, query, body, end - time.monotonic())
+                answer = await self._send(method, path, query, body, headers, end - time.monotonic())
             except _Lost as lost:
                 if pause is None or not (again or lost.unsent) or time.monotonic() + pause >= end:
                     raise lost.as_error(self.url, harmless=again or lost.unsent) from lost
@@ -152,12 +154,16 @@ class Wire:
         if pool is not None:
             await pool.aclose()
 
-    async def _send(self, method: str, path: str, query: Query, body: Any, left: float) -> httpx.Response:
+    async def _send(
+        self, method: str, path: str, query: Query, body: Any, headers: Mapping[str, str] | None, left: float
+    ) -> httpx.Response:
         import httpx  # noqa: PLC0415 - slow to import, and programs without a server do not need it
 
         kwargs: dict[str, Any] = {"params": list(query)} if query else {}
+        kwargs["headers"] = dict(headers or {})
         if body is not None:
-            kwargs |= {"content": msgspec.json.encode(body), "headers": {"Content-Type": "application/json"}}
+            kwargs["content"] = msgspec.json.encode(body)
+            kwargs["headers"]["Content-Type"] = "application/json"
         left = max(left, 0.001)
         kwargs["timeout"] = httpx.Timeout(left, connect=min(CONNECT_SECONDS, left))
         try:

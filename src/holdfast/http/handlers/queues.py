@@ -6,14 +6,17 @@ import re
 from typing import Annotated
 
 import msgspec
+from starlette.responses import Response
 
-from holdfast.errors import InvalidSetting
+from holdfast.client.views import limits_tag
+from holdfast.errors import InvalidSetting, LimitsChanged
 from holdfast.http.handlers.operations import Pause
 from holdfast.http.handlers.reads import page
 from holdfast.http.problems import Problem
-from holdfast.http.request import Call
-from holdfast.http.response import Answer, json
-from holdfast.store import Limits
+from holdfast.http.request import Call, matches_tag
+from holdfast.http.response import Answer, json, not_modified
+from holdfast.store import Limits, QueueState
+from holdfast.store.limits import no_limits
 
 __all__ = ["NewLimits"]
 
@@ -45,8 +48,16 @@ async def list_limits(call: Call) -> Answer:
     return page(await call.client.alimits())
 
 
+async def get_limits(call: Call) -> Response:
+    """Return the state of a queue. The entity tag is that of its limits."""
+    state = await _state(call)
+    if matches_tag(call.request.headers.get("if-none-match"), limits_tag(state.limits).encode()):
+        return not_modified(limits_tag(state.limits).encode())
+    return _tagged(state)
+
+
 async def put_limits(call: Call) -> Answer:
-    """Replace all limits of a queue."""
+    """Replace all limits of a queue. With If-Match, only limits that the client has read."""
     asked = await call.body(_limits)
     said = msgspec.structs.asdict(asked)
     actor = call.actor(said.pop("actor"))
@@ -55,12 +66,13 @@ async def put_limits(call: Call) -> Answer:
     except InvalidSetting as error:
         params = {"name": error.name, "reason": error.reason}
         raise Problem(422, "invalid_arguments", str(error), "see /openapi.json", params=params) from error
-    return json(await call.client.aset_limits(limits, actor=actor))
+    return _tagged(await call.client.aset_limits(limits, actor=actor, expected=await _expected(call)))
 
 
 async def delete_limits(call: Call) -> Answer:
-    """Remove all limits of a queue."""
-    return json(await call.client.aclear_limits(_queue(call), actor=call.actor(None)))
+    """Remove all limits of a queue. With If-Match, only limits that the client has read."""
+    limits = Limits(queue=_queue(call))
+    return _tagged(await call.client.aset_limits(limits, actor=call.actor(None), expected=await _expected(call)))
 
 
 async def pause_queue(call: Call) -> Answer:
@@ -73,6 +85,31 @@ async def resume_queue(call: Call) -> Answer:
     """Resume a paused queue."""
     asked = await call.body(_pause, Pause())
     return json(await call.client.aresume_queue(_queue(call), actor=call.actor(asked.actor)))
+
+
+async def _state(call: Call) -> QueueState:
+    name = _queue(call)
+    states = [state for state in await call.client.alimits() if state.limits.queue == name]
+    return states[0] if states else no_limits(name)
+
+
+async def _expected(call: Call) -> Limits | None:
+    """Return the limits that the If-Match header names, or None without one.
+
+    Raises:
+        LimitsChanged: the queue has other limits.
+    """
+    tag = call.request.headers.get("if-match")
+    if tag is None:
+        return None
+    limits = (await _state(call)).limits
+    if not matches_tag(tag, limits_tag(limits).encode()):
+        raise LimitsChanged(limits.queue)
+    return limits
+
+
+def _tagged(state: QueueState) -> Answer:
+    return json(state, 200, [(b"etag", limits_tag(state.limits).encode())])
 
 
 def _queue(call: Call) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from holdfast.errors import QueueFull
+from holdfast.errors import LimitsChanged, QueueFull
 from holdfast.store.commands import (
     ROOM,
     Append,
@@ -304,3 +304,14 @@ async def a_queue_tells_its_limits_and_how_it_stands(lab: Lab) -> None:
     row = await lab.job("000")
     assert row.group == "a"
     assert (await lab.store.events("000"))[0].payload["group"] == "a"
+
+
+@clause
+async def limits_are_replaced_only_if_they_are_the_expected_ones(lab: Lab) -> None:
+    bare, first, second = (Limits(queue="default", concurrency=count) for count in (None, 1, 2))
+    await lab.do(SetLimits(first, "ana", bare))
+    await lab.refused(SetLimits(second, "bob", bare), LimitsChanged)
+    (state,) = await lab.store.limits()
+    assert (state.limits, state.changed_by) == (first, "ana")
+    await lab.do(SetLimits(second, "bob", first))
+    assert (await lab.store.limits())[0].limits == second

@@ -102,7 +102,7 @@ class QueueLimits:
     def set_limits(self, batch: Batch, command: c.SetLimits) -> None:
         """Set the limits of a queue."""
         row = self._locked(batch, command.limits.queue)
-        self._put(batch, row.set(command.limits, batch.now, command.actor))
+        self._put(batch, row.set(command.limits, batch.now, command.actor, command.expected))
 
     def pause_queue(self, batch: Batch, command: c.PauseQueue) -> None:
         """Pause or resume a queue."""
