@@ -19,31 +19,35 @@ from holdfast.authoring.conductor import conductor, on_worker_loop
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.job_api import to_millionths
 from holdfast.authoring.secrets import Codec
+from holdfast.authoring.signature import checked_name, fingerprint, user_key
 from holdfast.authoring.signature import checked_payload as kept
-from holdfast.authoring.signature import fingerprint, user_key
 from holdfast.client import transactional
 from holdfast.client.budget_ledger import StoreLedger
 from holdfast.client.entry_views import apply_options, describe_entry, with_plan
 from holdfast.client.explain import explain, look
-from holdfast.client.fork import Forking
+from holdfast.client.fork import fork_command
+from holdfast.client.interface import Client
 from holdfast.client.logs import guard
 from holdfast.client.plans import Planning
+from holdfast.client.process_fork import abandon_store, leave
 from holdfast.client.retention import ENDED, evict, purge
 from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.client.run_reads import content, exported, watch
 from holdfast.client.run_watcher import RunWatcher
-from holdfast.client.store_url import OpenedStore, open_effects
+from holdfast.client.store_url import open_effects, open_store
 from holdfast.client.verify import violations_of
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
 from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, workers
 from holdfast.config import Config
 from holdfast.durations import Duration
-from holdfast.errors import HoldfastError, InvalidArguments, UnknownEntry, UnknownJob
+from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable, UnknownEntry, UnknownJob
 from holdfast.group_commit import BATCH_MAX, Journal
 from holdfast.ids import new_id
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
 from holdfast.machines.keys import BUDGET_KEY
 from holdfast.machines.run_projection import run_name
+from holdfast.plans.builder import Draft
+from holdfast.plans.model import Plan
 from holdfast.store import (
     Cancel,
     Evidence,
@@ -64,14 +68,13 @@ from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.commands import Submitted
 from holdfast.store.effects import EffectStore
 from holdfast.store.limits import no_limits
+from holdfast.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from holdfast.client.app_worker import AppWorker
 
-__all__ = ["App"]
 
-
-class App(OpenedStore, Planning, Forking):
+class App(Planning, Client):
     """A set of durable jobs, and the client that starts and controls their runs.
 
     Declare jobs with ``@app.job``, ``@app.step`` and ``@app.tool``. Start them with ``app.start(job, …)``. Run them
@@ -99,11 +102,12 @@ class App(OpenedStore, Planning, Forking):
         self.config = config if config is not None else Config.read({"url": url} if url is not None else None)
         self.url = url if url is not None else self.config.url
         Planning.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
-        Forking.__init__(self, name)
+        Client.__init__(self, name)
         guard()
         self.own_workers: set[AppWorker] = set()  # workers that run in this process
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
+        self._forked_memory = False  # whether the parent of this process had a store in memory
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
         self._watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, RunWatcher] = weakref.WeakKeyDictionary()
 
@@ -225,6 +229,24 @@ class App(OpenedStore, Planning, Forking):
                     raise submitted
                 names.append(submitted.job)
         return names
+
+    async def afork(
+        self,
+        run_id: str | RunHandle,
+        *,
+        from_node: str | None = None,
+        from_step: str | None = None,
+        plan: Plan | Draft | dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> RunHandle:
+        """Start a new run that reuses the results of another run. See `Client.afork` for the arguments."""
+        events = await self.aevents(run_id.id if isinstance(run_id, RunHandle) else run_id)
+        submit = await fork_command(events, self.names(), from_node, from_step, plan)
+        kept("the plan of the fork", submit.plan, self.config.payload_bytes_max)
+        if key is not None:
+            submit = msgspec.structs.replace(submit, idempotency_key=checked_name("key", key))
+        submitted = await self._journal().write(submit)
+        return RunHandle(self, submitted.job, self.entries.get((submit.plugin, submit.entry)))
 
     async def _moment(self, job: JobFunction[..., Any]) -> float:
         """Return the store's time if a delay or deadline needs it, else 0."""
@@ -583,11 +605,29 @@ class App(OpenedStore, Planning, Forking):
             store, self._opened = self._opened, None
             await store.close()
 
+    def after_fork_in_child(self) -> None:
+        """Leave the loop, the store and the workers to the parent process."""
+        super().after_fork_in_child()
+        for worker in self.own_workers:
+            worker.after_fork_in_child()
+        self.own_workers.clear()
+        store, self._opened = self._opened, None
+        leave(self._effects)
+        self._effects = None
+        if store is not None:
+            abandon_store(store)
+            self._forked_memory = self._forked_memory or isinstance(store, MemoryStore)
+
     def _store(self) -> Store:
         with self._opening:
+            if self._opened is None and self._forked_memory:  # an empty store must not replace the parent's
+                raise StoreUnavailable(
+                    "a store in memory belongs to the process that opened it, and this one was forked from it: use"
+                    " sqlite:///path/to/jobs.db, or make the App after the fork"
+                )
             if self._opened is None:
                 config = self.config
-                self._opened = self.open_own(self.url, config.poll_seconds, config.busy_seconds, config.lease_seconds)
+                self._opened = open_store(self.url, config.poll_seconds, config.busy_seconds, config.lease_seconds)
             return self._opened
 
     def run_watcher(self) -> RunWatcher:

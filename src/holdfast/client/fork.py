@@ -11,20 +11,11 @@ and starts nothing.
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
-from holdfast.authoring.functions import JobFunction
-from holdfast.authoring.signature import checked_name, fingerprint
-from holdfast.authoring.signature import checked_payload as kept
-from holdfast.client.interface import Client
-from holdfast.client.run_handle import RunHandle
-from holdfast.config import Config
+from holdfast.authoring.signature import fingerprint
 from holdfast.errors import InvalidArguments, InvalidPlan
-from holdfast.group_commit import Journal
 from holdfast.ids import new_id
 from holdfast.machines import Event, HistoryEvent
 from holdfast.machines.keys import EXTENSION, ended_name
@@ -36,8 +27,6 @@ from holdfast.plans.node_history import SETTLED, CallStart, NodeEnd, NodeHistory
 from holdfast.store import Submit
 from holdfast.store.rows import JobSpec
 
-__all__ = ["Forking", "forked"]
-
 Written = tuple[str, dict[str, Any]]
 
 # A fork has the facts of the first run, but a time, a key, a parent and a chain of its own.
@@ -45,56 +34,17 @@ _OWN = {"deadline", "idempotency_key", "parent", "parent_key", "trace_id", "cont
 _INHERITED = [name for name in JobSpec.__struct_fields__ if name not in _OWN]
 
 
-class Forking(Client):
-    """A client that has a store and knows the names that plans may use."""
-
-    config: Config
-    entries: dict[tuple[str, str], JobFunction[..., Any]]
-
-    @abstractmethod
-    def names(self) -> Names:
-        """Return the names that plans may use."""
-
-    @abstractmethod
-    def _journal(self) -> Journal: ...
-
-    async def afork(
-        self,
-        run_id: str | RunHandle,
-        *,
-        from_node: str | None = None,
-        from_step: str | None = None,
-        plan: Plan | Draft | dict[str, Any] | None = None,
-        key: str | None = None,
-    ) -> RunHandle:
-        """Start a new run that reuses the results of another run.
-
-        For a run with a plan, the new run reuses every node that succeeded and does not depend on `from_node`. With
-        another `plan`, it reuses only the nodes that are equal in both plans. For a run without a plan, it reuses
-        everything that was recorded before the first call of `from_step`. The new run calls everything else again,
-        including tools.
-
-        Args:
-            run_id: The run to fork, as an id or a handle.
-            from_node: The first node to repeat, for a run with a plan.
-            from_step: The first step or tool to repeat, for a run without a plan.
-            plan: Another plan for the new run.
-            key: An idempotency key. The same key and the same arguments return the same new run.
-
-        Raises:
-            InvalidArguments: The node or step does not exist, or the arguments do not fit the run.
-            InvalidPlan: The plan has problems. The error lists all of them.
-        """
-        other = Plan.from_dict(plan) if isinstance(plan, dict) else plan.plan() if isinstance(plan, Draft) else plan
-        name = run_id.id if isinstance(run_id, RunHandle) else run_id
-        events = await self.aevents(name)
-        # In a thread: the check of a large plan would block the loop.
-        submit = await asyncio.to_thread(forked, events, self.names(), from_node, from_step, other)
-        kept("the plan of the fork", submit.plan, self.config.payload_bytes_max)
-        if key is not None:
-            submit = msgspec.structs.replace(submit, idempotency_key=checked_name("key", key))
-        submitted = await self._journal().write(submit)
-        return RunHandle(self, submitted.job, self.entries.get((submit.plugin, submit.entry)))
+async def fork_command(
+    events: Sequence[Event],
+    names: Names,
+    from_node: str | None,
+    from_step: str | None,
+    plan: Plan | Draft | dict[str, Any] | None,
+) -> Submit:
+    """Build the command that creates the new job from the events of the first. See `Client.afork`."""
+    other = Plan.from_dict(plan) if isinstance(plan, dict) else plan.plan() if isinstance(plan, Draft) else plan
+    # In a thread: the check of a large plan would block the loop.
+    return await asyncio.to_thread(forked, events, names, from_node, from_step, other)
 
 
 def forked(

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from holdfast.client.interface import Client
-from holdfast.client.process_fork import abandon_store, leave
-from holdfast.errors import InvalidSetting, StoreUnavailable
+from holdfast.errors import InvalidSetting
 from holdfast.store import Store
 from holdfast.store.effects import DirectoryEffects, EffectStore
 from holdfast.store.memory import MemoryStore
-
-if TYPE_CHECKING:
-    from holdfast.client.app_worker import AppWorker
-
-__all__ = ["OpenedStore", "is_postgres", "open_effects", "open_store", "postgres_place"]
-
 
 _OURS = frozenset({"migrate", "schema"})  # query parameters for Holdfast; the driver does not get them
 
@@ -78,37 +69,6 @@ def _yes(text: str) -> bool:
     if text not in {"yes", "no"}:
         raise ValueError(f"migrate is yes or no, got {text!r}")
     return text == "yes"
-
-
-class OpenedStore(Client):
-    """The store, effect store and workers of an app, with support for process forks."""
-
-    own_workers: set[AppWorker]
-    _opened: Store | None
-    _effects: EffectStore | None
-    _forked_memory = False  # whether the parent of this process had a store in memory
-
-    def after_fork_in_child(self) -> None:
-        """Leave the store and the workers to the parent process."""
-        super().after_fork_in_child()
-        for worker in self.own_workers:
-            worker.after_fork_in_child()
-        self.own_workers.clear()
-        store, self._opened = self._opened, None
-        leave(self._effects)
-        self._effects = None
-        if store is not None:
-            abandon_store(store)
-            self._forked_memory = self._forked_memory or isinstance(store, MemoryStore)
-
-    def open_own(self, url: str, poll_seconds: float, busy_seconds: float, lease_seconds: float) -> Store:
-        """Open the app's store. In a forked child, refuse to replace the parent's store in memory by an empty one."""
-        if self._forked_memory:
-            raise StoreUnavailable(
-                "a store in memory belongs to the process that opened it, and this one was forked from it: use"
-                " sqlite:///path/to/jobs.db, or make the App after the fork"
-            )
-        return open_store(url, poll_seconds, busy_seconds, lease_seconds)
 
 
 def open_effects(place: str) -> EffectStore | None:
