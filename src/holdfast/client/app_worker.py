@@ -18,8 +18,6 @@ from holdfast.machines.ready_table import ReadyState
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
-__all__ = ["AppWorker"]
-
 EVICT_SECONDS = 60.0  # between two removals of runs that the retention settings do not keep
 
 

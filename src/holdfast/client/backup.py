@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from holdfast.store.sqlite.online_backup import Backup
 
-__all__ = ["backup"]
-
 
 def backup(url: str, destination: str | Path, *, force: bool = False) -> Backup:
     """Copy the SQLite database of a URL to a file, check the copy, and move it into place atomically.

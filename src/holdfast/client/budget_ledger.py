@@ -7,8 +7,6 @@ from collections.abc import Callable
 from holdfast.store import Store
 from holdfast.store.shared_budgets import SpendBudget, Spent
 
-__all__ = ["StoreLedger"]
-
 
 class StoreLedger:
     """A ledger that keeps the spent amounts in the store. It is exact over all processes that use the same budget name.

@@ -19,8 +19,6 @@ from holdfast.machines import TERMINAL_RUN_STATUSES, RunStatus
 if TYPE_CHECKING:
     from holdfast.client.interface import Client
 
-__all__ = ["BULK_MAX", "CANCEL_STATUSES", "RETRY_STATUSES", "BulkResult", "Refused", "apply_to_runs"]
-
 BULK_MAX = 1000  # runs per call
 AT_ONCE = 100  # operations that share group commits
 

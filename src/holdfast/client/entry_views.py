@@ -10,8 +10,6 @@ from holdfast.errors import InvalidArguments
 from holdfast.plans.model import Plan
 from holdfast.plans.plan_job import PlanJob
 
-__all__ = ["CLOSED", "apply_options", "describe_entry", "with_plan"]
-
 _NO_OPTIONS = Creation(plugin_id="", entry_id="")
 CLOSED = "its runs follow the plan of the app, and no other: an entry declared with open=True takes others"
 

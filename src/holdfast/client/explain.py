@@ -24,8 +24,6 @@ from holdfast.machines.keys import (
 )
 from holdfast.store import Evidence, Job, QueueState, Store, WorkerCard
 
-__all__ = ["Around", "explain", "look"]
-
 
 class Around(msgspec.Struct, frozen=True):
     """Facts about a job that are not in its row.

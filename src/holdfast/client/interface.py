@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan
 
-__all__ = ["Client"]
-
 T = TypeVar("T")
 
 

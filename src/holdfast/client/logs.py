@@ -17,8 +17,6 @@ from typing import TextIO
 
 from holdfast.authoring.redaction import redact_log_line
 
-__all__ = ["SecretFilter", "guard", "guard_process"]
-
 _OURS = ("holdfast", *(f"holdfast.{name}" for name in ("http", "job", "ready", "settings", "worker")), "asyncio")
 _formatter = logging.Formatter()
 

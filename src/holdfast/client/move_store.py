@@ -32,8 +32,6 @@ from holdfast.store.sqlite.export import JobDump, MovingSource
 if TYPE_CHECKING:
     from holdfast.store.postgres.importer import Arrived, MovingTarget
 
-__all__ = ["Moved", "move", "take_back"]
-
 
 class Moved(msgspec.Struct, frozen=True):
     """The result of a move.

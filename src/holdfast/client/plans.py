@@ -19,8 +19,6 @@ from holdfast.plans.plan_job import PlanJob, planner
 if TYPE_CHECKING:
     from holdfast.ready import Gate
 
-__all__ = ["Planning"]
-
 P = ParamSpec("P")
 
 

@@ -16,8 +16,6 @@ from importlib.metadata import EntryPoint, entry_points
 from holdfast.client.app import App
 from holdfast.errors import InvalidSetting
 
-__all__ = ["GROUP", "discover"]
-
 GROUP = "holdfast.plugins"
 
 

@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 
 from holdfast.errors import LoopDied
 
-__all__ = ["Portal"]
-
 T = TypeVar("T")
 
 _log = logging.getLogger("holdfast")

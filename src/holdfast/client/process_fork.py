@@ -22,8 +22,6 @@ from typing import Any, Protocol
 
 from holdfast.errors import StoreUnavailable
 
-__all__ = ["Forked", "abandon_store", "leave", "survive_fork"]
-
 
 class Forked(Protocol):
     """An object that must know of forks."""

@@ -16,8 +16,6 @@ from holdfast.store import Purge, Store
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
 
-__all__ = ["ENDED", "evict", "purge"]
-
 BATCH = 1000  # jobs in one transaction
 _STATES = {"succeeded": JobState.COMPLETED, "failed": JobState.FAILED, "canceled": JobState.CANCELLED}
 ENDED = tuple(_STATES)  # the final statuses of runs; a timeout counts as failed

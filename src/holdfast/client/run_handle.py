@@ -15,8 +15,6 @@ from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord, RunStatus
 if TYPE_CHECKING:
     from holdfast.client.interface import Client
 
-__all__ = ["RunHandle", "job_of_run"]
-
 
 def job_of_run(run_id: str) -> tuple[str, int]:
     """Split a run's id into job id and run number. The first run has the id of its job, the second is ``job.2``."""

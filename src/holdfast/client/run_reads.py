@@ -20,8 +20,6 @@ from holdfast.store.run_queries import ExportRow
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
-__all__ = ["content", "exported", "newest_event", "watch"]
-
 
 def exported(record: RunRecord, row: ExportRow) -> Export:
     """Return an export of a run as clients see it."""

@@ -15,8 +15,6 @@ from typing import Any
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Store
 
-__all__ = ["RunWatcher"]
-
 JOBS_AT_ONCE = 500  # versions per query
 REST = 9  # a pause is so many times as long as the look before it
 

@@ -13,8 +13,6 @@ from holdfast.client.store_url import is_postgres, open_store, postgres_place
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.store.sql.migrate import migrations, number_in, too_new
 
-__all__ = ["Migration", "migrate"]
-
 
 class Migration(msgspec.Struct, frozen=True):
     """The schema number before the call, the newest one of this release, and the missing (now applied) migrations."""

@@ -21,8 +21,6 @@ from holdfast.store import Submit
 from holdfast.store.limits import RETRY_SECONDS
 from holdfast.store.sql.migrate import quoted
 
-__all__ = ["astart", "start"]
-
 # Keyed by package and class name, so that this module imports no driver that the caller does not use.
 _BLOCKING = {
     ("psycopg", "Connection"): "psycopg",

@@ -22,8 +22,6 @@ from holdfast.store.run_queries import as_projected, expected_index_entries
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
-__all__ = ["ReplayReport", "check_replay", "violations_of"]
-
 LONG = 200  # events of a stream that is checked in a thread
 
 

@@ -13,8 +13,6 @@ from holdfast.machines import JobEvent, JobState, OpenStep, fold
 from holdfast.store import Job, Store, WorkerCard
 from holdfast.store.rows import GateCard
 
-__all__ = ["GateView", "RunningJob", "WorkerStatus", "gates", "stats", "workers"]
-
 
 class RunningJob(msgspec.Struct, frozen=True):
     """A job that a worker runs.

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan
 
-__all__ = ["RemoteClient", "connect"]
-
 T = TypeVar("T")
 
 PAGE_MAX = 1000  # longest page that a server returns

@@ -14,8 +14,6 @@ import msgspec
 from holdfast import errors
 from holdfast.errors import HoldfastError
 
-__all__ = ["error_of"]
-
 SERVER_FAILED = 500
 
 

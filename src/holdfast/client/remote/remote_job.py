@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan
 
-__all__ = ["AUTO", "RemoteJob", "plan_dict"]
-
 AUTO = "auto:"  # prefix of keys that this client generates
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-__all__ = ["Sent", "events"]
-
 
 class Sent(NamedTuple):
     """One event: its kind, the id to resume from, and its data."""

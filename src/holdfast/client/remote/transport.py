@@ -28,8 +28,6 @@ from holdfast.errors import InvalidSetting, StoreUnavailable, UnknownJob
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Wire", "at_run"]
-
 T = TypeVar("T")
 Query = Sequence[tuple[str, str]]
 
