@@ -68,10 +68,8 @@ LONG = {
     "errors.py": "the tree of errors",
     "store/sql/batch.py": "what every command does in a transaction, for all SQL backends",
     "plans/executor.py": "a plan as the code of a job, from its first node to its result",
-    "store/commands.py": "the verbs of the engine, one small value each",
     "store/decide.py": "what every command means, as one pure function each",
     "store/memory.py": "one implementation of the store's protocol",
-    "store/postgres/store.py": "one implementation of the store's protocol",
     "store/postgres/transaction.py": "one implementation of a transaction's protocol",
     "store/sqlite/store.py": "one implementation of the store's protocol",
 }
