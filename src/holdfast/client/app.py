@@ -159,12 +159,10 @@ class App(Planning, Client):
         return self.submission(function, new_id(), encoded, 0.0)
 
     async def acreate(self, creation: Creation) -> Created:
-        """Create a run by the names of its app and job, durably. See `Client.acreate`."""
         submit = await self._creation(creation)
         return await self._created(submit, await self._journal().write(submit))
 
     async def acreate_many(self, creations: Sequence[Creation]) -> builtins.list[Created | HoldfastError]:
-        """Create runs by the names of their apps and jobs. See `Client.acreate_many`."""
         submits = [await self._creation(creation) for creation in creations]
         outcomes: list[Created | HoldfastError] = []
         for first in range(0, len(submits), BATCH_MAX):
@@ -239,7 +237,6 @@ class App(Planning, Client):
         plan: Plan | Draft | dict[str, Any] | None = None,
         key: str | None = None,
     ) -> RunHandle:
-        """Start a new run that reuses the results of another run. See `Client.afork` for the arguments."""
         events = await self.aevents(run_id.id if isinstance(run_id, RunHandle) else run_id)
         submit = await fork_command(events, self.names(), from_node, from_step, plan)
         kept("the plan of the fork", submit.plan, self.config.payload_bytes_max)
@@ -280,18 +277,15 @@ class App(Planning, Client):
     # Read
 
     async def aget(self, run_id: str) -> RunRecord:
-        """Return the record of a run. Raise `UnknownJob` if no run has this id."""
         record = await self._store().record(*job_of_run(run_id))
         if record is None:
             raise UnknownJob(run_id)
         return record
 
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
-        """Return one page of runs, newest first. See `Client.apage`."""
         return await self._store().records(where, limit, job_of_run(before) if before is not None else None)
 
     async def aoutcome(self, run_id: str) -> Any:
-        """Return the result of a succeeded run as a JSON value, or None. See `Client.aoutcome`."""
         run_id = await self.acurrent(run_id)
         record = await self.aget(run_id)
         if record.status is not RunStatus.SUCCEEDED:
@@ -301,7 +295,6 @@ class App(Planning, Client):
         return last.payload.get("result")
 
     async def acurrent(self, run_id: str) -> str:
-        """Return the id of the run that continues this one, or its own id. See `Client.acurrent`."""
         job, number = job_of_run(run_id)
         row = await self._row(job)
         if row.course.continued_as is None or number != row.run:
@@ -314,7 +307,6 @@ class App(Planning, Client):
         return run_name(row.id, row.run)
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
-        """Return the events of a run's job, oldest first. See `Client.aevents`."""
         job = job_of_run(run_id)[0]
         events = await self._store().events(job, after, limit)
         if not events:
@@ -322,13 +314,11 @@ class App(Planning, Client):
         return events
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
-        """List the exports of a run in order. See `Client.aexports`."""
         record = await self.aget(run_id)
         rows = await self._store().exports(*job_of_run(run_id), after, limit)
         return [exported(record, row) for row in rows]
 
     async def acontent(self, run_id: str, number: int) -> AsyncIterator[bytes]:
-        """Yield the bytes of one export in pieces. Raise `UnknownJob` if the run has no such export."""
         await self.aget(run_id)
         rows = await self._store().exports(*job_of_run(run_id), number - 1, 1)
         if not rows or rows[0].number != number:
@@ -337,11 +327,9 @@ class App(Planning, Client):
             yield piece
 
     def awatch(self, run_id: str) -> AsyncIterator[RunRecord]:
-        """Yield the record of a run now and after each change, until the run has ended."""
         return watch(self, run_id)
 
     async def aexplain(self, run_id: str) -> Explanation:
-        """Explain in words where a run is, which worker holds it, what will wake it, and when."""
         job, number = job_of_run(run_id)
         row = await self._row(job)
         now, late = await self._store().now(), await self._store().evidence(row.id)
@@ -355,7 +343,6 @@ class App(Planning, Client):
         return [describe_entry(function) for _, function in sorted(self.entries.items())]
 
     async def astats(self) -> Stats:
-        """Count runs, queues and workers."""
         return await stats(self._store())
 
     async def averify(self, run_id: str | None = None) -> dict[str, list[Violation]]:
@@ -377,11 +364,9 @@ class App(Planning, Client):
         return wrong
 
     async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
-        """List the results that calls of a run reported too late. The engine never applies them by itself (E5)."""
         return await self._store().evidence((await self._row(job_of_run(run_id)[0])).id)
 
     async def aworkers(self) -> builtins.list[WorkerStatus]:
-        """List the workers, the jobs that each one runs, and the current step of each job with its start time (L9)."""
         return await workers(self._store())
 
     async def _aversions(self, jobs: Sequence[str]) -> dict[str, Any]:
@@ -402,7 +387,6 @@ class App(Planning, Client):
         payload: Any = None,
         id: str | None = None,
     ) -> str:
-        """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `Client.asignal`."""
         encoded = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
         job, key = job_of_run(run_id)[0], user_key("signal", key)
 
@@ -419,15 +403,12 @@ class App(Planning, Client):
         return await self._apply(Cancel(job_of_run(run_id)[0], reason, actor))
 
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
-        """Reopen a failed job and return the record of its new run."""
         return await self._apply(Retry(job_of_run(run_id)[0], actor, reason))
 
     async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Pause a run at its next step boundary. A queued run pauses at once."""
         return await self._apply(Pause(job_of_run(run_id)[0], actor))
 
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Resume a paused run."""
         return await self._apply(Resume(job_of_run(run_id)[0], actor))
 
     async def aresolve(
@@ -440,7 +421,6 @@ class App(Planning, Client):
         fail: bool = False,
         actor: str | None = None,
     ) -> RunRecord:
-        """Resolve a tool call in doubt with exactly one of `done`, `not_done` and `fail`. See `Client.aresolve`."""
         answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
         chosen = [answer for answer, is_chosen in answers if is_chosen]
         if len(chosen) != 1:
@@ -450,7 +430,6 @@ class App(Planning, Client):
         return await self._apply(Resolve(job_of_run(run_id)[0], step, chosen[0], result, actor))
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = ENDED, limit: int | None = None) -> int:
-        """Remove ended runs permanently, in batches, and return their number. See `Client.apurge`."""
         return await purge(self._store(), self._outside(), older_than, statuses, limit)
 
     async def aevict(self) -> int:
@@ -533,7 +512,6 @@ class App(Planning, Client):
         return [view for worker in list(self.own_workers) if (view := worker.gate()) is not None]
 
     async def agates(self) -> builtins.list[GateView]:
-        """List the gates of live workers as each worker last reported them."""
         return await gates(self.store())
 
     async def agrant(
@@ -545,7 +523,6 @@ class App(Planning, Client):
         id: str | None = None,
         **more: float,
     ) -> str:
-        """Grant a run more budget. The id of the signal names the actor. See `Client.agrant`."""
         name = f"grant by {actor or 'unknown'}: {id or new_id()}"
         units: dict[str, Any] = {**(granted or {}), **more}
         command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, to_millionths("grant", units), name)
@@ -555,21 +532,17 @@ class App(Planning, Client):
         return str(answer.outcome)
 
     async def alimits(self) -> builtins.list[QueueState]:
-        """Return the state of each queue that has limits or jobs with groups."""
         return await self.store().limits()
 
     async def aset_limits(
         self, limits: Limits, *, actor: str | None = None, expected: Limits | None = None
     ) -> QueueState:
-        """Replace all limits of a queue except its pause. They apply from the next claim on."""
         return await self._change_queue(SetLimits(limits, actor, expected), limits.queue)
 
     async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Stop workers from starting jobs of a queue. Running jobs continue."""
         return await self._change_queue(PauseQueue(queue, paused=True, actor=actor), queue)
 
     async def aresume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Resume a paused queue."""
         return await self._change_queue(PauseQueue(queue, paused=False, actor=actor), queue)
 
     async def _change_queue(self, command: SetLimits | PauseQueue, queue: str) -> QueueState:

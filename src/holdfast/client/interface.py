@@ -12,8 +12,9 @@ import builtins
 import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -32,7 +33,21 @@ if TYPE_CHECKING:
     from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def blocking(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return the blocking form of an async method of a client, with the same arguments, result and docstring."""
+
+    @wraps(verb, updated=())  # not its `__dict__`, which may say that it is abstract
+    def block(*args: P.args, **kwargs: P.kwargs) -> T:
+        client: Any = args[0]
+        result: T = client.block(getattr(client, verb.__name__)(*args[1:], **kwargs))
+        return result
+
+    block.__name__, block.__qualname__ = verb.__name__[1:], verb.__qualname__.replace(".a", ".")
+    return block
 
 
 class Client(ABC):
@@ -239,10 +254,10 @@ class Client(ABC):
         id: str | None = None,
         **more: float,
     ) -> str:
-        """Grant a run more budget: ``agrant(run, tokens=50_000)``.
+        """Grant a run more budget, such as ``tokens=50_000``.
 
         The store keeps the grant until the run needs it. A repeated grant with the same id changes nothing. The result
-        is that of `asignal`.
+        is that of `signal`.
         """
 
     @abstractmethod
@@ -318,51 +333,36 @@ class Client(ABC):
     async def aclose(self) -> None:
         """Close the store or the connections of this client."""
 
-    # The blocking form
+    # The blocking form of each verb. The arguments, the result and the errors are the same.
 
-    def create(self, creation: Creation) -> Created:
-        """Create a run by the names of its app and job, durably. See `acreate`."""
-        return self.block(self.acreate(creation))
-
-    def create_many(self, creations: Sequence[Creation]) -> builtins.list[Created | HoldfastError]:
-        """Create runs by the names of their apps and jobs, and return the outcome of each. See `acreate_many`."""
-        return self.block(self.acreate_many(creations))
-
-    def fork(
-        self,
-        run_id: str | RunHandle,
-        *,
-        from_node: str | None = None,
-        from_step: str | None = None,
-        plan: Plan | Draft | dict[str, Any] | None = None,
-        key: str | None = None,
-    ) -> RunHandle:
-        """Start a new run that reuses the results of another run. See `afork` for the arguments."""
-        return self.block(self.afork(run_id, from_node=from_node, from_step=from_step, plan=plan, key=key))
-
-    def get(self, run_id: str) -> RunRecord:
-        """Return the record of a run. Raise `UnknownJob` if no run has this id."""
-        return self.block(self.aget(run_id))
-
-    def list(self, *, limit: int = PAGE, before: str | None = None, **where: Any) -> builtins.list[RunRecord]:
-        """List runs, newest first. See `alist` for the filters."""
-        return self.block(self.alist(limit=limit, before=before, **where))
-
-    def outcome(self, run_id: str) -> Any:
-        """Return the result of a succeeded run as a JSON value, or None. See `aoutcome`."""
-        return self.block(self.aoutcome(run_id))
-
-    def current(self, run_id: str) -> str:
-        """Return the id of the run that continues this one, or its own id. See `acurrent`."""
-        return self.block(self.acurrent(run_id))
-
-    def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
-        """Return the events of a run's job, oldest first, that have a number greater than `after`."""
-        return self.block(self.aevents(run_id, after=after, limit=limit))
-
-    def exports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
-        """List the exports of a run in order, starting after the number `after`."""
-        return self.block(self.aexports(run_id, after=after, limit=limit))
+    create = blocking(acreate)
+    create_many = blocking(acreate_many)
+    fork = blocking(afork)
+    get = blocking(aget)
+    list = blocking(alist)
+    outcome = blocking(aoutcome)
+    current = blocking(acurrent)
+    events = blocking(aevents)
+    exports = blocking(aexports)
+    evidence = blocking(aevidence)
+    explain = blocking(aexplain)
+    workers = blocking(aworkers)
+    stats = blocking(astats)
+    verify = blocking(averify)
+    signal = blocking(asignal)
+    cancel = blocking(acancel)
+    retry = blocking(aretry)
+    pause = blocking(apause)
+    resume = blocking(aresume)
+    grant = blocking(agrant)
+    gates = blocking(agates)
+    resolve = blocking(aresolve)
+    purge = blocking(apurge)
+    limits = blocking(alimits)
+    set_limits = blocking(aset_limits)
+    clear_limits = blocking(aclear_limits)
+    pause_queue = blocking(apause_queue)
+    resume_queue = blocking(aresume_queue)
 
     def content(self, run_id: str, number: int) -> Iterator[bytes]:
         """Yield the bytes of one export in pieces."""
@@ -371,88 +371,6 @@ class Client(ABC):
     def watch(self, run_id: str) -> Iterator[RunRecord]:
         """Yield the record of a run now and after each change, until the run has ended."""
         return self._each(self.awatch(run_id))
-
-    def evidence(self, run_id: str) -> builtins.list[Evidence]:
-        """List the results that calls of a run reported too late. See `aevidence`."""
-        return self.block(self.aevidence(run_id))
-
-    def explain(self, run_id: str) -> Explanation:
-        """Explain in words where a run is, which worker holds it, what will wake it, and when."""
-        return self.block(self.aexplain(run_id))
-
-    def workers(self) -> builtins.list[WorkerStatus]:
-        """List the workers and the jobs that each one runs. See `aworkers`."""
-        return self.block(self.aworkers())
-
-    def stats(self) -> Stats:
-        """Count runs, queues and workers."""
-        return self.block(self.astats())
-
-    def verify(self, run_id: str | None = None) -> dict[str, builtins.list[Any]]:
-        """Check histories and return the violations by job. An empty dict means that all are valid. See `averify`."""
-        return self.block(self.averify(run_id))
-
-    def signal(
-        self,
-        run_id: str,
-        key: str,
-        payload: Any = None,
-        id: str | None = None,
-    ) -> str:
-        """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `asignal`."""
-        return self.block(self.asignal(run_id, key, payload, id))
-
-    def cancel(self, run_id: str, reason: str | None = None, *, actor: str | None = None) -> RunRecord:
-        """Request the cancellation of a run. A run that no worker holds is canceled at once."""
-        return self.block(self.acancel(run_id, reason, actor=actor))
-
-    def retry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
-        """Reopen a failed job and return the record of its new run."""
-        return self.block(self.aretry(run_id, actor=actor, reason=reason))
-
-    def pause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Pause a run at its next step boundary. A queued run pauses at once."""
-        return self.block(self.apause(run_id, actor=actor))
-
-    def resume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Resume a paused run."""
-        return self.block(self.aresume(run_id, actor=actor))
-
-    def grant(self, run_id: str, granted: Mapping[str, float] | None = None, **more: Any) -> str:
-        """Grant a run more budget: ``grant(run, tokens=50_000)``. See `agrant`."""
-        return self.block(self.agrant(run_id, granted, **more))
-
-    def gates(self) -> builtins.list[GateView]:
-        """List the gates of live workers as each worker last reported them."""
-        return self.block(self.agates())
-
-    def resolve(self, run_id: str, step: str, **answer: Any) -> RunRecord:
-        """Resolve a tool call in doubt with ``done=result``, ``not_done=True`` or ``fail=True``. See `aresolve`."""
-        return self.block(self.aresolve(run_id, step, **answer))
-
-    def purge(self, **options: Any) -> int:
-        """Remove ended runs permanently and return their number: ``purge(older_than="30d")``. See `apurge`."""
-        return self.block(self.apurge(**options))
-
-    def limits(self) -> builtins.list[QueueState]:
-        """Return the state of each queue that has limits or jobs with groups."""
-        return self.block(self.alimits())
-
-    def set_limits(self, limits: Limits, *, actor: str | None = None, expected: Limits | None = None) -> QueueState:
-        """Replace all limits of a queue except its pause. They apply from the next claim on. See `aset_limits`."""
-        return self.block(self.aset_limits(limits, actor=actor, expected=expected))
-
-    def clear_limits(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Remove all limits of a queue. A paused queue stays paused."""
-        return self.block(self.aclear_limits(queue, actor=actor))
-
-    def pause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Stop workers from starting jobs of a queue. Running jobs continue."""
-        return self.block(self.apause_queue(queue, actor=actor))
-
-    def resume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Resume a paused queue."""
-        return self.block(self.aresume_queue(queue, actor=actor))
 
     # The event loop of blocking calls
 

@@ -155,7 +155,6 @@ class RemoteClient(Client):
         return self.block(self.astart_many(job, arguments))
 
     async def acreate(self, creation: Creation) -> Created:
-        """Create a run by the names of its app and job, durably. See `Client.acreate`."""
         name = f"{creation.plugin_id}.{creation.entry_id}"
         generated = creation.idempotency_key is None
         key = f"{AUTO}{new_id()}" if creation.idempotency_key is None else creation.idempotency_key
@@ -201,37 +200,29 @@ class RemoteClient(Client):
     # Read
 
     async def aget(self, run_id: str) -> RunRecord:
-        """Return the record of a run. Raise `UnknownJob` if no run has this id."""
         return _shown(await self._get(at_run(run_id), RunRecord, run_id))
 
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
-        """Return one page of runs, newest first. See `Client.apage`."""
         query = [*_query(where), *([("before", before)] if before is not None else [])]
         records = await self._pages("/runs", RunRecord, limit, None, query=query)
         return [_shown(record) for record in records]
 
     async def aoutcome(self, run_id: str) -> Any:
-        """Return the result of a succeeded run as a JSON value, or None. See `Client.aoutcome`."""
         return (await self._get(at_run(run_id, "result"), _Outcome, run_id)).result
 
     async def acurrent(self, run_id: str) -> str:
-        """Return the id of the run that continues this one, or its own id. See `Client.acurrent`."""
         return (await self._get(at_run(run_id, "result"), _Outcome, run_id)).run_id
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
-        """Return the events of a run's job, oldest first. See `Client.aevents`."""
         return await self._pages(at_run(run_id, "events"), Event, limit, _number(after), about=run_id)
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
-        """List the exports of a run in order. See `Client.aexports`."""
         return await self._pages(at_run(run_id, "exports"), Export, limit, _number(after), about=run_id)
 
     def acontent(self, run_id: str, number: int) -> AsyncIterator[bytes]:
-        """Yield the bytes of one export in pieces."""
         return self._wire.content(at_run(run_id, "exports", str(int(number)), "content"), run_id)
 
     async def awatch(self, run_id: str) -> AsyncIterator[RunRecord]:
-        """Yield the record of a run now and after each change, until the run has ended."""
         last: RunRecord | None = None
         async with aclosing(self._wire.follow(at_run(run_id, "stream") + "?events=no", run_id)) as stream:
             async for sent in stream:
@@ -245,19 +236,15 @@ class RemoteClient(Client):
                     return
 
     async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
-        """List the results that calls of a run reported too late. See `Client.aevidence`."""
         return await self._items(at_run(run_id, "evidence"), Evidence, about=run_id)
 
     async def aexplain(self, run_id: str) -> Explanation:
-        """Explain in words where a run is, which worker holds it, what will wake it, and when."""
         return await self._get(at_run(run_id, "explain"), Explanation, run_id)
 
     async def aworkers(self) -> builtins.list[WorkerStatus]:
-        """List the workers and the jobs that each one runs. See `Client.aworkers`."""
         return await self._items("/workers", WorkerStatus)
 
     async def agates(self) -> builtins.list[GateView]:
-        """List the gates of live workers as each worker last reported them."""
         return await self._items("/gates", GateView)
 
     async def aentries(self) -> builtins.list[Entry]:
@@ -265,11 +252,9 @@ class RemoteClient(Client):
         return await self._items("/entries", Entry)
 
     async def astats(self) -> Stats:
-        """Count runs, queues and workers."""
         return await self._get("/stats", Stats, "")
 
     async def averify(self, run_id: str | None = None) -> dict[str, builtins.list[Any]]:
-        """Check histories and return the violations by job, as text. See `Client.averify`."""
         body = {} if run_id is None else {"run_id": run_id}
         _, violations = await self._wire.ask(
             "POST", "/verify", _Violations, body=body, again=True, about=run_id or "", timeout_seconds=LONG_SECONDS
@@ -301,15 +286,12 @@ class RemoteClient(Client):
         return await self._control(run_id, "cancel", again=True, reason=reason, actor=actor)
 
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
-        """Reopen a failed job and return the record of its new run."""
         return await self._control(run_id, "retry", actor=actor, reason=reason)
 
     async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Pause a run at its next step boundary. A queued run pauses at once."""
         return await self._control(run_id, "pause", actor=actor)
 
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
-        """Resume a paused run."""
         return await self._control(run_id, "resume", actor=actor)
 
     async def agrant(
@@ -321,7 +303,6 @@ class RemoteClient(Client):
         id: str | None = None,
         **more: float,
     ) -> str:
-        """Grant a run more budget: ``agrant(run, tokens=50_000)``. See `Client.agrant`."""
         body = _without_none(amounts={**(granted or {}), **more}, actor=actor, id=id or new_id())
         path = at_run(run_id, "grant")
         _, sent = await self._wire.ask("POST", path, _SignalOutcome, body=body, again=True, about=run_id)
@@ -337,7 +318,6 @@ class RemoteClient(Client):
         fail: bool = False,
         actor: str | None = None,
     ) -> RunRecord:
-        """Resolve a tool call in doubt with exactly one of `done`, `not_done` and `fail`. See `Client.aresolve`."""
         answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
         chosen = [answer for answer, is_chosen in answers if is_chosen]
         if len(chosen) != 1:
@@ -346,7 +326,6 @@ class RemoteClient(Client):
         return await self._control(run_id, "resolve", step=step, answer=chosen[0], result=result, actor=actor)
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = (), limit: int | None = None) -> int:
-        """Remove ended runs permanently, in batches, and return their number. See `Client.apurge`."""
         body = _without_none(older_than=seconds(older_than), statuses=list(statuses) or None, limit=limit)
         _, purged = await self._wire.ask("POST", "/purge", _Removed, body=body, timeout_seconds=LONG_SECONDS)
         return purged.removed
@@ -377,24 +356,20 @@ class RemoteClient(Client):
         return RunHandle(self, record.run_id)
 
     async def alimits(self) -> builtins.list[QueueState]:
-        """Return the state of each queue that has limits or jobs with groups."""
         return (await self._wire.ask("GET", "/limits", _States))[1].items
 
     async def aset_limits(
         self, limits: Limits, *, actor: str | None = None, expected: Limits | None = None
     ) -> QueueState:
-        """Replace all limits of a queue except its pause. See `Client.aset_limits`."""
         fields = msgspec.to_builtins(limits)
         body = {name: value for name, value in fields.items() if name not in {"queue", "paused"}}
         headers = {"If-Match": limits_tag(expected)} if expected is not None else {}
         return await self._queue("PUT", limits.queue, "", {**body, **_actor(actor)}, headers)
 
     async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Stop workers from starting jobs of a queue. Running jobs continue."""
         return await self._queue("POST", queue, "/pause", _actor(actor))
 
     async def aresume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        """Resume a paused queue."""
         return await self._queue("POST", queue, "/resume", _actor(actor))
 
     async def _queue(
