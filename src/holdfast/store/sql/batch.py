@@ -66,6 +66,7 @@ class Batch(SignalTable):
         self.prepare(batch)
         answers = [self._answer(command) for command in batch]
         self.flush()
+        self._inboxes.clear()  # they refer to the batch: the cycle would keep all rows until the garbage collector runs
         self.change |= self.limits.freed()
         return answers
 
