@@ -42,12 +42,8 @@ WAKE_SECONDS_MAX = 5.0
 def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
     """Create a job, or return the existing one. The caller has checked `fence_parent`."""
     if existing is not None:
-        same = (existing.plugin, existing.entry, existing.fingerprint) == (
-            command.plugin,
-            command.entry,
-            command.fingerprint,
-        )
-        if not same:
+        identity = attrgetter("plugin", "entry", "fingerprint")
+        if identity(existing) != identity(command):
             raise IdempotencyConflict(command.idempotency_key or command.job, existing.id)
         return Decision(existing, answer=c.Submitted(existing.id, existing=True))
     created = zip(_CREATED_FIELDS, _created(command), strict=True)
@@ -131,11 +127,8 @@ def reclaim(job: Job, now: float) -> Decision | None:
     elif writer.job.cancel is not None:
         writer.administrative("cancel", JobEvent.CANCELLED, _cancellation(writer.job, now))
     elif writer.job.attempts >= job.max_attempts:
-        payload = {
-            "reason": "poison",
-            "message": f"crashed {writer.job.attempts} times; {job.max_attempts} are allowed",
-        }
-        writer.administrative("fail", JobEvent.FAILED, payload)
+        message = f"crashed {writer.job.attempts} times; {job.max_attempts} are allowed"
+        writer.administrative("fail", JobEvent.FAILED, {"reason": "poison", "message": message})
     return writer.end()
 
 
@@ -329,6 +322,13 @@ def _signal(command: c.SendSignal, job: Job, now: float, inbox: Inbox) -> Decisi
     return decision
 
 
+def _answered(writer: StreamWriter) -> Decision:
+    """Finish a decision whose result is the job's row."""
+    decision = writer.end()
+    decision.answer = decision.job
+    return decision
+
+
 def _cancel(command: c.Cancel, job: Job, now: float) -> Decision:
     writer = StreamWriter(job, now)
     payload = {"reason": command.reason, "actor": command.actor}
@@ -341,27 +341,17 @@ def _cancel(command: c.Cancel, job: Job, now: float) -> Decision:
             writer.put(HistoryEvent.CANCEL_REQUESTED, payload)
         case _:
             pass  # ended, or already requested
-    decision = writer.end()
-    decision.answer = decision.job
-    return decision
+    return _answered(writer)
 
 
 def _pause(command: c.Pause, job: Job, now: float) -> Decision:
     writer = StreamWriter(job, now)
     if job.state is JobState.QUEUED:
-        payload = {
-            "node": None,
-            "correlation_key": PAUSE_KEY,
-            "wait_type": "human",
-            "park": True,
-            "actor": command.actor,
-        }
-        writer.administrative("pause", JobEvent.WAITING, payload)
+        wait = {"node": None, "correlation_key": PAUSE_KEY, "wait_type": "human", "park": True}
+        writer.administrative("pause", JobEvent.WAITING, {**wait, "actor": command.actor})
     elif job.state not in TERMINAL_JOB_STATES:
         writer.set(pause=True)
-    decision = writer.end()
-    decision.answer = decision.job
-    return decision
+    return _answered(writer)
 
 
 def _resume(command: c.Resume, job: Job, now: float) -> Decision:
@@ -372,9 +362,7 @@ def _resume(command: c.Resume, job: Job, now: float) -> Decision:
     if job.wait is not None and job.wait.correlation_key == PAUSE_KEY:
         writer.complete_wait("resumed", {"actor": command.actor})
     writer.set(pause=False)
-    decision = writer.end()
-    decision.answer = decision.job
-    return decision
+    return _answered(writer)
 
 
 def _retry(command: c.Retry, job: Job, now: float) -> Decision:
@@ -383,9 +371,8 @@ def _retry(command: c.Retry, job: Job, now: float) -> Decision:
         raise InvalidTransition(job.state, JobEvent.REQUEUED.value, detail=detail, rule="J11")
     writer = StreamWriter(job, now)
     writer.put(JobEvent.REQUEUED, {"actor": command.actor, "reason": command.reason})
-    decision = writer.end()
+    decision = _answered(writer)
     decision.past = job.record()
-    decision.answer = decision.job
     return decision
 
 
@@ -396,9 +383,7 @@ def _resolve(command: c.Resolve, job: Job, now: float) -> Decision:
     writer = StreamWriter(job, now)
     answer = {"answer": command.answer, "result": command.result, "actor": command.actor}
     writer.complete_wait("resolved", answer, place=place)
-    decision = writer.end()
-    decision.answer = decision.job
-    return decision
+    return _answered(writer)
 
 
 def _deadline_passed(job: Job, now: float) -> bool:

@@ -63,7 +63,6 @@ class EffectStore(Protocol):
             StaleAttempt: this attempt is fenced itself.
             StoreUnavailable: nothing was done; the message says why.
         """
-        ...
 
     async def put(self, effect: Effect) -> None:
         """Store an effect durably.
@@ -73,7 +72,6 @@ class EffectStore(Protocol):
             EffectConflict: the call already has a different effect.
             StoreUnavailable: it is not known whether it was stored.
         """
-        ...
 
     async def remove(self, job: str) -> None:
         """Remove all effects of a job that is being removed; having none is no error.
@@ -81,11 +79,9 @@ class EffectStore(Protocol):
         Raises:
             StoreUnavailable: something may be left.
         """
-        ...
 
     async def close(self) -> None:
         """Release all resources."""
-        ...
 
 
 _decode = msgspec.json.Decoder(Effect).decode
