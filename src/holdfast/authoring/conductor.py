@@ -9,13 +9,14 @@ import functools
 import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, Protocol, TypeVar
 
 from holdfast.errors import NotInsideJob
 
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Call, JobFunction
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CURE = "call it in the code of a job, a function with @app.job, while a worker runs it"
@@ -132,11 +133,11 @@ job_thread: ContextVar[Any] = ContextVar("holdfast_job_thread", default=None)  #
 running_code: weakref.WeakSet[Any] = weakref.WeakSet()  # attempts whose code runs in this process
 
 
-def on_worker_loop(method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+def on_worker_loop(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Return an async method that runs on the worker's loop when job code, which has its own loop, calls it."""
 
     @functools.wraps(method)
-    async def bridged(*args: Any, **kwargs: Any) -> T:
+    async def bridged(*args: P.args, **kwargs: P.kwargs) -> T:
         running = conductor.get()
         if running is None:
             return await method(*args, **kwargs)

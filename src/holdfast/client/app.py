@@ -26,7 +26,7 @@ from holdfast.client.budget_ledger import StoreLedger
 from holdfast.client.entry_views import apply_options, describe_entry, with_plan
 from holdfast.client.explain import explain, look
 from holdfast.client.fork import fork_command
-from holdfast.client.interface import Client
+from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.plans import Planning
 from holdfast.client.process_fork import abandon_store, leave
@@ -475,16 +475,7 @@ class App(Planning, Client):
         job_id = transactional.start(self._relative(function, args, kwargs), self.url, own_connection)
         return RunHandle(self, job_id, function)
 
-    def start_many(
-        self, job: JobFunction[..., Any] | str, arguments: Iterable[Mapping[str, Any]]
-    ) -> builtins.list[str]:
-        """Start many runs of one job and return their ids in order.
-
-        Args:
-            job: The job function, with or without ``.options(…)``, or its name.
-            arguments: The keyword arguments of each run. All are checked before the first run is created.
-        """
-        return self.block(self.astart_many(job, arguments))
+    start_many = blocking(astart_many)
 
     def worker(
         self, *, concurrency: int | None = None, queues: Iterable[str] | None = None, name: str | None = None

@@ -38,12 +38,13 @@ T = TypeVar("T")
 
 
 def blocking(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return the blocking form of an async method of a client, with the same arguments, result and docstring."""
+    """Return the blocking form of an async method of a client or handle: same arguments, result and docstring."""
 
     @wraps(verb, updated=())  # not its `__dict__`, which may say that it is abstract
     def block(*args: P.args, **kwargs: P.kwargs) -> T:
-        client: Any = args[0]
-        result: T = client.block(getattr(client, verb.__name__)(*args[1:], **kwargs))
+        owner: Any = args[0]
+        client = owner if isinstance(owner, Client) else owner._client  # noqa: SLF001 - of a handle
+        result: T = client.block(getattr(owner, verb.__name__)(*args[1:], **kwargs))
         return result
 
     block.__name__, block.__qualname__ = verb.__name__[1:], verb.__qualname__.replace(".a", ".")

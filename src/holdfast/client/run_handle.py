@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.authoring.conductor import on_worker_loop
 from holdfast.authoring.functions import JobFunction
+from holdfast.client.interface import Client, blocking
 from holdfast.errors import RunCanceled, RunFailed, RunTimedOut
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord, RunStatus
-
-if TYPE_CHECKING:
-    from holdfast.client.interface import Client
 
 
 def job_of_run(run_id: str) -> tuple[str, int]:
@@ -114,45 +112,15 @@ class RunHandle:
         """Request the cancellation of the run and return its record. A run that no worker holds is canceled at once."""
         return await self._client.acancel(self.id, reason)
 
-    def record(self) -> RunRecord:
-        """Return the current record of the run."""
-        return self._client.block(self.arecord())
-
-    def events(self) -> list[Event]:
-        """Return the events of the run's job, oldest first."""
-        return self._client.block(self.aevents())
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for the end of the run and return the result of the job.
-
-        Args:
-            timeout: Maximum time to wait, in seconds. None waits without a limit.
-
-        Raises:
-            RunFailed: The run failed.
-            RunCanceled: The run was canceled.
-            RunTimedOut: The run exceeded its deadline.
-            TimeoutError: The run has not ended within `timeout`. It continues to run.
-            UnknownJob: The job continued in a run that has been removed.
-        """
-        return self._client.block(self.aresult(timeout))
+    record = blocking(arecord)
+    events = blocking(aevents)
+    result = blocking(aresult)
+    signal = blocking(asignal)
+    cancel = blocking(acancel)
 
     def watch(self) -> Iterator[RunRecord]:
         """Yield the record of the run now and after each change, until the run has ended."""
         return self._client.watch(self.id)
-
-    def signal(
-        self,
-        key: str,
-        payload: Any = None,
-        id: str | None = None,
-    ) -> str:
-        """Send a signal to the run: the result is delivered, kept, repeat or too_late. See `asignal`."""
-        return self._client.block(self.asignal(key, payload, id))
-
-    def cancel(self, reason: str | None = None) -> RunRecord:
-        """Request the cancellation of the run and return its record. A run that no worker holds is canceled at once."""
-        return self._client.block(self.acancel(reason))
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"

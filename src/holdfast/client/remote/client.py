@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import payload_for_server
-from holdfast.client.interface import Client
+from holdfast.client.interface import Client, blocking
 from holdfast.client.remote.error_decoder import error_of
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
 from holdfast.client.remote.transport import Wire, at_run
@@ -146,13 +146,8 @@ class RemoteClient(Client):
                 raise outcome
         return [outcome.record.run_id for outcome in outcomes if isinstance(outcome, Created)]
 
-    def start(self, job: RemoteJob | str, /, **arguments: Any) -> RunHandle:
-        """Start a run of a job by name. When this returns, the run is durable. See `astart` for the errors."""
-        return self.block(self.astart(job, **arguments))
-
-    def start_many(self, job: RemoteJob | str, arguments: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
-        """Start many runs of one job and return their ids in order. See `astart_many`."""
-        return self.block(self.astart_many(job, arguments))
+    start = blocking(astart)
+    start_many = blocking(astart_many)
 
     async def acreate(self, creation: Creation) -> Created:
         name = f"{creation.plugin_id}.{creation.entry_id}"
