@@ -57,6 +57,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         gate_park_seconds: a call whose gate opens later than this frees its job's slot until then.
         idle_seconds: a worker that runs until idle still waits for jobs that are due within this time.
         max_attempts: crashes after which a job is given up as poison.
+        child_depth_max: how deep jobs may start jobs as children; a job started by no other has depth 0.
         payload_bytes_max: arguments, results and signals with more bytes of JSON are refused.
         progress_seconds: the shortest time between two stored progress reports; reports in between are dropped.
         blobs: a directory for large exports; empty for the job's own database.
@@ -83,6 +84,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     gate_park_seconds: float = 5.0
     idle_seconds: float = 10.0
     max_attempts: int = 5
+    child_depth_max: int = 100
     payload_bytes_max: int = 1_048_576
     progress_seconds: float = 0.2
     blobs: str = ""
@@ -108,7 +110,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                     raise InvalidSetting(name, value, "it must be 0, which keeps all, or more")
             elif name.endswith("_seconds") and not value > 0:
                 raise InvalidSetting(name, value, "it must be over 0")
-            if name in {"concurrency", "export_bytes_max", "exports_max", "max_attempts"} and value < 1:
+            if (
+                name in {"child_depth_max", "concurrency", "export_bytes_max", "exports_max", "max_attempts"}
+                and value < 1
+            ):
                 raise InvalidSetting(name, value, "it must be at least 1")
             if name == "payload_bytes_max" and not 1 <= value <= PAYLOAD_BYTES_LIMIT:
                 raise InvalidSetting(name, value, f"it must be from 1 to {PAYLOAD_BYTES_LIMIT}")

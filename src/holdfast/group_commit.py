@@ -105,6 +105,11 @@ class Journal:
             self._put(writer)
         writer.gathered += events
 
+    async def parent_of(self, job: str) -> str | None:
+        """Return the id of the job that started this one as a child; None if no job did, or this one was removed."""
+        row = await self._store.get(job)
+        return row.parent if row is not None else None
+
     async def inbox(self, job: str) -> list[Signal]:
         """Return the signals in a job's inbox."""
         return await self._store.inbox(job)

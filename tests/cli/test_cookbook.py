@@ -218,7 +218,7 @@ def test_an_agent_that_is_killed_pays_once_and_asks_no_question_again_that_was_a
         if any(event.type == "tool_invocation_finished" for event in await kitchen.app.aevents(run)):
             raise TooLate("it is recorded that it has paid")
         async with kitchen.worker("cid"):
-            await kitchen.status(run, "parked")  # so somebody is asked
+            await kitchen.status(run, "in_doubt")  # so an operator is asked
         said = (await kitchen.app.aexplain(run)).explanation
         step = re.search(r"pay:[0-9a-f]+", said)
         assert step is not None, said

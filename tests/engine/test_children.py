@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from holdfast import App, Limits, RunFailed, gather, sleep, wait_for
+from holdfast import App, Limits, RunFailed, Secret, gather, sleep, wait_for
 from holdfast.store import Cancel, Command, Reclaim, ReleaseLeases, Store, Submit
 from support.faults import closing, store_of
 from support.stories import drain, play, quick
@@ -218,3 +220,43 @@ def test_the_late_start_of_a_child_whose_parent_was_taken_away_writes_nothing(
     inner = store_of(backend, tmp_path / "jobs.db")
     play(closing(inner, story(inner)))
     assert acted == ([] if cancelled else ["act"])
+
+
+def test_a_failed_child_is_named_by_its_run_and_arguments(app: App) -> None:
+    @app.job
+    async def child(page: int, key: Secret[str]) -> None:
+        raise ValueError(f"page {page} is torn, by {key!r}")
+
+    @app.job
+    async def parent() -> None:
+        await child(3, Secret.env("HOME"))
+
+    async def story() -> None:
+        handle = await app.astart(parent)
+        await drain(app)
+        (failed,) = [run for run in await app.alist() if run.entry_id == "child"]
+        with pytest.raises(RunFailed) as raised:
+            await handle.aresult()
+        assert f"(child(page=3, key='[secret]'), run {failed.run_id})" in str(raised.value)
+
+    play(story())
+
+
+def test_children_that_start_children_without_end_are_stopped(url: str) -> None:
+    app = App("shop", config=msgspec.structs.replace(quick(url), child_depth_max=3))
+
+    @app.job
+    async def again(level: int) -> int:
+        return await again(level + 1)
+
+    async def story() -> None:
+        handle = await app.astart(again, 0)
+        await drain(app)
+        with pytest.raises(
+            RunFailed, match=r"RecursionError: jobs have started children 3 deep: end the recursion, or"
+        ):
+            await handle.aresult()
+        assert len(await app.alist()) == 4, "the first run, and three below it"
+
+    with contextlib.closing(app):
+        play(story())

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, NotDone, RunFailed, StepFailed, gather, now, wait_for
+from holdfast import App, Backoff, InvalidArguments, NotDone, RunFailed, StepFailed, gather, now, wait_for
 from holdfast import map as map_calls
 from holdfast.engine.thread_pool import ThreadPool
+from holdfast.store import Resolve
 from support.stories import drain, play
 
 
@@ -201,7 +202,7 @@ def test_a_plain_job_maps_and_is_told_that_it_cannot_gather(app: App) -> None:
     play(story())
 
 
-def test_an_answer_that_cannot_be_the_tools_result_is_asked_for_again(app: App) -> None:
+def test_an_answer_that_cannot_be_the_tools_result_is_refused_or_asked_for_again(app: App) -> None:
     @app.tool(timeout=0.01)
     async def charge() -> int:
         await asyncio.sleep(60)
@@ -215,9 +216,14 @@ def test_an_answer_that_cannot_be_the_tools_result_is_asked_for_again(app: App) 
         handle = await app.astart(work)
         await drain(app)
         node = (await handle.aevents())[-1].payload["node"]
-        await app.aresolve(handle.id, node, done="seven")
+        with pytest.raises(InvalidArguments, match="the result of charge: Expected `int`, got `str`"):
+            await app.aresolve(handle.id, node, done="seven")
+        assert "could not be used" not in (await app.aexplain(handle.id)).explanation
+        await app.store().commit([Resolve(handle.id, node, "done", "seven")])  # from a client without the tool
         await drain(app)
-        assert (await handle.arecord()).stage == "parked", "it asks again"
+        assert (await handle.arecord()).stage == "in_doubt", "it asks again"
+        why = "The last answer could not be used: the result of charge cannot be stored: Expected `int`, got `str`."
+        assert why in (await app.aexplain(handle.id)).explanation
         await app.aresolve(handle.id, node, done=7)
         await drain(app)
         assert await handle.aresult(timeout=60) == 7

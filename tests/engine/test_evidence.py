@@ -72,7 +72,7 @@ def test_the_late_result_of_a_stale_worker_is_kept_and_shown_and_not_applied(app
         await asyncio.to_thread(begun.wait, 30)
         await steal(app, handle.id)
         async for record in handle.awatch():
-            if record.stage == "parked":
+            if record.stage == "in_doubt":
                 break
         go_on.set()
         await comes_about(lambda: app.aevidence(handle.id))
@@ -80,7 +80,7 @@ def test_the_late_result_of_a_stale_worker_is_kept_and_shown_and_not_applied(app
         await working
         (late,) = await app.aevidence(handle.id)
         assert (late.node.split(":")[0], late.attempt, late.number, late.result) == ("charge", 1, 1, "receipt-7")
-        assert (await handle.arecord()).stage == "parked", "it is shown, and not applied"
+        assert (await handle.arecord()).stage == "in_doubt", "it is shown, and not applied"
         row = await app.store().get(handle.id)
         assert row is not None
         said = explain(row, await app.store().now(), evidence=await app.aevidence(handle.id))
@@ -111,7 +111,7 @@ def test_a_plain_tool_that_ends_after_its_time_leaves_evidence_and_no_result(app
         worker = app.worker()
         working = asyncio.create_task(worker.arun())
         async for record in handle.awatch():
-            if record.stage == "parked":
+            if record.stage == "in_doubt":
                 break
         go_on.set()
         await comes_about(lambda: app.aevidence(handle.id))
@@ -119,7 +119,7 @@ def test_a_plain_tool_that_ends_after_its_time_leaves_evidence_and_no_result(app
         await working
         (late,) = await app.aevidence(handle.id)
         assert (late.result, late.error) == (None, "OSError: the line broke")
-        assert (await handle.arecord()).stage == "parked"
+        assert (await handle.arecord()).stage == "in_doubt"
 
     play(story())
 
@@ -246,7 +246,7 @@ def test_a_worker_stopped_for_longer_than_its_lease_writes_nothing_when_it_comes
         until(lambda: witness.exists() and witness.read_text())
         os.kill(first.pid, signal.SIGSTOP)
         second = subprocess.Popen([sys.executable, str(script), url, "second"])
-        until(lambda: handle.record().stage == "parked")
+        until(lambda: handle.record().stage == "in_doubt")
         events = handle.events()
         (tmp_path / "folder" / "go").touch()
         os.kill(first.pid, signal.SIGCONT)

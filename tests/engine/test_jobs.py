@@ -901,7 +901,7 @@ def test_a_tool_in_doubt_asks_and_is_not_called_again(app: App) -> None:
         handle = await begin()
         await drain(app)
         record = await handle.arecord()
-        assert (record.status, record.stage) == ("running", "parked")
+        assert (record.status, record.stage) == ("running", "in_doubt")
         waiting = (await handle.aevents())[-1].payload
         assert waiting["wait_type"] == "human"
         with pytest.raises(NotInDoubt):

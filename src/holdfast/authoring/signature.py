@@ -15,22 +15,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import sys
 import typing
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from functools import partial
 from pathlib import PurePath
-from types import FrameType, NoneType, UnionType
 from typing import Any, NoReturn
-from uuid import UUID
 
 import msgspec
 
 from holdfast.authoring import plain_values
 from holdfast.authoring.plain_values import Recorder, canonical, limit
 from holdfast.authoring.secrets import FIELD, CodecFailed, Secret, Vault, for_server, identity, is_kept, secret_hint
+from holdfast.authoring.type_hints import INERT, LEAVES, made_of, resolved_hints, schema_of
 from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 
 RESERVED = "holdfast:"
@@ -49,15 +45,15 @@ class Signature:
         self._recorder = Recorder(partial(_encode_foreign, self._vault))
         self._decode_foreign = partial(_decode_foreign, self._vault)
         self._signature = inspect.signature(function)
-        hints = _hints(function, name)
+        hints = resolved_hints(function, name)
         self._result = hints.pop("return", Any)
         for parameter in self._signature.parameters.values():
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
                 raise TypeError(f"{name}: *{parameter.name} cannot be stored by name; use named parameters")
         self._hints = hints
-        self._whole = {name for name, hint in hints.items() if _made_of(hint, _LEAVES)}
-        self._inert = {name for name, hint in hints.items() if _made_of(hint, _INERT)}
-        self._whole_result, self._inert_result = _made_of(self._result, _LEAVES), _made_of(self._result, _INERT)
+        self._whole = {name for name, hint in hints.items() if made_of(hint, LEAVES)}
+        self._inert = {name for name, hint in hints.items() if made_of(hint, INERT)}
+        self._whole_result, self._inert_result = made_of(self._result, LEAVES), made_of(self._result, INERT)
         self._secrets = {name: secret for name, hint in hints.items() if (secret := secret_hint(hint)) is not None}
         kinds = {name: parameter.kind for name, parameter in self._signature.parameters.items()}
         self._positional = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -148,7 +144,7 @@ class Signature:
         parameters = [parameter for parameter in self._signature.parameters.values() if parameter.name != self._open]
         properties, parts = {}, {}
         for parameter in parameters:
-            properties[parameter.name], components = _schema(self._hints.get(parameter.name, Any))
+            properties[parameter.name], components = schema_of(self._hints.get(parameter.name, Any))
             parts.update(components)
         return {
             "type": "object",
@@ -321,66 +317,6 @@ def fingerprint(encoded: Any) -> str:
     if _SECRET in written:  # ciphertext differs each time
         written = canonical(identity(encoded))
     return hashlib.sha256(written).hexdigest()[:32]
-
-
-def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    """Return the types of a function's hints. A hint as text may name an object of the scope that declares it.
-
-    Raises:
-        TypeError: a hint names an object that does not exist here.
-    """
-    outer = set(getattr(function, "__qualname__", "").split(".")[:-1])
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the names of an outer function are only on the stack
-    names: dict[str, Any] = {}
-    while frame is not None:
-        if frame.f_code.co_name in outer:
-            names = {**frame.f_locals, **names}
-        frame = frame.f_back
-    try:
-        return typing.get_type_hints(function, localns=names or None, include_extras=True)
-    except NameError as error:
-        cure = "define or import it before the function, and not only for type checkers"
-        raise TypeError(f"{name}: a type hint names {error.name}, which does not exist here: {cure}") from None
-
-
-def _schema(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a type's JSON Schema and the definitions it names; an empty schema if it has none."""
-    try:
-        (schema,), parts = msgspec.json.schema_components(
-            [hint], schema_hook=_foreign_schema, ref_template="#/$defs/{name}"
-        )
-    except TypeError:
-        return {}, {}
-    return schema, parts
-
-
-def _foreign_schema(hint: Any) -> dict[str, Any]:
-    if secret_hint(hint) is not None:
-        return {"description": "A secret: its value, which is encrypted on arrival and never shown.", "writeOnly": True}
-    if isinstance(hint, type) and issubclass(hint, PurePath):
-        return {"type": "string", "format": "path"}
-    if hasattr(hint, "model_json_schema"):
-        schema: dict[str, Any] = hint.model_json_schema()
-        return schema
-    raise NotImplementedError
-
-
-# A conversion to these types, and containers of them, shares nothing with the plain value.
-_LEAVES: frozenset[Any] = frozenset(
-    {str, int, float, bool, NoneType, bytes, datetime, date, time, timedelta, Decimal, UUID}
-)
-_INERT = _LEAVES | {dict, list}  # converting to these runs no user code that could change the plain value
-_CONTAINERS = {list, dict, set, frozenset, tuple, typing.Union, UnionType}
-
-
-def _made_of(hint: Any, leaves: frozenset[Any]) -> bool:
-    if hint is Any:
-        return leaves is _INERT
-    if isinstance(hint, type) and hint in leaves:
-        return True
-    return typing.get_origin(hint) in _CONTAINERS and all(
-        part is Ellipsis or _made_of(part, leaves) for part in typing.get_args(hint)
-    )
 
 
 def _error_text(error: BaseException) -> str:

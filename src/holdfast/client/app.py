@@ -40,7 +40,14 @@ from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, E
 from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, workers
 from holdfast.config import Config
 from holdfast.durations import Duration
-from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable, UnknownEntry, UnknownJob
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArguments,
+    InvalidResult,
+    StoreUnavailable,
+    UnknownEntry,
+    UnknownJob,
+)
 from holdfast.group_commit import BATCH_MAX, Journal
 from holdfast.ids import new_id
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
@@ -427,7 +434,14 @@ class App(Planning, Client):
             raise ValueError("answer with one of done=result, not_done=True, fail=True")
         result = done if chosen == ["done"] else None
         result = kept(f"the result of {step}", result, self.config.payload_bytes_max)
-        return await self._apply(Resolve(job_of_run(run_id)[0], step, chosen[0], result, actor))
+        job = job_of_run(run_id)[0]
+        call = self.calls.get(step.partition(":")[0]) if chosen == ["done"] else None
+        if call is not None and (row := await self._store().get(job)) is not None and row.plugin == self.name:
+            try:
+                call.signature.encode_outcome(result, self.config.payload_bytes_max)
+            except InvalidResult as error:
+                raise InvalidArguments(f"the result of {call.name}", error.reason) from error
+        return await self._apply(Resolve(job, step, chosen[0], result, actor))
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = ENDED, limit: int | None = None) -> int:
         return await purge(self._store(), self._outside(), older_than, statuses, limit)

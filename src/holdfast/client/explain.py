@@ -199,6 +199,8 @@ def _waits(job: Job, now: float, around: Around) -> str:
     if places[0] == PAUSE_KEY:
         return "It is paused until an operator resumes it."
     sentences = [_question(key) for key in places if key.startswith(DOUBT_KEY)]
+    misfit = around.last.payload.get("misfit") if around.last is not None and sentences else None
+    sentences += [f"The last answer could not be used: {misfit}."] if misfit else []
     sentences += [_over_budget(around.last) for key in places if key == BUDGET_KEY]
     signals = [repr(key) for key in places if not is_reserved(key)]
     until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", without a time limit"

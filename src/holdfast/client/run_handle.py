@@ -58,11 +58,20 @@ class RunHandle:
             TimeoutError: The run has not ended within `timeout`. It continues to run.
             UnknownJob: The job continued in a run that has been removed.
         """
-        async with asyncio.timeout(timeout):
-            record = await self._ended(self.id)
-            while record.continued_as is not None:
-                record = await self._ended(await self._client.acurrent(record.run_id))
-            return await self._outcome(record)
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                record = await self._ended(self.id)
+                while record.continued_as is not None:
+                    record = await self._ended(await self._client.acurrent(record.run_id))
+                return await self._outcome(record)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # the outcome of the run
+            record = await self.arecord()
+            state = record.status if record.stage in {None, record.status} else f"{record.status}, {record.stage}"
+            message = f"run {record.run_id} has not ended within {timeout:g} s: it is {state}"
+            raise TimeoutError(f"{message}; it continues, and app.explain says what it waits for") from error
 
     async def _ended(self, run_id: str) -> RunRecord:
         watching: Any = self._client.awatch(run_id)
@@ -78,13 +87,16 @@ class RunHandle:
         return self._client.awatch(self.id)
 
     async def _outcome(self, record: RunRecord) -> Any:
-        reason = record.error.message if record.error is not None else ""
+        error = record.error
+        reason = error.message if error is not None else ""
         match record.status:
             case RunStatus.SUCCEEDED:
                 result = await self._client.aoutcome(record.run_id)
                 return self._function.signature.decode_result(result) if self._function is not None else result
             case RunStatus.FAILED:
-                raise RunFailed(f"run {record.run_id} failed: {reason}")
+                kind = error.code if error is not None and error.code != "FAILED" else ""
+                parts = (kind, "" if reason == "error" else reason)  # an exception may have no text
+                raise RunFailed(f"run {record.run_id} failed: {': '.join(part for part in parts if part)}")
             case RunStatus.TIMEOUT:
                 raise RunTimedOut(f"run {record.run_id}: {reason}")
             case _:

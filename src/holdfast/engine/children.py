@@ -23,11 +23,12 @@ import msgspec
 from holdfast.authoring.conductor import Submitter, conductor
 from holdfast.authoring.functions import JobFunction
 from holdfast.engine.job_code import Pending, Written, cut_off
-from holdfast.engine.replay import CutOff, Ended, Failure, Outcome
+from holdfast.engine.replay import CutOff, Ended, Failure, Outcome, call_text
 from holdfast.errors import HoldfastError, IdempotencyConflict, StepFailed
 from holdfast.ids import new_id
 from holdfast.machines import HistoryEvent
 from holdfast.machines.keys import child_key, ended_name, id_name
+from holdfast.machines.run_projection import run_name
 from holdfast.store import Submit, Submitted
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Children:
     def __init__(self, attempt: Attempt, submission: Submission) -> None:
         self._attempt = attempt
         self._submission = submission
+        self._depth: int | None = None  # number of jobs above this one, once counted
 
     async def call(self, job: JobFunction[..., Any], arguments: dict[str, Any]) -> Any:
         """Start a child unless it was started before. Wait for its end and return its result."""
@@ -51,7 +53,8 @@ class Children:
         node = attempt.replay.node(name, arguments, job.chosen.key)
         key = child_key(node, self._run)
         begin = partial(self._begin, partial(self._start_child, job, arguments, key), key)
-        return child_result(job, node, await attempt.code.outcome(node, name, begin, arguments, partial(_cut, node)))
+        outcome = await attempt.code.outcome(node, name, begin, arguments, partial(_cut, node))
+        return child_result(job, arguments, node, outcome)
 
     async def start(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         """Start a run once without waiting for its end. Return its id."""
@@ -123,6 +126,7 @@ class Children:
 
     async def _start_child(self, job: JobFunction[..., Any], arguments: dict[str, Any], key: str, node: str) -> None:
         attempt = self._attempt
+        await self._check_depth(job)
         submit = await self._prepared(job, arguments, node)
         submit = msgspec.structs.replace(submit, parent=attempt.job, parent_key=key, parent_attempt=attempt.attempt)
         submitted = await self._started(submit)
@@ -130,6 +134,17 @@ class Children:
             other = submitted.job if attempt.row.group is None else UNSHOWN
             reason = f"the key {job.chosen.key!r} belongs to job {other}, which this call has not started"
             raise StepFailed(job.name, "IdempotencyConflict", reason)
+
+    async def _check_depth(self, job: JobFunction[..., Any]) -> None:
+        """Refuse a child too far below the first run: jobs that start each other without end would fill the store."""
+        attempt, limit = self._attempt, self._attempt.config.child_depth_max
+        if self._depth is None:
+            self._depth, above = 0, attempt.parent
+            while above is not None and self._depth < limit:
+                self._depth, above = self._depth + 1, await attempt.journal.parent_of(above)
+        if self._depth >= limit:
+            cure = "end the recursion, or raise child_depth_max (HOLDFAST_CHILD_DEPTH_MAX)"
+            raise StepFailed(job.name, "RecursionError", f"jobs have started children {limit} deep: {cure}")
 
     async def _prepared(self, job: JobFunction[..., Any], arguments: dict[str, Any], node: str) -> Submit:
         """Return the command that starts a child. Its id is recorded and on disk."""
@@ -172,11 +187,15 @@ def start_result(name: str, outcome: Outcome) -> Any:
     return completed.get("payload")
 
 
-def child_result(job: JobFunction[..., Any], node: str, outcome: Outcome) -> Any:
-    """Return a child's result from the wait that its end completed, or raise its failure."""
+def child_result(job: JobFunction[..., Any], arguments: dict[str, Any], node: str, outcome: Outcome) -> Any:
+    """Return a child's result from the wait that its end completed, or raise its failure, which names the run."""
     end = start_result(job.name, outcome) or {}
     if end.get("state") == "completed":
         return job.signature.decode_result(end.get("result"))
     error = end.get("error") or {}
     reason = error.get("message") or end.get("reason") or str(end.get("state"))
+    assert isinstance(outcome, Ended), "a refused start has no end"
+    child, _, number = str(outcome.completed.get("signal") or "").rpartition(".")
+    run = f", run {run_name(child, int(number))}" if number.isdecimal() else ""
+    reason = f"{reason} ({call_text(job.name, arguments, node)}{run})"
     raise StepFailed(job.name, error.get("code") or f"child {end.get('state')}", reason, node)

@@ -97,7 +97,10 @@ def kind_of(error: BaseException) -> str:
 def error_text(error: BaseException) -> str:
     """Return the text of a user's error in a form that can be stored, even if reading it raises."""
     try:
-        return _writable(str.__str__(str(error)))[:MESSAGE_MAX]  # str() may return a subclass with its own methods
+        text = str.__str__(str(error))  # str() may return a subclass with its own methods
+        if isinstance(error, BaseExceptionGroup):
+            text += ": " + "; ".join(f"{kind_of(part)}: {error_text(part)}" for part in error.exceptions)
+        return _writable(text)[:MESSAGE_MAX]
     except BaseException as worse:  # an error whose text cannot be read still has a name
         return f"(its text cannot be read: {kind_of(worse)})"
 

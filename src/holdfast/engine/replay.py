@@ -24,6 +24,8 @@ from zlib import crc32
 import msgspec
 
 from holdfast.authoring.conductor import place
+from holdfast.authoring.redaction import MARK, redacted
+from holdfast.authoring.secrets import is_kept
 from holdfast.authoring.signature import fingerprint
 from holdfast.machines import Event, HistoryEvent, JobEvent
 from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, ENDED, EXTENSION, GRANTED, OF_RUN, PAUSE_KEY, RETRY_KEY
@@ -320,5 +322,14 @@ def call_text(name: str, arguments: Any, node: str) -> str:
     """Return a call as people read it."""
     if not isinstance(arguments, dict):
         return node
-    listed = ", ".join(f"{key}={value!r:.80}" for key, value in arguments.items())
-    return f"{name}({listed:.300})"
+    listed = ", ".join(f"{key}={_shown(value)!r:.80}" for key, value in arguments.items())
+    return redacted(f"{name}({listed:.300})")
+
+
+def _shown(value: Any) -> Any:
+    """Return an argument for people, without its secrets."""
+    if is_kept(value):
+        return MARK
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in value.items()}
+    return [_shown(item) for item in value] if isinstance(value, list) else value

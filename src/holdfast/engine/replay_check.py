@@ -13,7 +13,7 @@ What can go wrong: code that acts outside steps acts here, too. Code that waits 
 stopped.
 """
 
-# ruff: noqa: D102 - `Conductor` and `CodeHost` document their methods; a docstring here says only what differs
+# ruff: noqa: D102 - the protocols `Conductor` and `CodeHost` document their methods; a docstring here says what differs
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class ReplayCheck:
     async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = job.signature.encode(args, kwargs)
         node = self._replay.node(f"job.{job.name}", arguments, job.chosen.key)
-        return child_result(job, node, await self._outcome(node, f"job.{job.name}", arguments))
+        return child_result(job, arguments, node, await self._outcome(node, f"job.{job.name}", arguments))
 
     async def start_run(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         del submit

@@ -385,8 +385,9 @@ class Calls:
         """Settle a tool in doubt (E5). Return its end if it has acted or gives up, None if it may be called."""
         attempt = self._attempt
         answer = attempt.replay.answers.pop(node, None)
-        if answer is None or not self._fits(call, answer):
-            answer = await self._ask_policy(call, node, arguments)
+        misfit = self._misfit(call, answer) if answer is not None else None
+        if answer is None or misfit is not None:
+            answer = await self._ask_policy(call, node, arguments, misfit)
         del attempt.replay.in_doubt[node]
         if node in attempt.replay.undeclared:
             attempt.replay.undeclared.discard(node)
@@ -407,13 +408,14 @@ class Calls:
                 events = self._failure(call, node, "InDoubt", reason, retry_at=None, hopeless=True)
                 return _End(Failure("InDoubt", reason), events)
 
-    def _fits(self, call: Call[..., Any], answer: dict[str, Any]) -> bool:
-        """Return whether an operator's answer can be the tool's result. If not, the operator is asked again."""
-        try:
-            call.signature.encode_outcome(answer.get("result"), self._attempt.config.payload_bytes_max)
-        except (InvalidResult, PayloadTooLarge):
-            return answer.get("answer") != "done"
-        return True
+    def _misfit(self, call: Call[..., Any], answer: dict[str, Any]) -> str | None:
+        """Return why an operator's answer cannot be the tool's result, or None. The operator is then asked again."""
+        if answer.get("answer") == "done":
+            try:
+                call.signature.encode_outcome(answer.get("result"), self._attempt.config.payload_bytes_max)
+            except (InvalidResult, PayloadTooLarge) as error:
+                return error_text(error)
+        return None
 
     async def _reconcile(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
         """Call the tool's reconcile function. A plain function runs in a thread, as plain tools do."""
@@ -429,7 +431,9 @@ class Calls:
         except BaseException as error:
             raise as_runtime_error(error) from error
 
-    async def _ask_policy(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _ask_policy(
+        self, call: Call[..., Any], node: str, arguments: dict[str, Any], misfit: str | None
+    ) -> dict[str, Any]:
         attempt = self._attempt
         if call.reconcile is not None:
             outcome = await self._reconcile(call, node, arguments)
@@ -442,7 +446,7 @@ class Calls:
             return {"answer": "not_done"}
         if call.on_doubt == "fail":
             return {"answer": "fail"}
-        await attempt.waits.ask(node, doubt_key(node))
+        await attempt.waits.ask(node, doubt_key(node), misfit)
         raise AssertionError("an operator's answer comes with another attempt")
 
 

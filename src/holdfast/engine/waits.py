@@ -98,10 +98,10 @@ class Waits:
         place = {"node": node, "correlation_key": key, "wait_type": wait_type, "deadline": deadline, "park": long}
         return float("inf") if deadline is None else deadline, (JobEvent.WAITING.value, place)
 
-    async def ask(self, node: str, key: str) -> None:
-        """Wait for an operator's answer, inside a call."""
+    async def ask(self, node: str, key: str, misfit: str | None) -> None:
+        """Wait for an operator's answer, inside a call. `misfit` says why the last answer could not be used."""
         self._free_plan_slot()
-        await self.blocked_on(node, key, "human")
+        await self.blocked_on(node, key, "human", details={"misfit": misfit} if misfit is not None else None)
 
     async def pause(self) -> None:
         """Wait until an operator resumes the job, inside a call (J13)."""

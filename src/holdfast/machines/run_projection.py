@@ -28,6 +28,7 @@ import msgspec
 from holdfast.machines.event import Event
 from holdfast.machines.fold import Fold
 from holdfast.machines.job_table import JobEvent, JobState
+from holdfast.machines.keys import DOUBT_KEY
 from holdfast.machines.run_table import RUN, TERMINAL_RUN_STATUSES, RunStatus
 from holdfast.machines.snapshot import CancelRequest
 
@@ -288,6 +289,8 @@ def _stage(job: Fold) -> str:
     if not job.started:
         return "paused" if job.state is JobState.WAITING else "queued"
     if job.wait is not None:
+        if any((place.correlation_key or "").startswith(DOUBT_KEY) for place in job.wait.places()):
+            return "in_doubt"
         return "parked" if job.wait.park else "waiting"
     if job.state is JobState.QUEUED:
         return "retrying" if job.not_before is not None else "requeued"
