@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import http.server
+import json
 import pickle
 import subprocess
 import sys
@@ -12,12 +14,13 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
 import holdfast
 from holdfast import App, HoldfastError, Limits, Plan, errors
+from holdfast.client.remote import sse
 from holdfast.client.remote.client import RemoteClient
 from holdfast.client.views import Creation
 from holdfast.machines import RunRecord
@@ -392,6 +395,71 @@ print(asyncio.run(RunHandle(holdfast.connect("{server.url}"), "{run.id}").aresul
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("hello Ann\n", "")
+
+
+class _Hostile(http.server.BaseHTTPRequestHandler):
+    """Answers with pages that never end, a compressed response, or one that is too long."""
+
+    protocol_version = "HTTP/1.1"
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        number = len(self.asked)
+        body, coding = b"", "identity"
+        if "events" in self.path:
+            event = {"id": "e", "job": "j", "seq": number, "type": "x", "payload": {}, "attempt": 1, "at": 1.0}
+            event |= {"schema": 1, "prev": "0" * 64, "hash": "0" * 64}
+            empty = "empty" in self.path
+            body = json.dumps({"items": [] if empty else [event], "next": str(number)}).encode()
+        elif "stats" in self.path:
+            body, coding = gzip.compress(b"{}"), "gzip"
+        else:
+            body = b'{"items": []}' + b" " * 1000
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Encoding", coding)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_what_a_hostile_server_sends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(_Hostile, "asked", asked)
+    monkeypatch.setattr("holdfast.client.remote.client.PAGES_MAX", 5)
+    monkeypatch.setattr("holdfast.client.remote.transport.RESPONSE_BYTES_MAX", 1000)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hostile) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        with holdfast.connect(f"http://127.0.0.1:{other.server_address[1]}") as remote:
+            with pytest.raises(errors.StoreUnavailable, match="lists more than 5 pages"):
+                remote.events("run")
+            assert len(asked) == 5
+            assert remote.events("empty") == []
+            assert len(asked) == 6
+            with pytest.raises(errors.StoreUnavailable, match="compressed form"):
+                remote.stats()
+            with pytest.raises(errors.StoreUnavailable, match="more than 1000 bytes"):
+                remote.workers()
+        other.shutdown()
+
+
+def test_an_event_of_a_stream_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "EVENT_BYTES_MAX", 100)
+
+    async def read(pieces: list[bytes]) -> list[bytes]:
+        async def sent() -> AsyncGenerator[bytes, None]:
+            for piece in pieces:
+                yield piece
+
+        return [event.data async for event in sse.events(sent())]
+
+    assert asyncio.run(read([b"data: a\n\n"] * 50)) == [b"a"] * 50
+    for endless in ([b"data: "] + [b"x" * 10] * 10, [b"data: x\n"] * 20):
+        with pytest.raises(errors.StoreUnavailable, match="more than 100 bytes"):
+            asyncio.run(read(endless))
 
 
 class _Silent(http.server.BaseHTTPRequestHandler):

@@ -27,7 +27,7 @@ from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, E
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.config import Config
 from holdfast.durations import Duration, seconds
-from holdfast.errors import HoldfastError, InvalidArguments, UnknownEntry
+from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable, UnknownEntry
 from holdfast.ids import new_id
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 from holdfast.store import Evidence, Limits, QueueState
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PAGE_MAX = 1000  # longest page that a server returns
+PAGES_MAX = 10_000  # pages of one listing
 BATCH_MAX = 500  # runs of one request
 BATCH_BYTES = 1024 * 1024  # of the runs of one request; a larger run has a request of its own
 LONG_SECONDS = 600.0  # timeout of operations that read the whole store
@@ -420,15 +421,17 @@ class RemoteClient(Client):
     ) -> builtins.list[T]:
         """Read a listing page by page, up to `limit` items."""
         items: builtins.list[T] = []
-        while limit is None or len(items) < limit:
+        for _ in range(PAGES_MAX):
+            if limit is not None and len(items) >= limit:
+                return items[:limit]
             size = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(items))
             parameters = [*(query or []), ("limit", str(size)), *([("cursor", cursor)] if cursor is not None else [])]
             page = await self._page(path, kind, parameters, about)
             items += page.items
-            if page.next is None or page.next == cursor:
-                break
+            if page.next is None or page.next == cursor or not page.items:
+                return items[:limit]
             cursor = page.next
-        return items
+        raise StoreUnavailable(f"{self.url} lists more than {PAGES_MAX} pages: ask for less")
 
     async def _page(self, path: str, kind: type[T], query: Sequence[tuple[str, str]], about: str) -> _Page[T]:
         page: type[_Page[T]] = _Page[kind]  # type: ignore[valid-type]  # - a type from a value, for msgspec

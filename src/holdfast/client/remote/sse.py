@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+from holdfast.errors import StoreUnavailable
+
+EVENT_BYTES_MAX = 64 * 1024 * 1024
+
 
 class Sent(NamedTuple):
     """One event: its kind, the id to resume from, and its data."""
@@ -20,10 +24,13 @@ class Sent(NamedTuple):
 
 async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[Sent]:
     """Yield each complete event. An incomplete event at the end is dropped."""
-    rest = b""
+    rest, size = b"", 0
     kind, name, data = "message", None, [b""][:0]
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
+        size = size + len(piece) if data or not lines else len(piece)
+        if size > EVENT_BYTES_MAX:
+            raise StoreUnavailable(f"an event of the stream has more than {EVENT_BYTES_MAX} bytes")
         for line in lines:
             field, _, value = line.removesuffix(b"\r").partition(b":")
             value = value.removeprefix(b" ")

@@ -4,6 +4,7 @@
   the key of a new run or the id of a signal. It repeats others only if the connection could not be made.
 - The timeout of a call includes its retries. A stream has no timeout.
 - Each event loop has its own connection pool, because loops cannot share one.
+- A response has a bound, and must not be compressed: a small one could expand beyond memory.
 
 What can fail: the server does not answer, the response is lost, or it is not from a Holdfast server. Then the call
 raises `StoreUnavailable`, whose message says what to do. A refusal raises the error of the same call on an `App`.
@@ -16,7 +17,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -35,7 +36,9 @@ CONNECT_SECONDS = 5.0
 PAUSES_SECONDS = (0.1, 0.3, 0.9)  # before each retry
 RETRY_AFTER_MAX_SECONDS = 5.0  # a server that asks for a longer wait counts as unavailable
 SILENCE_SECONDS = 60.0  # a stream without any bytes, comments included, for this long is dead
+FIRST_ERROR = 300  # statuses from here on are no success
 LOST_SECONDS = 60.0  # how long a watch tries to reconnect
+RESPONSE_BYTES_MAX = 64 * 1024 * 1024  # a page of a server has 8 MiB at most
 _LATER = frozenset({429, 502, 503, 504})
 _LOOPBACK: dict[str, Any] = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
 
@@ -106,11 +109,11 @@ class Wire:
                     raise lost.as_error(self.url, harmless=again or lost.unsent) from lost
                 await asyncio.sleep(pause)
                 continue
-            if answer.is_success:
-                return answer.status_code, self._read(answer.content, kind)
-            wait = _retry_after(answer) if answer.status_code in _LATER and again else None
+            if answer.status < FIRST_ERROR:
+                return answer.status, self._read(answer.content, kind)
+            wait = _seconds_of(answer.retry_after) if answer.status in _LATER and again else None
             if pause is None or wait is None or time.monotonic() + max(wait, pause) >= end:
-                raise error_of(answer.status_code, answer.content, about, self.url)
+                raise error_of(answer.status, answer.content, about, self.url)
             await asyncio.sleep(max(wait, pause))
         raise AssertionError("the last try has returned or raised")
 
@@ -154,7 +157,7 @@ class Wire:
 
     async def _send(
         self, method: str, path: str, query: Query, body: Any, headers: Mapping[str, str] | None, left: float
-    ) -> httpx.Response:
+    ) -> _Answer:
         import httpx  # noqa: PLC0415 - slow to import, and programs without a server do not need it
 
         kwargs: dict[str, Any] = {"params": list(query)} if query else {}
@@ -165,8 +168,9 @@ class Wire:
         left = max(left, 0.001)
         kwargs["timeout"] = httpx.Timeout(left, connect=min(CONNECT_SECONDS, left))
         try:
-            async with asyncio.timeout(left):
-                return await self._pool().request(method, f"/api/v1{path}", **kwargs)
+            async with asyncio.timeout(left), self._pool().stream(method, f"/api/v1{path}", **kwargs) as answer:
+                content = await self._bounded(answer)
+                return _Answer(answer.status_code, content, answer.headers.get("Retry-After", "0"))
         except httpx.TransportError as error:
             raise _Lost(error) from error
         except TimeoutError as error:
@@ -180,18 +184,35 @@ class Wire:
         try:
             async with self._pool().stream("GET", f"/api/v1{path}", headers=headers, timeout=timeout) as answer:
                 if not answer.is_success:
-                    error = error_of(answer.status_code, await answer.aread(), about, self.url)
+                    error = error_of(answer.status_code, await self._bounded(answer), about, self.url)
                     raise _Lost(error) if answer.status_code in _LATER else error
+                self._check_coding(answer)
                 yield answer
         except httpx.TransportError as error:
             raise _Lost(error) from error
+
+    async def _bounded(self, answer: httpx.Response) -> bytes:
+        """Return the body of a response, up to a size."""
+        self._check_coding(answer)
+        content = bytearray()
+        async for piece in answer.aiter_bytes():
+            content += piece
+            if len(content) > RESPONSE_BYTES_MAX:
+                raise StoreUnavailable(f"{self.url} answers with more than {RESPONSE_BYTES_MAX} bytes: ask for less")
+        return bytes(content)
+
+    def _check_coding(self, answer: httpx.Response) -> None:
+        if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise StoreUnavailable(f"{self.url} answers in compressed form, which was not asked for: is there a proxy?")
 
     def _pool(self) -> httpx.AsyncClient:
         import httpx  # noqa: PLC0415 - as above
 
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
-            headers = {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
+            headers = {"Accept-Encoding": "identity"}
+            if self._token is not None:
+                headers["Authorization"] = f"Bearer {self._token}"
             try:
                 # No proxy for loopback addresses, because a proxy cannot reach them. No maximum of connections,
                 # because each watch holds one until its run ends, and other requests must not wait for it.
@@ -214,6 +235,14 @@ class Wire:
             ) from error
 
 
+class _Answer(NamedTuple):
+    """A response: its status, its body and the header Retry-After."""
+
+    status: int
+    content: bytes
+    retry_after: str
+
+
 class _Lost(Exception):
     """No response: the request was not sent, or its outcome is unknown."""
 
@@ -234,8 +263,8 @@ class _Lost(Exception):
         return StoreUnavailable(f"the answer of {server} was lost ({why}): {advice}")
 
 
-def _retry_after(answer: httpx.Response) -> float | None:
+def _seconds_of(retry_after: str) -> float | None:
     """Return the seconds to wait before a retry, or None if that is too long."""
-    text = answer.headers.get("Retry-After", "0")
+    text = retry_after[:20]
     wait = float(text) if text.isdecimal() else 0.0
     return wait if wait <= RETRY_AFTER_MAX_SECONDS else None
