@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from holdfast import App, export
+from holdfast.http.handlers import reads
 from holdfast.machines import JOB, READY, RUN, RunRecord
+from holdfast.store import Evidence, KeepEvidence
 from support.postgres import fresh_url
 from support.stories import drain, play
 from support.web import near, shop, small_shop
@@ -319,5 +321,35 @@ def test_a_method_that_a_path_has_not_is_told_which_it_has(small: App) -> None:
             assert refused.status_code == 405
             assert refused.headers["allow"] == "POST, GET"
             assert (await client.head("/healthz")).status_code == 200
+
+    play(story())
+
+
+def test_a_page_of_exports_or_evidence_ends_at_its_size(small: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "PAGE_BYTES", 2500)
+
+    @small.job
+    async def publish() -> None:
+        for number in range(5):
+            export("x" * 1000, f"part {number}")
+
+    async def pages(client: httpx.AsyncClient, path: str, **query: Any) -> list[int]:
+        sizes, cursor = [], None
+        while True:
+            answer = (await client.get(path, params={**query, **({"cursor": cursor} if cursor else {})})).json()
+            sizes.append(len(answer["items"]))
+            cursor = answer["next"]
+            if cursor is None:
+                return sizes
+
+    async def story() -> None:
+        run = await small.astart(publish)
+        await drain(small)
+        late = [KeepEvidence(Evidence(run.id, f"charge:{number}", 1, 1, "x" * 1000)) for number in range(5)]
+        await small.store().commit(late)
+        async with near(small) as client:
+            assert await pages(client, f"/api/v1/runs/{run.id}/exports") == [3, 2]
+            assert await pages(client, f"/api/v1/runs/{run.id}/evidence") == [3, 2]
+            assert await pages(client, f"/api/v1/runs/{run.id}/evidence", limit=2) == [2, 2, 1]
 
     play(story())

@@ -370,8 +370,8 @@ class App(Planning, Client):
             rows = await self._store().jobs(before=rows[-1].id) if run_id is None else []
         return wrong
 
-    async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
-        return await self._store().evidence((await self._row(job_of_run(run_id)[0])).id)
+    async def aevidence(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Evidence]:
+        return await self._store().evidence((await self._row(job_of_run(run_id)[0])).id, after, limit)
 
     async def aworkers(self) -> builtins.list[WorkerStatus]:
         return await workers(self._store())

@@ -168,8 +168,11 @@ class Client(ABC):
         """Yield the record of a run now and after each change, until the run has ended."""
 
     @abstractmethod
-    async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
-        """List the results that calls of a run reported too late. The engine never applies them by itself (E5)."""
+    async def aevidence(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Evidence]:
+        """List the results that calls of a run reported too late, without the first `after`.
+
+        The engine never applies them by itself (E5).
+        """
 
     @abstractmethod
     async def aexplain(self, run_id: str) -> Explanation:

@@ -72,7 +72,7 @@ def _runs() -> list[Operation]:
         ),
         Operation(
             "GET", f"{run}/evidence", READ, OF_RUN, reads.list_evidence, "List results that arrived too late.",
-            {200: Many(Evidence)},
+            {200: Many(Evidence)}, query=reads.PAGED,
         ),
         Operation(
             "GET", f"{run}/exports", READ, OF_RUN, reads.list_exports, "List the exports of the run.",

@@ -128,8 +128,9 @@ class MemoryStore:
     async def inbox(self, job: str) -> list[Signal]:
         return [_own(signal) for signal in self._inbox(job).unused()]
 
-    async def evidence(self, job: str) -> list[Evidence]:
-        return [kept for kept in self._evidence.values() if kept.job == job]
+    async def evidence(self, job: str, after: int = 0, limit: int | None = None) -> list[Evidence]:
+        reports = [kept for kept in self._evidence.values() if kept.job == job]
+        return reports[after : after + limit if limit is not None else None]
 
     async def workers(self) -> list[WorkerCard]:
         return sorted(self._workers.values(), key=lambda card: card.name)

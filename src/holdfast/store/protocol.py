@@ -49,8 +49,8 @@ class Store(Protocol):
     async def inbox(self, job: str) -> list[Signal]:
         """Read the unused signals in a job's inbox, oldest first."""
 
-    async def evidence(self, job: str) -> list[Evidence]:
-        """Read the late reports of a job's calls, oldest first (E5)."""
+    async def evidence(self, job: str, after: int = 0, limit: int | None = None) -> list[Evidence]:
+        """Read the late reports of a job's calls, oldest first, without the first `after`; at most `limit` (E5)."""
 
     async def workers(self) -> list[WorkerCard]:
         """Read the listed workers, by name."""

@@ -231,8 +231,8 @@ class RemoteClient(Client):
                 if record.status in TERMINAL_RUN_STATUSES:
                     return
 
-    async def aevidence(self, run_id: str) -> builtins.list[Evidence]:
-        return await self._items(at_run(run_id, "evidence"), Evidence, about=run_id)
+    async def aevidence(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Evidence]:
+        return await self._pages(at_run(run_id, "evidence"), Evidence, limit, _number(after), about=run_id)
 
     async def aexplain(self, run_id: str) -> Explanation:
         return await self._get(at_run(run_id, "explain"), Explanation, run_id)

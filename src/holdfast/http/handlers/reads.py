@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -17,13 +17,16 @@ from holdfast.errors import InvalidArguments
 from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query, matches_tag
 from holdfast.http.response import Answer, StreamAnswer, json, not_modified
-from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, RunStatus
+from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, Event, RunStatus
+from holdfast.store import Evidence
 
 __all__ = ["Result"]
 
+T = TypeVar("T")
+
 PAGE_MAX = 1000
-PAGE_BYTES = 8 * 1024 * 1024  # a page of events ends at this size, even with few events
-CHUNK = 16  # events per read from the store, each of which may have a megabyte
+PAGE_BYTES = 8 * 1024 * 1024  # a page ends at this size, even with few items
+CHUNK = 16  # items per read from the store, each of which may have a megabyte
 
 NUMBER_MAX = 10**15 - 1  # more events than any stream has
 TIME_MAX = 10**12  # seconds, far beyond any real date
@@ -147,36 +150,58 @@ async def explain_run(call: Call) -> Answer:
 
 
 async def list_events(call: Call) -> Answer:
-    """List the events of a job, up to the limit of the request and the size limit of a page."""
+    """List the events of a job."""
+
+    async def read(after: int, count: int) -> list[Event]:
+        return await call.client.aevents(call.run_id, after=after, limit=count)
+
+    return await _bounded_page(call, read, lambda event, _: event.seq)
+
+
+async def list_evidence(call: Call) -> Answer:
+    """List results that arrived too late."""
+
+    async def read(after: int, count: int) -> list[Evidence]:
+        return await call.client.aevidence(call.run_id, after=after, limit=count)
+
+    return await _bounded_page(call, read, lambda _, place: place)
+
+
+async def list_exports(call: Call) -> Answer:
+    """List the exports of a run."""
+
+    async def read(after: int, count: int) -> list[Export]:
+        return await call.client.aexports(call.run_id, after=after, limit=count)
+
+    return await _bounded_page(call, read, lambda export, _: export.number)
+
+
+async def _bounded_page(
+    call: Call, read: Callable[[int, int], Awaitable[list[T]]], cursor_of: Callable[[T, int], int]
+) -> Answer:
+    """Return a page of items that may be large, up to the limit of the request and the size limit of a page.
+
+    Args:
+        call: the request.
+        read: reads so many items after a cursor.
+        cursor_of: returns the cursor of an item, from the item and its place in the listing.
+    """
     asked = call.query(PAGED)
     limit, after = asked.get("limit", PAGE), asked.get("cursor", 0)
     items: list[msgspec.Raw] = []
     size = 0
     while True:
         wanted = min(CHUNK, limit - len(items)) + 1
-        found = await call.client.aevents(call.run_id, after=after, limit=wanted)
-        for event in found[: wanted - 1]:
-            items.append(msgspec.Raw(msgspec.json.encode(event)))
-            size, after = size + len(items[-1]), event.seq
+        found = await read(after, wanted)
+        for item in found[: wanted - 1]:
+            items.append(msgspec.Raw(msgspec.json.encode(item)))
+            size, after = size + len(items[-1]), cursor_of(item, after + 1)
             if size > PAGE_BYTES:
                 break
         if len(found) < wanted and size <= PAGE_BYTES:
             return page(items)
         if len(items) >= limit or size > PAGE_BYTES:
             return page(items, after)
-
-
-async def list_evidence(call: Call) -> Answer:
-    """List results that arrived too late."""
-    return page(await call.client.aevidence(call.run_id))
-
-
-async def list_exports(call: Call) -> Answer:
-    """List the exports of a run."""
-    asked = call.query(PAGED)
-    limit = asked.get("limit", PAGE)
-    found = await call.client.aexports(call.run_id, after=asked.get("cursor", 0), limit=limit + 1)
-    return page(found[:limit], found[limit - 1].number if len(found) > limit else None)
 
 
 async def get_content(call: Call) -> Response:

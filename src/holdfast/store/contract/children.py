@@ -128,6 +128,9 @@ async def evidence_is_kept_once_and_moves_nothing(lab: Lab) -> None:
     lab.clock.move(1)
     assert await lab.do(KeepEvidence(Evidence("a", "charge:1", 1, 2, None, "it broke"))) is True
     kept = await lab.store.evidence("a")
+    assert await lab.store.evidence("a", after=1) == kept[1:]
+    assert await lab.store.evidence("a", limit=1) == kept[:1]
+    assert await lab.store.evidence("a", 2, 5) == []
     assert [(report.number, report.result, report.error) for report in kept] == [
         (1, {"receipt": 7}, None),
         (2, None, "it broke"),

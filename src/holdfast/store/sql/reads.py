@@ -69,8 +69,9 @@ class SqlReads(ABC):
     async def inbox(self, job: str) -> list[Signal]:
         return [signal_of(row) for row in await self._read(self._reads.inbox, (job,))]
 
-    async def evidence(self, job: str) -> list[Evidence]:
-        return await self._read_many(self._reads.evidence, (job,), evidence_of)
+    async def evidence(self, job: str, after: int = 0, limit: int | None = None) -> list[Evidence]:
+        bindings = (job, NO_LIMIT if limit is None else limit, after)
+        return await self._read_many(self._reads.evidence, bindings, evidence_of)
 
     async def workers(self) -> list[WorkerCard]:
         return [card_of(row) for row in await self._read(self._reads.workers, ())]

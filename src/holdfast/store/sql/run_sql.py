@@ -55,7 +55,7 @@ class ReadSql:
         )
         self.evidence = (
             f"SELECT job, node, attempt, number, result{as_text}, error, at FROM {schema}evidence"
-            f" WHERE job = {mark} ORDER BY at, node"
+            f" WHERE job = {mark} ORDER BY at, node, attempt, number LIMIT {mark} OFFSET {mark}"
         )
         self.workers = f"SELECT card, started_at, seen_at FROM {schema}workers ORDER BY name"
         self._mark = mark
