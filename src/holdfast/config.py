@@ -17,8 +17,6 @@ import msgspec
 
 from holdfast.errors import InvalidSetting
 
-__all__ = ["Config", "shown_url"]
-
 _PASSWORD = re.compile(r"(?<=://)([^/?#@:]*):[^/?#]*@")
 
 PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half the size of an event: a value fits with everything around it

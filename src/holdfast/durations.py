@@ -6,8 +6,6 @@ import math
 import re
 from datetime import date, timedelta
 
-__all__ = ["LONGEST_SECONDS", "Duration", "seconds"]
-
 Duration = float | int | str | timedelta
 
 LONGEST_SECONDS = 100 * 366 * 86400.0  # a hundred years: longer times overflow clocks

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 
-__all__ = ["tune_gc"]
-
 GARBAGE = 20_000  # objects between two collections of cycles: jobs and requests create hundreds and free them
 
 

@@ -24,8 +24,6 @@ from holdfast.errors import StoreUnavailable
 from holdfast.machines.event import Frozen
 from holdfast.store import Append, Command, Signal, Store, Successor
 
-__all__ = ["Journal", "Writer"]
-
 _log = logging.getLogger("holdfast")
 
 # Turns of the loop before a batch is taken, so that writers about to write are included. The end of a job follows its

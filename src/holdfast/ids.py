@@ -6,8 +6,6 @@ import os
 import threading
 import time
 
-__all__ = ["new_id"]
-
 
 class _Stamps:
     """The last time stamp of this process, and its lock."""

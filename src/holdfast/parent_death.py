@@ -16,8 +16,6 @@ from collections.abc import Callable
 
 import click
 
-__all__ = ["start_child", "stop_with_supervisor", "supervised_option"]
-
 _KEY = "holdfast.supervised"  # in the context of a click command
 
 

@@ -19,8 +19,6 @@ from holdfast.ids import new_id
 from holdfast.parent_death import start_child
 from holdfast.store import Reclaim, ReleaseLeases
 
-__all__ = ["supervise"]
-
 LOOK_SECONDS = 0.05  # how often children are checked
 RESTART_SECONDS = 0.5  # the shortest time between two starts of a child
 

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from concurrent.futures import Future as ThreadFuture
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
@@ -60,45 +61,22 @@ class CodeHost(Protocol):
         """Fail the job. It cannot continue, whatever its code does."""
 
 
+@dataclass(slots=True, eq=False)
 class Pending:
     """A durable call that the code has made and that has no outcome yet."""
 
-    __slots__ = (
-        "arguments",
-        "asked_at",
-        "begin",
-        "checked",
-        "cut",
-        "cutting",
-        "driver",
-        "future",
-        "left",
-        "name",
-        "node",
-        "started",
-    )
-
-    def __init__(
-        self,
-        node: str,
-        name: str,
-        begin: Callable[[Pending], None],
-        future: DurableFuture,
-        arguments: Any = None,
-        cut: Callable[[], list[Written]] | None = None,
-    ) -> None:
-        self.cut = cut  # returns the events for its cut-off, delivered in turn as other outcomes; None for a wait
-        self.asked_at = 0  # how often the code had rested when it made the call
-        self.node = node
-        self.name = name
-        self.begin = begin  # starts it, when no recorded outcome is left to deliver
-        self.future = future
-        self.arguments = arguments
-        self.checked = arguments is not None and place.get() is None  # plan nodes are known by name, in any order
-        self.cutting = False  # whether the code has cut it off and waits for its end
-        self.started = False
-        self.driver: asyncio.Task[Any] | None = None  # the task that runs it, on the worker's loop
-        self.left: Callable[[], None] | None = None  # called when the code no longer waits for it
+    node: str
+    name: str
+    begin: Callable[[Pending], None]  # starts it, when no recorded outcome is left to deliver
+    future: DurableFuture
+    arguments: Any
+    cut: Callable[[], list[Written]] | None  # returns the events for its cut-off, delivered in turn; None for a wait
+    asked_at: int  # how often the code had rested when it made the call
+    checked: bool  # whether its arguments must be the recorded ones; plan nodes are known by name, in any order
+    cutting: bool = False  # whether the code has cut it off and waits for its end
+    started: bool = False
+    driver: asyncio.Task[Any] | None = None  # the task that runs it, on the worker's loop
+    left: Callable[[], None] | None = None  # called when the code no longer waits for it
 
 
 class _Arrival(NamedTuple):
@@ -277,8 +255,8 @@ class JobCode:
     ) -> Outcome:
         """Wait for the outcome of a durable call: the recorded one in its turn, or that of a call started now."""
         self.calls_made += 1
-        pending = Pending(node, name, begin, DurableFuture(loop=self.loop), arguments, cut)
-        pending.asked_at = self._rests
+        checked = arguments is not None and place.get() is None
+        pending = Pending(node, name, begin, DurableFuture(loop=self.loop), arguments, cut, self._rests, checked)
         self.open[node] = pending
         recorded = self._replay.recorded(node)
         if recorded is not None and self.frontier and isinstance(recorded.outcome, CutOff):

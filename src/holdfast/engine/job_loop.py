@@ -32,7 +32,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures import Future as ThreadFuture
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from holdfast.authoring.conductor import conductor, job_thread
 from holdfast.authoring.functions import Call
@@ -143,20 +143,15 @@ class _Timer(Native):
         return (self.when_at, self.number) < (other.when_at, other.number)
 
 
-class _Watch:
+class _Watch(NamedTuple):
     """A callback for a descriptor that can be read or written."""
 
-    __slots__ = ("args", "callback", "context", "fd", "kind", "number")
-
-    def __init__(
-        self, kind: str, fd: Any, callback: Callable[..., object], args: tuple[Any, ...], context: Any
-    ) -> None:
-        self.kind = kind
-        self.fd = fd
-        self.number = _number(fd)
-        self.callback = callback
-        self.args = args
-        self.context = context
+    kind: str
+    fd: Any
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    context: Any
+    key: tuple[str, int]  # by its number: the file may be closed by the time its callback runs
 
 
 def _outside(name: str) -> Any:
@@ -692,9 +687,9 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._add("writer", fd, callback, args)
 
     def _add(self, kind: str, fd: Any, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        watch = _Watch(kind, fd, callback, args, contextvars.copy_context())
+        watch = _Watch(kind, fd, callback, args, contextvars.copy_context(), (kind, _number(fd)))
         self._listen(watch)
-        self._watched[kind, _number(fd)] = watch
+        self._watched[watch.key] = watch
 
     def _listen(self, watch: _Watch) -> None:
         add = self.host.add_reader if watch.kind == "reader" else self.host.add_writer
@@ -710,7 +705,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         remove(watch.fd)
 
     def _run_watch(self, watch: _Watch) -> None:
-        at = watch.kind, watch.number
+        at = watch.key
         if self._watched.get(at) is not watch:
             return  # removed or replaced meanwhile
         try:

@@ -18,6 +18,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -66,20 +67,18 @@ class CutOff(msgspec.Struct, frozen=True, gc=False):
 Outcome = Success | Failure | Ended | CutOff
 
 
+@dataclass(slots=True, eq=False)
 class Recorded:
     """One position in the order of the stream: native work that the code saw, then an outcome.
 
     The last position may have no outcome.
     """
 
-    __slots__ = ("calls_made", "natives", "node", "outcome", "taken")
-
-    def __init__(self, node: str, outcome: Outcome | None, natives: list[int], calls_made: int) -> None:
-        self.node = node
-        self.outcome = outcome
-        self.natives = natives
-        self.calls_made = calls_made  # number of calls the code had made by then, where the order does not show it
-        self.taken = False
+    node: str
+    outcome: Outcome | None
+    natives: list[int]
+    calls_made: int  # number of calls the code had made by then, where the order does not show it
+    taken: bool = False
 
 
 class Replay:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.authoring.conductor import Suspended
@@ -34,21 +35,17 @@ PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park"})
 PAUSED = float("-inf")  # sorts before all other places: only a resume brings the job back
 
 
+@dataclass(slots=True, eq=False)
 class OpenWait:
     """A place that waits: when it ends by itself, what to write if the job waits there, and who gets its end."""
 
-    __slots__ = ("due", "ended", "future", "intent", "pending", "timer", "until")
-
-    def __init__(
-        self, until: float, intent: Written, *, pending: Pending | None, future: asyncio.Future[Any] | None
-    ) -> None:
-        self.until = until
-        self.intent = intent
-        self.pending = pending  # set for a wait of the code
-        self.future = future  # set for a wait of a call
-        self.timer: asyncio.TimerHandle | None = None
-        self.due = False  # whether its time is up and only a check of the inbox is missing
-        self.ended = False
+    until: float
+    intent: Written
+    pending: Pending | None = None  # set for a wait of the code
+    future: asyncio.Future[Any] | None = None  # set for a wait of a call
+    timer: asyncio.TimerHandle | None = None
+    due: bool = False  # whether its time is up and only a check of the inbox is missing
+    ended: bool = False
 
     @property
     def signalled(self) -> bool:
@@ -80,7 +77,7 @@ class Waits:
     ) -> None:
         """Register a wait of the code."""
         until, intent = self._place(pending.node, key, wait_type, timeout)
-        self._add(OpenWait(until, intent, pending=pending, future=None))
+        self._add(OpenWait(until, intent, pending))
 
     async def blocked_on(
         self, node: str, key: str, wait_type: str, details: dict[str, Any] | None = None
@@ -123,7 +120,7 @@ class Waits:
             self._attempt.code.loop.call_soon(at.leave)
 
     async def _wait(self, until: float, intent: Written) -> Any:
-        place = OpenWait(until, intent, pending=None, future=self._attempt.loop.create_future())
+        place = OpenWait(until, intent, future=self._attempt.loop.create_future())
         with self.not_working():
             self._add(place)
             self._attempt.loop.call_soon(self._attempt.code.turn)  # this wait may be all that is left to do
