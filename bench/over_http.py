@@ -85,7 +85,7 @@ class Server:
         target = folder / "target.py"
         target.write_text(TARGET)
         self.url = f"sqlite:///{folder / f'served-{time.monotonic_ns()}.db'}"
-        command = [sys.executable, "-m", "holdfast", "serve", str(target), "--url", self.url, "--port", "0"]
+        command = [sys.executable, "-m", "holdfast", "serve", str(target), "--url", self.url, "--port", "0", "--open"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.port = int(self.process.stderr.readline().rpartition(":")[2])

@@ -64,7 +64,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         keep_seconds: workers remove runs that ended longer ago; 0 keeps them permanently.
         keep_runs: the number of ended runs that workers keep, newest first; 0 keeps all.
         settings_file: a TOML file with some of these settings, which workers read again when it changes.
-        tokens: the file with the tokens of the HTTP API.
+        tokens: the file with the tokens of the HTTP API; empty for ``holdfast-tokens.json`` next to the SQLite
+            database, or in the current folder for another store.
         token: one token with every right, for where a file is inconvenient; never shown.
     """
 
@@ -91,7 +92,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     keep_seconds: float = 0.0
     keep_runs: int = 0
     settings_file: str = ""
-    tokens: str = "holdfast-tokens.json"
+    tokens: str = ""
     token: str = ""
 
     def __repr__(self) -> str:

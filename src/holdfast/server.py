@@ -28,12 +28,13 @@ def asgi(
     Args:
         app: The app. The ASGI application shares its store.
         tokens: Tokens that may call the API: objects made with `token`, or the path of a token file. The default is
-            the file that the setting `tokens` names, plus the token in the environment. Without any token, the
+            the file that the setting `tokens` names, or the token file next to the SQLite database, plus the token in
+            the environment. Without any token, the
             application accepts requests from this machine only.
         hosts: Host names to accept in addition to the loopback names.
         limits: Maximum sizes of requests.
     """
-    return Service(app, keyring(app.config, tokens), hosts, limits)
+    return Service(app, keyring(app.config, app.url, tokens), hosts, limits)
 
 
 def token(
@@ -44,13 +45,16 @@ def token(
     expires_at: float | None = None,
     group: str | None = None,
 ) -> Token:
-    """Return a `Token` for a secret that you generated. Use at least 256 random bits.
+    """Return a `Token` for a secret that you generated. Use 256 random bits: `secrets.token_urlsafe(32)`.
 
     Args:
-        secret: The secret that clients send. The result holds only its hash.
+        secret: The secret that clients send, at least 32 characters. The result holds only its hash.
         name: The owner of the token. The engine records operator actions under this name.
         scope: What the token may do: ``read``, ``submit``, ``operate`` or ``admin``.
         expires_at: When the token expires, in UTC epoch seconds. None means never.
         group: The only group whose runs the token can reach. None means all runs.
+
+    Raises:
+        InvalidArguments: The secret is too short, or another value is not valid.
     """
     return kept_of(secret, name=name, scope=scope, expires_at=expires_at, group=group)

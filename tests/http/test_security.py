@@ -7,6 +7,8 @@ import asyncio
 import json
 import os
 import re
+import secrets
+import signal
 import stat
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import pytest
 from hypothesis import strategies as st
 
 from holdfast import App, Config
+from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.http.auth import Guard
 from holdfast.http.routes import routes
 from holdfast.http.tokens import LOOK_SECONDS, Keyring, Scope, TokenFile, hashed, kept_of
@@ -32,6 +35,7 @@ from support.web import JSON, near, served, small_shop, wait_until
 
 TABLE = routes()
 GUARDED = [one for one in TABLE if one.needed is not None]
+LONG = "." * 32
 SECRET = "hf_planted-token-that-nobody-may-see"  # noqa: S105 - no secret of anybody
 BY_ROUTE = pytest.mark.parametrize("route", GUARDED, ids=lambda one: f"{one.method} {one.path}")
 
@@ -55,16 +59,92 @@ def bearer(secret: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "203.0.113.7", "example.com"])  # noqa: S104 - that is the point
 def test_another_address_than_loopback_without_a_token_refuses_to_start(tmp_path: Path, host: str) -> None:
-    refused = Shell(tmp_path).ran("serve", str(ROOT / "examples" / "shop.py"), "--host", host, "--port", "0")
+    refused = Shell(tmp_path).ran("serve", str(ROOT / "examples" / "shop.py"), "--host", host, "--port", "0", "--open")
     assert refused.returncode == 2
     assert "holdfast tokens create" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - that is the point
+def test_the_first_start_makes_a_token_next_to_the_database_and_says_who_can_reach_the_server(
+    tmp_path: Path, host: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    url = f"sqlite:///{tmp_path / 'data' / 'jobs.db'}"
+    usual = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "HOLDFAST"))}
+
+    def started(*options: str) -> tuple[list[str], int, int]:
+        """Start a server, and give its lines, and the status without and with the token of its lines."""
+        words = ["serve", str(ROOT / "examples" / "shop.py"), "--url", url, "--host", host, "--port", "0", *options]
+        command = [sys.executable, "-m", "holdfast", *words]
+        with subprocess.Popen(command, env=usual, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+            assert process.stderr is not None
+            lines = [process.stderr.readline()]
+            while "reachable from" not in lines[-1] and "open:" not in lines[-1]:
+                lines.append(process.stderr.readline())
+                assert lines[-1], lines
+            port = re.findall(r":(\d+)$", lines[0].strip())[0]
+            made = re.findall(r"hf_\S+", "".join(lines))
+            there = f"http://127.0.0.1:{port}/api/v1/runs"
+            answers = [httpx.get(there, timeout=60).status_code]
+            answers.append(httpx.get(there, headers=bearer(made[0]) if made else {}, timeout=60).status_code)
+            process.send_signal(signal.SIGTERM)
+        return lines, answers[0], answers[1]
+
+    where = "this machine" if host == "127.0.0.1" else "other machines"
+    lines, without, with_it = started()
+    assert (without, with_it) == (401, 200)
+    assert len(lines) == 3
+    assert f"1 token; reachable from {where}" in lines[2]
+    assert "hf_" not in (tmp_path / "data" / "holdfast-tokens.json").read_text()
+    lines, without, _ = started("--open")
+    assert without == 401, "a token that exists is needed"
+    assert len(lines) == 2, "it is shown once"
+
+
+def test_an_open_server_says_that_it_is_open(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with served(ROOT / "examples" / "shop.py", url) as server:
+        assert server.process.stderr is not None
+        assert "open: every process of this machine" in server.process.stderr.readline()
+        assert httpx.get(f"{server.url}/api/v1/runs", timeout=60).status_code == 200
+    assert not (tmp_path / "holdfast-tokens.json").exists()
+
+
+@pytest.mark.parametrize("secret", ["", "x", "y" * 31])
+def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path, secret: str) -> None:
+    with pytest.raises(InvalidArguments, match="at least 32 characters"):
+        token(secret)
+    if secret:  # empty means that none is set
+        shell = Shell(tmp_path)
+        shell.environment["HOLDFAST_TOKEN"] = secret
+        refused = shell.run("serve", str(ROOT / "examples" / "shop.py"), "--port", "0", code=2)
+        assert "at least 32 characters" in refused
+        assert secret * 2 not in refused
+
+
+def test_the_token_file_is_never_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bait = tmp_path / "bait"
+    bait.write_text("untouched")
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    (tmp_path / "tokens.json.guessed").symlink_to(bait)
+    with pytest.raises(InvalidSetting, match="File exists"):
+        TokenFile(tmp_path / "tokens.json").create("ci", "read")
+    assert bait.read_text() == "untouched"
+    monkeypatch.undo()
+    previous = os.umask(0)
+    try:
+        TokenFile(tmp_path / "tokens.json").create("ci", "read")
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE((tmp_path / "tokens.json").lstat().st_mode) == 0o600
+    assert sorted(one.name for one in tmp_path.glob("tokens.json.*")) == ["tokens.json.guessed"]
+
+
 @pytest.mark.parametrize("how", ["file", "environment"])
 def test_another_address_with_a_token_starts_and_asks_for_it(tmp_path: Path, how: str) -> None:
     file = tmp_path / "tokens.json"
-    secret = TokenFile(file).create("ci", "read") if how == "file" else "from-the-environment"
+    secret = TokenFile(file).create("ci", "read") if how == "file" else "from-the-environment-from-the-environment"
     settings = {"HOLDFAST_TOKENS": str(file)} | ({"HOLDFAST_TOKEN": secret} if how == "environment" else {})
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     with served(ROOT / "examples" / "shop.py", url, "--host", "0.0.0.0", **settings) as server:  # noqa: S104 - as above
@@ -224,13 +304,13 @@ def test_no_answer_has_cookies_or_cors_and_every_one_the_headers_of_safety(small
 @BY_ROUTE
 def test_a_token_may_do_what_its_scope_includes_and_no_more(small: App, route: Any) -> None:
     async def story() -> None:
-        keys = [token(scope.name, name=scope.name, scope=scope.name.lower()) for scope in Scope]
+        keys = [token(scope.name * 8, name=scope.name, scope=scope.name.lower()) for scope in Scope]
         async with near(small, tokens=keys) as client:
             for scope in Scope:
                 if route.path == "/api/v1/stream" and scope >= route.needed:
                     continue  # it does not end
                 answer = await client.request(
-                    route.method, path_of(route), headers={**bearer(scope.name), **JSON}, content=b"{}"
+                    route.method, path_of(route), headers={**bearer(scope.name * 8), **JSON}, content=b"{}"
                 )
                 assert (answer.status_code == 403) is (scope < route.needed), (scope, answer.text)
                 assert answer.status_code != 401
@@ -308,9 +388,9 @@ def test_a_token_that_was_revoked_or_has_expired_is_refused(small: App, tmp_path
 
 @given(one=st.text(), other=st.text())
 def test_a_token_opens_by_equality_alone(one: str, other: str) -> None:
-    keys = Keyring(None, [kept_of("." + one, name="x")])
-    assert (keys.find("." + other) is not None) is (one == other)
-    assert keys.find(".*") is None or one == "*"
+    keys = Keyring(None, [kept_of(LONG + one, name="x")])
+    assert (keys.find(LONG + other) is not None) is (one == other)
+    assert keys.find(LONG + ".*") is None or one == ".*"
 
 
 @given(st.text(min_size=1))
@@ -340,8 +420,8 @@ def test_a_token_stands_in_no_log_answer_setting_or_database(tmp_path: Path) -> 
         server = subprocess.Popen(
             command, env={**usual, "HOLDFAST_TOKEN": SECRET}, stderr=log, stdout=log, cwd=tmp_path
         )
-        wait_until(lambda: "http://" in (tmp_path / "log").read_text(), server)
-        there = (tmp_path / "log").read_text().split()[-1]
+        wait_until(lambda: "reachable" in (tmp_path / "log").read_text(), server)
+        there = (tmp_path / "log").read_text().splitlines()[0].split()[-1]
         body = {"plugin_id": "shop", "entry_id": "notify", "args": {"text": "x"}}
         answers = [
             httpx.post(f"{there}/api/v1/runs", json=body, headers=bearer(SECRET), timeout=60),
@@ -453,9 +533,9 @@ async def link(to: str) -> str:
     return to
 
 async def story():
-    transport = httpx.ASGITransport(asgi(app, tokens=[token("x")]))
+    transport = httpx.ASGITransport(asgi(app, tokens=[token("x" * 32)]))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        heads = {{"Authorization": "Bearer x", "Referer": away, "X-Callback": away, "Link": away}}
+        heads = {{"Authorization": "Bearer " + "x" * 32, "Referer": away, "X-Callback": away, "Link": away}}
         body = {{"plugin_id": "shop", "entry_id": "link", "args": {{"to": away}}, "attributes": {{"webhook": away}}}}
         run = (await client.post("/api/v1/runs", headers=heads, json=body)).json()["run_id"]
         await app.worker().arun(until_idle=True)

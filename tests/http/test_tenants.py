@@ -30,9 +30,9 @@ TABLE = routes()
 OF_RUNS = [one for one in TABLE if "{id}" in one.path]
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "QUERY"]
 MISSING = "01890000-0000-7000-8000-000000000000"
-ACME, BOLT, ALL = ({"Authorization": f"Bearer {name}"} for name in ("acme-secret", "bolt-secret", "all-secret"))
-TOKENS = [token("acme-secret", name="acme", group="acme"), token("bolt-secret", name="bolt", group="bolt")]
-TOKENS += [token("all-secret", name="all")]
+ACME, BOLT, ALL = ({"Authorization": f"Bearer {name}"} for name in ("acme-" * 8, "bolt-" * 8, "all-" * 8))
+TOKENS = [token("acme-" * 8, name="acme", group="acme"), token("bolt-" * 8, name="bolt", group="bolt")]
+TOKENS += [token("all-" * 8, name="all")]
 GREET = {"plugin_id": "shop", "entry_id": "greet", "args": {"name": "Ada"}}
 BODIES: dict[str, Any] = {
     "cancel": {"reason": "no"},
@@ -411,8 +411,8 @@ def test_a_token_of_a_group_is_made_listed_and_kept_so_that_no_older_release_ope
 def test_a_group_that_is_none_opens_nothing(tmp_path: Path) -> None:
     for group in ("", "a" * 256, "a\nb"):
         with pytest.raises(holdfast.InvalidArguments, match="group"):
-            token("x", group=group)
-    empty = msgspec.structs.replace(token("acme-secret"), group="")
+            token("x" * 32, group=group)
+    empty = msgspec.structs.replace(token("acme-" * 8), group="")
     assert isinstance(empty, Token)
     app = shop(f"sqlite:///{tmp_path / 'jobs.db'}")
 

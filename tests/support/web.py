@@ -53,7 +53,8 @@ class Served:
 def served(target: Path | str, url: str, *options: str, **environment: str) -> Iterator[Served]:
     """Serve a target; its first line says where."""
     usual = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "HOLDFAST"))}
-    command = [sys.executable, "-m", "holdfast", "serve", str(target), "--url", url, "--port", "0", *options]
+    is_open = [] if environment.keys() & {"HOLDFAST_TOKEN", "HOLDFAST_TOKENS"} else ["--open"]
+    command = [sys.executable, "-m", "holdfast", "serve", str(target), "--url", url, "--port", "0", *is_open, *options]
     process = subprocess.Popen(command, env={**usual, **environment}, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:

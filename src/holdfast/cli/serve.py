@@ -5,11 +5,15 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.options import json_option, plugins_option, show_result, url_option
 from holdfast.parent_death import stop_with_supervisor, supervised_option
+
+if TYPE_CHECKING:
+    from holdfast.http.tokens import TokenFile
 
 __all__ = ["COMMANDS"]
 
@@ -29,6 +33,7 @@ _hosts = click.option("--allow-host", "hosts", multiple=True, help="Host name to
 @_host
 @_port
 @_hosts
+@click.option("--open", "is_open", is_flag=True, help="Need no token if none exists. Only for loopback addresses.")
 @click.option("--worker", "workers", multiple=True, hidden=True)
 @supervised_option
 def serve(
@@ -38,27 +43,29 @@ def serve(
     host: str,
     port: int,
     hosts: tuple[str, ...],
+    is_open: bool,
     workers: tuple[str, ...],
 ) -> None:
     """Serve the HTTP API of the App in TARGET.
 
-    TARGET is a file or a module. The server runs until SIGTERM or Ctrl-C stops it. An address other than loopback needs
-    a token: see holdfast tokens create.
+    TARGET is a file or a module. The server runs until SIGTERM or Ctrl-C stops it. If there is no token, the first
+    start makes one with every right and prints it. See holdfast tokens for more.
     """
     from holdfast.cli.target import load
     from holdfast.client.logs import guard_process
     from holdfast.http import uvicorn_server
     from holdfast.http.application import Service
     from holdfast.http.auth import is_loopback
-    from holdfast.http.tokens import keyring
+    from holdfast.http.tokens import TokenFile, keyring, token_path
 
     app = load(target, url, plugins=plugins)
-    keys = keyring(app.config)
+    file = token_path(app.config, app.url)
+    keys = keyring(app.config, app.url)
     has_tokens = bool(keys)  # reads the token file, so that an error in it is reported now
-    if not is_loopback(host) and not has_tokens:
+    if is_open and not is_loopback(host) and not has_tokens:
         raise click.UsageError(
-            f"{host} can be reached from other machines, and no token is set up: make one with `holdfast tokens create "
-            f"--name NAME` (kept in {app.config.tokens}), or set HOLDFAST_TOKEN, or listen on 127.0.0.1"
+            f"{host} can be reached from other machines, and there is no token: leave --open out, or make a token with "
+            f"`holdfast tokens create --name NAME`, or listen on 127.0.0.1"
         )
     guard_process()
     app.store()  # opens the store, so that an error is reported now
@@ -69,7 +76,20 @@ def serve(
         raise click.UsageError(f"cannot listen on {host} port {port}: {error.strerror}; choose another") from error
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"holdfast: {app.name} on http://{shown}:{socket.getsockname()[1]}", err=True)
+    if not has_tokens and not is_open:
+        secret = TokenFile(file).create("first", "admin")
+        click.echo(f"holdfast: token {secret} has every right. It is shown only now, and kept in {file}", err=True)
+        keys = keyring(app.config, app.url)
+    click.echo(f"holdfast: {_reach(len(keys), local=is_loopback(host))}", err=True)
     uvicorn_server.serve(Service(app, keys, [*hosts, shown], workers=workers), socket)
+
+
+def _reach(tokens: int, *, local: bool) -> str:
+    """Return who can use the server."""
+    if not tokens:
+        return "open: every process of this machine can use it without a token, and so can clients of a proxy or tunnel"
+    where = "this machine" if local else "other machines"
+    return f"{tokens} {'token' if tokens == 1 else 'tokens'}; reachable from {where}"
 
 
 @click.command(epilog="Example: holdfast dev shop.py")
@@ -79,11 +99,25 @@ def serve(
 @_port
 @_hosts
 def dev(target: str, url: str | None, host: str, port: int, hosts: tuple[str, ...]) -> None:
-    """Serve the HTTP API of TARGET and run its jobs. Restart both when a .py file in its folder changes."""
+    """Serve the HTTP API of TARGET and run its jobs. Restart both when a .py file in its folder changes.
+
+    On a loopback address the API needs no token, unless one exists.
+    """
     from holdfast.cli.reloader import develop
+    from holdfast.http.auth import is_loopback
 
     names = [part for name in hosts for part in ("--allow-host", name)]
-    develop(target, url, ["--host", host, "--port", str(port), *names])
+    is_open = ["--open"] if is_loopback(host) else []
+    develop(target, url, ["--host", host, "--port", str(port), *is_open, *names])
+
+
+def _token_file(url: str | None) -> TokenFile:
+    """Return the token file of the store."""
+    from holdfast.config import Config
+    from holdfast.http.tokens import TokenFile, token_path
+
+    config = Config.read()
+    return TokenFile(token_path(config, url if url is not None else config.url))
 
 
 @click.group(epilog="Example: holdfast tokens create --name ci --scope submit")
@@ -102,36 +136,34 @@ def tokens() -> None:
 )
 @click.option("--expires", help="Lifetime of the token, such as 90d.  [default: no limit]")
 @click.option("--group", help="The only group whose runs it can reach, such as one tenant.  [default: all]")
+@url_option
 @json_option
 def create_token(
     name: str,
     scope: str,
     expires: str | None,
     group: str | None,
+    url: str | None,
     as_json: bool,
 ) -> None:
     """Create a token and print it. It is shown only once, because only its hash is stored."""
-    from holdfast.config import Config
     from holdfast.durations import seconds
-    from holdfast.http.tokens import TokenFile
 
     try:
         until = time.time() + seconds(expires) if expires is not None else None
     except ValueError as error:
         raise click.UsageError(f"--expires: {error}") from error
-    token = TokenFile(Config.read().tokens).create(name, scope, until, group)
+    token = _token_file(url).create(name, scope, until, group)
     created = {"token": token, "name": name, "scope": scope, "expires_at": until, "group": group}
     show_result(created, as_json=as_json, text=lambda: token)
 
 
 @tokens.command(name="list", epilog="Example: holdfast tokens list --json")
+@url_option
 @json_option
-def list_tokens(as_json: bool) -> None:
+def list_tokens(url: str | None, as_json: bool) -> None:
     """List names, scopes, expiry dates and groups of the tokens. The tokens themselves are never shown."""
-    from holdfast.config import Config
-    from holdfast.http.tokens import TokenFile
-
-    listed = TokenFile(Config.read().tokens).all()
+    listed = _token_file(url).all()
     now = time.time()
 
     def line(name: str, scope: str, expires_at: float | None, group: str | None) -> str:
@@ -155,13 +187,11 @@ def list_tokens(as_json: bool) -> None:
 
 @tokens.command(name="revoke", epilog="Example: holdfast tokens revoke ci")
 @click.argument("name")
+@url_option
 @json_option
-def revoke_token(name: str, as_json: bool) -> None:
+def revoke_token(name: str, url: str | None, as_json: bool) -> None:
     """Revoke the token NAME. A running server refuses it after at most one second."""
-    from holdfast.config import Config
-    from holdfast.http.tokens import TokenFile
-
-    revoked = TokenFile(Config.read().tokens).revoke(name)
+    revoked = _token_file(url).revoke(name)
     show_result({"revoked": revoked}, as_json=as_json, text=lambda: "revoked" if revoked else f"no token {name}")
     sys.exit(0 if revoked else 3)
 

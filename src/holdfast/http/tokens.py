@@ -25,12 +25,14 @@ from holdfast.config import Config
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.store.sqlite.file_lock import FileLock
 
-__all__ = ["Keyring", "Scope", "Token", "TokenFile", "hashed", "kept_of", "keyring", "new_token"]
+__all__ = ["Keyring", "Scope", "Token", "TokenFile", "hashed", "kept_of", "keyring", "new_token", "token_path"]
 
 T = TypeVar("T")
 
 LOOK_SECONDS = 1.0  # the server refuses a revoked token after this time at most
 GROUP_MAX = 255  # characters of a group's name
+SECRET_MIN = 32  # characters of a token; a shorter one can be guessed
+FILE = "holdfast-tokens.json"
 PREFIX = "hf_"  # lets scanners for leaked secrets recognize a token
 
 
@@ -178,13 +180,19 @@ class TokenFile:
 
     def _write(self, tokens: list[Token]) -> None:
         """Replace the whole file. Only its owner can ever read it, because the draft is created with that mode."""
-        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(_parted(tokens)), indent=2))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
+        draft = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}")
+        # A new file under a name that nobody can guess: never a link or a file of another user of the folder.
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                file.write(msgspec.json.format(msgspec.json.encode(_parted(tokens)), indent=2))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
         self._looked_at = float("-inf")
 
 
@@ -209,6 +217,9 @@ class Keyring:
         self._closed = self._closed or bool(self._file is not None and self._file.all())
         return self._closed
 
+    def __len__(self) -> int:
+        return len(self._given) + (len(self._file.all()) if self._file is not None else 0)
+
     def find(self, token: str) -> Token | None:
         """Return the data of a valid token, or None. It compares with every token, so that the time reveals nothing."""
         wanted, found = hashed(token).encode(), None
@@ -221,16 +232,34 @@ class Keyring:
 def kept_of(
     secret: str, *, name: str, scope: str = "admin", expires_at: float | None = None, group: str | None = None
 ) -> Token:
-    """Return the data to store for a token that the caller already has."""
+    """Return the data to store for a token that the caller already has.
+
+    Raises:
+        InvalidArguments: the token is too short to be safe, or a value is not valid.
+    """
+    if len(secret) < SECRET_MIN:
+        reason = f"must have at least {SECRET_MIN} characters, got {len(secret)}: use secrets.token_urlsafe(32)"
+        raise InvalidArguments("token", reason)
     if group is not None and not (0 < len(group) <= GROUP_MAX and group.isprintable()):
         raise InvalidArguments("group", f"must have 1 to {GROUP_MAX} printable characters")
     known = Scope.named(scope).name.lower()
     return Token(name=name, scope=known, hash=hashed(secret), expires_at=expires_at, group=group)
 
 
-def keyring(config: Config, tokens: Sequence[Token] | str | None = None) -> Keyring:
+def token_path(config: Config, url: str) -> Path:
+    """Return the token file: the one in the settings, or a file next to the SQLite database of a store.
+
+    Another store has its file in the current folder.
+    """
+    if config.tokens:
+        return Path(config.tokens)
+    database = url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else ""
+    return Path(database).absolute().with_name(FILE) if Path(database).name else Path(FILE)
+
+
+def keyring(config: Config, url: str, tokens: Sequence[Token] | str | None = None) -> Keyring:
     """Return the keyring of the given tokens, or by default of the token file and token in the settings."""
     if tokens is None:
         given = [kept_of(config.token, name="environment")] if config.token else []
-        return Keyring(TokenFile(config.tokens), given)
+        return Keyring(TokenFile(token_path(config, url)), given)
     return Keyring(TokenFile(tokens)) if isinstance(tokens, str) else Keyring(None, tokens)
