@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, shown_url
 
 _PASSWORD = re.compile(r"(?<=://)([^/?#@:]*):[^/?#]*@")
 
@@ -98,6 +98,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
         shown["token"] = "…" if self.token else ""
+        shown["url"] = shown_url(self.url)
         return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __post_init__(self) -> None:

@@ -61,6 +61,7 @@ Fields travel between processes by name. A constructor stores each argument in a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Self, get_type_hints
 
@@ -109,6 +110,15 @@ __all__ = [
     "WakeOutsidePending",
     "WakeRefused",
 ]
+
+
+_USER_INFO = re.compile(r"(://[^:@/?#\s]*:)[^\s'\"]*@")  # up to the last @: a pasted password may have one
+_PASSWORD = re.compile(r"([?&](?:ssl)?password=)[^&#\s'\"]*", re.IGNORECASE)
+
+
+def shown_url(text: str) -> str:
+    """Return a URL, or a text with URLs in it, without passwords. Every URL that is printed or raised passes here."""
+    return _PASSWORD.sub(r"\1…", _USER_INFO.sub(r"\1…@", text))
 
 
 class HoldfastError(Exception):
@@ -301,6 +311,7 @@ class InvalidSetting(HoldfastError, ValueError):
     """A field of `Config`, an environment variable or a URL has an invalid value. The message names it."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
+        value, reason = shown_url(value) if isinstance(value, str) else value, shown_url(reason)
         self.name, self.value, self.reason = name, value, reason
         super().__init__(name, value, reason)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Config
+from holdfast import App, Backoff, Config, connect
 from holdfast.client.store_url import open_store
 from holdfast.durations import seconds
+from holdfast.errors import StoreUnavailable
 from holdfast.ids import new_id
 
 
@@ -70,6 +71,35 @@ def test_a_url_that_names_no_store_is_refused() -> None:
         open_store("redis://localhost")
     with pytest.raises(ValueError, match="names no store"):
         open_store("sqlite:///")
+
+
+PASSWORD = "s3cr@t/pass"  # noqa: S105 - of nobody
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql+asyncpg://ana:{PASSWORD}@db.example:5432/jobs",
+        f"postgresql://ana:{PASSWORD}@db.example/jobs?migrate=perhaps",
+        f"postgresql://ana:{PASSWORD}@[db.example/jobs",
+        f"redis://:{PASSWORD}@localhost",
+        f"postgresql://db.example/jobs?user=ana&password={PASSWORD}&migrate=perhaps",
+    ],
+)
+def test_no_error_and_no_setting_shows_the_password_of_a_url(url: str) -> None:
+    with pytest.raises((ValueError, StoreUnavailable)) as refused:
+        open_store(url)
+    shown = f"{refused.value} {refused.value!r} {vars(refused.value)} {Config(url=url)!r}"
+    assert PASSWORD not in shown
+    assert "s3cr" not in shown
+    assert "example" in shown or "localhost" in shown
+
+
+def test_no_error_shows_the_password_of_a_servers_address() -> None:
+    for url in (f"ftp://ana:{PASSWORD}@example.com", "http://ana:s3cret@127.0.0.1:1"):
+        with pytest.raises((ValueError, StoreUnavailable)) as refused:
+            connect(url, timeout=0.2).stats()
+        assert "s3cr" not in f"{refused.value} {refused.value!r}"
 
 
 def test_a_plain_call_on_the_apps_own_loop_is_refused_instead_of_waiting_for_itself() -> None:

@@ -27,7 +27,7 @@ from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, E
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.config import Config
 from holdfast.durations import Duration, seconds
-from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable, UnknownEntry
+from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable, UnknownEntry, shown_url
 from holdfast.ids import new_id
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 from holdfast.store import Evidence, Limits, QueueState
@@ -431,7 +431,7 @@ class RemoteClient(Client):
             if page.next is None or page.next == cursor or not page.items:
                 return items[:limit]
             cursor = page.next
-        raise StoreUnavailable(f"{self.url} lists more than {PAGES_MAX} pages: ask for less")
+        raise StoreUnavailable(f"{shown_url(self.url)} lists more than {PAGES_MAX} pages: ask for less")
 
     async def _page(self, path: str, kind: type[T], query: Sequence[tuple[str, str]], about: str) -> _Page[T]:
         page: type[_Page[T]] = _Page[kind]  # type: ignore[valid-type]  # - a type from a value, for msgspec

@@ -12,6 +12,7 @@ from holdfast.authoring.signature import payload_for_server
 from holdfast.client.run_handle import RunHandle
 from holdfast.client.views import CREATION_OPTIONS, Creation
 from holdfast.durations import seconds
+from holdfast.errors import shown_url
 
 if TYPE_CHECKING:
     from holdfast.client.remote.client import RemoteClient
@@ -58,7 +59,7 @@ class RemoteJob:
         return await self._client.astart(self, **arguments)
 
     def __repr__(self) -> str:
-        return f"<job {self.name} at {self._client.url}>"
+        return f"<job {self.name} at {shown_url(self._client.url)}>"
 
     def creation(self, plugin: str, name: str, arguments: dict[str, Any]) -> Creation:
         """Build the request that creates a run."""

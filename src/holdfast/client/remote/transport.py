@@ -24,7 +24,7 @@ import msgspec
 
 from holdfast.client.remote import sse
 from holdfast.client.remote.error_decoder import error_of
-from holdfast.errors import InvalidSetting, StoreUnavailable, UnknownJob
+from holdfast.errors import InvalidSetting, StoreUnavailable, UnknownJob, shown_url
 
 if TYPE_CHECKING:
     import httpx
@@ -67,6 +67,7 @@ class Wire:
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
             raise InvalidSetting("token", "…", "it holds characters that no token has: look for a blank or a line end")
         self.url = url.rstrip("/")
+        self._shown = shown_url(self.url)  # for messages
         self._token = token
         self._timeout_seconds = timeout_seconds
         self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
@@ -106,14 +107,14 @@ class Wire:
                 answer = await self._send(method, path, query, body, headers, end - time.monotonic())
             except _Lost as lost:
                 if pause is None or not (again or lost.unsent) or time.monotonic() + pause >= end:
-                    raise lost.as_error(self.url, harmless=again or lost.unsent) from lost
+                    raise lost.as_error(self._shown, harmless=again or lost.unsent) from lost
                 await asyncio.sleep(pause)
                 continue
             if answer.status < FIRST_ERROR:
                 return answer.status, self._read(answer.content, kind)
             wait = _seconds_of(answer.retry_after) if answer.status in _LATER and again else None
             if pause is None or wait is None or time.monotonic() + max(wait, pause) >= end:
-                raise error_of(answer.status, answer.content, about, self.url)
+                raise error_of(answer.status, answer.content, about, self._shown)
             await asyncio.sleep(max(wait, pause))
         raise AssertionError("the last try has returned or raised")
 
@@ -136,7 +137,7 @@ class Wire:
                         yield sent
             except _Lost as lost:
                 if time.monotonic() - heard > LOST_SECONDS:
-                    raise lost.as_error(self.url, harmless=True) from lost
+                    raise lost.as_error(self._shown, harmless=True) from lost
             await asyncio.sleep(PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS) - 1)])
             tries += 1
 
@@ -147,7 +148,7 @@ class Wire:
                 async for piece in answer.aiter_bytes():
                     yield piece
         except _Lost as lost:
-            raise lost.as_error(self.url, harmless=True) from lost
+            raise lost.as_error(self._shown, harmless=True) from lost
 
     async def close(self) -> None:
         """Close the connections of the current event loop."""
@@ -184,7 +185,7 @@ class Wire:
         try:
             async with self._pool().stream("GET", f"/api/v1{path}", headers=headers, timeout=timeout) as answer:
                 if not answer.is_success:
-                    error = error_of(answer.status_code, await self._bounded(answer), about, self.url)
+                    error = error_of(answer.status_code, await self._bounded(answer), about, self._shown)
                     raise _Lost(error) if answer.status_code in _LATER else error
                 self._check_coding(answer)
                 yield answer
@@ -198,12 +199,14 @@ class Wire:
         async for piece in answer.aiter_bytes():
             content += piece
             if len(content) > RESPONSE_BYTES_MAX:
-                raise StoreUnavailable(f"{self.url} answers with more than {RESPONSE_BYTES_MAX} bytes: ask for less")
+                raise StoreUnavailable(f"{self._shown} answers with more than {RESPONSE_BYTES_MAX} bytes: ask for less")
         return bytes(content)
 
     def _check_coding(self, answer: httpx.Response) -> None:
         if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise StoreUnavailable(f"{self.url} answers in compressed form, which was not asked for: is there a proxy?")
+            raise StoreUnavailable(
+                f"{self._shown} answers in compressed form, which was not asked for: is there a proxy?"
+            )
 
     def _pool(self) -> httpx.AsyncClient:
         import httpx  # noqa: PLC0415 - as above
@@ -231,7 +234,7 @@ class Wire:
             return msgspec.json.decode(content, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StoreUnavailable(
-                f"{self.url} answers what this release cannot read ({error}): is it a Holdfast server of this release?"
+                f"{self._shown} answers what this release cannot read ({error}): is it a Holdfast server of this one?"
             ) from error
 
 

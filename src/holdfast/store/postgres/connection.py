@@ -14,6 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 
+from holdfast.errors import shown_url
 from holdfast.store.postgres.call_timeout import CallWatcher
 from holdfast.store.postgres.schema import Connection
 
@@ -126,5 +127,5 @@ def pipelined(connection: Connection) -> Iterator[psycopg.Pipeline]:
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """Return an error's message in one line, without the password of a URL in it."""
+    return shown_url(" ".join(str(error).split())) or type(error).__name__
