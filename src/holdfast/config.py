@@ -7,7 +7,6 @@ wins over the default here.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +16,6 @@ import msgspec
 
 from holdfast.errors import InvalidSetting, shown_url
 
-_PASSWORD = re.compile(r"(?<=://)([^/?#@:]*):[^/?#]*@")
-
 PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half the size of an event: a value fits with everything around it
 
 
@@ -27,12 +24,6 @@ RELOADABLE = frozenset({
     "concurrency", "gate_park_seconds", "grace_seconds", "idle_seconds", "inline_retry_seconds", "park_seconds",
     "progress_seconds", "shutdown_seconds",
 })  # fmt: skip
-
-
-def shown_url(url: str) -> str:
-    """Return the URL of a store for people: with `…` in place of its password."""
-    hidden = _PASSWORD.sub(r"\1:…@", url, count=1)
-    return re.sub(r"(?i)(?<=[?&]password=)[^&]*", "…", hidden)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

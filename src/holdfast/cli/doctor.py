@@ -94,7 +94,7 @@ def _store(url: str | None, report: dict[str, Any]) -> Iterator[Check]:
 
 def _place(app: App, report: dict[str, Any]) -> Iterator[Check]:
     from holdfast.client.store_url import is_postgres
-    from holdfast.config import shown_url
+    from holdfast.errors import shown_url
 
     report |= {"store": shown_url(app.url), "store_works": False}
     is_file = app.url.startswith("sqlite:///")
@@ -310,7 +310,7 @@ def _postgres(url: str) -> Iterator[Check]:
 
 def _server(where: Where, report: dict[str, Any]) -> Iterator[Check]:
     """Check a server from a client's place."""
-    from holdfast.config import shown_url
+    from holdfast.errors import shown_url
 
     assert where.server is not None
     address = urlsplit(where.server)

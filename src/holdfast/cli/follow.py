@@ -24,6 +24,7 @@ from holdfast.cli.options import (
     show_result,
     where_options,
 )
+from holdfast.cli.terminal_text import echo, echo_json
 from holdfast.cli.text_table import lasted, on_terminal
 
 if TYPE_CHECKING:
@@ -42,14 +43,14 @@ def follow_run(client: Client, run_id: str, *, as_json: bool) -> int:
         record = show(client, run_id)
         while record.continued_as is not None:
             if not as_json:
-                click.echo(f"continued as {record.continued_as}")
+                echo(f"continued as {record.continued_as}")
             run_id = client.current(run_id)
             record = show(client, run_id)
     except KeyboardInterrupt:
-        click.echo(f"the run goes on: holdfast follow {run_id}", err=True)
+        echo(f"the run goes on: holdfast follow {run_id}", err=True)
         raise
     if not as_json and record.status == "succeeded":
-        click.echo(json.dumps(client.outcome(run_id), ensure_ascii=False))
+        echo_json(client.outcome(run_id))
     return as_exit_code(record.status)
 
 
@@ -97,8 +98,8 @@ async def _next(records: AsyncIterator[RunRecord]) -> RunRecord | None:
 def _as_json(client: Client, run_id: str) -> RunRecord:
     def show(record: RunRecord, news: list[Event]) -> None:
         for event in news:
-            click.echo(json.dumps({"event": json_value(event)}, ensure_ascii=False))
-        click.echo(json.dumps({"run": json_value(record)}, ensure_ascii=False))
+            echo_json({"event": json_value(event)})
+        echo_json({"run": json_value(record)})
 
     return _watch(client, run_id, show)
 
@@ -110,18 +111,18 @@ def _as_lines(client: Client, run_id: str) -> RunRecord:
 
     def show(record: RunRecord, news: list[Event]) -> None:
         for line in filter(None, map(story.tell, news)):
-            click.echo(_line(line))
+            echo(_line(line))
         progress.append(nodes.take(news))
         if progress[-1] is not None and progress[-1] != progress[-2]:
-            click.echo(f"{'':>12}{progress[-1]}")
+            echo(f"{'':>12}{progress[-1]}")
         reported = (record.progress, record.message)
         if any(reported) and reported != shown[-1] and record.finished_at is None:
-            click.echo(f"{'':>12}{_reported(record)}")
+            echo(f"{'':>12}{_reported(record)}")
             shown.append(reported)
 
-    click.echo(f"run {run_id}")
+    echo(f"run {run_id}")
     record = _watch(client, run_id, show)
-    click.echo(_ended(record))
+    echo(_ended(record))
     return record
 
 
@@ -196,7 +197,7 @@ def events(run: str, where: Where, following: bool, after: int, as_json: bool) -
         for event in news:
             first[:] = first or [event.at]
             if event.seq > after:
-                click.echo(json.dumps(json_value(event), ensure_ascii=False) if as_json else _event(event, first[0]))
+                echo(json.dumps(json_value(event), ensure_ascii=False) if as_json else _event(event, first[0]))
 
     _watch(client, run_id, show)
 

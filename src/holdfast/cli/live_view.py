@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgre
 from rich.text import Text
 
 from holdfast.cli.event_lines import BEGAN
+from holdfast.cli.terminal_text import safe_text
 from holdfast.cli.text_table import STYLES
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Screen:
     def say(self, line: Line) -> None:
         """Print a line above the bar. A step that has only started is left out: `show` draws it below."""
         if line.mark != BEGAN:
-            self._console.print(Text(f"{line.seconds:>8.2f}s {line.mark} {line.text}", style=line.style))
+            self._console.print(Text(f"{line.seconds:>8.2f}s {line.mark} {safe_text(line.text)}", style=line.style))
 
     def show(self, record: RunRecord, under_way: Mapping[str, str]) -> None:
         """Draw the steps in progress, given by node and text, and the progress of the run."""
@@ -69,7 +70,7 @@ class Screen:
             self._steps.remove_task(self._under_way.pop(node))
         for node, text in shown.items():
             if node not in self._under_way:
-                self._under_way[node] = self._steps.add_task(text, total=None)
+                self._under_way[node] = self._steps.add_task(safe_text(text), total=None)
         more = len(under_way) - len(shown)
         rest = [Text(f"  and {more} more", style="dim")] if more else []
         self._bar.update(
@@ -82,9 +83,9 @@ class Screen:
 
     def end(self, text: str, status: str) -> None:
         """Print how the run has ended."""
-        self._console.print(Text(text, style=f"bold {STYLES.get(status, '')}".strip()))
+        self._console.print(Text(safe_text(text), style=f"bold {STYLES.get(status, '')}".strip()))
 
 
 def _description(record: RunRecord) -> str:
     steps = f"{record.step}/{record.step_total}" if record.step_total else None
-    return "  ".join(part for part in (record.stage or str(record.status), steps, record.message) if part)
+    return "  ".join(safe_text(part) for part in (record.stage or str(record.status), steps, record.message) if part)

@@ -15,6 +15,7 @@ import click
 
 from holdfast import HoldfastError, __version__, errors
 from holdfast.cli import check, completion, doctor, follow, fork, maintain, operate, plans, queues, serve, show, start
+from holdfast.cli.terminal_text import echo
 
 __all__ = ["EXIT_CODES", "SECTIONS", "main"]
 
@@ -71,7 +72,7 @@ class _Commands(click.Group):
             message = " ".join((str(error) or "it has not ended in time").split())
             if isinstance(error, errors.InvalidPlan):  # its message is a list of problems, one per line
                 message = str(error)
-            click.echo(f"holdfast: {message}", err=True)
+            echo(f"holdfast: {message}", err=True)
             ctx.exit(next(code for kind, code in _CODES if isinstance(error, kind)))
         except KeyboardInterrupt:
             ctx.exit(130)

@@ -16,6 +16,7 @@ import click
 
 from holdfast import errors
 from holdfast.cli import completion
+from holdfast.cli.terminal_text import echo, echo_json
 
 if TYPE_CHECKING:
     from holdfast import App
@@ -145,7 +146,10 @@ def json_value(value: Any) -> Any:
 
 def show_result(value: Any, *, as_json: bool, text: Callable[[], str]) -> None:
     """Print a result as JSON, or as text for people."""
-    click.echo(json.dumps(json_value(value), indent=2, ensure_ascii=False) if as_json else text())
+    if as_json:
+        echo_json(json_value(value), indent=2)
+    else:
+        echo(text())
 
 
 def value_of(text: str) -> Any:

@@ -11,6 +11,7 @@ import click
 
 from holdfast.cli.fork import start
 from holdfast.cli.options import Where, full_id, json_option, json_value, open_client, show_result, where_options
+from holdfast.cli.terminal_text import echo, echo_json
 
 if TYPE_CHECKING:
     from holdfast.plans.model import Plan
@@ -72,12 +73,12 @@ def show(subject: str, where: Where, form: str) -> None:
             for line, state in plan_diagram.tree(plan, states):
                 click.secho(line, fg=plan_diagram.COLOURS.get(state or ""))
         case "mermaid":
-            click.echo(plan_diagram.mermaid(plan, states))
+            echo(plan_diagram.mermaid(plan, states))
         case "dot":
-            click.echo(plan_diagram.dot(plan, states))
+            echo(plan_diagram.dot(plan, states))
         case _:
             document = {"plan": json_value(plan), **({"states": states} if states is not None else {})}
-            click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+            echo_json(document, indent=2)
 
 
 @plan.command(epilog="Example: holdfast plan schema > plan.schema.json")

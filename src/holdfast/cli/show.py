@@ -20,6 +20,7 @@ from holdfast.cli.options import (
     value_of,
     where_options,
 )
+from holdfast.cli.terminal_text import echo
 from holdfast.cli.text_table import ago, bar, lasted, on_terminal, show_table
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def runs(
     heads = ["RUN", "JOB", "STATUS", "CREATED", "STAGE", "TOOK"]
     show_table(heads, [_row(record) for record in records], empty="no runs", spare=["STAGE", "TOOK"])
     if len(records) == limit and on_terminal():
-        click.echo(f"there may be more: --before {records[-1].run_id}", err=True)
+        echo(f"there may be more: --before {records[-1].run_id}", err=True)
 
 
 def _row(run: RunRecord) -> list[str]:
@@ -141,14 +142,14 @@ def show(run: str, where: Where, as_json: bool) -> None:
         if value in (None, {}, []):
             continue
         shown = f"{_stamp(value)}  {ago(value)}" if name.endswith("_at") else value
-        click.echo(f"{name:<20} {_line(shown)}")
+        echo(f"{name:<20} {_line(shown)}")
     if current is not record:
-        click.echo(f"{'current run':<20} {'removed' if current is None else f'{current.run_id}  {current.status}'}")
+        echo(f"{'current run':<20} {'removed' if current is None else f'{current.run_id}  {current.status}'}")
     if current is not None and current.status == "succeeded":
-        click.echo(f"{'result':<20} {json.dumps(result, ensure_ascii=False)}")
+        echo(f"{'result':<20} {json.dumps(result, ensure_ascii=False)}")
     for item in late:
         outcome = item["error"] if item["error"] is not None else json.dumps(item["result"], ensure_ascii=False)
-        click.echo(f"{'evidence':<20} {item['node']}, attempt {item['attempt']}, {ago(item['at'])}: {outcome}")
+        echo(f"{'evidence':<20} {item['node']}, attempt {item['attempt']}, {ago(item['at'])}: {outcome}")
 
 
 def _current(client: Client, record: RunRecord) -> RunRecord | None:
@@ -242,6 +243,9 @@ def _save(pieces: Any, file: str) -> None:
     from pathlib import Path
 
     if file == "-":
+        if sys.stdout.isatty():  # a terminal obeys escape sequences
+            echo(b"".join(pieces).decode(errors="replace"))
+            return
         for piece in pieces:
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
@@ -272,7 +276,7 @@ def workers(where: Where, as_json: bool) -> None:
         show_result(listed, as_json=True, text=str)
         return
     now = client.stats().now
-    click.echo("\n".join(line for worker in listed for line in _worker(worker, now)) or "no workers")
+    echo("\n".join(line for worker in listed for line in _worker(worker, now)) or "no workers")
 
 
 def _worker(worker: WorkerStatus, now: float) -> list[str]:
@@ -328,9 +332,9 @@ def stats(where: Where, as_json: bool) -> None:
     if as_json:
         show_result(counts, as_json=True, text=str)
         return
-    click.echo(f"workers   {counts.workers}")
+    echo(f"workers   {counts.workers}")
     oldest = "no job waits for a worker" if counts.oldest_due_seconds is None else lasted(counts.oldest_due_seconds)
-    click.echo(f"longest   {oldest}")
+    echo(f"longest   {oldest}")
     show_table(["RUNS", "NUMBER"], [[status, f"{number:,}"] for status, number in counts.runs.items()], empty="no runs")
     kinds = list(dict.fromkeys(kind for counted in counts.queues.values() for kind in counted))
     if counts.queues:

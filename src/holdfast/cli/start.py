@@ -24,6 +24,7 @@ from holdfast.cli.options import (
     where_options,
 )
 from holdfast.cli.show import pairs
+from holdfast.cli.terminal_text import echo
 from holdfast.gc_settings import tune_gc
 from holdfast.parent_death import stop_with_supervisor, supervised_option
 
@@ -91,7 +92,7 @@ def worker(
 
 def _end_process(error: errors.LoopDied) -> None:
     """End this process at once. The dead loop cannot do it, and the worker has released its jobs."""
-    click.echo(f"holdfast: {error}", err=True)
+    echo(f"holdfast: {error}", err=True)
     os._exit(EXIT_LOOP_DIED)
 
 
@@ -161,7 +162,7 @@ def start(
     except TimeoutError:
         raise TimeoutError(f"run {run_id} has not ended in time; it goes on: see holdfast follow {run_id}") from None
     except (errors.RunFailed, errors.RunCanceled, errors.RunTimedOut) as error:
-        click.echo(f"holdfast: {' '.join(str(error).split())}", err=True)
+        echo(f"holdfast: {' '.join(str(error).split())}", err=True)
         click.get_current_context().exit(1)
     show_result({"run_id": run_id, "result": result}, as_json=as_json, text=lambda: json.dumps(json_value(result)))
 

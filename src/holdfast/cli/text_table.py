@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import click
 
+from holdfast.cli.terminal_text import safe_text
+
 __all__ = ["STYLES", "ago", "bar", "lasted", "on_terminal", "show_table"]
 
 # Terminal styles of run statuses and worker states.
@@ -37,6 +39,7 @@ def on_terminal() -> bool:
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, spare: Sequence[str] = ()) -> None:
     """Print rows under their heads, or `empty`. On a terminal that is too narrow, leave out the `spare` columns."""
+    rows = [[safe_text(cell) for cell in row] for row in rows]
     if not rows:
         click.echo(empty)
     elif on_terminal():
