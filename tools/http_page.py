@@ -119,8 +119,8 @@ def _takes(one: dict[str, Any]) -> str:
 def _gives(one: dict[str, Any]) -> str:
     said = []
     for status, response in one["responses"].items():
-        if "content" in response:
-            media, content = next(iter(response["content"].items()))
+        if "$ref" not in response:
+            media, content = next(iter(response.get("content", {"no body": {}}).items()))
             said.append(f"{status} {_name(content['schema']) if media == 'application/json' else media}")
     return ", ".join(said)
 

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from holdfast import App, export
+from holdfast import App, Limits, export
 from holdfast.http.handlers import reads
 from holdfast.machines import JOB, READY, RUN, RunRecord
 from holdfast.store import Evidence, KeepEvidence
@@ -351,5 +351,22 @@ def test_a_page_of_exports_or_evidence_ends_at_its_size(small: App, monkeypatch:
             assert await pages(client, f"/api/v1/runs/{run.id}/exports") == [3, 2]
             assert await pages(client, f"/api/v1/runs/{run.id}/evidence") == [3, 2]
             assert await pages(client, f"/api/v1/runs/{run.id}/evidence", limit=2) == [2, 2, 1]
+
+    play(story())
+
+
+def test_queues_that_clients_make_up_are_no_time_series(small: App) -> None:
+    async def story() -> None:
+        await small.aset_limits(Limits(queue="mail", concurrency=1))
+        for queue in ("default", "mail", "made-up-1", "made-up-2"):
+            await small.entry("ask").options(queue=queue).astart()
+        async with near(small) as client:
+            text = (await client.get("/metrics")).text
+        lines = sorted(line for line in text.splitlines() if line.startswith("holdfast_queue_jobs"))
+        assert lines == [
+            'holdfast_queue_jobs{queue="default",kind="queued"} 1',
+            'holdfast_queue_jobs{queue="mail",kind="queued"} 1',
+            'holdfast_queue_jobs{queue="other",kind="queued"} 2',
+        ]
 
     play(story())

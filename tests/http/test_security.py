@@ -267,13 +267,23 @@ def test_what_a_page_of_another_site_sends_is_refused_whatever_the_method(small:
                 {"Origin": "https://evil.example"},
                 {"Origin": "null"},
                 {"Origin": "http://localhost.evil"},
+                {"Origin": "http://localhost:3000"},  # another program of this machine
+                {"Origin": "http://127.0.0.1"},
+                {"Sec-Fetch-Site": "cross-site"},
+                {"Sec-Fetch-Site": "same-site"},
+                {"Sec-Fetch-Site": "something new"},
             ):
                 answer = await client.request(method, "/api/v1/runs", headers=headers, content=b"{}")
                 assert answer.status_code == 403
-            if method != "GET":
-                answer = await client.request(method, "/api/v1/runs", headers={"Sec-Fetch-Site": "cross-site"})
-                assert answer.status_code == 403
-            assert (await client.get("/api/v1/runs", headers={"Origin": "http://localhost:8000"})).status_code == 200
+            for headers in (
+                {"Origin": "http://localhost:8000", "Host": "localhost:8000"},
+                {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"},
+                {"Sec-Fetch-Site": "none"},
+            ):
+                assert (await client.get("/api/v1/runs", headers=headers)).status_code == 200
+        async with near(small, hosts=["jobs.example.com"]) as client:  # behind a proxy that sends a Host of its own
+            for origin, status in (("https://jobs.example.com", 200), ("https://jobs.example.com.evil", 403)):
+                assert (await client.get("/api/v1/runs", headers={"Origin": origin})).status_code == status
 
     play(story())
 

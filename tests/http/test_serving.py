@@ -178,9 +178,7 @@ def test_tokens_are_given_in_code_by_file_or_by_settings(tmp_path: Path) -> None
         app = jobs(App("shop", config=quick(f"sqlite:///{tmp_path / 'jobs.db'}", token="settings" * 4)))
         async with near(app) as client:
             assert (await client.get("/api/v1/runs")).status_code == 401
-            told = await client.get(
-                "/api/v1/runs", headers={"Authorization": "Bearer " + "settings" * 4}
-            )
+            told = await client.get("/api/v1/runs", headers={"Authorization": "Bearer " + "settings" * 4})
             assert told.status_code == 200
         with pytest.raises(TypeError, match="one of read, submit, operate, admin"):
             token("x" * 32, scope="god")

@@ -78,6 +78,23 @@ def test_a_stream_is_resumed_from_the_last_event_id(small: App) -> None:
     play(story())
 
 
+def test_who_comes_back_after_the_end_is_told_to_stop(small: App) -> None:
+    async def story() -> None:
+        run = await small.astart("greet", "Ada")
+        await drain(small)
+        async with near(small) as client:
+            path = f"/api/v1/runs/{run.id}/stream"
+            last = told((await client.get(path)).text)[-1][1]
+            assert last == "r3"
+            again = await client.get(path, headers={"Last-Event-ID": last})
+            assert (again.status_code, again.content) == (204, b"")
+            assert "content-length" not in again.headers
+            for earlier in ("e3", "r2", "r", "x"):  # none of these says that it has the final record
+                assert (await client.get(path, headers={"Last-Event-ID": earlier})).status_code == 200
+
+    play(story())
+
+
 def test_an_old_run_of_a_job_has_a_stream_that_ends(small: App) -> None:
     async def story() -> None:
         run = await small.astart("fail")

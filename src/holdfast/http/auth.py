@@ -12,6 +12,7 @@ import functools
 import ipaddress
 import re
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from urllib.parse import quote, unquote_to_bytes
 
 from starlette.types import Scope as Connection
@@ -24,6 +25,7 @@ __all__ = ["HEADS", "TOKEN", "Guard", "Principal", "is_loopback"]
 HEADS = "holdfast.heads"  # scope key of a request's headers, by name
 TOKEN = "token:"  # noqa: S105 - prefix of the actor name of a token, not a secret
 SEEN_MAX = 64
+SAME_ORIGIN = frozenset({b"same-origin", b"none"})  # values of Sec-Fetch-Site; none is a user's own navigation
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 _PATH = re.compile(r"(?:/[A-Za-z0-9_~:@.-]+)+\Z|/\Z")
@@ -65,7 +67,8 @@ class Guard:
 
     def __init__(self, keys: Keyring, hosts: Iterable[str] = ()) -> None:
         self.keys = keys
-        self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
+        self._allowed = {host.lower() for host in hosts} - LOOPBACK_NAMES
+        self._hosts = LOOPBACK_NAMES | self._allowed
         self._seen: set[bytes] = set()  # raw Host headers that were accepted; a cache
 
     @staticmethod
@@ -117,16 +120,17 @@ class Guard:
         return ours
 
     def _ours(self, host: str) -> bool:
-        named = _HOST.match(host)
-        return named is not None and (named[1] in self._hosts or host in self._hosts)
+        return _is_among(host, self._hosts)
 
     def _check_origin(self, connection: Connection) -> None:
-        """Refuse an unknown Host, and a request that a page of another site sends."""
+        """Refuse an unknown Host, and a request that a page of another origin sends, such as of another port."""
         heads = connection[HEADS]
         host, origin = heads.get(b"host", b""), heads.get(b"origin")
-        foreign = origin is not None and not self._ours(origin.decode("latin-1").lower().partition("://")[2])
-        if heads.get(b"sec-fetch-site") == b"cross-site" and connection["method"] not in {"GET", "HEAD"}:
-            foreign = True
+        foreign = heads.get(b"sec-fetch-site", b"none") not in SAME_ORIGIN
+        if origin is not None and not foreign:
+            place = origin.decode("latin-1").lower().partition("://")[2]
+            # A proxy may send another Host. The names that the operator allows are those that browsers see.
+            foreign = place != host.decode("latin-1").lower() and not _is_among(place, self._allowed)
         if host not in self._seen and not self._know(host):
             raise Problem(
                 421,
@@ -141,6 +145,11 @@ class Guard:
                 "the request comes from a page of another site",
                 "send it from a page of this server",
             )
+
+
+def _is_among(host: str, known: AbstractSet[str]) -> bool:
+    named = _HOST.match(host)
+    return named is not None and (named[1] in known or host in known)
 
 
 def _ours_of(path: str, root: str) -> str:

@@ -183,6 +183,8 @@ def _response(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kind, Text):
         schema = _MESSAGE if kind.media_type == "text/event-stream" else {"type": "string"}
         return {"description": "Success; the body is not JSON.", "content": {kind.media_type: {"schema": schema}}}
+    if kind is None:
+        return {"description": "Success without a body: there is nothing more to send."}
     schema = known[repr(kind.item if isinstance(kind, Many) else kind)]
     if isinstance(kind, Many):
         schema = {

@@ -13,7 +13,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["Answer", "Headers", "StreamAnswer", "encode", "json", "not_modified"]
+__all__ = ["Answer", "Headers", "StreamAnswer", "encode", "json", "no_content", "not_modified"]
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -62,6 +62,13 @@ def not_modified(tag: bytes) -> Response:
     response = Response(status_code=304)
     response.raw_headers = [(b"etag", tag), *SAFE]
     return response
+
+
+def no_content() -> Answer:
+    """Return a response without a body."""
+    answer = Answer(204, b"")
+    answer.raw_headers = [*SAFE]
+    return answer
 
 
 def json(value: Any, status: int = 200, headers: Headers = ()) -> Answer:

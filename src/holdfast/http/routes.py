@@ -86,7 +86,7 @@ def _runs() -> list[Operation]:
         Operation(
             "GET", f"{run}/stream", READ, OF_RUN, streams.stream_run,
             "Stream the run's record at each change (`run`) and its events (`event`) until the run ends.",
-            {200: STREAM}, query=streams.RUN_STREAM,
+            {200: STREAM, 204: None}, query=streams.RUN_STREAM,
         ),
     ]  # fmt: skip
 

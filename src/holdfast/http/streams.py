@@ -1,7 +1,8 @@
 """Server-sent events with ids. Clients resume with Last-Event-ID, and comments keep a silent connection open.
 
 In the stream of a run, the id ``e7`` is event 7. The id ``r7`` is a record that was read when event 7 was the newest.
-A client that reconnects with its last id misses no event. Of records only the newest matters.
+A client that reconnects with its last id misses no event. Of records only the newest matters. A client that reconnects
+after the final record gets 204, which tells an EventSource to stop.
 
 A stream ends in one of these cases:
 
@@ -22,15 +23,17 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.client.app import App
+from holdfast.client.run_reads import newest_event
 from holdfast.errors import HoldfastError
 from holdfast.http.auth import TOKEN
 from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query
 from holdfast.http.request_limits import Limits
-from holdfast.http.response import SAFE
+from holdfast.http.response import SAFE, no_content
 from holdfast.http.run_channel import Channel, Seat
 from holdfast.http.run_feed import Feed
 from holdfast.http.tokens import Scope as Needed
+from holdfast.machines import TERMINAL_RUN_STATUSES
 
 __all__ = ["RUN_STREAM", "Hub", "stream_run", "stream_runs"]
 
@@ -47,7 +50,7 @@ RUN_STREAM = (
     ),
     Query("events", "string", "Whether to send the job's events too, `yes` by default.", words=("yes", "no")),
 )
-_ID = re.compile(r"[er](\d{1,15})\Z", re.ASCII)
+_ID = re.compile(r"([er])(\d{1,15})\Z", re.ASCII)
 
 
 class Hub:
@@ -224,9 +227,12 @@ async def listen(receive: Receive, seat: Seat) -> None:
 async def stream_run(call: Call) -> Response:
     """Stream the record of a run at each change, and the events of its job."""
     asked = call.query(RUN_STREAM)
-    await call.client.aget(call.run_id)  # errors must be raised before the stream begins
+    record = await call.client.aget(call.run_id)  # errors must be raised before the stream begins
     last = _ID.match(call.request.headers.get("last-event-id") or "")
-    after = int(last[1]) if last is not None else asked.get("after", 0)
+    after = int(last[2]) if last is not None else asked.get("after", 0)
+    ended = last is not None and last[1] == "r" and record.status in TERMINAL_RUN_STATUSES
+    if ended and after >= await newest_event(call.service.client, call.run_id):
+        return no_content()  # the client has the final record: an EventSource stops reconnecting at 204
     seat = call.service.hub.enter(call.principal.actor)
     frames = call.service.hub.run(call.run_id, after, seat, events=asked.get("events") != "no")
     return EventStream(call, seat, frames)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.client.views import Stats
 from holdfast.errors import HoldfastError
 from holdfast.http.readiness import AGAIN_SECONDS, Part
 from holdfast.http.request import Call, Query
@@ -57,12 +58,28 @@ async def readyz(call: Call) -> Answer:
     return json(answer, 503, [(b"retry-after", str(seconds).encode())])
 
 
+async def _stats(call: Call) -> Stats:
+    """Return the statistics of the store. Queues without an entry or a limit are counted together, as ``other``.
+
+    A client may name any queue, and each one would be a time series.
+    """
+    stats = await call.client.astats()
+    known = {entry.queue for entry in await call.client.aentries()}
+    known |= {state.limits.queue for state in await call.client.alimits()}
+    queues: dict[str, dict[str, int]] = {}
+    for queue, kinds in stats.queues.items():
+        counts = queues.setdefault(queue if queue in known else "other", {})
+        for kind, number in kinds.items():
+            counts[kind] = counts.get(kind, 0) + number
+    return msgspec.structs.replace(stats, queues=queues)
+
+
 async def metrics(call: Call) -> Answer:
     """Return the metrics in the Prometheus text format."""
     service = call.service
     await service.readiness.look()
     try:
-        stats = await call.client.astats() if service.readiness.store_answers else None
+        stats = await _stats(call) if service.readiness.store_answers else None
         gates = await call.client.agates() if stats is not None else []
     except HoldfastError:
         stats, gates = None, []
