@@ -111,6 +111,7 @@ fix: $(CHECKERS)  ## format the code and apply the fixes of the linter
 
 docs: $(READY)  ## write the generated pages
 	$(BIN)/python tools/write_docs.py
+	$(BIN)/python tools/api_contract.py
 
 site: $(SITE)  ## build the documentation as a site with search, in site/; a broken link or a load from another host fails
 	$(BIN)/zensical build --strict
