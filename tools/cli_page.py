@@ -71,6 +71,21 @@ picture, pipe `holdfast machines job --format dot` into Graphviz.
 On PostgreSQL the migration holds an advisory lock. It gives up after five seconds if other sessions use a table.
 Workers migrate in the same way when they open a store.
 """,
+    "doctor": """\
+| check | warns or fails if |
+|---|---|
+| `schema`, `store` | there is no store, it is older or newer than this release, or it does not commit |
+| `clock` | this machine and the store differ by more than two seconds |
+| `workers`, `blocked`, `queue` | no worker is alive, an event loop is blocked, or a due job has waited a minute |
+| `token`, `tokens`, `tokens file` | there is no valid token, one is short, or other users can read the file |
+| `store file`, `folder`, `effects`, `blobs` | other users can open them, or this user cannot write there |
+| `disk`, `inodes`, `log`, `file system` | < 1 GiB or 10,000 inodes are free, the log is large, or the disk remote |
+| `postgres`, `fsync`, `synchronous_commit` … | the server is older than 14, or its settings can lose events |
+| `connections`, `tls`, `pooler` | few connections are left, one is not encrypted, or a pooler is in between |
+
+With `--json`, `ok` says whether no check failed, and `checks` has `name`, `status` (`ok`, `warn` or `fail`), `found`
+and `do` for each check. Passwords and tokens are never printed.
+""",
     "purge": "[Retention](../how-to/retention.md) explains what is removed and what stays.\n",
     "migrate-store": "[Moving up from SQLite](../how-to/postgres.md#moving-up-from-sqlite) explains the steps.\n",
     "workers": """\
