@@ -98,7 +98,7 @@ def _place(app: App, report: dict[str, Any]) -> Iterator[Check]:
 
     report |= {"store": shown_url(app.url), "store_works": False}
     is_file = app.url.startswith("sqlite:///")
-    yield from _settings(app.config)
+    yield from _settings(app)
     if is_file:
         yield from _sqlite_files(Path(app.url.removeprefix("sqlite:///")), report)
     if not is_file and not is_postgres(app.url):
@@ -114,8 +114,9 @@ def _place(app: App, report: dict[str, Any]) -> Iterator[Check]:
         yield from _answers(app, report)
 
 
-def _settings(config: Config) -> Iterator[Check]:
-    yield from _tokens(config)
+def _settings(app: App) -> Iterator[Check]:
+    config = app.config
+    yield from _tokens(config, Path(config.tokens))
     for name in ("effects", "blobs"):
         if place := getattr(config, name).removeprefix("file://"):
             yield _folder(name, Path(place))
@@ -130,13 +131,12 @@ def _settings(config: Config) -> Iterator[Check]:
             yield Check("settings", "fail", _line(error))
 
 
-def _tokens(config: Config) -> Iterator[Check]:
+def _tokens(config: Config, path: Path) -> Iterator[Check]:
     from holdfast.http.tokens import TokenFile
 
     if config.token and len(config.token) < TOKEN_SHORT:
         say = "use one of holdfast tokens create, or 32 random characters"
         yield Check("token", "warn", f"HOLDFAST_TOKEN has only {len(config.token)} characters", say)
-    path = Path(config.tokens)
     try:
         tokens = TokenFile(path).all()
     except errors.InvalidSetting as error:
@@ -145,7 +145,7 @@ def _tokens(config: Config) -> Iterator[Check]:
     expired = sum(token.expires_at is not None and token.expires_at <= time.time() for token in tokens)
     count = len(tokens) - expired + bool(config.token)
     if not count:
-        say = "holdfast serve then listens on loopback only; make one with holdfast tokens create"
+        say = "make one with holdfast tokens create"
         yield Check("tokens", "warn", f"no valid token, {expired} expired" if expired else "no token", say)
     else:
         yield Check("tokens", "ok", f"{count} valid, {expired} expired")
