@@ -69,14 +69,16 @@ def doctor(where: Where, strict: bool, as_json: bool) -> None:
         checks.append(Check("store" if where.server is None else "server", "fail", _line(error)))
     failed = [check for check in checks if check.status == "fail" or (strict and check.status == "warn")]
     report |= {"ok": not failed, "checks": [check._asdict() for check in checks]}
-    show_result(report, as_json=as_json, text=lambda: "\n".join(map(_shown, checks)))
+    show_result(report, as_json=as_json, text=lambda: _table(checks))
     if lost is not None:
         raise lost
     sys.exit(1 if failed else 0)
 
 
-def _shown(check: Check) -> str:
-    return f"{check.status:<5} {check.name:<12} {check.found}{f': {check.do}' if check.do else ''}"
+def _table(checks: list[Check]) -> str:
+    width = max(len(check.name) for check in checks)
+    shown = (f"{one.status:<5} {one.name:<{width}}  {one.found}{f': {one.do}' if one.do else ''}" for one in checks)
+    return "\n".join(shown)
 
 
 def _line(error: Exception) -> str:
