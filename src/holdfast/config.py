@@ -88,8 +88,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
-        shown["token"] = "…" if self.token else ""
-        shown["url"] = shown_url(self.url)
+        shown |= {"token": "…" if self.token else "", "url": shown_url(self.url)}
         return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __post_init__(self) -> None:
@@ -98,9 +97,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if name in {"keep_seconds", "keep_runs"}:
                 if not 0 <= value < float("inf"):
-                    raise InvalidSetting(name, value, "it must be 0, which keeps all, or more")
+                    raise InvalidSetting(name, value, "it must be 0 (keeps all) or greater")
             elif name.endswith("_seconds") and not value > 0:
-                raise InvalidSetting(name, value, "it must be over 0")
+                raise InvalidSetting(name, value, "it must be greater than 0")
             if (
                 name in {"child_depth_max", "concurrency", "export_bytes_max", "exports_max", "max_attempts"}
                 and value < 1
@@ -110,22 +109,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidSetting(name, value, f"it must be from 1 to {PAYLOAD_BYTES_LIMIT}")
 
     @classmethod
-    def read(cls, given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
-        """Return the settings: values given in code, then the environment, then the defaults.
+    def read(cls, values: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
+        """Return the settings: `values` of the code, then the environment, then the defaults.
 
         Raises:
             InvalidSetting: a value has the wrong type or is invalid.
         """
         env = os.environ if environment is None else environment
-        values: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         for field in msgspec.structs.fields(cls):
             name = f"HOLDFAST_{field.name.upper()}"
             if name in env:
                 try:
-                    values[field.name] = msgspec.convert(env[name], field.type, strict=False)
+                    merged[field.name] = msgspec.convert(env[name], field.type, strict=False)
                 except msgspec.ValidationError as error:
                     raise InvalidSetting(name, env[name], str(error)) from error
-        return cls(**{**values, **(given or {})})
+        return cls(**{**merged, **(values or {})})
 
     def reloaded(self) -> Config:
         """Return these settings, with the current values of the settings file. Without a file they are unchanged.
@@ -143,7 +142,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         fields = {field.name: field.type for field in msgspec.structs.fields(type(self))}
         for name, value in settings.items():
             if name not in RELOADABLE:
-                raise InvalidSetting(name, value, f"a settings file may say {', '.join(sorted(RELOADABLE))}")
+                raise InvalidSetting(name, value, f"a settings file may contain only {', '.join(sorted(RELOADABLE))}")
             try:
                 values[name] = msgspec.convert(value, fields[name])
             except msgspec.ValidationError as error:

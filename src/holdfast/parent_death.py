@@ -33,9 +33,14 @@ def start_child(arguments: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - this program itself
 
 
+def is_supervised() -> bool:
+    """Return whether a supervisor started this process."""
+    return bool(click.get_current_context().meta.get(_KEY))
+
+
 def stop_with_supervisor(stop: Callable[[], object]) -> None:
     """Call `stop` from a thread when this process's supervisor has ended. Does nothing without a supervisor."""
-    if not click.get_current_context().meta.get(_KEY):
+    if not is_supervised():
         return
     pipe = os.dup(0)
     empty = os.open(os.devnull, os.O_RDONLY)
@@ -47,6 +52,6 @@ def stop_with_supervisor(stop: Callable[[], object]) -> None:
             pass
         stop()
         with contextlib.suppress(OSError):  # standard error may be closed as well
-            click.echo("holdfast: the supervisor is gone: stopping", err=True)
+            click.echo("holdfast: the supervisor has ended: stopping", err=True)
 
     threading.Thread(target=watch, name="holdfast-supervisor", daemon=True).start()

@@ -16,6 +16,7 @@ import click
 from holdfast import App
 from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.ids import new_id
+from holdfast.job_log import log_reclaimed
 from holdfast.parent_death import start_child
 from holdfast.store import Reclaim, ReleaseLeases
 
@@ -31,16 +32,21 @@ def supervise(app: App, arguments: list[str], processes: int, *, until_idle: boo
     arguments = [*arguments, *(["--until-idle"] if until_idle else [])]
     stopping: list[int] = []
 
+    children: dict[str, _Child] = {}
+
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
         stopping.append(number)
+        if stopping.count(signal.SIGINT) > 1:
+            for child in children.values():
+                child.process.kill()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     with contextlib.suppress(StoreUnavailable):
         app.store()  # opened now, so that it notices if its files are replaced later
-    children = dict(_start(arguments) for _ in range(processes))
     try:
+        children.update(_start(arguments) for _ in range(processes))
         _keep_running(app, children, arguments, stopping, until_idle=until_idle)
     finally:
         for child in children.values():
@@ -69,7 +75,8 @@ def _keep_running(
                 dead.append(name)
                 _release_leases(app, dead)
                 code = child.process.returncode
-                click.echo(f"worker {name} died (exit code {code}): replaced, its jobs are free", err=True)
+                how = f"died (exit code {code})" if code else "was stopped"
+                click.echo(f"holdfast: worker {name} {how}; it is replaced and its jobs are released", err=True)
                 children.update([_start(arguments, RESTART_SECONDS - (time.monotonic() - child.started))])
 
 
@@ -77,8 +84,9 @@ def _release_leases(app: App, dead: list[str]) -> None:
     """End the leases of dead workers. If the store is unavailable, the next call does it."""
     try:
         if dead:
-            app.store().commit_blocking([*map(ReleaseLeases, dead), Reclaim()])
+            *_, reclaimed = app.store().commit_blocking([*map(ReleaseLeases, dead), Reclaim()])
             dead.clear()
+            app.block(log_reclaimed(app.store(), reclaimed.jobs))
     except StoreReplaced:
         raise
     except StoreUnavailable:

@@ -103,7 +103,7 @@ def test_workers_end_with_a_supervisor_that_is_killed_and_hand_their_jobs_back(
         wait_for_end(pids)
         assert process.wait(60) == -signal.SIGKILL
         _, said = process.communicate(timeout=60)  # whose end all that wrote to it have closed: the server as well
-        assert "the supervisor is gone: stopping" in said
+        assert "the supervisor has ended: stopping" in said
     rows = app.block(app.store().jobs())
     assert [row.state for row in rows] == [JobState.QUEUED] * 3
     last = [app.block(app.store().events(row.id))[-1] for row in rows]
@@ -143,5 +143,5 @@ def test_a_worker_that_is_killed_alone_is_replaced(tmp_path: Path) -> None:
         assert time.monotonic() - begun < 30, "long before its lease would have ended"
         os.killpg(process.pid, signal.SIGTERM)
         _, said = process.communicate(timeout=60)
-    assert "died (exit code -9): replaced" in said
+    assert "died (exit code -9); it is replaced" in said
     app.close()

@@ -26,8 +26,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ready": {"machines", "errors"},
     "store": {"machines", "errors", "clock"},
     "group_commit": {"machines", "store", "errors"},
+    "job_log": {"machines", "store", "errors"},
     "authoring": {"errors", "durations", "ready"},
-    "engine": {"machines", "ready", "store", "group_commit", "authoring", "config", "ids", "errors", "clock"},
+    "engine": {"machines", "ready", "store", "group_commit", "authoring", "config", "ids", "errors", "clock"}
+    | {"job_log"},
     "plans": {"authoring", "durations", "errors", "machines"},
     "client": {
         "machines",
@@ -41,11 +43,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ids",
         "errors",
     }
-    | {"plans"},
+    | {"job_log", "plans"},
     "testing": {"machines", "ready", "errors"},
     "gc_settings": set(),
     "parent_death": set(),
-    "supervisor": {"errors", "holdfast", "ids", "parent_death", "store"},
+    "supervisor": {"errors", "holdfast", "ids", "job_log", "parent_death", "store"},
     "http": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
     | {"gc_settings"},
     "cli": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}

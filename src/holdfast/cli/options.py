@@ -30,6 +30,7 @@ __all__ = [
     "json_option",
     "json_value",
     "local_app",
+    "log_options",
     "open_client",
     "plugins_option",
     "run_argument",
@@ -50,6 +51,18 @@ server_option = click.option(
 )
 plugins_option = click.option("--plugins", is_flag=True, help="Also serve the apps of installed packages.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_log_level = click.option(
+    "--log-level",
+    envvar="HOLDFAST_LOG_LEVEL",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    help="Lowest level of the log lines.  [default: info]",
+)
+_log_format = click.option(
+    "--log-format",
+    envvar="HOLDFAST_LOG_FORMAT",
+    type=click.Choice(["text", "json"]),
+    help="Format of the log lines.  [default: text]",
+)
 run_argument = click.argument("run", shell_complete=completion.run_ids)
 
 
@@ -75,6 +88,11 @@ def where_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(where=Where(url, None if "url" in by_hand else server), **others)
 
     return with_where
+
+
+def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options ``--log-level`` and ``--log-format`` to a command."""
+    return _log_level(_log_format(command))
 
 
 def open_client(where: Where) -> Client:
@@ -107,7 +125,7 @@ def full_id(client: Client, run: str) -> str:
         matches = _beginning_with(client, job) or _ending_with(client, job)
     if len(matches) > 1:
         many = f"{len(matches)} runs" if len(matches) < SHOWN_MAX else f"{SHOWN_MAX} runs or more"
-        raise click.UsageError(f"{run} fits {many}, {matches[0]} and {matches[1]} among them: give more of it")
+        raise click.UsageError(f"{run} matches {many}, such as {matches[0]} and {matches[1]}: give more characters")
     if not matches:
         raise errors.UnknownJob(run)
     return f"{matches[0]}{dot}{number}"
@@ -168,7 +186,7 @@ def amounts_of(texts: tuple[str, ...]) -> dict[str, float]:
         try:
             number = float(amount)
         except ValueError:
-            raise click.UsageError(f"an amount is unit=number, as tokens=50000, got {text!r}") from None
+            raise click.UsageError(f"an amount must be unit=number, such as tokens=50000, got {text!r}") from None
         if unit in amounts:
             raise click.UsageError(f"{unit} is given more than once")
         amounts[unit] = number

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast import errors
+from holdfast import __version__, errors
 from holdfast.cli import completion
 from holdfast.cli.follow import follow_run
 from holdfast.cli.options import (
@@ -16,6 +16,7 @@ from holdfast.cli.options import (
     amounts_of,
     json_option,
     json_value,
+    log_options,
     open_client,
     plugins_option,
     show_result,
@@ -26,9 +27,10 @@ from holdfast.cli.options import (
 from holdfast.cli.show import pairs
 from holdfast.cli.terminal_text import echo
 from holdfast.gc_settings import tune_gc
-from holdfast.parent_death import stop_with_supervisor, supervised_option
+from holdfast.parent_death import is_supervised, stop_with_supervisor, supervised_option
 
 if TYPE_CHECKING:
+    from holdfast import App
     from holdfast.client.interface import Client
 
 __all__ = ["COMMANDS"]
@@ -45,49 +47,72 @@ EXIT_LOOP_DIED = 9  # as in `main.EXIT_CODES`
 @click.option("--queue", "queues", multiple=True, help="Serve only this queue. Repeatable.")
 @click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes.")
 @click.option("--until-idle", is_flag=True, help="Stop when there is no job left to run.")
+@log_options
 @click.option("--name", hidden=True)
 @supervised_option
-def worker(
+def worker(  # noqa: PLR0913 - one parameter per option
     target: str | None,
+    *,
     plugins: bool,
     url: str | None,
     concurrency: int | None,
     queues: tuple[str, ...],
     processes: int,
     until_idle: bool,
+    log_level: str | None,
+    log_format: str | None,
     name: str | None,
 ) -> None:
     """Run the jobs of the App in TARGET.
 
     TARGET is a file or a module. With --plugins, also run the jobs of installed apps. The worker runs until SIGTERM or
-    Ctrl-C stops it in order. With several processes, a supervisor replaces processes that die.
+    Ctrl-C stops it in order. A second Ctrl-C ends it at once. With several processes, a supervisor replaces processes
+    that die. Log lines go to standard error.
     """
-    import signal
-
     from holdfast.cli.target import load
     from holdfast.client.logs import guard_process
 
     app = load(target, url, plugins=plugins)
-    guard_process()
+    guard_process(level=log_level, form=log_format)
+    slots = concurrency or app.config.concurrency
+    if not is_supervised():
+        _banner(app, slots, queues, processes, as_json=log_format == "json")
     if processes > 1:
         from holdfast.supervisor import supervise
 
         options = [*([target] if target else []), *(["--plugins"] if plugins else []), "--url", app.url]
         options += [part for queue in queues for part in ("--queue", queue)]
-        supervise(
-            app,
-            [*options, *(["--concurrency", str(concurrency)] if concurrency else [])],
-            processes,
-            until_idle=until_idle,
-        )
+        flags = {"--concurrency": concurrency, "--log-level": log_level, "--log-format": log_format}
+        options += [part for flag, value in flags.items() if value is not None for part in (flag, str(value))]
+        supervise(app, options, processes, until_idle=until_idle)
         return
     running = app.worker(concurrency=concurrency, queues=queues, name=name)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: running.stop())
     stop_with_supervisor(running.stop)
     running.on_death = _end_process
     tune_gc()
-    running.run(until_idle=until_idle)
+    running.run_until_signal(until_idle=until_idle)
+
+
+def _banner(app: App, slots: int, queues: tuple[str, ...], processes: int, *, as_json: bool) -> None:
+    """Print what this worker runs, from which store, and how many jobs at once."""
+    import logging
+
+    from holdfast.config import shown_url
+
+    jobs = sorted(name if plugin == app.name else f"{plugin}.{name}" for plugin, name in app.entries)
+    facts = {
+        "app": app.name,
+        "jobs": ", ".join(jobs) or "none",
+        "store": shown_url(app.url),
+        "slots": f"{slots}{f' in each of {processes} processes' if processes > 1 else ''}",
+        "queues": ", ".join(queues) or "all",
+    }
+    if as_json:
+        text = ", ".join(f"{name} {value}" for name, value in facts.items())
+        logging.getLogger("holdfast.worker").info("worker starts: %s", text)
+        return
+    lines = [f"holdfast worker {__version__}, process {os.getpid()}"]
+    click.echo("\n".join([*lines, *(f"  {name:<7} {value}" for name, value in facts.items())]), err=True)
 
 
 def _end_process(error: errors.LoopDied) -> None:
@@ -160,7 +185,7 @@ def start(
     try:
         result = RunHandle(client, run_id).result(timeout=wait)
     except TimeoutError:
-        raise TimeoutError(f"run {run_id} has not ended in time; it goes on: see holdfast follow {run_id}") from None
+        raise TimeoutError(f"run {run_id} has not ended in time and continues: see holdfast follow {run_id}") from None
     except (errors.RunFailed, errors.RunCanceled, errors.RunTimedOut) as error:
         echo(f"holdfast: {' '.join(str(error).split())}", err=True)
         click.get_current_context().exit(1)
@@ -190,8 +215,8 @@ def _parsed(name: str, text: str, hint: dict[str, Any]) -> Any:
         from holdfast import Secret
 
         if not text.startswith("env:") or text == "env:":
-            advice = f"{name} is a secret: name the variable that has it, as in {name}=env:STRIPE_KEY"
-            raise click.UsageError(f"{advice}: what is typed here, others can read")
+            advice = f"{name} is a secret: name an environment variable, such as {name}=env:STRIPE_KEY"
+            raise click.UsageError(f"{advice}; other users can read the arguments of a command")
         return Secret.env(text.removeprefix("env:"))
     return text if hint.get("type") == "string" else value_of(text)
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import signal
+import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,7 +22,10 @@ from holdfast.machines.ready_table import ReadyState
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
+END_SECONDS = 2.0  # for a worker that ends at once to release its jobs
 EVICT_SECONDS = 60.0  # between two removals of runs that the retention settings do not keep
+
+_log = logging.getLogger("holdfast.worker")
 
 
 class AppWorker:
@@ -34,6 +41,7 @@ class AppWorker:
         self._worker: Worker | None = None
         self._stopped = False
         self._ended = threading.Event()
+        self._signals: list[int] = []  # that have asked `run` to stop
         # The watchdog's thread calls this when the loop has died.
         self.on_death: Callable[[LoopDied], object] = lambda _: None
 
@@ -84,28 +92,103 @@ class AppWorker:
     def run(self, *, until_idle: bool = False) -> None:
         """Claim and run jobs until `stop` is called, and block the caller.
 
-        Ctrl-C stops the worker in order. It releases its jobs before it raises `KeyboardInterrupt`.
+        In the main thread, Ctrl-C and SIGTERM stop the worker in order, unless the program has its own handlers. The
+        worker lets its jobs run for `shutdown_seconds` and releases the rest. A second Ctrl-C ends it at once.
 
         Args:
             until_idle: Return as soon as there is no job to run.
 
         Raises:
+            KeyboardInterrupt: Ctrl-C was pressed twice, or once with `until_idle`.
+            SystemExit: SIGTERM stopped a worker with `until_idle`.
             LoopDied: The loop has died or did not answer for `loop_stall_seconds`. The worker has released its jobs.
         """
+        number = self.run_until_signal(until_idle=until_idle)
+        if until_idle and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if until_idle and number is not None:
+            raise SystemExit(128 + number)
 
-        async def work() -> None:
+    def run_until_signal(self, *, until_idle: bool = False) -> int | None:
+        """Run as `run` does. Return the number of the signal that stopped the worker, or None."""
+        self._ended.clear()
+        self._signals = []
+        if threading.current_thread() is not threading.main_thread():
+            self._app.block(self._work(until_idle=until_idle))
+            return None
+        handlers = self._handle_signals()
+        try:
+            self._in_thread(until_idle=until_idle)
+        except KeyboardInterrupt:
+            self.stop(at_once=bool(self._signals))
+            self._ended.wait(END_SECONDS if self._signals else None)
+            raise
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return self._signals[0] if self._signals else None
+
+    async def _work(self, *, until_idle: bool) -> None:
+        try:
+            await self.arun(until_idle=until_idle)
+        finally:
+            self._ended.set()
+
+    def _in_thread(self, *, until_idle: bool) -> None:
+        """Run the worker while the main thread waits for its end or for a signal.
+
+        Python calls signal handlers in the main thread only. If the system delivers a signal to another thread, a main
+        thread that waits for a lock does not notice. So it reads from a socket to which Python writes each signal.
+        """
+        failures: list[BaseException] = []
+        receiver, sender = socket.socketpair()
+        sender.settimeout(0)
+
+        def work() -> None:
             try:
-                await self.arun(until_idle=until_idle)
+                self._app.block(self._work(until_idle=until_idle))
+            except BaseException as error:  # noqa: BLE001 - raised in the main thread
+                failures.append(error)
             finally:
                 self._ended.set()
+                with contextlib.suppress(OSError):
+                    sender.send(b"\0")
 
-        self._ended.clear()
+        previous = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        thread = threading.Thread(target=work, name="holdfast-worker", daemon=True)
         try:
-            self._app.block(work())
-        except KeyboardInterrupt:
+            thread.start()
+            while thread.is_alive() and not self._ended.is_set():
+                receiver.recv(64)
+            thread.join()
+        finally:
+            signal.set_wakeup_fd(previous)
+            receiver.close()
+            sender.close()
+        if failures:
+            raise failures[0]
+
+    def _handle_signals(self) -> dict[int, Any]:
+        """Handle SIGINT and SIGTERM if the program does not. Return the handlers to restore."""
+        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        replaced: dict[int, Any] = {number: own for number, own in usual.items() if signal.getsignal(number) is own}
+        for number in replaced:
+            signal.signal(number, self._on_signal)
+        return replaced
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Stop in order. A second SIGINT ends `run`. SIGTERM may come twice, from a supervisor and its group."""
+        del frame
+        self._signals.append(number)
+        if self._signals.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt
+        if len(self._signals) == 1:
             self.stop()
-            self._ended.wait()
-            raise
+            running = len(self._worker.running) if self._worker is not None else 0
+            jobs = "1 job has" if running == 1 else f"{running} jobs have"
+            time_left = f": {jobs} {self._app.config.shutdown_seconds:g} s to finish" if running else ""
+            hint = "; press Ctrl-C again to end at once" if running and number == signal.SIGINT else ""
+            _log.log(logging.WARNING if running else logging.INFO, "stopping%s%s", time_left, hint)
 
     def _died(self, loop: asyncio.AbstractEventLoop, error: LoopDied) -> None:
         """End every call that waits for the dead loop. The watchdog's thread calls this."""
@@ -132,11 +215,14 @@ class AppWorker:
             )
         return GateView(worker.name, worker.now(), card)
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
         """Stop the worker in order. Any thread may call this.
 
         The worker claims no more jobs, lets running jobs continue for `shutdown_seconds`, then releases the rest.
+
+        Args:
+            at_once: Release running jobs now. Other workers take them.
         """
         self._stopped = True
         if self._worker is not None:
-            self._worker.stop()
+            self._worker.stop(at_once=at_once)

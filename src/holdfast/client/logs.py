@@ -10,12 +10,17 @@ and exception, because they hold the secret.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
+from datetime import UTC, datetime
 from typing import TextIO
 
 from holdfast.authoring.redaction import redact_log_line
+from holdfast.job_log import FIELDS
+
+TEXT_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 _OURS = ("holdfast", *(f"holdfast.{name}" for name in ("http", "job", "ready", "settings", "worker")), "asyncio")
 _formatter = logging.Formatter()
@@ -29,7 +34,7 @@ class SecretFilter(logging.Filter):
         try:
             self._redact(record)
         except Exception as error:  # noqa: BLE001 - e.g. arguments that do not fit the message; never show it unredacted
-            record.msg, record.args = f"[a line that could not be looked through: {type(error).__name__}]", ()
+            record.msg, record.args = f"[a log line that could not be checked for secrets: {type(error).__name__}]", ()
             record.exc_info = record.exc_text = record.stack_info = None
         return True
 
@@ -55,14 +60,43 @@ def guard() -> None:
         logging.getLogger(name).addFilter(_filter)
 
 
-def guard_process(stream: TextIO | None = None) -> None:
-    """Add the filter to all root handlers, and log unhandled errors of threads. For processes of the command line.
+class JsonFormatter(logging.Formatter):
+    """A formatter that writes each record as one line of JSON, with the facts of lines about jobs as fields."""
 
-    Handlers that user code has set up stay. Without any handler, warnings and errors go to standard error.
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a JSON object."""
+        fields = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields |= {name: getattr(record, name) for name in FIELDS if getattr(record, name, None) is not None}
+        if record.exc_text or record.exc_info:
+            fields["traceback"] = record.exc_text or self.formatException(record.exc_info or (None, None, None))
+        return redact_log_line(json.dumps(fields, ensure_ascii=False, default=str))
+
+
+def guard_process(stream: TextIO | None = None, *, level: str | None = None, form: str | None = None) -> None:
+    """Set up the log of a process of the command line, and log unhandled errors of threads.
+
+    Handlers that user code has set up stay, with their levels and formats unless the command names others. Without any
+    handler, lines of Holdfast and of user code go to standard error. All handlers get the filter for secrets.
+
+    Args:
+        stream: Where the lines go. Default: standard error.
+        level: The lowest level to write, such as ``debug``. Default: info.
+        form: ``text`` or ``json``. Default: text.
     """
-    shape = "%(asctime)s %(name)s %(levelname)s %(message)s"
-    logging.basicConfig(stream=stream or sys.stderr, level=logging.WARNING, format=shape)
-    for handler in logging.getLogger().handlers:
+    root = logging.getLogger()
+    own = not root.handlers
+    if own:
+        root.addHandler(logging.StreamHandler(stream or sys.stderr))
+    if own or level is not None:
+        root.setLevel((level or "info").upper())
+    for handler in root.handlers:
+        if own or form is not None:
+            handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT_LINE))
         handler.addFilter(_filter)
     threading.excepthook = _died
 

@@ -63,6 +63,7 @@ from holdfast.engine.waits import Waits
 from holdfast.errors import StaleAttempt, StoreUnavailable, WaitTimeout
 from holdfast.group_commit import Journal
 from holdfast.ids import new_id
+from holdfast.job_log import job_ended
 from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.machines.keys import timer_key
@@ -76,6 +77,7 @@ UNDER_WAY_MAX = 512  # events under way before the code has to wait for the disk
 UNWINDING_SECONDS = 0.01  # code that catches Suspended and calls again gets slow answers, so it cannot spin
 _PARTS = {"_calls", "_children", "waits", "outcomes", "reports", "budget"}
 _ENDS = frozenset({JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value})
+_LOGGED = frozenset({JobEvent.FAILED.value, JobEvent.REQUEUED.value})
 
 
 class Attempt:
@@ -132,6 +134,7 @@ class Attempt:
         self._concluded = False  # whether the ending was decided
         self._finished = False  # whether the ending was written, if allowed
         self._settled = False
+        self._failing: Written | None = None  # the end to log when it is durable
 
     # Parts. Each is made when first needed: many jobs need few of them.
 
@@ -322,6 +325,7 @@ class Attempt:
         try:
             if ending is not None:
                 self.record(ending)
+                self._failing = ending if ending[0] in _LOGGED else None
         except Exception:  # the ending cannot be recorded: the next attempt continues from what the store has
             ending = None
         self.write_closed = True  # a call that writes after the end would have the end refused with it
@@ -334,6 +338,8 @@ class Attempt:
         if self._settled:
             return
         self._settled = True
+        if self._failing is not None and not self.lost:
+            job_ended(self.row, *self._failing, self.now())
         if not self.lost:  # drop the parts, which refer to the attempt, so that all is freed without the GC
             self._context.run(conductor.set, None)
             self._context.run(reporter.set, None)

@@ -46,6 +46,7 @@ from holdfast.errors import (
     StepFailed,
     StoreUnavailable,
 )
+from holdfast.job_log import call_failed, call_in_doubt
 from holdfast.machines import HistoryEvent
 from holdfast.machines.keys import doubt_key
 from holdfast.store import Evidence, KeepEvidence
@@ -349,10 +350,12 @@ class Calls:
         kind = kind_of(error)
         if hopeless or failures > backoff.retries:
             trace = attempt.replay.traces[node] = trace_of(error)
+            call_failed(attempt.row, node, f"{kind}: {reason}", None, attempt.now())
             events = self._failure(call, node, kind, reason, retry_at=None, hopeless=hopeless, trace=trace)
             return _End(Failure(kind, reason[:REASON_MAX]), events)
         delay = backoff.delay_seconds(failures, random.random())  # noqa: S311 - only spreads load
         retry_at = attempt.replay.retry_at[node] = attempt.now() + delay
+        call_failed(attempt.row, node, f"{kind}: {reason}", retry_at, attempt.now())
         attempt.record(*self._failure(call, node, kind, reason, retry_at=retry_at, hopeless=hopeless))
         return None
 
@@ -435,6 +438,7 @@ class Calls:
         self, call: Call[..., Any], node: str, arguments: dict[str, Any], misfit: str | None
     ) -> dict[str, Any]:
         attempt = self._attempt
+        call_in_doubt(attempt.row, node, "reconcile" if call.reconcile is not None else call.on_doubt)
         if call.reconcile is not None:
             outcome = await self._reconcile(call, node, arguments)
             if isinstance(outcome, Done):

@@ -40,6 +40,7 @@ from holdfast.engine.worker_gate import WorkGate, gate_cards
 from holdfast.errors import LoopDied, StoreReplaced, StoreUnavailable
 from holdfast.group_commit import Journal
 from holdfast.ids import new_id
+from holdfast.job_log import log_reclaimed
 from holdfast.machines.ready_table import ReadyState
 from holdfast.ready import Gate, OnViolation, WakeSource, log_violation
 from holdfast.store import (
@@ -95,13 +96,15 @@ class Worker:
         self._queues = queues
         self._unsettled: set[Attempt] = set()  # running attempts, and those that later attempts have replaced
         self._lost_attempts = LostAttempts(self._drop)
-        self._stopping = self._gone = False
+        self._stopping = self._gone = self._at_once = False
+        self._patience: asyncio.Timeout | None = None  # while a stopping worker lets its jobs run
         self._on_death = on_death
         self._dead: LoopDied | None = None  # set once its loop has died
         self._news = WORK | ASKED | DEATHS  # what was reported since the last turn
         self._sweep_at: float | None = 0.0  # when time alone brings something to do; None is never
         self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when last asked, and the loop's time then
         self._claim_under_way: asyncio.Future[Any] | None = None
+        self._logging: set[asyncio.Task[None]] = set()  # they log reclaimed jobs
         self._claim_open = False  # whether that claim's transaction has not begun
         self._claim_awaited = False  # whether the worker's loop waits for its answer
         self._claim_limit = 0
@@ -135,6 +138,7 @@ class Worker:
             await self._work(until_idle=until_idle)
             await self._claims_answered()
             await self._hand_back()
+            await asyncio.gather(*self._logging)
             if self._dead is not None:
                 raise self._dead
             with contextlib.suppress(StoreUnavailable):
@@ -147,10 +151,21 @@ class Worker:
             end_reloading()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def stop(self) -> None:
-        """Claim nothing more, let jobs run for the shutdown time, requeue the rest. Safe from any thread."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Claim nothing more, let jobs run for the shutdown time, requeue the rest. Safe from any thread.
+
+        With `at_once`, requeue the jobs now.
+        """
         self._stopping = True
         self._on_change(WORK)
+        if at_once:
+            self._at_once = True
+            with contextlib.suppress(RuntimeError):  # the loop was closed: the watchdog notices
+                self._loop.call_soon_threadsafe(self._hurry)
+
+    def _hurry(self) -> None:
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(self._loop.time())
 
     def _on_change(self, change: int) -> None:
         """Wake the loop if a commit concerns this worker. Called from any thread."""
@@ -249,6 +264,10 @@ class Worker:
         if self._sweep_at is not None and self._sweep_at <= now:
             expired, reclaimed = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX))
             full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
+            if reclaimed.jobs:  # in a task: the claims of this turn must not wait for the log
+                task = asyncio.create_task(log_reclaimed(self._store, reclaimed.jobs), context=self._context)
+                self._logging.add(task)
+                task.add_done_callback(self._logging.discard)
             self.gate.heard(WakeSource.TIMER)
         ready = self.gate.poll_ready().state is ReadyState.READY
         if ready:
@@ -412,8 +431,9 @@ class Worker:
     async def _hand_back(self) -> None:
         """Let running jobs continue for a while, then requeue them (L6)."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.shutdown_seconds):
+            async with asyncio.timeout(0 if self._at_once else self._config.shutdown_seconds) as self._patience:
                 await self._all_settled()
+        self._patience = None
         for attempt in list(self.running.values()):
             attempt.release()
         await self._all_settled()
