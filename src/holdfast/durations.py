@@ -32,7 +32,7 @@ def seconds(duration: Duration) -> float:
     if math.isnan(value) or value < 0:
         raise ValueError(f"a duration is seconds, 0 or more, a timedelta, or text such as '3d', got {duration!r:.60}")
     if value > LONGEST_SECONDS:
-        raise ValueError(f"a duration is a hundred years at most, got {duration!r:.60}")
+        raise ValueError(f"a duration must be at most a hundred years, got {duration!r:.60}")
     return value
 
 

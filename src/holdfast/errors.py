@@ -328,7 +328,7 @@ class PayloadTooLarge(HoldfastError, ValueError):
 
     def _own_text(self) -> str:
         return (
-            f"{self.what}: {self.size:,} bytes of JSON, and {self.limit:,} are allowed: keep the data elsewhere and "
+            f"{self.what} has {self.size:,} bytes of JSON; the limit is {self.limit:,}: store the data elsewhere and "
             "pass a reference to it, or raise payload_bytes_max (HOLDFAST_PAYLOAD_BYTES_MAX)"
         )
 
@@ -486,7 +486,7 @@ class WaitTimeout(HoldfastError, TimeoutError):
         super().__init__(key)
 
     def _own_text(self) -> str:
-        return f"no signal {self.key!r} came in time"
+        return f"no signal {self.key!r} arrived in time"
 
 
 class NotInJobCode(HoldfastError, RuntimeError):
@@ -576,7 +576,7 @@ class UnknownEntry(HoldfastError, LookupError):
         super().__init__(name, known)
 
     def _own_text(self) -> str:
-        return f"there is no job {self.name!r}; there are: {', '.join(sorted(self.known)) or 'none'}"
+        return f"no job is named {self.name!r}; the known jobs are: {', '.join(sorted(self.known)) or 'none'}"
 
 
 # Functions, not methods: a user's subclass of `Permanent` may define its own `code` or `params`.

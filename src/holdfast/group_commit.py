@@ -191,7 +191,7 @@ class Journal:
             else:
                 entry.written(len(command.events), None)
         except Exception:  # the others in the batch go on
-            _log.exception("an answer of the store was not taken")
+            _log.exception("the caller of a store command failed to handle its result")
 
     def _fail(self, writer: Writer, count: int, error: Exception) -> None:
         """Fail an attempt's write, and what it has written after it. It writes no more once it knows."""

@@ -47,7 +47,7 @@ def test_a_run_from_start_to_end_on_the_command_line(shell: Shell) -> None:
     assert kinds[0] == "job_created"
     assert kinds[-1] == "job_completed"
     assert "tool_invocation_finished" in shell.run("events", run)
-    assert shell.run("verify") == "everything is legal and unbroken"
+    assert shell.run("verify") == "every history is valid"
     assert shell.json("verify", run) == {}
 
 
@@ -55,7 +55,7 @@ def test_ids_may_be_shortened_as_long_as_they_are_one_runs(shell: Shell) -> None
     one = shell.run("start", SHOP, "notify", "text=hello")
     two = shell.run("start", SHOP, "notify", "text=there")
     assert shell.json("show", one[-8:])["run_id"] == one
-    assert f"{one[:3]} fits 2 runs" in shell.run("show", one[:3], code=2)
+    assert f"{one[:3]} matches 2 runs" in shell.run("show", one[:3], code=2)
     assert "no job has the id" in shell.run("show", "zzz", code=3)
     assert "no job has the id" in shell.run("show", f"{one}.0", code=3)
     assert shell.json("cancel", one)["status"] == "canceled"
@@ -98,7 +98,7 @@ def test_runs_are_cancelled_paused_resumed_and_retried(shell: Shell, tmp_path: P
     failed = shell.run("start", str(bad), "fail")
     shell.run("worker", str(bad), "--until-idle")
     assert shell.json("show", failed)["error"]["message"] == "no"
-    assert "an operator may retry it" in shell.run("explain", failed)
+    assert "An operator may retry it" in shell.run("explain", failed)
     assert shell.run("retry", failed, "--actor", "ana", "--reason", "mended") == f"{failed}.2 queued queued"
     shell.run("start", str(bad), "fail", "--key", "x")
     shell.run("worker", str(bad), "--until-idle")
@@ -126,9 +126,9 @@ def test_a_worker_process_that_is_killed_leaves_a_question_that_is_answered(shel
     worker.stdout.close()
     shell.run("worker", str(hang), "--until-idle")
     asks = shell.run("explain", run)
-    assert asks.startswith("It asks: did charge:")
+    assert asks.startswith("The call charge:")
     node = asks.split()[3]
-    assert "does not ask about" in shell.run("resolve", run, "other", "--fail", code=4)
+    assert "has no call" in shell.run("resolve", run, "other", "--fail", code=4)
     assert "give one of" in shell.run("resolve", run, node, code=2)
     shell.run("resolve", run, node, "--done", "receipt-7", "--actor", "ana")
     shell.run("worker", str(hang), "--until-idle")
@@ -167,7 +167,7 @@ def test_a_supervisor_replaces_a_dead_worker_and_its_job_runs_again_within_a_sec
         supervisor.terminate()
         assert supervisor.wait(timeout=60) == 0
     assert supervisor.stderr is not None
-    assert "died (exit code -9): replaced, its jobs are free" in supervisor.stderr.read()
+    assert "died (exit code -9); it is replaced and its jobs are released" in supervisor.stderr.read()
     supervisor.stderr.close()
 
 
@@ -237,15 +237,15 @@ def test_tampering_is_found_and_exits_with_1(shell: Shell, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["start", SHOP, "chekout"], 3, "there is no job 'chekout'; there are: checkout, notify"),
-        (["start", SHOP, "notify", "hello"], 2, "arguments are name=value, got hello"),
+        (["start", SHOP, "chekout"], 3, "no job is named 'chekout'; the known jobs are: checkout, notify"),
+        (["start", SHOP, "notify", "hello"], 2, "arguments must be name=value, got hello"),
         (["start", SHOP, "notify"], 2, "missing a required argument: 'text'"),
         (["start", SHOP, "notify", "text=a", "size=5"], 2, "got an unexpected keyword argument 'size'"),
-        (["start", "nothing.py", "work"], 2, "there is no file nothing.py"),
-        (["start", "no_such_module", "work"], 2, "there is no file and no module 'no_such_module'"),
+        (["start", "nothing.py", "work"], 2, "no file is named nothing.py"),
+        (["start", "no_such_module", "work"], 2, "no file or module is named 'no_such_module'"),
         (["show", "nobody"], 3, "no job has the id 'nobody'"),
         (["runs", "--url", "sqlite:////nowhere/jobs.db"], 5, "check the path and its rights"),
-        (["runs", "--url", "redis://localhost"], 2, "it names no store: use sqlite:///path/to/jobs.db"),
+        (["runs", "--url", "redis://localhost"], 2, "it is not the URL of a store: use sqlite:///path/to/jobs.db"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_to_do(shell: Shell, words: list[str], code: int, said: str) -> None:

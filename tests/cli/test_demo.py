@@ -15,7 +15,7 @@ import pytest
 from holdfast.cli import demo
 from support.scripts import ROOT
 
-SHOWN = ("kill -9", "lease_expired", "worker bob started", "charged once", "everything is legal and unbroken")
+SHOWN = ("kill -9", "lease_expired", "worker bob started", "charged once", "every history is valid")
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:

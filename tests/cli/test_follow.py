@@ -133,7 +133,7 @@ def test_ctrl_c_leaves_the_run_alone_and_exits_with_130(shell: Shell) -> None:
     screen.until("shop.notify")
     screen.type("\x03")
     assert screen.end() == 130
-    assert f"the run goes on: holdfast follow {run}" in screen.shown
+    assert f"the run continues: holdfast follow {run}" in screen.shown
     assert "Traceback" not in screen.shown
     assert "Aborted" not in screen.shown
     assert shell.json("show", run)["status"] == "queued"

@@ -38,7 +38,7 @@ def test_limits_over_http(backend: str, tmp_path: Path) -> None:
             assert (paused["limits"]["paused"], paused["queued"]) == (True, 1)
             (run,) = [record.run_id for record in await app.alist()]
             said = (await client.get(f"/api/v1/runs/{run}/explain")).json()["explanation"]
-            assert "The queue 'default' is paused: somebody has to resume it." in said
+            assert "The queue 'default' is paused until an operator resumes it." in said
             assert (await client.post("/api/v1/limits/default/resume")).json()["limits"].get("paused", False) is False
             assert (await client.delete("/api/v1/limits/default")).json()["limits"] == {"queue": "default"}
             assert (await client.put("/api/v1/limits/default", json={"rate": 0})).status_code == 422
@@ -55,7 +55,7 @@ def test_explain_names_the_limit_that_holds_a_run(tmp_path: Path) -> None:
     app.worker().run(until_idle=True)
     assert sorted(app.get(run).status for run in runs) == ["queued", "succeeded"]
     (held,) = [run for run in runs if app.get(run).status == "queued"]
-    assert "The queue 'default' may start 1 jobs in 3600 s: the next " in app.explain(held).explanation
+    assert "The queue 'default' may start 1 jobs in 3600 s. The next start is " in app.explain(held).explanation
     app.close()
 
 
@@ -82,11 +82,11 @@ def test_limits_on_the_command_line(tmp_path: Path) -> None:
     told = shell.run("limits", "set", "default", *wanted)
     assert told == "default: 0 running of 5, 0 waiting of 1, 30/min (30 left), a weighs 3"
     shell.run("start", SHOP, "checkout", "sku=A1", "card=4242", "--group", "a")
-    assert "takes no more" in shell.run("start", SHOP, "checkout", "sku=A1", "card=4242", code=4)
+    assert "is full" in shell.run("start", SHOP, "checkout", "sku=A1", "card=4242", code=4)
     assert shell.run("limits", "pause", "default").endswith("paused")
     assert "1 waiting of 1" in shell.run("limits")
     (state,) = shell.json("limits")
     assert (state["limits"]["paused"], state["changed_by"]) == (True, "cli")
     assert "paused" not in shell.run("limits", "resume", "default")
     shell.run("limits", "clear", "default")
-    assert "no rate" in shell.run("limits", "set", "default", "--rate", "fast", code=2)
+    assert "not a rate" in shell.run("limits", "set", "default", "--rate", "fast", code=2)

@@ -60,7 +60,7 @@ def holdfast(*words: str, color: bool = False) -> Result:
 
 def test_a_good_plan_is_said_to_be_good_and_a_bad_one_is_told_all_that_is_wrong(shop: Path) -> None:
     good = holdfast("plan", "check", "etl.yaml", "--target", "shop_of_plans.py")
-    assert (good.exit_code, good.output) == (0, "etl: 6 nodes, and nothing is wrong\n")
+    assert (good.exit_code, good.output) == (0, "etl: 6 nodes, no problems\n")
     (shop / "bad.json").write_text(json.dumps({"nodes": [{"id": "a", "kind": "call", "call": "x", "after": ["b"]}]}))
     bad = holdfast("plan", "check", "bad.json", "--target", "shop_of_plans.py")
     assert (bad.exit_code, bad.output) == (1, "a.after: there is no node 'b'\na.call: there is no step or tool 'x'\n")
@@ -72,7 +72,7 @@ def test_a_good_plan_is_said_to_be_good_and_a_bad_one_is_told_all_that_is_wrong(
 
 def test_a_file_that_is_not_there_or_is_no_plan_is_told_as_such(shop: Path) -> None:
     missing = holdfast("plan", "show", "nowhere.yaml")
-    assert (missing.exit_code, "there is no file nowhere.yaml" in missing.stderr) == (2, True)
+    assert (missing.exit_code, "no file is named nowhere.yaml" in missing.stderr) == (2, True)
     (shop / "bad.yaml").write_text("nodes:\n - {id: on, kind: sleep, duration: 1}\n - {id: a, kind: 1}\n")
     bad = holdfast("plan", "show", "bad.yaml")
     assert bad.exit_code == 2
@@ -148,7 +148,7 @@ def test_code_has_no_plan_to_show(shop: Path) -> None:
     run = holdfast("start", "coded.py", "j").output.strip()
     shown = holdfast("plan", "show", run)
     assert shown.exit_code == 2
-    assert "has no plan: it is code" in shown.output
+    assert "has no plan: its job is code" in shown.output
 
 
 def test_the_schema_is_published(shop: Path) -> None:
@@ -177,6 +177,6 @@ def test_the_agent_is_killed_in_the_middle_and_sends_once() -> None:
     ran = subprocess.run([sys.executable, agent], capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "⏸ approve" in ran.stdout
-    assert "It has spent more than its budget: cents 18 of 10. It goes on with a grant." in ran.stdout
+    assert "It has spent more than its budget: cents 18 of 10. It continues after a grant." in ran.stdout
     assert "'spent': {'cents': 18.0}" in ran.stdout, "what was spent before the kill is spent, and only once"
     assert "the model was asked 2 times, and planned 1 time" in ran.stdout

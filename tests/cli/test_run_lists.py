@@ -51,7 +51,7 @@ def test_a_listing_is_narrowed_by_job_status_and_time_and_goes_on_page_by_page(s
     [
         (["--since", "yesterday"], "--since: 'yesterday' is not a duration"),
         (["--status", "done"], "'done' is not one of"),
-        (["--attr", "customer"], "attributes are name=value, got customer"),
+        (["--attr", "customer"], "attributes must be name=value, got customer"),
         (["--limit", "0"], "0 is not in the range"),
     ],
 )
@@ -65,7 +65,7 @@ def test_a_beginning_of_an_id_is_found_among_many_and_an_end_too(shell: Shell) -
     for part in (second[:-1], second[-10:], second):
         assert shell.json("show", part)["run_id"] == second
     assert shell.json("show", first[:-2])["run_id"] == first
-    assert f"{first[:4]} fits 2 runs" in shell.run("show", first[:4], code=2)
+    assert f"{first[:4]} matches 2 runs" in shell.run("show", first[:4], code=2)
     assert "no job has the id 'ffff'" in shell.run("show", "ffff", code=3)
     assert "no job has the id" in shell.run("show", f"{first[:-1]}.9", code=3)
     assert shell.json("cancel", first)["status"] == "canceled"

@@ -62,7 +62,7 @@ def test_a_run_from_start_to_end_through_a_server(near: Shell, far: Shell) -> No
     assert far.json("runs", "--entry", "notify", "--status", "succeeded") == near.json("runs", "--entry", "notify")
     assert far.json("events", run) == near.json("events", run)
     assert far.json("exports", run) == near.json("exports", run)
-    assert far.run("verify") == "everything is legal and unbroken"
+    assert far.run("verify") == "every history is valid"
     assert far.json("entries") == near.json("entries", SHOP)
     assert "shop.checkout" in far.run("entries")
     assert far.run("workers") == "no workers"
@@ -90,13 +90,13 @@ def test_runs_are_steered_through_a_server_and_by_whom_is_kept(near: Shell, far:
     assert far.run("resume", run).startswith(f"{run} queued")
     assert far.run("cancel", run, "--reason", "no", "--actor", "ana") == f"{run} canceled"
     assert "only a failed job is retried" in far.run("retry", run, code=4)
-    assert "does not ask about" in far.run("resolve", run, "charge:1", "--fail", code=4)
+    assert "has no call" in far.run("resolve", run, "charge:1", "--fail", code=4)
     assert near.json("show", run)["cancel_reason"] == "no"
 
 
 def test_mistakes_are_one_line_with_the_same_codes(far: Shell) -> None:
     assert "no job has the id 'nobody'" in far.run("show", "nobody", code=3)
-    assert "there is no job 'shop.chekout'" in far.run("start", "shop", "chekout", code=3)
+    assert "no job is named 'shop.chekout'" in far.run("start", "shop", "chekout", code=3)
     assert "missing a required argument" in far.run("start", "shop", "notify", code=2)
     assert "does not answer" in far.run("runs", "--server", "http://127.0.0.1:1", code=5)
     assert "use http://host:port" in far.run("runs", "--server", "localhost", code=2)

@@ -86,13 +86,11 @@ def test_a_queued_run_says_who_could_take_it_or_that_nobody_can(app: App) -> Non
         async with alive(app, "shop.nothing", queues=("fast",)):
             assert "No live worker that has it serves the queue 'default'." in await said(app, run)
         async with alive(app, "shop.nothing"):
-            assert "But a worker that has it is alive, and will take it with the next free slot." in await said(
-                app, run
-            )
+            assert "A worker that has this job is alive and will take it when a slot is free." in await said(app, run)
         late = (await app.entry("nothing").options(delay="2h", deadline="1d").astart()).id
         delayed = await said(app, late)
         assert "It is queued and due" in delayed
-        assert "(in 2 h); it was not started yet." in delayed
+        assert "(in 2 h); it has not started yet." in delayed
         assert "Its deadline is" in delayed
         await app.apause(late)
         assert (await said(app, late)).startswith("It is paused until an operator resumes it.")
@@ -105,10 +103,10 @@ def test_a_retry_says_why_and_when(app: App) -> None:
         whole, step = await app.astart("again"), await app.astart("stepping")
         await app.worker().arun(until_idle=True)
         assert "It is tried again" in await said(app, whole.id)
-        assert "(no luck); 1 of 5 attempts are used up." in await said(app, whole.id)
+        assert "(no luck); 1 of 5 attempts are used." in await said(app, whole.id)
         node = next(one.payload["node"] for one in await app.aevents(step.id) if one.type == "node_started")
         assert (await said(app, step.id)).startswith(f"It tries {node} again ")
-        assert "; 0 of 5 attempts are used up." in await said(app, step.id), "a retry of a step is no crash of the job"
+        assert "; 0 of 5 attempts are used." in await said(app, step.id), "a retry of a step is no crash of the job"
 
     told(app, story)
 
@@ -118,7 +116,7 @@ def test_a_wait_says_for_what_and_names_the_child(app: App) -> None:
         run, dream = await app.astart("parent"), await app.astart("sleeping")
         await app.worker().arun(until_idle=True)
         (born,) = [one.run_id for one in await app.alist(entry_id="child")]
-        assert f"It waits for a job that it has started: child, run {born}." in await said(app, run.id)
+        assert f"It waits for its child job child, run {born}." in await said(app, run.id)
         assert await said(app, born) == "It waits for the signal 'born', without a time limit."
         assert "It sleeps until" in await said(app, dream.id)
         assert "(in 2 h)" in await said(app, dream.id)
@@ -130,13 +128,13 @@ def test_an_end_says_how_and_an_old_run_names_the_newest(app: App) -> None:
     async def story() -> None:
         run, well = await app.astart("fail"), await app.astart("nothing")
         await app.worker().arun(until_idle=True)
-        ended = "It has failed (broken for good) and is given up; an operator may retry it."
+        ended = "It has failed (broken for good). An operator may retry it."
         assert await said(app, run.id) == ended
         assert await said(app, well.id) == "It has ended: completed."
         await app.aretry(run.id, actor="ana", reason="mended")
         old = await said(app, run.id)
         assert old.startswith(
-            f"This run has ended; its job was retried, and its newest run is {run.id}.2. It is queued"
+            f"This run has ended. Its job was retried, and the newest run is {run.id}.2. It is queued"
         )
         assert (await said(app, f"{run.id}.2")).startswith("It is queued")
 
@@ -164,7 +162,7 @@ def test_a_running_job_says_who_holds_it_and_what_was_asked_of_it(app: App) -> N
         await app.apause(run.id)
         assert "It will pause at its next step." in await said(app, run.id)
         await app.acancel(run.id, "enough")
-        assert "It was asked to cancel (enough) and may still clean up." in await said(app, run.id)
+        assert "Its cancellation was requested (enough). It may still clean up." in await said(app, run.id)
         go.set()
         await working
         assert await said(app, run.id) == "It has ended: cancelled."

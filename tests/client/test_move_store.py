@@ -223,7 +223,7 @@ def test_a_move_is_taken_back_unless_it_has_arrived(path: Path, where: str) -> N
     assert not take_back(source, target)
     subprocess.run([sys.executable, "-c", KILLED, source, target, where], check=False, timeout=60)
     if where == "after the commit":
-        with pytest.raises(StoreUnavailable, match="everything has arrived"):
+        with pytest.raises(StoreUnavailable, match="all data is already in the target"):
             take_back(source, target)
         return
     assert take_back(source, target)
@@ -305,7 +305,7 @@ def test_a_worker_that_still_runs_on_the_source_writes_nothing_and_its_tool_is_n
         assert worker.stdout.readline() == "acting\n"
         shown = shell.run("migrate-store", source, place)
         assert "moved 1 jobs" in shown
-        assert "1 were running" in shown
+        assert "1 jobs were running" in shown
         (tmp_path / "moved").touch()
         kept = content(tmp_path / "jobs.db")
         assert worker.stdout.readline() == "acted\n", "the tool ends after its store has gone"
@@ -313,12 +313,12 @@ def test_a_worker_that_still_runs_on_the_source_writes_nothing_and_its_tool_is_n
         shell.environment["HOLDFAST_URL"] = place
         shell.run("worker", str(target), "--until-idle")
         asks = shell.run("explain", run)
-        assert asks.startswith("It asks: did charge:"), asks
+        assert asks.startswith("The call charge:"), asks
         assert ledger.read_text() == "1\n", "the tool was called once"
         shell.run("resolve", run, asks.split()[3], "--done", "receipt")
         shell.run("worker", str(target), "--until-idle")
         assert shell.json("show", run)["status"] == "succeeded"
-        assert shell.run("verify") == "everything is legal and unbroken"
+        assert shell.run("verify") == "every history is valid"
         assert content(tmp_path / "jobs.db") == kept, "the old worker has written nothing"
         assert worker.poll() is None
     finally:
@@ -400,7 +400,7 @@ def test_what_is_spent_of_shared_budgets_moves_along_and_cannot_be_spent_in_the_
 def test_migrate_store_on_the_command_line(path: Path, tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     source, place = f"sqlite:///{path}", f"{server().url}?schema={fresh_schema()}"
-    assert shell.run("migrate-store", source, place, "--abort") == "there was no move to take back"
+    assert shell.run("migrate-store", source, place, "--abort") == "there was no move to undo"
     told = shell.json("migrate-store", source, place)
     assert (told["jobs"], told["requeued"], told["broken"]) == (len(content(path)["jobs"]), 3, [])
     assert "this store has moved to" in shell.run("runs", "--url", source, code=5)

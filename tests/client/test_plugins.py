@@ -135,7 +135,7 @@ def test_the_apps_of_installed_packages_are_found(site: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "value", "reason"),
     [
-        ("app = 7\n", "bad_jobs:app", "it is no App but a int"),
+        ("app = 7\n", "bad_jobs:app", "it must be an App, got int: an entry point of this group must name an App"),
         ("", "bad_jobs:app", "it cannot be imported: AttributeError"),
         ("import surely_not_there\n", "bad_jobs:app", "it cannot be imported: ModuleNotFoundError: No module named"),
         ("raise RuntimeError('no settings')\n", "bad_jobs:app", "RuntimeError: no settings; mend or uninstall the"),

@@ -221,9 +221,11 @@ def test_a_refusal_is_the_same_error_with_the_same_words_and_parts_as_on_the_app
 
 def test_an_unknown_name_says_what_there_is(remote: RemoteClient) -> None:
     names = r"shop\.ask, shop\.count, shop\.fail, shop\.greet, shop\.open"
-    with pytest.raises(errors.UnknownEntry, match=rf"no job 'gret'; there are: {names}"):
+    with pytest.raises(errors.UnknownEntry, match=rf"no job is named 'gret'; the known jobs are: {names}"):
         remote.start("gret")
-    with pytest.raises(errors.UnknownEntry, match=r"no job 'shop\.gret'; there are: shop\.ask") as told:
+    with pytest.raises(
+        errors.UnknownEntry, match=r"no job is named 'shop\.gret'; the known jobs are: shop\.ask"
+    ) as told:
         remote.start("shop.gret")
     assert told.value.known == ["shop.greet", "shop.ask", "shop.fail", "shop.count", "shop.open"], (
         "as the app lists them"

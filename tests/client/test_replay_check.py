@@ -92,7 +92,7 @@ def test_code_that_has_not_changed_fits_and_nothing_is_called(shell: Shell, code
     history = shell.json("events", run)
     found = shell.json("replay", run, "shop.py")
     assert (found["fits"], found["reasons"], found["unasked"], found["beyond"]) == (True, [], [], [])
-    assert shell.run("replay", run, "shop.py").startswith("it fits\n")
+    assert shell.run("replay", run, "shop.py").startswith("the code fits\n")
     assert (shell.folder / "acted").read_text() == before
     assert shell.json("events", run) == history
 
@@ -100,7 +100,7 @@ def test_code_that_has_not_changed_fits_and_nothing_is_called(shell: Shell, code
 def test_a_run_that_waits_fits_and_says_where_it_would_go_on(shell: Shell) -> None:
     run = recorded(shell, WAITING)
     assert shell.run("replay", run, "shop.py") == (
-        "it fits\n1 recorded answers were asked for\nit would go on with wait:go"
+        "the code fits\n1 recorded results were used\nthe run would continue with wait:go"
     )
     write(shell, WAITING.replace('await wait_for("go")', 'await charge(1) + await wait_for("go")'))
     assert shell.json("replay", run, "shop.py")["beyond"][0].startswith("charge:"), "a new call is no misfit here"
@@ -136,20 +136,20 @@ def test_another_argument_is_a_misfit_that_names_both_sides(shell: Shell) -> Non
 def test_a_run_that_has_ended_must_end_the_same(shell: Shell, before: str, after: str, said: str | None) -> None:
     code = "@app.job\nasync def work(sku: str) -> str:\n    cents = await price(sku)\n    return await charge(cents)\n"
     run = recorded(shell, code)
-    assert shell.run("replay", run, "shop.py").startswith("it fits")
+    assert shell.run("replay", run, "shop.py").startswith("the code fits")
     write(shell, code.replace(before, after))
     if said is not None:
         assert said in shell.run("replay", run, "shop.py", code=1)
     else:
         told = shell.run("replay", run, "shop.py")
-        assert "recorded and no longer asked for: charge:" in told
+        assert "recorded but no longer called: charge:" in told
 
 
 def test_a_failure_is_compared_too_and_an_app_without_the_job_says_what_it_has(shell: Shell) -> None:
     code = "@app.job\nasync def work(sku: str) -> None:\n    await broken()\n"
     run = recorded(shell, code)
-    assert shell.run("replay", run, "shop.py").startswith("it fits")
+    assert shell.run("replay", run, "shop.py").startswith("the code fits")
     write(shell, code.replace("await broken()", "return None"))
     assert "it raised StepFailed, and now returns" in shell.run("replay", run, "shop.py", code=1)
     write(shell, code.replace("work", "other"))
-    assert "there is no job 'shop.work'; there are: shop.other" in shell.run("replay", run, "shop.py", code=3)
+    assert "no job is named 'shop.work'; the known jobs are: shop.other" in shell.run("replay", run, "shop.py", code=3)

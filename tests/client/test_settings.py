@@ -25,7 +25,7 @@ def test_what_is_given_comes_first_then_the_environment_then_the_default() -> No
     ("environment", "said"),
     [
         ({"HOLDFAST_CONCURRENCY": "many"}, "HOLDFAST_CONCURRENCY='many'"),
-        ({"HOLDFAST_LEASE_SECONDS": "0"}, "must be over 0"),
+        ({"HOLDFAST_LEASE_SECONDS": "0"}, "must be greater than 0"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(environment: dict[str, str], said: str) -> None:
@@ -67,9 +67,9 @@ def test_names_are_uuids_that_sort_by_time() -> None:
 
 
 def test_a_url_that_names_no_store_is_refused() -> None:
-    with pytest.raises(ValueError, match="url='redis://localhost': it names no store: use sqlite:///path"):
+    with pytest.raises(ValueError, match="url='redis://localhost': it is not the URL of a store: use sqlite:///path"):
         open_store("redis://localhost")
-    with pytest.raises(ValueError, match="names no store"):
+    with pytest.raises(ValueError, match="not the URL of a store"):
         open_store("sqlite:///")
 
 
@@ -108,6 +108,6 @@ def test_a_plain_call_on_the_apps_own_loop_is_refused_instead_of_waiting_for_its
     async def misuse() -> None:
         app.list()
 
-    with pytest.raises(RuntimeError, match="use the `a` twin"):
+    with pytest.raises(RuntimeError, match="use the async form"):
         app.block(misuse())
     app.close()

@@ -201,7 +201,7 @@ def test_what_is_no_connection_for_it_is_refused_before_anything_is_sent(app: Ap
 
     asyncio.run(asynchronous())
     with psycopg.connect(server().url) as connection:
-        with pytest.raises(InvalidArguments, match="blocks the loop"):
+        with pytest.raises(InvalidArguments, match="is blocking: call `start`"):
             asyncio.run(in_loop(connection))
         with pytest.raises(InvalidArguments, match="cents"):
             app.start("checkout", "A", "much", connection=connection)

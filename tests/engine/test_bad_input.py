@@ -94,14 +94,14 @@ async def ended(app: App, job: Any, *args: Any) -> Any:
 
 
 def test_an_unknown_entry_is_refused_with_the_names_there_are_and_nothing_is_stored(app: App) -> None:
-    with pytest.raises(UnknownEntry, match="there is no job 'work'; there are: none"):
+    with pytest.raises(UnknownEntry, match="no job is named 'work'; the known jobs are: none"):
         app.start("work")
 
     @app.job
     async def work() -> None:
         pass
 
-    with pytest.raises(UnknownEntry, match="there is no job 'wrok'; there are: work"):
+    with pytest.raises(UnknownEntry, match="no job is named 'wrok'; the known jobs are: work"):
         app.start_many("wrok", [{}])
     assert app.list() == []
 
@@ -295,7 +295,7 @@ def test_what_is_sent_is_kept_as_it_was_whatever_the_sender_does_with_it_later(a
 
 # Values that are too large
 
-TOO_LARGE = "1,002 bytes of JSON, and 1,000 are allowed: keep the data elsewhere and pass a reference to it, or raise"
+TOO_LARGE = "1,002 bytes of JSON; the limit is 1,000: store the data elsewhere and pass a reference to it, or raise"
 
 
 def test_arguments_over_the_limit_are_refused_and_nothing_is_stored(small: App) -> None:
@@ -781,7 +781,7 @@ def test_a_step_that_kills_its_process_runs_again_until_the_job_is_given_up_as_p
     failed = shell.json("events", run)[-1]
     assert (failed["type"], failed["payload"]["reason"]) == ("job_failed", "poison")
     assert shell.json("show", run)["error"]["message"] == "crashed 3 times; 3 are allowed"
-    assert shell.run("verify") == "everything is legal and unbroken"
+    assert shell.run("verify") == "every history is valid"
 
 
 @BY_DEATH
@@ -792,7 +792,7 @@ def test_a_tool_that_kills_its_process_is_not_called_again_but_asked_about(shell
     assert workers_die(shell, target) == [code, 0]
     assert (shell.folder / "witness").read_text() == "called\n"
     asked = shell.run("explain", run)
-    assert asked.startswith("It asks: did tool:")
+    assert asked.startswith("The call tool:")
     shell.run("resolve", run, asked.split()[3], "--done", "7")
     assert workers_die(shell, target) == [0]
     assert shell.json("events", run)[-1]["payload"]["result"] == 7
@@ -862,7 +862,7 @@ def test_apps_of_one_name_in_two_processes_lose_no_entry_and_explain_says_who_is
     shell.run("worker", "first.py", "--until-idle")
     assert [shell.json("show", run)["status"] for run in runs] == ["succeeded", "queued"]
     missing = shell.run("explain", runs[1], "--target", "first.py")
-    assert missing.endswith("This app has no job shop.second: it waits for a worker that has.")
+    assert missing.endswith("This app does not have the job shop.second. The run waits for a worker that has it.")
     assert shell.run("explain", runs[1]).endswith("It waits for a worker that has the job shop.second.")
     shell.run("worker", "second.py", "--until-idle")
     assert shell.json("show", runs[1])["status"] == "succeeded"
@@ -881,7 +881,7 @@ def test_a_queued_job_without_a_handler_waits_for_one_and_explain_says_so(app: A
         row = await app.store().get(handle.id)
         assert row is not None
         told = explain(row, await app.store().now(), app.entries)
-        assert "This app has no job shop.work: it waits for a worker that has." in told
+        assert "This app does not have the job shop.work. The run waits for a worker that has it." in told
         app.entries["shop", "work"] = handler
         await drain(app)
         assert await handle.aresult() == "done"

@@ -199,7 +199,7 @@ def test_an_unknown_job_is_named_with_those_there_are(app: App) -> None:
     async def work() -> None:
         pass
 
-    with pytest.raises(UnknownEntry, match="there is no job 'wrok'; there are: work"):
+    with pytest.raises(UnknownEntry, match="no job is named 'wrok'; the known jobs are: work"):
         app.start("wrok")
     with pytest.raises(UnknownJob):
         app.get("nobody")
@@ -548,7 +548,7 @@ def test_a_wait_that_nobody_ends_times_out(app: App) -> None:
             return str(late)
         return "woken"
 
-    assert play(outcome(app, work)) == "no signal 'never' came in time"
+    assert play(outcome(app, work)) == "no signal 'never' arrived in time"
 
 
 def test_a_wait_in_one_branch_does_not_stop_the_others(app: App) -> None:

@@ -103,7 +103,7 @@ def test_a_remote_client_sends_the_value_and_the_command_line_a_name(tmp_path: P
         far = ["start", "shop", "pay", "--server", server.url]
         runs.append(shell.run(*far, "key=env:SHOP_KEY", "spare=env:SHOP_KEY"))
         for wrong in (["key=plain"], ["key=env:SHOP_KEY", "spare=plain"]):
-            assert "is a secret: name the variable that has it, as in" in shell.run(*far, *wrong, code=2)
+            assert "is a secret: name an environment variable, such as" in shell.run(*far, *wrong, code=2)
         shell.run("worker", str(target), "--until-idle", "--url", url)
         results = [shell.json("show", run, "--url", url)["status"] for run in runs]
         assert results == ["succeeded"] * 4

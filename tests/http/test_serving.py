@@ -57,7 +57,7 @@ def test_a_port_that_is_taken_and_a_target_that_is_none_are_one_line_each(tmp_pa
         taken.listen()
         told = shell.run("serve", str(SHOP), "--port", str(taken.getsockname()[1]), code=2)
     assert "choose another" in told
-    assert "there is no file nothing.py" in shell.run("serve", "nothing.py", code=2)
+    assert "no file is named nothing.py" in shell.run("serve", "nothing.py", code=2)
     (tmp_path / "holdfast-tokens.json").write_text("{no tokens")
     assert "not a token file" in shell.run("serve", str(SHOP), "--port", "0", code=2)
     (tmp_path / "holdfast-tokens.json").unlink()
@@ -113,7 +113,7 @@ def test_dev_serves_works_and_starts_again_when_the_code_changes(tmp_path: Path)
         dev.send_signal(signal.SIGTERM)
         assert dev.wait(60) == 0
     told = (tmp_path / "log").read_text()
-    assert re.search(r"shop\.py has changed: starting again", told)
+    assert re.search(r"shop\.py changed: restarting", told)
 
 
 def test_only_sources_are_watched(tmp_path: Path) -> None:

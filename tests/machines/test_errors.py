@@ -96,12 +96,12 @@ def test_what_does_not_fit_builds_nothing(code: str, params: dict[str, Any]) -> 
 
 
 def test_params_of_a_later_release_are_left_out_and_its_message_is_kept() -> None:
-    error = from_params("unknown_job", {"job": "a", "since": 3}, "there is no job a")
+    error = from_params("unknown_job", {"job": "a", "since": 3}, "no job is named a")
     assert isinstance(error, errors.UnknownJob)
     assert type(error) is errors.UnknownJob
-    assert (error.job, str(error)) == ("a", "there is no job a")
+    assert (error.job, str(error)) == ("a", "no job is named a")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
-    assert (type(copy), copy.job, str(copy)) == (errors.UnknownJob, "a", "there is no job a")
+    assert (type(copy), copy.job, str(copy)) == (errors.UnknownJob, "a", "no job is named a")
 
 
 def test_an_error_of_a_user_may_have_code_and_params_of_its_own() -> None:

@@ -211,7 +211,7 @@ def test_a_wait_that_nobody_answers_fails_its_node_and_a_retry_waits_again(app: 
     async def story() -> None:
         run = await plan.astart()
         await drain(app)
-        with pytest.raises(RunFailed, match=r"approval: .*WaitTimeout: no signal 'late' came in time"):
+        with pytest.raises(RunFailed, match=r"approval: .*WaitTimeout: no signal 'late' arrived in time"):
             await run.aresult(timeout=60)
         await app.aretry(run.id, actor="ann", reason="now they are there")
         await run.asignal("late", "yes")
@@ -1209,7 +1209,7 @@ def test_a_fork_with_another_default_does_again_what_takes_it(app: App) -> None:
         other = await app.afork(run.id, plan=written("tuesday"))
         lacking = Draft()
         lacking.call(echo, text=lacking.input.night)
-        with pytest.raises(InvalidPlan, match=r"input\.night: the run was not given it"):
+        with pytest.raises(InvalidPlan, match=r"input\.night: the run has no such input"):
             await app.afork(run.id, plan=lacking)
         await drain(app)
         assert await other.aresult(timeout=60) == {"echo": "tuesday"}

@@ -1,7 +1,7 @@
 """Real worker processes on one store, killed with SIGKILL at random moments (P4).
 
 The store is not told which worker has died: the others notice it (L10).
-No tool acts twice, every run ends or asks, what was acknowledged is there, every history is legal and unbroken, and no
+No tool acts twice, every run ends or asks, what was acknowledged is there, every history is valid, and no
 export and nothing that was spent is lost or there twice.
 `make torture` runs the same for as long as asked.
 """

@@ -308,7 +308,7 @@ def test_migrate_on_the_command_line(tmp_path: Path) -> None:
         numbers = ", ".join(str(number) for number in range(1, newest + 1))
         assert shell.run("migrate", "--check", "--url", url, code=1) == f"schema 0 of {newest}: missing {numbers}"
         assert shell.run("migrate", "--url", url) == f"schema 0 of {newest}: applied {numbers}"
-        assert shell.run("migrate", "--check", "--url", url) == f"schema {newest}: nothing is missing"
+        assert shell.run("migrate", "--check", "--url", url) == f"schema {newest}: up to date"
         assert shell.json("migrate", "--url", url) == {"schema": newest, "newest": newest, "missing": []}
     assert "names nothing that lasts" in shell.run("migrate", "--url", "memory:", code=2)
     assert "lower case" in shell.run("migrate", "--url", f"{server().url}?schema=A-B", code=2)

@@ -180,7 +180,7 @@ def test_the_demo_kills_a_worker_and_ends_well() -> None:
         [sys.executable, ROOT / "examples" / "demo.py"], capture_output=True, text=True, check=False, timeout=120
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    for shown in ("kill -9", "lease_expired", "charged once", "everything is legal and unbroken"):
+    for shown in ("kill -9", "lease_expired", "charged once", "every history is valid"):
         assert shown in ran.stdout
 
 

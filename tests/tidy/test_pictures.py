@@ -44,7 +44,7 @@ def test_the_pictures_show_a_killed_worker_and_a_card_charged_once(folder: str, 
     assert "pack(" in middle, "a step under way"
     assert "━━━" in middle, "and the live bar"
     assert "succeeded in" in end
-    assert "it is legal and unbroken" in end
+    assert "the history is valid" in end
 
 
 def test_the_pictures_fetch_nothing(recorded: Path) -> None:

@@ -34,11 +34,11 @@ def verify(run: str | None, where: Where, as_json: bool) -> None:
     client = open_client(where)
     violations = client.verify(full_id(client, run) if run is not None else None)
     lines = [f"{job}: {violation}" for job, wrong in violations.items() for violation in wrong]
-    checked = "it" if run is not None else "everything"
+    checked = "the history" if run is not None else "every history"
     show_result(
         {job: [str(violation) for violation in wrong] for job, wrong in violations.items()},
         as_json=as_json,
-        text=lambda: "\n".join(lines) if lines else f"{checked} is legal and unbroken",
+        text=lambda: "\n".join(lines) if lines else f"{checked} is valid",
     )
     sys.exit(1 if violations else 0)
 
@@ -59,10 +59,12 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:
 
     client, app = open_client(where), load(target)
     rehearsed = app.block(check_replay(app, client.events(full_id(client, run))))
-    lines = [f"it does not fit: {reason}" for reason in rehearsed.reasons] or ["it fits"]
-    lines.append(f"{rehearsed.answered} recorded answers were asked for")
-    lines += [f"recorded and no longer asked for: {', '.join(rehearsed.unasked)}"] if rehearsed.unasked else []
-    lines += [f"it would go on with {', '.join(rehearsed.beyond)}"] if rehearsed.beyond and rehearsed.fits else []
+    lines = [f"the code does not fit: {reason}" for reason in rehearsed.reasons] or ["the code fits"]
+    lines.append(f"{rehearsed.answered} recorded results were used")
+    lines += [f"recorded but no longer called: {', '.join(rehearsed.unasked)}"] if rehearsed.unasked else []
+    lines += (
+        [f"the run would continue with {', '.join(rehearsed.beyond)}"] if rehearsed.beyond and rehearsed.fits else []
+    )
     show_result(rehearsed, as_json=as_json, text=lambda: "\n".join(lines))
     sys.exit(0 if rehearsed.fits else 1)
 

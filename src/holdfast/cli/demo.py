@@ -60,7 +60,7 @@ def judge(ledger: Sequence[str], wrong: Mapping[str, Any]) -> int:
     once = len(ledger) == 1
     click.secho(f"  charged {'once' if once else f'{len(ledger)} TIMES'}", fg="green" if once else "red", bold=True)
     click.secho("\nverify: rules, hash chain, projections", bold=True)
-    click.secho(f"  {wrong or 'everything is legal and unbroken'}", fg="red" if wrong else "green", bold=True)
+    click.secho(f"  {wrong or 'every history is valid'}", fg="red" if wrong else "green", bold=True)
     return 0 if once and not wrong else 1
 
 

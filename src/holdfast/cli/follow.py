@@ -47,7 +47,7 @@ def follow_run(client: Client, run_id: str, *, as_json: bool) -> int:
             run_id = client.current(run_id)
             record = show(client, run_id)
     except KeyboardInterrupt:
-        echo(f"the run goes on: holdfast follow {run_id}", err=True)
+        echo(f"the run continues: holdfast follow {run_id}", err=True)
         raise
     if not as_json and record.status == "succeeded":
         echo_json(client.outcome(run_id))

@@ -73,7 +73,7 @@ def _here(
     from holdfast.plans.plan_job import PlanJob
 
     if target is None:
-        raise click.UsageError("name the app whose steps the plan calls: --target shop.py, or a --server")
+        raise click.UsageError("name the app whose steps the plan calls: --target shop.py, or use --server")
     app = load(target, where.url)
     plans = {
         name: job for (plugin, name), job in app.entries.items() if isinstance(job, PlanJob) and plugin == app.name
@@ -92,7 +92,7 @@ def _on_server(
     from holdfast.client.remote.client import connect
 
     if target is not None:
-        raise click.UsageError("give --target or --server, not both: a server has apps of its own")
+        raise click.UsageError("give --target or --server, not both: a server has its own apps")
     client = connect(where.server or "")
     jobs = client.block(client.aentries())
     known = [f"{job.plugin_id}.{job.entry_id}" for job in jobs if job.open]
@@ -106,7 +106,7 @@ def _on_server(
 
 def _which(entry: str, known: list[str], whose: str) -> str:
     there = ", ".join(known) if known else "none"
-    return f"whose run is it to be? {entry!r} is not one of the entries that {whose}: {there}; choose one with --as"
+    return f"{entry!r} is not one of the entries that {whose}: {there}; choose one with --as"
 
 
 @click.command(epilog="Example: holdfast fork 3f2a --from-node clean")
@@ -154,7 +154,7 @@ def _client(where: Where, target: str | None, *, needs_app: bool) -> Client:
 
         return load(target, where.url)
     if needs_app:
-        raise click.UsageError("name the app whose steps the plan calls: --target shop.py, or a --server")
+        raise click.UsageError("name the app whose steps the plan calls: --target shop.py, or use --server")
     return open_client(where)
 
 

@@ -69,7 +69,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (HoldfastError, TimeoutError) as error:
-            message = " ".join((str(error) or "it has not ended in time").split())
+            message = " ".join((str(error) or "the run has not ended in time").split())
             if isinstance(error, errors.InvalidPlan):  # its message is a list of problems, one per line
                 message = str(error)
             echo(f"holdfast: {message}", err=True)

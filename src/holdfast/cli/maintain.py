@@ -24,7 +24,7 @@ def migrate(url: str | None, check: bool, as_json: bool) -> None:
 
     def text() -> str:
         if not migration.missing:
-            return f"schema {migration.newest}: nothing is missing"
+            return f"schema {migration.newest}: up to date"
         numbers = ", ".join(map(str, migration.missing))
         return f"schema {migration.schema} of {migration.newest}: {'missing' if check else 'applied'} {numbers}"
 
@@ -72,7 +72,7 @@ def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:
 
     if abort:
         back = take_back(source, target)
-        message = "the move is taken back: the source is open again" if back else "there was no move to take back"
+        message = "the move was undone: the source is open again" if back else "there was no move to undo"
         show_result({"taken_back": back}, as_json=as_json, text=lambda: message)
         return
     moved = move(source, target)
@@ -80,9 +80,9 @@ def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:
     def text() -> str:
         lines = [
             f"moved {moved.jobs} jobs, {moved.events} events, {moved.signals} signals, {moved.evidence} of evidence",
-            f"to {moved.target}; read back and compared",
-            f"{moved.requeued} were running and wait for a worker there",
-            *(f"{job}: moved as it is, and verify objects to it" for job in moved.broken),
+            f"to {moved.target}; the copy was read back and compared",
+            f"{moved.requeued} jobs were running and now wait for a worker there",
+            *(f"{job}: moved unchanged, and verify reports problems with it" for job in moved.broken),
         ]
         return "\n".join(lines)
 

@@ -42,7 +42,7 @@ def check(file: str, target: str | None, as_json: bool) -> None:
     try:
         plan = Plan.read(file)
         wrong = problems(plan, names)
-        good = f"{plan.name}: {len(plan.nodes)} nodes, and nothing is wrong"
+        good = f"{plan.name}: {len(plan.nodes)} nodes, no problems"
     except InvalidPlan as error:
         wrong, good = error.problems, ""
     show_result({"problems": wrong}, as_json=as_json, text=lambda: "\n".join(wrong) if wrong else good)
@@ -98,11 +98,11 @@ def _plan_of(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
         return Plan.read(subject), None
     suffix = Path(subject).suffix[1:]  # a retry opens the run `<job>.2`
     if (suffix and not suffix.isdecimal()) or Path(subject).name != subject:  # not a possible id of a run
-        raise click.UsageError(f"there is no file {subject}")
+        raise click.UsageError(f"no file is named {subject}")
     client = open_client(where)
     past = NodeHistory(client.events(full_id(client, subject)))
     if past.plan is None:
-        raise click.UsageError(f"{subject} has no plan: it is code, or its planner has not answered yet")
+        raise click.UsageError(f"{subject} has no plan: its job is code, or its planner has not returned a plan yet")
     course = NodeStates(Plan.from_dict(past.plan), past)
     return course.plan, course.states
 

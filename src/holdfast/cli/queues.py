@@ -87,7 +87,7 @@ def _rate(text: str) -> tuple[float, float]:
     try:
         return float(number), PERIODS[period or "s"]
     except (KeyError, ValueError):
-        raise click.BadParameter(f"{text!r} is no rate: write 100/s, 30/min, 500/h or 5000/d") from None
+        raise click.BadParameter(f"{text!r} is not a rate: write 100/s, 30/min, 500/h or 5000/d") from None
 
 
 def _weight(text: str) -> tuple[str, float]:
@@ -95,7 +95,7 @@ def _weight(text: str) -> tuple[str, float]:
     try:
         return group, float(number)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no weight: write GROUP=NUMBER") from None
+        raise click.BadParameter(f"{text!r} is not a weight: write GROUP=NUMBER") from None
 
 
 def _show(state: QueueState, *, as_json: bool) -> None:

@@ -34,7 +34,9 @@ def develop(target: str, url: str | None, options: list[str]) -> None:
     """Run the server and the worker until this process receives SIGTERM or SIGINT."""
     app = App("holdfast-dev", url)
     if app.url.startswith("memory:"):
-        raise click.UsageError("memory: is one process's own, and these are two: use sqlite:///holdfast.db")
+        raise click.UsageError(
+            "a store in memory belongs to one process, and dev starts two: use sqlite:///holdfast.db"
+        )
     stopping: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -54,7 +56,7 @@ def develop(target: str, url: str | None, options: list[str]) -> None:
         files = sources(folder)
         if files != seen:
             changed = sorted(path for path in files.keys() | seen.keys() if files.get(path) != seen.get(path))
-            click.echo(f"holdfast: {Path(changed[0]).name} has changed: starting again", err=True)
+            click.echo(f"holdfast: {Path(changed[0]).name} changed: restarting", err=True)
             seen = files
             children.stop()
             children.start()

@@ -96,7 +96,7 @@ def pairs(texts: tuple[str, ...], what: str) -> list[tuple[str, str]]:
     split = [text.partition("=") for text in texts]
     wrong = [name for name, equals, _ in split if not equals]
     if wrong:
-        raise click.UsageError(f"{what} are name=value, got {', '.join(wrong)}")
+        raise click.UsageError(f"{what} must be name=value, got {', '.join(wrong)}")
     return [(name, value) for name, _, value in split]
 
 
@@ -257,7 +257,7 @@ def _save(pieces: Any, file: str) -> None:
                 out.write(piece)
         part.replace(file)
     except OSError as error:
-        raise click.UsageError(f"{file} cannot be written: {error.strerror}") from error
+        raise click.UsageError(f"cannot write {file}: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -281,7 +281,7 @@ def workers(where: Where, as_json: bool) -> None:
 
 def _worker(worker: WorkerStatus, now: float) -> list[str]:
     card = worker.card
-    heard = f"heard of {now - card.seen_at:.0f} s ago"
+    heard = f"last heartbeat {now - card.seen_at:.0f} s ago"
     lost = "" if worker.alive else click.style(", LOST", fg="red")
     lines = [f"{card.name}  {card.host} pid {card.pid}  {len(worker.running)} of {card.slots} slots  {heard}{lost}"]
     for job in worker.running:
@@ -315,7 +315,7 @@ def gates(where: Where, as_json: bool) -> None:
         ]
         for view in views
     ]
-    show_table(["GATE", "STATE", "OPENS", "LINE", "WORKER", "WHY"], rows, empty="no gates: no worker was heard of")
+    show_table(["GATE", "STATE", "OPENS", "LINE", "WORKER", "WHY"], rows, empty="no gates: no worker is alive")
 
 
 def _broken(gate: GateCard) -> str | None:
@@ -358,7 +358,7 @@ def entries(target: str | None, where: Where, as_json: bool) -> None:
 
         client = load(target, where.url)
     else:
-        raise click.UsageError("say whose: holdfast entries shop.py, or --server http://…")
+        raise click.UsageError("give a file or module, such as holdfast entries shop.py, or --server http://…")
     jobs = client.block(client.aentries())
     if as_json:
         show_result(jobs, as_json=True, text=str)

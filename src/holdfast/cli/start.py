@@ -97,7 +97,7 @@ def _banner(app: App, slots: int, queues: tuple[str, ...], processes: int, *, as
     """Print what this worker runs, from which store, and how many jobs at once."""
     import logging
 
-    from holdfast.config import shown_url
+    from holdfast.errors import shown_url
 
     jobs = sorted(name if plugin == app.name else f"{plugin}.{name}" for plugin, name in app.entries)
     facts = {

@@ -28,7 +28,7 @@ def load(target: str | None, url: str | None = None, *, plugins: bool = False) -
         UsageError: There is no such file or module, or it does not have exactly one App.
     """
     if target is None and not plugins:
-        raise click.UsageError("name a file or a module with an App in it, or serve installed ones with --plugins")
+        raise click.UsageError("give a file or module with an App, or --plugins for the apps of installed packages")
     app = _app_in(target) if target is not None else App("plugins", url)
     if url is not None:
         app.url = url
@@ -37,7 +37,7 @@ def load(target: str | None, url: str | None = None, *, plugins: bool = False) -
         try:
             app.include(plugin)
         except ValueError as error:
-            raise click.UsageError(f"{target or 'the plugins'} cannot be served together: {error}") from error
+            raise click.UsageError(f"{target or 'the plugins'} cannot be combined: {error}") from error
     return app
 
 
@@ -48,9 +48,9 @@ def _app_in(target: str) -> App:
     if attribute:
         apps = [value for value in [getattr(module, attribute, None)] if isinstance(value, App)]
     if not apps:
-        raise click.UsageError(f'{target} has no App in it: write `app = App("name")` at its top level')
+        raise click.UsageError(f'{target} has no App: write `app = App("name")` at its top level')
     if len({id(app) for app in apps}) > 1:
-        raise click.UsageError(f"{target} has several Apps: say which, as in {name}:app")
+        raise click.UsageError(f"{target} has several Apps: name one, such as {name}:app")
     return apps[0]
 
 
@@ -61,9 +61,9 @@ def _module(name: str) -> ModuleType:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            raise click.UsageError(f"there is no file and no module {name!r} ({error})") from error
+            raise click.UsageError(f"no file or module is named {name!r} ({error})") from error
     if not path.is_file():
-        raise click.UsageError(f"there is no file {name}")
+        raise click.UsageError(f"no file is named {name}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None, "a .py file has a loader"
     assert spec.loader is not None, "and it can load"

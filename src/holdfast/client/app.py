@@ -161,7 +161,7 @@ class App(Planning, Client):
         encoded = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
         if getattr(function, "replaced", False):
             raise InvalidArguments(
-                function.name, "a plan of its own cannot be recorded in your transaction: start it without `connection`"
+                function.name, "a run with its own plan cannot start in your transaction: start it without `connection`"
             )
         return self.submission(function, new_id(), encoded, 0.0)
 
@@ -342,7 +342,7 @@ class App(Planning, Client):
         now, late = await self._store().now(), await self._store().evidence(row.id)
         text = explain(row, now, self.entries or None, late, await look(self._store(), row, now))
         if number < row.run:
-            text = f"This run has ended; its job was retried, and its newest run is {row.id}.{row.run}. {text}"
+            text = f"This run has ended. Its job was retried, and the newest run is {row.id}.{row.run}. {text}"
         return Explanation(run_id, row.id, row.state, text)
 
     async def aentries(self) -> builtins.list[Entry]:
@@ -431,7 +431,7 @@ class App(Planning, Client):
         answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
         chosen = [answer for answer, is_chosen in answers if is_chosen]
         if len(chosen) != 1:
-            raise ValueError("answer with one of done=result, not_done=True, fail=True")
+            raise ValueError("pass exactly one of done=result, not_done=True and fail=True")
         result = done if chosen == ["done"] else None
         result = kept(f"the result of {step}", result, self.config.payload_bytes_max)
         job = job_of_run(run_id)[0]
@@ -458,7 +458,7 @@ class App(Planning, Client):
         return [place for place in (self.effects(), self.blobs()) if place is not None]
 
     async def _apply(self, command: Any) -> RunRecord:
-        kept("what is asked for", command)
+        kept("the request", command)
         row: Job = await self._journal().write(command)
         record = await self._store().record(row.id, row.run)
         return record if record is not None else row.record()

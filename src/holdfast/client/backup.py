@@ -29,7 +29,7 @@ def backup(url: str, destination: str | Path, *, force: bool = False) -> Backup:
     if is_postgres(url):
         raise InvalidSetting("url", "postgresql://…", "use pg_dump to back up a PostgreSQL database")
     if not url.startswith("sqlite:///"):
-        raise InvalidSetting("url", url, "it names nothing that can be backed up: use sqlite:///path/to/jobs.db")
+        raise InvalidSetting("url", url, "only a SQLite file can be backed up: use sqlite:///path/to/jobs.db")
     from holdfast.store.sqlite.online_backup import back_up  # noqa: PLC0415 - a backend is imported when it is used
 
     return back_up(url.removeprefix("sqlite:///"), destination, force=force)

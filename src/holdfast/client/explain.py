@@ -83,10 +83,12 @@ def explain(
         held = _held(job, around.queue, now)
         sentences += [held] if held is not None else _takers(job, entries, around.alive)
     elif job.state is JobState.QUEUED and entries is not None and (job.plugin, job.entry) not in entries:
-        sentences.append(f"This app has no job {job.plugin}.{job.entry}: it waits for a worker that has.")
+        sentences.append(
+            f"This app does not have the job {job.plugin}.{job.entry}. The run waits for a worker that has it."
+        )
     if job.cancel is not None and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.WAITING}:
         why = f" ({job.cancel.reason})" if job.cancel.reason else ""
-        sentences.append(f"It was asked to cancel{why} and may still clean up.")
+        sentences.append(f"Its cancellation was requested{why}. It may still clean up.")
     if job.pause:
         sentences.append("It will pause at its next step.")
     if job.ends_by is not None and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.WAITING}:
@@ -100,12 +102,12 @@ def _held(job: Job, queue: QueueState | None, now: float) -> str | None:
         return None
     limits, name = queue.limits, f"queue {job.queue!r}"
     if limits.paused:
-        return f"The {name} is paused: somebody has to resume it."
+        return f"The {name} is paused until an operator resumes it."
     if limits.concurrency is not None and queue.running >= limits.concurrency:
-        return f"The {name} runs {queue.running} jobs, and may run {limits.concurrency} at once: one has to end first."
+        return f"The {name} runs {queue.running} of at most {limits.concurrency} jobs. One must end first."
     if queue.held_until is not None:
         rate = f"{limits.rate:g} jobs in {limits.rate_seconds:g} s"
-        return f"The {name} may start {rate}: the next {_time(queue.held_until, now)}."
+        return f"The {name} may start {rate}. The next start is {_time(queue.held_until, now)}."
     of_group = queue.groups.get(job.group or "", 0)
     if limits.group_concurrency is not None and job.group and of_group >= limits.group_concurrency:
         may = f"may run {limits.group_concurrency} at once"
@@ -118,7 +120,7 @@ def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequenc
     name = f"{job.plugin}.{job.entry}"
     waits = [f"It waits for a worker that has the job {name}."] if entries is None else []
     if entries is not None and (job.plugin, job.entry) not in entries:
-        waits = [f"This app has no job {name}: it waits for a worker that has."]
+        waits = [f"This app does not have the job {name}. The run waits for a worker that has it."]
     if alive is None:
         return waits
     having = [card for card in alive if name in card.entries]
@@ -128,8 +130,9 @@ def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequenc
         return [f"The worker {serving[0].name} that has it does not answer: {serving[0].blocked}."]
     if serving:
         serving = answering
-        count = "a worker that has it is" if len(serving) == 1 else f"{len(serving)} workers that have it are"
-        return [f"But {count} alive, and will take it with the next free slot."]
+        if len(serving) == 1:
+            return ["A worker that has this job is alive and will take it when a slot is free."]
+        return [f"{len(serving)} workers that have this job are alive. One will take it when a slot is free."]
     if having:
         return [f"No live worker that has it serves the queue {job.queue!r}.", *waits]
     missing = (
@@ -153,15 +156,15 @@ def _where(job: Job, now: float, around: Around) -> str:
         case JobState.QUEUED:
             return f"It is queued in {job.queue!r}, due since {_time(job.due_at, now)}: no worker has taken it yet."
         case JobState.RUNNING if job.lease is not None and job.lease.until <= now:
-            return f"Its worker {job.lease.worker} was last heard of too long ago; it will be taken from it."
+            return f"The lease of its worker {job.lease.worker} has expired. Another worker will take the job."
         case JobState.RUNNING:
-            holder = job.lease.worker if job.lease is not None else "nobody"
+            holder = job.lease.worker if job.lease is not None else "unknown"
             details = f"{_at_gate(job, now, around)}{_blocked(holder, around)}"
             return f"It runs: worker {holder} holds it, attempt {job.attempt}.{details}"
         case JobState.WAITING:
             return _waits(job, now, around)
         case JobState.FAILED:
-            return f"It has failed{_because(around.last)} and is given up; an operator may retry it."
+            return f"It has failed{_because(around.last)}. An operator may retry it."
         case state:
             successor = job.course.continued_as
             return f"It has ended: {state}." + (f" It was continued as run {successor}." if successor else "")
@@ -217,29 +220,30 @@ def _waits(job: Job, now: float, around: Around) -> str:
 def _child(key: str, around: Around) -> str:
     name = key.removeprefix(CHILD_KEY).removeprefix("job.").partition(":")[0]
     child = f", run {around.children[key]}" if key in around.children else ""
-    return f"It waits for a job that it has started: {name}{child}."
+    return f"It waits for its child job {name}{child}."
 
 
 def _over_budget(last: Event | None) -> str:
     over = (last.payload.get("over_budget") if last is not None else None) or {}
     spent = ", ".join(f"{unit} {amount:g} of {limit:g}" for unit, (amount, limit) in sorted(over.items()))
-    return f"It has spent more than its budget{f': {spent}' if spent else ''}. It goes on with a grant."
+    return f"It has spent more than its budget{f': {spent}' if spent else ''}. It continues after a grant."
 
 
 def _question(key: str) -> str:
     node = key.removeprefix(DOUBT_KEY)
-    return f"It asks: did {node} act? A worker died in the middle of it. Answer with resolve: done, not_done or fail."
+    answers = "Answer with `resolve`: done, not_done or fail."
+    return f"The call {node} is in doubt: its worker died during the call, so it may have acted. {answers}"
 
 
 def _late(evidence: Evidence) -> str:
     reported = f"it raised {evidence.error}" if evidence.error is not None else f"its result was {evidence.result!r}"
-    return f"Attempt {evidence.attempt} reported of {evidence.node}, after it had lost the job: {reported}."
+    return f"Attempt {evidence.attempt} reported a late end of {evidence.node}: {reported}."
 
 
 def _attempts(job: Job) -> str:
     if not job.attempts and not job.started:
-        return "it was not started yet"
-    return f"{job.attempts} of {job.max_attempts} attempts are used up"
+        return "it has not started yet"
+    return f"{job.attempts} of {job.max_attempts} attempts are used"
 
 
 def _time(at: float, now: float) -> str:

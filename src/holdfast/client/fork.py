@@ -55,17 +55,17 @@ def forked(
     created = past.created
     if past.plan is None:
         if from_step is None or from_node is not None or plan is not None:
-            raise InvalidArguments("fork", "the run has no plan: say from_step=, a step or tool of its code")
+            raise InvalidArguments("fork", "the run has no plan: pass from_step=, a step or tool of its code")
         written = [event for _, event in sorted(_of_code(past, from_step), key=lambda pair: pair[0])]
         whole = None
     else:
         if from_step is not None or (from_node is None and plan is None):
-            raise InvalidArguments("fork", "the run has a plan: say from_node=, one of its nodes, or another plan=")
+            raise InvalidArguments("fork", "the run has a plan: pass from_node=, one of its nodes, or another plan=")
         whole = plan.to_dict() if plan is not None else past.plan
         if plan is not None:
             check_plan(plan, names)
             if missing := plan.not_given(created.get("args") or {}):
-                raise InvalidPlan(plan.name, [f"input.{name}: the run was not given it" for name in missing])
+                raise InvalidPlan(plan.name, [f"input.{name}: the run has no such input" for name in missing])
         written = list(_of_plan(past, Plan.from_dict(whole), from_node))
     facts = {name: created[name] for name in _INHERITED if created.get(name) is not None}
     facts["fingerprint"] = fingerprint([events[0].job, created.get("args"), whole, from_node, from_step])

@@ -94,7 +94,7 @@ def take_back(source: str, target: str) -> bool:
         arriving = MovingTarget(place, schema)
         try:
             if arriving.begin(note.id) is not None:
-                raise StoreUnavailable("everything has arrived in the target: run it without --abort to finish")
+                raise StoreUnavailable("all data is already in the target: run the command without --abort to finish")
             leaving.take_back()
         finally:
             arriving.close()
@@ -126,7 +126,9 @@ def _move(leaving: MovingSource, arriving: MovingTarget, path: str, name: str) -
             leaving.take_back()
         raise
     if arrived is None and note.complete:
-        raise StoreUnavailable(f"{path}: {note}; but that one knows nothing of it: restore a backup of it")
+        raise StoreUnavailable(
+            f"{path}: {note}; but the target has no record of the move: restore a backup of the target"
+        )
     if arrived is None:
         arrived = arriving.end(note.id, path)
     leaving.leave()
@@ -145,9 +147,9 @@ def _wrong(luggage: JobDump) -> list[str]:
 def _way(source: str, target: str) -> tuple[str, str, str, str]:
     """Return the file, the server's URL, the schema, and the target's URL for display, without a password."""
     if not source.startswith("sqlite:///"):
-        raise InvalidSetting("source", source, "a store is moved from sqlite:///path/to/jobs.db")
+        raise InvalidSetting("source", source, "the source must be sqlite:///path/to/jobs.db")
     if not is_postgres(target):
-        raise InvalidSetting("target", target, "a store is moved to postgresql://…")
+        raise InvalidSetting("target", target, "the target must be postgresql://…")
     place, ours = postgres_place(target)
     schema = ours.get("schema", "holdfast")
     parts = urlsplit(place)

@@ -36,7 +36,7 @@ def _load(point: EntryPoint) -> App:
         reason = f"it cannot be imported: {type(error).__name__}: {error}; mend or uninstall {_package(point)}"
         raise InvalidSetting(f"the entry point {GROUP}:{point.name}", point.value, reason) from error
     if not isinstance(app, App):
-        reason = f"it is no App but a {type(app).__name__}: an entry point of this group names an App"
+        reason = f"it must be an App, got {type(app).__name__}: an entry point of this group must name an App"
         raise InvalidSetting(f"the entry point {GROUP}:{point.name}", point.value, reason)
     return app
 

@@ -46,7 +46,7 @@ class Portal:
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise RuntimeError("a plain call inside the app's own loop would wait for itself: use the `a` twin")
+            raise RuntimeError("a blocking call on the app's own event loop would wait for itself: use the async form")
         call: Future[T] = Future()
         with self._lock:
             if self._error is not None:
@@ -85,7 +85,7 @@ class Portal:
                 try:
                     self.loop.run_forever()
                 except BaseException:  # noqa: BLE001 - the loop is intact, and its other tasks must continue
-                    _log.exception("an error left the loop of %s, which goes on", self._name)
+                    _log.exception("an error stopped the event loop of %s; it was started again", self._name)
         finally:
             if not self._ending:
                 self.die(

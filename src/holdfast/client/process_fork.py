@@ -49,7 +49,9 @@ class _Refusing(Executor):
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         del fn, args, kwargs
-        raise StoreUnavailable("this store was opened before fork(): it is the parent's; open another in this process")
+        raise StoreUnavailable(
+            "this store was opened before fork() and belongs to the parent process: open another one in this process"
+        )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
         """Do nothing: this executor has no threads."""

@@ -41,7 +41,7 @@ async def purge(
     """
     wanted = set(statuses)
     if not wanted or wanted - set(_STATES):
-        raise InvalidArguments("statuses", f"it is one or more of {', '.join(_STATES)}, got {sorted(wanted)}")
+        raise InvalidArguments("statuses", f"it must be one or more of {', '.join(_STATES)}, got {sorted(wanted)}")
     try:
         before = await store.now() - seconds(older_than)
     except (TypeError, ValueError) as error:

@@ -32,7 +32,9 @@ async def migrate(url: str, *, check: bool = False) -> Migration:
     if is_postgres(url):
         return _postgres(url, check=check)
     if not url.startswith("sqlite:///"):
-        raise InvalidSetting("url", url, "it names nothing that lasts: use sqlite:///path/to/jobs.db or postgresql://…")
+        raise InvalidSetting(
+            "url", url, "only a database can be migrated: use sqlite:///path/to/jobs.db or postgresql://…"
+        )
     current, newest = number_in(url.removeprefix("sqlite:///")), len(migrations("sqlite"))
     if current > newest:
         raise too_new(current, newest)
@@ -58,6 +60,6 @@ def _postgres(url: str, *, check: bool) -> Migration:
     except psycopg.Error as error:
         message = " ".join(str(error).split())
         raise StoreUnavailable(
-            f"PostgreSQL says: {message}: check the server, the URL and the rights of this user"
+            f"PostgreSQL reported: {message}; check the server, the URL and the permissions of this user"
         ) from error
     return Migration(current, len(migrations("postgres")), lacking)

@@ -29,7 +29,7 @@ def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0,
     if is_postgres(url):
         return _open_postgres(url, lease_seconds)
     raise InvalidSetting(
-        "url", url, "it names no store: use sqlite:///path/to/jobs.db, postgresql://…, or memory: for tests"
+        "url", url, "it is not the URL of a store: use sqlite:///path/to/jobs.db, postgresql://…, or memory: for tests"
     )
 
 
@@ -67,7 +67,7 @@ def _open_postgres(url: str, lease_seconds: float) -> Store:
 
 def _yes(text: str) -> bool:
     if text not in {"yes", "no"}:
-        raise ValueError(f"migrate is yes or no, got {text!r}")
+        raise ValueError(f"migrate must be yes or no, got {text!r}")
     return text == "yes"
 
 

@@ -85,9 +85,7 @@ def start(submit: Submit, url: str, connection: Any) -> str:
 async def astart(submit: Submit, url: str, connection: Any) -> str:
     """Create a job over an async connection and return its id. The times of `submit` are seconds from now."""
     if _kind(connection, _BLOCKING) is not None:
-        raise InvalidArguments(
-            "connection", f"{_name(connection)} blocks the loop: call `start` with it, in its thread"
-        )
+        raise InvalidArguments("connection", f"{_name(connection)} is blocking: call `start` with it in a thread")
     values, kind = _values(submit), _known(connection, _ASYNC)
     if kind == "psycopg":
         async with connection.cursor(row_factory=_row) as cursor:
@@ -134,7 +132,7 @@ def _known(connection: Any, known: dict[tuple[str, str], str]) -> str:
     if kind is None:
         raise InvalidArguments(
             "connection",
-            f"{_name(connection)} is none of psycopg, asyncpg or SQLAlchemy;"
+            f"{_name(connection)} is not a connection of psycopg, asyncpg or SQLAlchemy;"
             " a job's own argument of this name is passed by position",
         )
     return kind

@@ -89,7 +89,7 @@ def run_filter(where: Mapping[str, Any]) -> RunFilter:
     names = RunFilter.__struct_fields__
     unknown = sorted(set(where) - set(names))
     if unknown:
-        raise InvalidArguments("list", f"no filter {', '.join(unknown)}; there are {', '.join(names)}")
+        raise InvalidArguments("list", f"unknown filter {', '.join(unknown)}; use {', '.join(names)}")
     status = where.get("status") or ()
     statuses = (status,) if isinstance(status, str) else tuple(status)
     try:
@@ -98,7 +98,7 @@ def run_filter(where: Mapping[str, Any]) -> RunFilter:
         raise InvalidArguments("list", str(error)) from error
     wrong = sorted(set(chosen.status) - set(RunStatus))
     if wrong:
-        raise InvalidArguments("list", f"no status {', '.join(wrong)}; there are {', '.join(RunStatus)}")
+        raise InvalidArguments("list", f"unknown status {', '.join(wrong)}; use {', '.join(RunStatus)}")
     return chosen
 
 

@@ -190,7 +190,7 @@ class RemoteClient(Client):
             raise UnknownEntry(job, known)
         if len(matches) > 1:
             names = " and ".join(f"{entry.plugin_id}.{entry.entry_id}" for entry in matches)
-            raise InvalidArguments(job, f"several apps have it: say which, {names}")
+            raise InvalidArguments(job, f"several apps have a job with this name: use {names}")
         return matches[0].plugin_id, matches[0].entry_id
 
     # Read
@@ -317,7 +317,7 @@ class RemoteClient(Client):
         answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
         chosen = [answer for answer, is_chosen in answers if is_chosen]
         if len(chosen) != 1:
-            raise ValueError("answer with one of done=result, not_done=True, fail=True")
+            raise ValueError("pass exactly one of done=result, not_done=True and fail=True")
         result = kept(f"the result of {step}", done) if chosen == ["done"] else None
         return await self._control(run_id, "resolve", step=step, answer=chosen[0], result=result, actor=actor)
 

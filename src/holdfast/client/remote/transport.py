@@ -59,13 +59,15 @@ class Wire:
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float) -> None:
         if not url.startswith(("http://", "https://")):
-            raise InvalidSetting("server", url, "it is no address of a server: use http://host:port or https://…")
+            raise InvalidSetting("server", url, "it is not the address of a server: use http://host:port or https://…")
         try:
             urlsplit(url).port  # noqa: B018 - the access validates the port
         except ValueError as error:
             raise InvalidSetting("server", url, str(error)) from error
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-            raise InvalidSetting("token", "…", "it holds characters that no token has: look for a blank or a line end")
+            raise InvalidSetting(
+                "token", "…", "it has characters that are not allowed in a token: check for spaces and line ends"
+            )
         self.url = url.rstrip("/")
         self._shown = shown_url(self.url)  # for messages
         self._token = token
@@ -234,7 +236,8 @@ class Wire:
             return msgspec.json.decode(content, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StoreUnavailable(
-                f"{self._shown} answers what this release cannot read ({error}): is it a Holdfast server of this one?"
+                f"{self._shown} sent a response that this release cannot read ({error}): check that it is"
+                " a Holdfast server of this release"
             ) from error
 
 
