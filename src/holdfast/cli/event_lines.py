@@ -142,25 +142,20 @@ def _ended(mark: str, text: str, style: str) -> Formatter:
 _REASONS = {
     "lease_expired": "its worker is gone",
     "worker_shutdown": "its worker stops",
-    "store_outage": "the store was away",
-    "retry": "it failed, and is tried again",
+    "store_outage": "the store was unavailable",
+    "retry": "it failed and is retried",
     "step_retry": "a step failed, and is tried again",
     "moved": "it was moved to another store",
 }
 _UNWINDS = frozenset({"job_waiting", "job_requeued", "job_completed", "job_failed", "job_cancelled"})
-_OUTCOMES = {"signal": "came", "expired": "did not come in time"}
 _MOVES: dict[str, Formatter] = {
     "job_created": _created,
     "job_running": lambda event, payload: ("▸", f"attempt {event.attempt}, worker {payload.get('worker')}", "dim"),
     "job_waiting": lambda _, payload: ("⏸", _wait(payload), "yellow"),
-    "wait_completed": lambda _, payload: (
-        "▸",
-        f"{_key(payload)} {_OUTCOMES.get(str(payload.get('outcome')), 'ended')}",
-        "",
-    ),
+    "wait_completed": lambda _, payload: ("▸", _wait_over(payload), ""),
     "cancel_requested": lambda _, payload: (
         "!",
-        f"asked to cancel: {payload.get('reason') or 'no reason given'}",
+        f"cancellation requested: {payload.get('reason') or 'no reason given'}",
         "yellow",
     ),
     "job_requeued": _requeued,
@@ -171,21 +166,49 @@ _MOVES: dict[str, Formatter] = {
 
 
 def _wait(payload: dict[str, Any]) -> str:
-    if payload.get("correlation_key") == "holdfast:pause":
-        return "paused until an operator resumes it"
-    return f"waits for {_key(payload)}"
+    match _kind(payload):
+        case "pause", _:
+            return "paused until an operator resumes it"
+        case "doubt", node:
+            return f"{node} is in doubt: waits for an operator's answer"
+        case "child", node:
+            return f"waits for its child {node}"
+        case "timer", _:
+            return "sleeps"
+        case "budget", _:
+            over = payload.get("over_budget") or {}
+            spent = ", ".join(f"{unit} {amount:g} of {limit:g}" for unit, (amount, limit) in sorted(over.items()))
+            return f"over its budget{f' ({spent})' if spent else ''}: waits for a grant"
+        case "retry", node:
+            return f"waits before the next try of {node}"
+    return f"waits for the signal {payload.get('correlation_key')!r}"
 
 
-def _key(payload: dict[str, Any]) -> str:
+def _wait_over(payload: dict[str, Any]) -> str:
+    match _kind(payload):
+        case "pause", _:
+            return "resumed"
+        case "doubt", node:
+            answer = (payload.get("payload") or {}).get("answer")
+            return f"an operator answered for {node}{f': {answer}' if answer else ''}"
+        case "child", node:
+            return f"its child {node} has ended"
+        case "timer", _:
+            return "its sleep is over"
+        case "budget", _:
+            return "a grant arrived"
+        case "retry", node:
+            return f"the next try of {node} is due"
+    key, outcome = payload.get("correlation_key"), payload.get("outcome")
+    ends = {"signal": "arrived", "expired": "did not arrive in time", "overridden": "is no longer waited for"}
+    return f"the signal {key!r} {ends.get(str(outcome), 'ended')}"
+
+
+def _kind(payload: dict[str, Any]) -> tuple[str, str]:
+    """Return the kind and the node of a reserved key; both are empty for a user's key."""
     key = str(payload.get("correlation_key") or "")
     kind, _, node = key.removeprefix("holdfast:").partition(":")
-    names = {
-        "doubt": f"an answer: did {node} act?",
-        "child": f"the end of {node}",
-        "timer": "its time",
-        "pause": "pause",
-    }
-    return (names.get(kind) or f"the retry of {node}") if key.startswith("holdfast:") else f"the signal {key!r}"
+    return (kind, node) if key.startswith("holdfast:") else ("", "")
 
 
 def _arguments(payload: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from holdfast.cli.options import (
     full_id,
     json_option,
     json_value,
-    open_client,
+    reader,
     run_argument,
     show_result,
     where_options,
@@ -170,7 +170,7 @@ def follow(run: str, where: Where, as_json: bool) -> None:
     Print each step, then the result. With --json, print one document per line: each event, and the record at each
     change. The exit code is 1 if the run did not succeed.
     """
-    client = open_client(where)
+    client = reader(where)
     click.get_current_context().exit(follow_run(client, full_id(client, run), as_json=as_json))
 
 
@@ -182,7 +182,7 @@ def follow(run: str, where: Where, as_json: bool) -> None:
 @json_option
 def events(run: str, where: Where, following: bool, after: int, as_json: bool) -> None:
     """List the events of the job of RUN, oldest first. With --follow --json, print one document per line."""
-    client = open_client(where)
+    client = reader(where)
     run_id = full_id(client, run)
     if not following:
         listed = client.events(run_id, after=after)

@@ -33,6 +33,8 @@ EXIT_CODES = {
     130: "interrupted",
 }
 
+HELP_CHARACTERS = 1000  # more than any first sentence, so that none is cut
+
 _CODES: list[tuple[type[Exception], int]] = [
     (errors.UnknownJob, 3),
     (errors.UnknownEntry, 3),
@@ -89,10 +91,11 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        width = formatter.width - 6 - max(map(len, self.commands))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(command.name or "", command.get_short_help_str(width)) for command in commands])
+                formatter.write_dl(
+                    [(command.name or "", command.get_short_help_str(HELP_CHARACTERS)) for command in commands]
+                )
 
 
 @click.group(

@@ -21,6 +21,8 @@ from holdfast.cli.options import (
 
 __all__ = ["COMMANDS"]
 
+EXIT_REFUSED = 4  # as in `main.EXIT_CODES`
+
 _reason = click.option("--reason", help="Reason to record with the run.")
 _actor = click.option("--actor", help="Your name, to record with the run.  [default: cli, or the token's name]")
 
@@ -42,11 +44,22 @@ def send_signal(
 ) -> None:
     """Send the signal KEY to RUN.
 
-    PAYLOAD is JSON or text. Print delivered, kept, repeat or too_late.
+    PAYLOAD is JSON or text. Print delivered, kept, repeat or too_late. The exit code is 4 if RUN has ended.
     """
     client = open_client(where)
-    outcome = client.signal(full_id(client, run), key, value_of(payload) if payload is not None else None, name)
+    run_id = full_id(client, run)
+    _show_outcome(run_id, client.signal(run_id, key, value_of(payload) if payload is not None else None, name), as_json)
+
+
+def _show_outcome(run_id: str, outcome: str, as_json: bool) -> None:
     show_result({"outcome": outcome}, as_json=as_json, text=lambda: outcome)
+    if outcome == "too_late":
+        _refuse(f"run {run_id} has already ended, so it did not receive this")
+
+
+def _refuse(message: str) -> None:
+    click.echo(f"holdfast: {message}", err=True)
+    click.get_current_context().exit(EXIT_REFUSED)
 
 
 def _run_command(name: str, text: str, act: Callable[..., Any], *options: Callable[[Any], Any]) -> click.Command:
@@ -56,9 +69,12 @@ def _run_command(name: str, text: str, act: Callable[..., Any], *options: Callab
         client = open_client(where)
         if "actor" in values:
             values["actor"] = _actor_of(where, values["actor"])
-        record = act(client, full_id(client, run), **values)
+        before = client.get(full_id(client, run))
+        record = act(client, before.run_id, **values)
         line = f"{record.run_id} {record.status} {record.stage or ''}".rstrip()
         show_result(record, as_json=as_json, text=lambda: line)
+        if before.finished_at is not None and record.run_id == before.run_id:
+            _refuse(f"run {record.run_id} has already ended: {record.status}")
 
     decorated: Any = json_option(where_options(command))
     for option in [*options, run_argument]:
@@ -144,11 +160,13 @@ def grant(
 ) -> None:
     """Grant RUN more budget.
 
-    AMOUNTS have the form unit=number, such as tokens=50000. Print delivered, kept, repeat or too_late.
+    AMOUNTS have the form unit=number, such as tokens=50000. Print delivered, kept, repeat or too_late. The exit
+    code is 4 if RUN has ended.
     """
     client = open_client(where)
-    outcome = client.grant(full_id(client, run), amounts_of(amounts), actor=_actor_of(where, actor), id=name)
-    show_result({"outcome": outcome}, as_json=as_json, text=lambda: outcome)
+    run_id = full_id(client, run)
+    outcome = client.grant(run_id, amounts_of(amounts), actor=_actor_of(where, actor), id=name)
+    _show_outcome(run_id, outcome, as_json)
 
 
 COMMANDS = (send_signal, cancel, pause, resume, retry, resolve, grant)

@@ -31,8 +31,10 @@ __all__ = [
     "json_value",
     "local_app",
     "log_options",
+    "missing_store",
     "open_client",
     "plugins_option",
+    "reader",
     "run_argument",
     "show_result",
     "url_option",
@@ -102,6 +104,29 @@ def open_client(where: Where) -> Client:
 
         return connect(where.server)
     return local_app(where.url)
+
+
+def reader(where: Where) -> Client:
+    """Return a client for a command that only reads. It does not create a SQLite file.
+
+    Raises:
+        StoreUnavailable: The file does not exist.
+    """
+    client = open_client(where)
+    missing = missing_store(client)
+    if missing is not None:
+        raise errors.StoreUnavailable(f"{missing}: name the store with --url or HOLDFAST_URL")
+    return client
+
+
+def missing_store(client: Client) -> str | None:
+    """Return a sentence if the client's store is a SQLite file that does not exist, otherwise None."""
+    from pathlib import Path
+
+    path = str(getattr(client, "url", "")).removeprefix("sqlite:///")
+    if path == getattr(client, "url", "") or not path or Path(path).exists():
+        return None
+    return f"the store sqlite:///{path} does not exist"
 
 
 def local_app(url: str | None) -> App:

@@ -14,7 +14,9 @@ from holdfast.cli.options import (
     full_id,
     json_option,
     json_value,
+    missing_store,
     open_client,
+    reader,
     run_argument,
     show_result,
     value_of,
@@ -35,6 +37,7 @@ STATUSES = ["queued", "running", "cancel_requested", "succeeded", "failed", "can
 
 
 @click.command(epilog="Example: holdfast runs --status failed --since 2h --attr customer=42")
+@click.argument("target", required=False)
 @where_options
 @click.option(
     "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs with this status. Repeatable."
@@ -50,7 +53,9 @@ STATUSES = ["queued", "running", "cancel_requested", "succeeded", "failed", "can
 @click.option("--before", help="Only runs older than this run, the last one of the previous page.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Maximum number of runs.")
 @json_option
-def runs(
+def runs(  # noqa: PLR0913 - one parameter per option
+    target: str | None,
+    *,
     where: Where,
     statuses: tuple[str, ...],
     attributes: tuple[str, ...],
@@ -61,7 +66,10 @@ def runs(
     as_json: bool,
     **names: str | None,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first.
+
+    TARGET is a file or a module with an App: list the runs in the store of that App.
+    """
     filters: dict[str, Any] = {
         "status": statuses,
         "plugin_id": names["plugin"],
@@ -73,16 +81,39 @@ def runs(
         "created_after": _time(since, "--since"),
         "created_before": _time(until, "--until"),
     }
-    records = open_client(where).list(
-        limit=limit, before=before, **{name: value for name, value in filters.items() if value not in (None, {})}
-    )
+    client = _client_of(target, where)
+    missing = missing_store(client)
+    chosen = {name: value for name, value in filters.items() if value not in (None, {})}
+    records = [] if missing is not None else client.list(limit=limit, before=before, **chosen)
     if as_json:
         show_result(records, as_json=True, text=str)
         return
     heads = ["RUN", "JOB", "STATUS", "CREATED", "STAGE", "TOOK"]
-    show_table(heads, [_row(record) for record in records], empty="no runs", spare=["STAGE", "TOOK"])
+    show_table(
+        heads, [_row(record) for record in records], empty=_no_runs(client, missing, chosen), spare=["STAGE", "TOOK"]
+    )
     if len(records) == limit and on_terminal():
         echo(f"there may be more: --before {records[-1].run_id}", err=True)
+
+
+def _client_of(target: str | None, where: Where) -> Client:
+    if target is None:
+        return open_client(where)
+    if where.server is not None:
+        raise click.UsageError("give TARGET or --server, not both: a server has its own apps")
+    from holdfast.cli.target import load
+
+    return load(target, where.url)
+
+
+def _no_runs(client: Client, missing: str | None, filters: dict[str, Any]) -> str:
+    """Say that there are no runs, and where the command looked."""
+    from holdfast.config import shown_url
+
+    if missing is not None:
+        return f"no runs: {missing}"
+    place = shown_url(str(getattr(client, "url", "")))
+    return f"no runs {'match ' if filters.get('status') or len(filters) > 1 else ''}in {place}"
 
 
 def _row(run: RunRecord) -> list[str]:
@@ -127,7 +158,7 @@ def show(run: str, where: Where, as_json: bool) -> None:
 
     Also show results that its calls reported too late.
     """
-    client = open_client(where)
+    client = reader(where)
     record = client.get(full_id(client, run))
     current = _current(client, record)
     result = None
@@ -141,6 +172,9 @@ def show(run: str, where: Where, as_json: bool) -> None:
     for name, value in json_value(record).items():
         if value in (None, {}, []):
             continue
+        if name == "error":
+            _show_error(value)
+            continue
         shown = f"{_stamp(value)}  {ago(value)}" if name.endswith("_at") else value
         echo(f"{name:<20} {_line(shown)}")
     if current is not record:
@@ -150,6 +184,20 @@ def show(run: str, where: Where, as_json: bool) -> None:
     for item in late:
         outcome = item["error"] if item["error"] is not None else json.dumps(item["result"], ensure_ascii=False)
         echo(f"{'evidence':<20} {item['node']}, attempt {item['attempt']}, {ago(item['at'])}: {outcome}")
+
+
+def _show_error(error: dict[str, Any]) -> None:
+    """Print why a run failed: code, message and details, and its traceback as Python prints it."""
+    from holdfast.cli.tracebacks import folded
+
+    details = dict(error["details"])
+    trace = details.pop("traceback", None)
+    click.echo(f"{'error':<20} {_line(error['code'])}: {_line(error['message'])}")
+    if details:
+        click.echo(f"{'error details':<20} {_line(details)}")
+    if isinstance(trace, str):
+        for line in folded(trace):
+            click.echo(f"    {_line(line)}")
 
 
 def _current(client: Client, record: RunRecord) -> RunRecord | None:
@@ -193,7 +241,7 @@ def explain_run(run: str, target: str | None, where: Where, as_json: bool) -> No
 
         client: Any = load(target, where.url)
     else:
-        client = open_client(where)
+        client = reader(where)
     answer = client.explain(full_id(client, run))
     show_result(answer, as_json=as_json, text=lambda: answer.explanation)
 
@@ -214,7 +262,7 @@ def exports(
     as_json: bool,
 ) -> None:
     """List the exports of RUN, or save one of them."""
-    client = open_client(where)
+    client = reader(where)
     run_id = full_id(client, run)
     if save is not None:
         number, file = save
@@ -270,7 +318,7 @@ def workers(where: Where, as_json: bool) -> None:
 
     Each job has its current step and how long the step has run.
     """
-    client = open_client(where)
+    client = reader(where)
     listed = client.workers()
     if as_json:
         show_result(listed, as_json=True, text=str)
@@ -298,7 +346,7 @@ def gates(where: Where, as_json: bool) -> None:
 
     Each gate has its state, what holds it closed, and when it opens.
     """
-    client = open_client(where)
+    client = reader(where)
     views = client.gates()
     if as_json:
         show_result(views, as_json=True, text=str)
@@ -328,7 +376,7 @@ def _broken(gate: GateCard) -> str | None:
 @json_option
 def stats(where: Where, as_json: bool) -> None:
     """Count runs by status, jobs by queue, and workers."""
-    counts = open_client(where).stats()
+    counts = reader(where).stats()
     if as_json:
         show_result(counts, as_json=True, text=str)
         return

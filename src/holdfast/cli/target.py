@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 import click
 
 from holdfast import App
+from holdfast.cli.tracebacks import folded
+from holdfast.client.import_guard import importing
 from holdfast.client.plugins import discover
 
 __all__ = ["load"]
@@ -56,12 +61,18 @@ def _app_in(target: str) -> App:
 
 def _module(name: str) -> ModuleType:
     path = Path(name)
+    if path.is_dir():
+        dotted = ".".join(path.parts)
+        raise click.UsageError(f"{name} is a folder: name a file or a module with an App, such as {dotted}.jobs")
     if path.suffix != ".py":
         sys.path.insert(0, str(Path.cwd()))
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise click.UsageError(f"no file or module is named {name!r} ({error})") from error
+        with _errors_of(name):
+            try:
+                return importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                    raise  # the module exists, and imports another that does not
+                raise click.UsageError(f"no file or module is named {name!r} ({error})") from error
     if not path.is_file():
         raise click.UsageError(f"no file is named {name}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -70,5 +81,41 @@ def _module(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent.resolve()))
-    spec.loader.exec_module(module)
+    with _errors_of(name):
+        spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def _errors_of(target: str) -> Iterator[None]:
+    """Turn an error of the user's module into one message with the user's frames and what to do."""
+    try:
+        with importing(target):
+            yield
+    except (click.ClickException, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        advice = ""
+        if isinstance(error, ImportError) and "relative import" in str(error):
+            dotted = ".".join(Path(target).with_suffix("").parts)
+            advice = f"\nA file with relative imports must be named as a module: {dotted}"
+        elif isinstance(error, ModuleNotFoundError):
+            advice = "\nInstall the module, or run the command in the folder that contains it."
+        raise _BrokenTarget(f"cannot import {target}\n{_users_frames(error)}{advice}") from error
+
+
+class _BrokenTarget(click.ClickException):
+    exit_code = 2
+
+
+def _users_frames(error: BaseException) -> str:
+    """Return a traceback that starts in the user's code."""
+    trace = error.__traceback__
+    while trace is not None and _is_own(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace, chain=False)
+    return "\n".join(folded("".join(lines)))
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith(("<frozen", str(Path(__file__).parents[1]), importlib.__path__[0]))

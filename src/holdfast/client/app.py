@@ -26,6 +26,7 @@ from holdfast.client.budget_ledger import StoreLedger
 from holdfast.client.entry_views import apply_options, describe_entry, with_plan
 from holdfast.client.explain import explain, look
 from holdfast.client.fork import fork_command
+from holdfast.client.import_guard import refuse_while_importing
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.plans import Planning
@@ -139,6 +140,7 @@ class App(Planning, Client):
             QueueFull: The queue has reached its depth limit.
             StoreUnavailable: The store does not answer.
         """
+        refuse_while_importing("starts a run")
         function = self.entry(job)
         own_connection = connection if connection is not None else function.chosen.connection
         if own_connection is not None:
@@ -222,6 +224,7 @@ class App(Planning, Client):
             job: The job function, with or without ``.options(…)``, or its name.
             arguments: The keyword arguments of each run. All are checked before the first run is created.
         """
+        refuse_while_importing("starts runs")
         function = self.entry(job)
         limit = self.config.payload_bytes_max
         now = await self._moment(function)
@@ -482,6 +485,7 @@ class App(Planning, Client):
             QueueFull: The queue has reached its depth limit.
             StoreUnavailable: The store does not answer.
         """
+        refuse_while_importing("starts a run")
         function = self.entry(job)
         own_connection = connection if connection is not None else function.chosen.connection
         if own_connection is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.client.import_guard import refuse_while_importing
 from holdfast.client.worker_status import GateView
 from holdfast.engine.worker import Worker
 from holdfast.errors import LoopDied, StoreUnavailable
@@ -111,6 +112,7 @@ class AppWorker:
 
     def run_until_signal(self, *, until_idle: bool = False) -> int | None:
         """Run as `run` does. Return the number of the signal that stopped the worker, or None."""
+        refuse_while_importing("runs a worker")
         self._ended.clear()
         self._signals = []
         if threading.current_thread() is not threading.main_thread():
