@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from click.testing import CliRunner, Result
 from holdfast import App
 from holdfast.cli.event_lines import Story
 from holdfast.cli.main import main
+from holdfast.cli.target import load
 from holdfast.cli.tracebacks import folded
 from holdfast.machines import Event
+from holdfast.store import Append, Claim
 
 JOBS = """
 from holdfast import App
@@ -49,8 +52,6 @@ def holdfast(*words: str) -> Result:
 
 def ended(entry: str, *args: str) -> str:
     """Run a job of the shop to its end; its id."""
-    from holdfast.cli.target import load
-
     app = load("shop.py")
     run = app.start(entry, *args)
     app.worker().run(until_idle=True)
@@ -178,7 +179,20 @@ def test_follow_says_what_a_run_waits_for_and_what_ended_the_wait(
     story = Story()
     answer = {"outcome": "signal", "payload": {"answer": "not_done"}}
     told = [
-        story.tell(Event(id=f"e{number}", job="j", seq=number, type=kind, at=1.0, attempt=1, payload=fields))
+        story.tell(
+            Event(
+                schema=1,
+                id=f"e{number}",
+                job="j",
+                seq=number,
+                type=kind,
+                at=1.0,
+                attempt=1,
+                payload=fields,
+                prev="",
+                hash="",
+            )
+        )
         for number, (kind, fields) in enumerate(
             [("job_waiting", payload), ("wait_completed", {**payload, **answer})], start=1
         )
@@ -194,3 +208,71 @@ def test_an_app_in_a_program_may_start_runs_when_it_is_imported() -> None:
 
     assert work.start().id, "only the command line refuses it"
     app.close()
+
+
+FAMILY = """
+import asyncio
+from holdfast import App
+
+app = App("shop", "sqlite:///shop.db")
+
+@app.tool
+async def pay() -> int:
+    return 7
+
+@app.job
+async def child(number: int) -> int:
+    return await pay() + number
+
+@app.job
+async def mother() -> int:
+    return await child(1) + await child(2)
+"""
+
+
+def test_parents_and_children_are_linked_in_show_runs_and_follow(folder: Path) -> None:
+    (folder / "shop.py").write_text(FAMILY)
+    mother = ended("mother")
+    records = {record["run_id"]: record for record in json.loads(holdfast("runs", "shop.py", "--json").output)}
+    children = [run for run in records if run != mother]
+    place = ("--url", f"sqlite:///{folder}/shop.db")
+    shown = json.loads(holdfast("show", mother, *place, "--json").output)
+    assert [child["run_id"] for child in shown["children"]] == children
+    assert (shown["parent"], shown["more_children"]) == (None, False)
+    assert json.loads(holdfast("show", children[0], *place, "--json").output)["parent"] == mother
+    assert f"{children[0]}  shop.child  succeeded" in holdfast("show", mother, *place).output
+    assert f"parent               {mother}" in holdfast("show", children[1], *place).output
+    tops, theirs = (
+        [record["run_id"] for record in json.loads(holdfast("runs", *words, *place, "--json").output)]
+        for words in (["--top"], ["--parent", mother])
+    )
+    assert (tops, theirs) == ([mother], children)
+    followed = holdfast("follow", mother, *place).output
+    for child in children:
+        assert any("waits for its child" in line and f", run {child}" in line for line in followed.splitlines())
+
+
+def test_a_tool_in_doubt_is_a_stage_with_a_filter_and_a_count(folder: Path) -> None:
+    (folder / "shop.py").write_text(FAMILY)
+    app = load("shop.py")
+    run = app.start("child", 1)
+    app.start("child", 2)
+    store = app.store()
+
+    async def die() -> None:
+        claim = Claim(worker="w", entries=frozenset(app.entries), queues=None, limit=1, lease_seconds=60)
+        ((held,),) = [answer.claimed for answer in await store.commit([claim])]
+        started = ("tool_invocation_started", {"node": "pay:1", "name": "pay", "try": 1, "args": {}})
+        doubt = {"node": "pay:1", "correlation_key": "holdfast:doubt:pay:1", "wait_type": "human", "park": True}
+        await store.commit([Append(held.job.id, held.job.attempt, (started, ("job_waiting", doubt)))])
+
+    app.block(die())
+    place = ("--url", f"sqlite:///{folder}/shop.db")
+    assert app.get(run.id).stage == "in_doubt"
+    assert [record.run_id for record in app.list(asks=True)] == [run.id]
+    assert app.stats().asks == 1
+    app.close()
+    listed = holdfast("runs", "--asks", *place).output.splitlines()
+    assert [line.split()[0] for line in listed[1:]] == [run.id]
+    assert "in_doubt" in listed[1]
+    assert "in doubt  1: see holdfast runs --asks" in holdfast("stats", *place).output

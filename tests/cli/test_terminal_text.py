@@ -43,7 +43,7 @@ def test_no_command_prints_an_escape_that_a_client_has_sent(tmp_path: Path, form
         run = await chosen.astart(EVIL)
         await drain(app)
         await app.aclose()
-        return run.id
+        return str(run.id)
 
     run = play(story())
     url = ["--url", f"sqlite:///{tmp_path / 'jobs.db'}"]

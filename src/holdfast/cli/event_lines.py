@@ -45,6 +45,7 @@ class Story:
         self._first: float | None = None
         self._results: dict[str, Any] = {}
         self._called: dict[str, str] = {}
+        self._children: dict[str, str] = {}  # run ids of children, by the node that started them
 
     def called(self, node: str) -> str:
         """Return a step as its code calls it, with arguments."""
@@ -70,13 +71,22 @@ class Story:
                 self._called[node] = f"{payload.get('name')}({_arguments(payload)})"
                 again = f", try {payload['try']}" if (payload.get("try") or 1) > 1 else ""
                 return BEGAN, f"{self._called[node]} began{again}", "dim"
+            case "value_recorded" if node.endswith(":id") and isinstance(payload.get("value"), str):
+                self._children[node.removesuffix(":id")] = payload["value"]
+                return None
             case "command_committed" | "tool_invocation_finished":
                 self._results[node] = payload.get("result")
                 return None
             case "node_finished":
                 return self._finished(event, node)
             case kind:
-                return _MOVES[kind](event, payload) if kind in _MOVES else None
+                return self._named(_MOVES[kind](event, payload), payload) if kind in _MOVES else None
+
+    def _named(self, parts: Parts, payload: dict[str, Any]) -> Parts:
+        """Return a line about a wait with the run id of the child that it waits for."""
+        kind, node = _kind(payload)
+        child = self._children.get(node) if kind == "child" else None
+        return parts if child is None else (parts[0], f"{parts[1]}, run {child}", parts[2])
 
     def _finished(self, event: Event, node: str) -> Parts:
         payload = event.payload

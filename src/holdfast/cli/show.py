@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "pairs"]
 
+CHILDREN_SHOWN = 10  # of a run, the newest
 STATUSES = ["queued", "running", "cancel_requested", "succeeded", "failed", "canceled", "timeout"]
 
 
@@ -50,6 +51,9 @@ STATUSES = ["queued", "running", "cancel_requested", "succeeded", "failed", "can
 @click.option("--attr", "attributes", multiple=True, help="Only runs with this attribute, name=value. Repeatable.")
 @click.option("--since", help="Only runs created since then: 2h for 2 hours ago, or a time as 2026-01-31T12:00.")
 @click.option("--until", help="Only runs created before then: as for --since.")
+@click.option("--asks", is_flag=True, help="Only runs with a tool call in doubt: answer with holdfast resolve.")
+@click.option("--top", is_flag=True, help="Only runs that no other run has started.")
+@click.option("--parent", help="Only children of this run.")
 @click.option("--before", help="Only runs older than this run, the last one of the previous page.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Maximum number of runs.")
 @json_option
@@ -64,6 +68,8 @@ def runs(  # noqa: PLR0913 - one parameter per option
     before: str | None,
     limit: int,
     as_json: bool,
+    asks: bool,
+    top: bool,
     **names: str | None,
 ) -> None:
     """List runs, newest first.
@@ -80,9 +86,13 @@ def runs(  # noqa: PLR0913 - one parameter per option
         "attributes": {name: value_of(text) for name, text in pairs(attributes, "attributes")},
         "created_after": _time(since, "--since"),
         "created_before": _time(until, "--until"),
+        "asks": asks or None,
+        "top": top or None,
     }
     client = _client_of(target, where)
     missing = missing_store(client)
+    if names["parent"] is not None and missing is None:
+        filters["parent"] = full_id(client, names["parent"]).partition(".")[0]
     chosen = {name: value for name, value in filters.items() if value not in (None, {})}
     records = [] if missing is not None else client.list(limit=limit, before=before, **chosen)
     if as_json:
@@ -108,7 +118,7 @@ def _client_of(target: str | None, where: Where) -> Client:
 
 def _no_runs(client: Client, missing: str | None, filters: dict[str, Any]) -> str:
     """Say that there are no runs, and where the command looked."""
-    from holdfast.config import shown_url
+    from holdfast.errors import shown_url
 
     if missing is not None:
         return f"no runs: {missing}"
@@ -165,9 +175,11 @@ def show(run: str, where: Where, as_json: bool) -> None:
     if current is not None and current.status == "succeeded":
         result = client.outcome(current.run_id)
     late = json_value(client.evidence(record.run_id))
+    family = _family(client, record)
     if as_json:
         named = {} if current is record else {"current": _shown_current(current)}
-        show_result({**json_value(record), **named, "result": result, "evidence": late}, as_json=True, text=str)
+        document = {**json_value(record), **named, **family, "result": result, "evidence": late}
+        show_result(document, as_json=True, text=str)
         return
     for name, value in json_value(record).items():
         if value in (None, {}, []):
@@ -177,6 +189,7 @@ def show(run: str, where: Where, as_json: bool) -> None:
             continue
         shown = f"{_stamp(value)}  {ago(value)}" if name.endswith("_at") else value
         echo(f"{name:<20} {_line(shown)}")
+    _show_family(family, record.run_id)
     if current is not record:
         echo(f"{'current run':<20} {'removed' if current is None else f'{current.run_id}  {current.status}'}")
     if current is not None and current.status == "succeeded":
@@ -210,6 +223,29 @@ def _current(client: Client, record: RunRecord) -> RunRecord | None:
         return client.get(client.current(record.run_id))
     except UnknownJob:
         return None
+
+
+def _family(client: Client, record: RunRecord) -> dict[str, Any]:
+    """Return the parent of a run and its newest children."""
+    created = client.events(record.run_id, limit=1)
+    children = client.list(limit=CHILDREN_SHOWN + 1, parent=record.task_id)
+    return {
+        "parent": created[0].payload.get("parent") if created else None,
+        "children": [
+            {"run_id": child.run_id, "job": f"{child.plugin_id}.{child.entry_id}", "status": str(child.status)}
+            for child in children[:CHILDREN_SHOWN]
+        ],
+        "more_children": len(children) > CHILDREN_SHOWN,
+    }
+
+
+def _show_family(family: dict[str, Any], run_id: str) -> None:
+    if family["parent"] is not None:
+        click.echo(f"{'parent':<20} {family['parent']}")
+    for child in family["children"]:
+        click.echo(f"{'child':<20} {child['run_id']}  {_line(child['job'])}  {child['status']}")
+    if family["more_children"]:
+        click.echo(f"{'':<20} and more: holdfast runs --parent {run_id}")
 
 
 def _shown_current(current: RunRecord | None) -> dict[str, Any] | None:
@@ -383,6 +419,8 @@ def stats(where: Where, as_json: bool) -> None:
     echo(f"workers   {counts.workers}")
     oldest = "no job waits for a worker" if counts.oldest_due_seconds is None else lasted(counts.oldest_due_seconds)
     echo(f"longest   {oldest}")
+    if counts.asks:
+        echo(f"in doubt  {counts.asks}: see holdfast runs --asks")
     show_table(["RUNS", "NUMBER"], [[status, f"{number:,}"] for status, number in counts.runs.items()], empty="no runs")
     kinds = list(dict.fromkeys(kind for counted in counts.queues.values() for kind in counted))
     if counts.queues:

@@ -173,6 +173,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
         queues: Number of jobs in each queue that are queued and due, queued for later, running, and waiting.
         oldest_due_seconds: How long the oldest due job has waited for a worker. None if no job waits.
         workers: Number of live workers.
+        asks: Number of runs with a call in doubt, which wait for an operator's answer. Counted up to 1000.
     """
 
     now: float
@@ -180,3 +181,4 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     queues: dict[str, dict[str, int]]
     oldest_due_seconds: float | None
     workers: int
+    asks: int = 0

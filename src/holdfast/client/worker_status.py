@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.client.views import Stats
+from holdfast.client.views import RunFilter, Stats
 from holdfast.machines import JobEvent, JobState, OpenStep, fold
 from holdfast.store import Job, Store, WorkerCard
 from holdfast.store.rows import GateCard
+
+ASKS_MAX = 1000  # runs with calls in doubt that are counted
 
 
 class RunningJob(msgspec.Struct, frozen=True):
@@ -79,7 +81,15 @@ async def stats(store: Store) -> Stats:
     alive = [card for card in await store.workers() if now - card.seen_at <= card.lease_seconds]
     counts = await store.counts()
     oldest = max(0.0, now - counts.oldest_due) if counts.oldest_due is not None else None
-    return Stats(now=now, runs=counts.runs, queues=counts.queues, oldest_due_seconds=oldest, workers=len(alive))
+    asking = await store.records(RunFilter(asks=True), ASKS_MAX)
+    return Stats(
+        now=now,
+        runs=counts.runs,
+        queues=counts.queues,
+        oldest_due_seconds=oldest,
+        workers=len(alive),
+        asks=len(asking),
+    )
 
 
 async def _running(store: Store, row: Job) -> RunningJob:

@@ -288,6 +288,8 @@ def _cancellation(cancel: CancelRequest | None, *, late: bool) -> RunError:
 def _stage(job: Fold) -> str:
     if not job.started:
         return "paused" if job.state is JobState.WAITING else "queued"
+    if job.wait is not None and job.wait.in_doubt:
+        return "in_doubt"
     if job.wait is not None:
         if any((place.correlation_key or "").startswith(DOUBT_KEY) for place in job.wait.places()):
             return "in_doubt"

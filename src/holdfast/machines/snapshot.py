@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines.job_table import JobState
-from holdfast.machines.keys import CHILD_KEY
+from holdfast.machines.keys import CHILD_KEY, DOUBT_KEY
 
 
 class WaitPlace(msgspec.Struct, frozen=True):
@@ -50,6 +50,15 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
             kept["by_key"] = {place.correlation_key: place for place in reversed(self.places())}
         places: Mapping[str | None, WaitPlace] = kept["by_key"]
         return places
+
+    @property
+    def in_doubt(self) -> bool:
+        """Return whether a place waits for an operator's answer about a call in doubt."""
+        kept: dict[str, Any] = vars(self)  # pyright: ignore[reportAssignmentType] - of an instance
+        if "in_doubt" not in kept:
+            keys = [self.correlation_key, *(place.correlation_key for place in self.also)]
+            kept["in_doubt"] = any(key is not None and key.startswith(DOUBT_KEY) for key in keys)
+        return bool(kept["in_doubt"])
 
     @property
     def child_keys(self) -> frozenset[str]:

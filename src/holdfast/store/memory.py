@@ -605,6 +605,7 @@ def _fits(job: Job, record: RunRecord, where: RunFilter) -> bool:
         "queue": where.queue,
         "group": where.group,
         "idempotency_key": where.idempotency_key,
+        "parent": where.parent,
     }
     return (
         all(value is None or getattr(job, name) == value for name, value in wanted.items())
@@ -615,6 +616,8 @@ def _fits(job: Job, record: RunRecord, where: RunFilter) -> bool:
         and (where.created_before is None or job.created_at < where.created_before)
         and (where.finished_after is None or (record.finished_at or -math.inf) >= where.finished_after)
         and (where.finished_before is None or (record.finished_at or math.inf) < where.finished_before)
+        and not (where.top and job.parent is not None)
+        and not (where.asks and (record.finished_at is not None or job.wait is None or not job.wait.in_doubt))
     )
 
 

@@ -35,6 +35,9 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
         attributes: with these values of these attributes.
         created_after: of jobs created at this time or later.
         created_before: of jobs created before this time.
+        parent: of children of this job.
+        top: of jobs without a parent.
+        asks: of jobs with a call in doubt, which wait for an operator's answer.
         finished_after: that ended at this time or later.
         finished_before: that ended before this time.
         newest: only the newest run of each job.
@@ -51,6 +54,9 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, Attribute] = {}
     created_after: float | None = None
     created_before: float | None = None
+    parent: str | None = None
+    top: bool = False
+    asks: bool = False
     finished_after: float | None = None
     finished_before: float | None = None
     newest: bool = False

@@ -465,11 +465,11 @@ def _batches(creations: Sequence[Creation]) -> Iterator[builtins.list[tuple[Crea
 
 def _query(where: RunFilter) -> builtins.list[tuple[str, str]]:
     query = [("status", str(status)) for status in where.status]
-    names = {"plugin_id", "entry_id", "queue", "group", "idempotency_key", "task_id"}
+    names = {"plugin_id", "entry_id", "queue", "group", "idempotency_key", "task_id", "parent"}
     names |= {f"{when}_{side}" for when in ("created", "finished") for side in ("after", "before")}
     query += [(name, str(getattr(where, name))) for name in sorted(names) if getattr(where, name) is not None]
     query += [("order", "oldest")] if where.oldest_first else []
-    query += [("newest", "yes")] if where.newest else []
+    query += [(name, "yes") for name in ("newest", "top", "asks") if getattr(where, name)]
     query += [(f"attr.{name}", msgspec.json.encode(value).decode()) for name, value in where.attributes.items()]
     return query
 

@@ -47,6 +47,9 @@ RUN_FILTERS = (
     Query("created_before", "number", "Only runs created before this time.", -TIME_MAX, TIME_MAX),
     Query("finished_after", "number", "Only runs that ended at this time or later.", -TIME_MAX, TIME_MAX),
     Query("finished_before", "number", "Only runs that ended before this time.", -TIME_MAX, TIME_MAX),
+    Query("parent", "string", "Only children of this job."),
+    Query("top", "string", "`yes`: only runs of jobs without a parent.", words=("yes", "no")),
+    Query("asks", "string", "`yes`: only runs that wait for an operator's answer about a call.", words=("yes", "no")),
     Query("attr.", "string", "`attr.NAME=VALUE`: only runs whose attribute NAME has this value.", repeat=True),
     Query("before", "string", "Only runs that follow the run with this id in the list.", pattern=RUN_ID),
     Query("order", "string", "The order of the list, `newest` first by default.", words=("newest", "oldest")),
@@ -100,7 +103,7 @@ def filter_of(call: Call, allowed: tuple[Query, ...], limit: int) -> tuple[RunFi
     limit = asked.pop("limit", limit)
     before, cursor = asked.pop("before", None), asked.pop("cursor", None)
     oldest_first = asked.pop("order", "newest") == "oldest"
-    asked["newest"] = asked.pop("newest", "no") == "yes"
+    asked |= {name: asked[name] == "yes" for name in ("newest", "top", "asks") if name in asked}
     if before is not None and not re.fullmatch(RUN_ID, before):
         raise InvalidArguments("before", "must be the id of a run")
     if cursor is not None:

@@ -47,6 +47,21 @@ async def a_record_is_what_the_stream_makes_of_it_at_every_point(lab: Lab) -> No
 
 
 @clause
+async def runs_that_ask_and_children_and_runs_without_a_parent_are_found(lab: Lab) -> None:
+    held = await lab.running()
+    await lab.submit("b", parent="a", parent_key="holdfast:child:b")
+    await lab.submit("c")
+    doubt = {"correlation_key": "holdfast:doubt:pay:1", "wait_type": "human", "park": True}
+    await lab.append(held, ("job_waiting", doubt))
+    assert (await _record(lab)).stage == "in_doubt"
+    assert await _names(lab, asks=True) == ["a"]
+    assert await _names(lab, parent="a") == ["b"]
+    assert await _names(lab, top=True) == ["c", "a"]
+    await lab.do(Cancel("a", "enough"))
+    assert await _names(lab, asks=True) == []
+
+
+@clause
 async def a_retried_job_has_a_new_run_and_the_old_record_stays(lab: Lab) -> None:
     held = await lab.running()
     await lab.do(Progress("a", held.attempt, {"progress": 0.5, "message": "half"}))

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
+from holdfast.machines.keys import DOUBT_KEY
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
 from holdfast.store.run_queries import ExportRow, IndexEntries, RunCursor, RunFilter, attribute_text, with_progress
@@ -147,9 +148,13 @@ class ReadSql:
             "j.created_at <": where.created_before,
             f"{end} >=": where.finished_after,
             f"{end} <": where.finished_before,
+            "j.parent =": where.parent,
+            "j.state = 'waiting' AND j.wait LIKE": f'%"{DOUBT_KEY}%' if where.asks else None,
         }
         wanted_values = {condition: value for condition, value in wanted.items() if value is not None}
         clauses, values = [f"{condition} {self._mark}" for condition in wanted_values], list(wanted_values.values())
+        if where.top:
+            clauses.append("j.parent IS NULL")
         statuses = set(where.status)
         if where.finished_after is not None or where.finished_before is not None:
             statuses = (statuses or ENDED) & ENDED
@@ -187,7 +192,7 @@ def past_of(row: tuple[Any, ...]) -> tuple[RunCursor, RunRecord]:
 
 def may_be_past(where: RunFilter) -> bool:
     """Return whether an earlier run could match."""
-    return not where.newest and (not where.status or bool(PAST & set(where.status)))
+    return not (where.newest or where.asks) and (not where.status or bool(PAST & set(where.status)))
 
 
 def index_entries_of(rows: list[Any]) -> IndexEntries | None:
