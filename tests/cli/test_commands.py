@@ -255,7 +255,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(shell: Shell, words: list[st
 
 
 def test_a_listing_of_nothing_says_so(shell: Shell) -> None:
-    assert shell.run("runs") == "no runs"
+    assert shell.run("runs") == f"no runs: the store sqlite:///{shell.folder}/jobs.db does not exist"
     assert shell.json("runs") == []
 
 
