@@ -1,12 +1,12 @@
 """The promises of the HTTP API as lines of text, from its OpenAPI document: routes, parameters, fields, types, codes.
 
-`python tools/api_contract.py` writes tests/http/v1_contract.txt. It adds what is new and keeps what is there, so that a
-removal stays visible to the test. Before the first release, `--reset` writes the file from nothing.
+`make docs` runs it and writes tests/http/v1_contract.txt. After the first release it only adds lines, so that a removal
+stays visible to the test. Before that, it writes what there is.
 """
 
 from __future__ import annotations
 
-import sys
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from holdfast.http.openapi import document
 from holdfast.http.problems import CODES
 from holdfast.http.routes import routes
 
-__all__ = ["FILE", "contract", "read"]
+__all__ = ["FILE", "contract", "is_released", "read"]
 
-FILE = Path(__file__).parents[1] / "tests" / "http" / "v1_contract.txt"
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "tests" / "http" / "v1_contract.txt"
 DEPTH = 6  # deeper fields belong to payloads of users
 
 
@@ -87,8 +88,13 @@ def _fields(schema: dict[str, Any], made: dict[str, Any], place: str, depth: int
             yield from _fields(inner, made, f"{place}.{name}", depth + 1)
 
 
+def is_released() -> bool:
+    """Return whether a version in the changelog has a date."""
+    return re.search(r"^## \[.*\] - \d{4}-", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE) is not None
+
+
 if __name__ == "__main__":
-    before = read() if FILE.exists() and "--reset" not in sys.argv[1:] else set()
-    lines = sorted(before | contract())
+    before = read() if FILE.exists() else set()
+    lines = sorted(contract() | (before if is_released() else set()))
     FILE.write_text("\n".join(lines) + "\n")
     print(f"wrote {FILE.name}: {len(lines)} promises, {len(set(lines) - before)} of them new")
