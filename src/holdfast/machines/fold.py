@@ -27,8 +27,6 @@ from holdfast.machines.event import Event, HistoryEvent
 from holdfast.machines.job_table import TARGETS, JobEvent, JobState
 from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Snapshot, WaitPlace
 
-EventLike = Event | str
-
 # Reasons to requeue that do not count as an attempt.
 ORDERLY = frozenset({"worker_shutdown", "step_retry", "effects_unavailable", "store_outage"})
 
