@@ -24,7 +24,7 @@ HEAD = """\
 |---|---|
 | bodies | JSON in UTF-8; times are UTC epoch seconds |
 | authentication | `Authorization: Bearer <token>` |
-| scopes | read, submit, operate, admin; each includes the ones before it ([security](../explanation/security.md)) |
+| scopes | read, signal, submit, operate, admin: each includes those before ([security](../explanation/security.md)) |
 | lists | `{"items": […], "next": cursor or null}`; pass `cursor` and `limit` (1 to 1000) for the next page |
 | errors | `application/problem+json` with `code`, `params`, `detail` and `hint` ([error codes](#error-codes)) |
 

@@ -587,3 +587,46 @@ def test_a_file_of_tokens_that_is_none_says_so_and_lets_nobody_in(small: App, tm
 
     play(story())
     assert TokenFile(tmp_path / "none.json").all() == []
+
+
+def test_a_rotated_token_has_two_secrets_for_a_time(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    first = file.create("ci", "signal", group="acme")
+    second, third = file.rotate("ci", 3600), file.rotate("ci", 0)
+    keys = [Keyring(TokenFile(tmp_path / "tokens.json")).find(secret) for secret in (first, second, third)]
+    assert [key is not None for key in keys] == [False, False, True], "two at most, and no grace for the second"
+    fourth = file.rotate("ci", 3600)
+    ring = Keyring(TokenFile(tmp_path / "tokens.json"))
+    for secret in (third, fourth):
+        key = ring.find(secret)
+        assert key is not None
+        assert (key.name, key.scope, key.group) == ("ci", "signal", "acme")
+    assert file.revoke("ci")
+    assert file.all() == []
+    with pytest.raises(InvalidArguments, match="no token is named"):
+        file.rotate("ci", 1)
+
+
+def test_a_token_can_ask_who_it_is(small: App) -> None:
+    async def story() -> None:
+        async with near(small) as client:
+            assert (await client.get("/api/v1/token")).json() == {
+                "name": None, "scope": "admin", "group": None, "expires_at": None, "actor": "http",
+            }  # fmt: skip
+        async with near(small, tokens=[token(SECRET, name="ana", scope="signal", group="acme")]) as client:
+            assert (await client.get("/api/v1/token", headers=bearer(SECRET))).json() == {
+                "name": "ana", "scope": "signal", "group": "acme", "expires_at": None, "actor": "token:ana",
+            }  # fmt: skip
+            created = await client.post("/api/v1/runs", headers=bearer(SECRET), json={})
+            assert created.status_code == 403
+
+    play(story())
+
+
+def test_a_token_is_rotated_on_the_command_line(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    first = shell.run("tokens", "create", "--name", "ci")
+    assert shell.run("tokens", "rotate", "ci", "--grace", "2h") != first
+    assert [one["name"] for one in shell.json("tokens", "list")] == ["ci", "ci"]
+    assert "no token is named" in shell.run("tokens", "rotate", "other", code=2)
+    assert "--grace" in shell.run("tokens", "rotate", "ci", "--grace", "soon", code=2)

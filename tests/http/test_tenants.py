@@ -359,7 +359,7 @@ MAY = {
     },
     Bound.FREE: {
         "GET /api/v1/entries", "GET /api/v1/machines", "GET /api/v1/machines/{machine}",
-        "GET /healthz", "GET /readyz", "GET /openapi.json",
+        "GET /api/v1/token", "GET /healthz", "GET /readyz", "GET /openapi.json",
     },
     Bound.RUN: {f"{one.method} {one.path}" for one in TABLE if one.path.startswith("/api/v1/runs/{id}")},
 }  # fmt: skip

@@ -122,14 +122,14 @@ def _token_file(url: str | None) -> TokenFile:
 
 @click.group(epilog="Example: holdfast tokens create --name ci --scope submit")
 def tokens() -> None:
-    """Create, list and revoke tokens of the HTTP API."""
+    """Create, list, rotate and revoke tokens of the HTTP API."""
 
 
 @tokens.command(name="create", epilog="Example: holdfast tokens create --name acme --scope submit --group acme")
 @click.option("--name", required=True, help="Owner of the token. Actions with it are recorded under this name.")
 @click.option(
     "--scope",
-    type=click.Choice(["read", "submit", "operate", "admin"]),
+    type=click.Choice(["read", "signal", "submit", "operate", "admin"]),
     default="read",
     show_default=True,
     help="Permission of the token. Each scope includes those before it.",
@@ -183,6 +183,23 @@ def list_tokens(url: str | None, as_json: bool) -> None:
     ]
     lines = [line(token.name, token.scope, token.expires_at, token.group) for token in listed]
     show_result(shown, as_json=as_json, text=lambda: "\n".join(lines) or "no tokens")
+
+
+@tokens.command(name="rotate", epilog="Example: holdfast tokens rotate ci --grace 1h")
+@click.argument("name")
+@click.option("--grace", default="1d", show_default=True, help="How long the old secret stays valid.")
+@url_option
+@json_option
+def rotate_token(name: str, grace: str, url: str | None, as_json: bool) -> None:
+    """Create a new secret for the token NAME and print it. The old secret stays valid for a time."""
+    from holdfast.durations import seconds
+
+    try:
+        grace_seconds = seconds(grace)
+    except ValueError as error:
+        raise click.UsageError(f"--grace: {error}") from error
+    token = _token_file(url).rotate(name, grace_seconds)
+    show_result({"token": token, "name": name}, as_json=as_json, text=lambda: token)
 
 
 @tokens.command(name="revoke", epilog="Example: holdfast tokens revoke ci")

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote_to_bytes
 from starlette.types import Scope as Connection
 
 from holdfast.http.problems import Problem
-from holdfast.http.tokens import Keyring, Scope
+from holdfast.http.tokens import Keyring, Scope, Token
 
 __all__ = ["HEADS", "TOKEN", "Guard", "Principal", "is_loopback"]
 
@@ -39,13 +39,13 @@ class Principal:
     """The sender of a request.
 
     `actor` is the name that the store records for its actions. `scope` is what it may do. `group` restricts it to the
-    runs of one group; None means all runs.
+    runs of one group; None means all runs. `token` is the token, or None if the server needs none.
     """
 
-    __slots__ = ("actor", "group", "scope")
+    __slots__ = ("actor", "group", "scope", "token")
 
-    def __init__(self, actor: str, scope: Scope, group: str | None) -> None:
-        self.actor, self.scope, self.group = actor, scope, group
+    def __init__(self, actor: str, scope: Scope, group: str | None, token: Token | None = None) -> None:
+        self.actor, self.scope, self.group, self.token = actor, scope, group, token
 
 
 _ANYBODY_HERE = Principal("http", Scope.ADMIN, None)
@@ -104,7 +104,7 @@ class Guard:
                 403, "forbidden", f"the scope {needed.name.lower()} is needed, and the token has {scope.name.lower()}",
                 "use a token with a wider scope",
             )  # fmt: skip
-        return Principal(f"{TOKEN}{found.name}", scope, found.group)
+        return Principal(f"{TOKEN}{found.name}", scope, found.group, found)
 
     def _neighbour(self, connection: Connection) -> Principal:
         client = connection.get("client")

@@ -21,7 +21,7 @@ from holdfast.store import Evidence, QueueState
 __all__ = ["routes"]
 
 API = "/api/v1"
-READ, SUBMIT, OPERATE, ADMIN = Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN
+READ, SIGNAL, SUBMIT, OPERATE, ADMIN = Scope.READ, Scope.SIGNAL, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN
 OF_RUN, OWN, FREE, NEVER = Bound.RUN, Bound.OWN, Bound.FREE, Bound.NEVER
 STREAM = Text("text/event-stream")
 CREATION = {
@@ -109,7 +109,7 @@ def _many_runs() -> list[Operation]:
             many, takes=bulk.RetryRuns, query=bulk.BULK_FILTERS, example={"reason": "the bank is back"},
         ),
         Operation(
-            "POST", f"{API}/runs/signal", SUBMIT, OWN, bulk.signal_runs,
+            "POST", f"{API}/runs/signal", SIGNAL, OWN, bulk.signal_runs,
             "Send a signal to the runs that match a filter.", many, takes=bulk.SignalRuns, query=bulk.BULK_FILTERS,
             example={"key": "go", "payload": True, "id": "go-1"},
         ),
@@ -143,7 +143,7 @@ def _one_run() -> list[Operation]:
             {201: RunRecord}, takes=forks.Fork, refuses=(409, 429), example={"from_step": "charge"},
         ),
         Operation(
-            "POST", f"{run}/signal", SUBMIT, OF_RUN, operations.signal_run, "Send a signal to a run.",
+            "POST", f"{run}/signal", SIGNAL, OF_RUN, operations.signal_run, "Send a signal to a run.",
             {200: operations.Outcome}, takes=operations.Signal, refuses=(409,),
             example={"key": "approval", "payload": {"approved": True}, "id": "approval-1"},
         ),
@@ -171,6 +171,10 @@ def _around() -> list[Operation]:
         Operation(
             "GET", f"{API}/entries", READ, FREE, reads.list_entries, "List the jobs that can be started.",
             {200: Many(Entry)},
+        ),
+        Operation(
+            "GET", f"{API}/token", READ, FREE, reads.get_token, "Return the name and scope of the client's token.",
+            {200: reads.TokenView},
         ),
         Operation("GET", f"{API}/stats", READ, NEVER, reads.get_stats, "Return statistics of the store.", {200: Stats}),
         Operation(

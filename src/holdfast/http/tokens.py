@@ -40,9 +40,10 @@ class Scope(IntEnum):
     """What a token may do. Each scope includes the scopes before it."""
 
     READ = 1
-    SUBMIT = 2
-    OPERATE = 3
-    ADMIN = 4
+    SIGNAL = 2
+    SUBMIT = 3
+    OPERATE = 4
+    ADMIN = 5
 
     @classmethod
     def named(cls, name: str) -> Scope:
@@ -63,7 +64,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: name of the token holder; the store records it with each action.
-        scope: read, submit, operate or admin.
+        scope: read, signal, submit, operate or admin.
         hash: SHA-256 of the token, in hex.
         created_at: creation time, UTC epoch seconds.
         expires_at: expiry, UTC epoch seconds; None means no expiry.
@@ -138,8 +139,17 @@ class TokenFile:
         """
         return self._alone(partial(self._create, name, scope, expires_at, group))
 
+    def rotate(self, name: str, grace_seconds: float) -> str:
+        """Store a second secret for a token and return it. The old one stays valid for `grace_seconds`.
+
+        Raises:
+            InvalidArguments: no token has this name.
+            InvalidSetting: the file cannot be read or written.
+        """
+        return self._alone(partial(self._rotate, name, grace_seconds))
+
     def revoke(self, name: str) -> bool:
-        """Remove a token. Return False if no token has this name."""
+        """Remove a token with all its secrets. Return False if no token has this name."""
         return self._alone(partial(self._revoke, name))
 
     def _alone(self, work: Callable[[], T]) -> T:
@@ -163,6 +173,19 @@ class TokenFile:
         kept = kept_of(token, name=name, scope=scope, expires_at=expires_at, group=group)
         self._write([*self.all(), msgspec.structs.replace(kept, created_at=time.time())])
         return token
+
+    def _rotate(self, name: str, grace_seconds: float) -> str:
+        current = [token for token in self.all() if token.name == name]
+        if not current:
+            raise InvalidArguments("name", f"no token is named {name!r}")
+        newest = current[-1]  # earlier secrets are dropped: a token has two at most
+        now = time.time()
+        end = now + grace_seconds if newest.expires_at is None else min(newest.expires_at, now + grace_seconds)
+        secret = new_token()
+        others = [token for token in self.all() if token.name != name]
+        old = msgspec.structs.replace(newest, expires_at=end)
+        self._write([*others, old, msgspec.structs.replace(newest, hash=hashed(secret), created_at=now)])
+        return secret
 
     def _revoke(self, name: str) -> bool:
         left = [one for one in self.all() if one.name != name]

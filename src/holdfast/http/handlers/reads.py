@@ -76,6 +76,19 @@ class Result(msgspec.Struct):
     result: Any
 
 
+class TokenView(msgspec.Struct):
+    """What the server knows of the token in a request.
+
+    `name` is null if the server needs no token. `actor` is the name that the store records for actions with the token.
+    """
+
+    name: str | None
+    scope: str
+    group: str | None
+    expires_at: float | None
+    actor: str
+
+
 def page(items: list[Any], following: Any = None) -> Answer:
     """Return a response with a page of items and the cursor of the next page."""
     return json({"items": items, "next": None if following is None else str(following)})
@@ -270,6 +283,13 @@ async def get_machine(call: Call) -> Answer:
     if name not in _TABLES:
         raise Problem(404, "not_found", "no machine has this name", f"the machines are {', '.join(_TABLES)}")
     return json(_TABLES[name].as_dict())
+
+
+async def get_token(call: Call) -> Answer:
+    """Return what the server knows of the token in the request."""
+    who = call.principal
+    name, expires_at = (who.token.name, who.token.expires_at) if who.token is not None else (None, None)
+    return json(TokenView(name, who.scope.name.lower(), who.group, expires_at, who.actor))
 
 
 async def get_stats(call: Call) -> Answer:
