@@ -117,8 +117,10 @@ def _place(app: App, report: dict[str, Any]) -> Iterator[Check]:
 
 
 def _settings(app: App) -> Iterator[Check]:
+    from holdfast.http.tokens import token_path
+
     config = app.config
-    yield from _tokens(config, Path(config.tokens))
+    yield from _tokens(config, token_path(config, app.url))
     for name in ("effects", "blobs"):
         if place := getattr(config, name).removeprefix("file://"):
             yield _folder(name, Path(place))
