@@ -51,6 +51,18 @@ def test_a_run_from_start_to_end_on_the_command_line(shell: Shell) -> None:
     assert shell.json("verify", run) == {}
 
 
+def test_runs_that_match_are_canceled_after_a_question(shell: Shell) -> None:
+    runs = {shell.run("start", SHOP, "notify", f"text={number}") for number in range(3)}
+    assert set(shell.run("cancel", "--entry", "notify", "--dry-run").split()) == runs
+    assert "cancel 3 runs? [y/N]" in shell.run("cancel", "--entry", "notify", code=1), "no answer is a no"
+    assert {run["status"] for run in shell.json("runs")} == {"queued"}
+    assert set(shell.json("cancel", "--entry", "notify", "--yes")["run_ids"]) == runs
+    assert {run["status"] for run in shell.json("runs")} == {"canceled"}
+    assert shell.run("retry", "--status", "failed") == "no runs match"
+    assert "give RUN, or at least one option" in shell.run("cancel", code=2)
+    assert "give RUN, or at least one option" in shell.run("cancel", runs.pop(), "--entry", "notify", code=2)
+
+
 def test_ids_may_be_shortened_as_long_as_they_are_one_runs(shell: Shell) -> None:
     one = shell.run("start", SHOP, "notify", "text=hello")
     two = shell.run("start", SHOP, "notify", "text=there")

@@ -248,6 +248,26 @@ def test_limits_that_changed_since_they_were_read_are_not_overwritten(app: App, 
         assert changed.value.queue == "mail"
 
 
+def test_runs_are_canceled_retried_and_signaled_by_filter(app: App, remote: RemoteClient) -> None:
+    """The app and the remote client act on the same runs, page by page."""
+    for client in (app, remote):
+        failed = [app.start("fail").id for _ in range(3)]
+        work(app)
+        assert set(client.retry_runs(reason="again", entry_id="fail", dry_run=True).run_ids) == set(failed)
+        first = client.retry_runs(reason="again", entry_id="fail", limit=2)
+        rest = client.retry_runs(reason="again", entry_id="fail", limit=2, before=first.next)
+        assert {*first.run_ids, *rest.run_ids} == set(failed)
+        assert (len(first.run_ids), rest.next) == (2, None)
+        assert len(client.cancel_runs(reason="enough", status="queued").run_ids) == 3
+        waiting = app.start("ask").id
+        work(app)
+        assert client.signal_runs("answer", 7, entry_id="ask").run_ids == [waiting]
+        work(app)
+        assert app.get(waiting).status == "succeeded"
+        with pytest.raises(errors.InvalidArguments, match="at least one filter"):
+            client.cancel_runs()
+
+
 def test_every_filter_finds_what_it_finds_on_the_app(app: App, remote: RemoteClient) -> None:
     made = [app.start("fail").id, app.start("fail").id]
     work(app)

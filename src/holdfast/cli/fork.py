@@ -18,7 +18,7 @@ from holdfast.cli.options import (
     value_of,
     where_options,
 )
-from holdfast.cli.show import pairs
+from holdfast.cli.run_filters import pairs
 
 if TYPE_CHECKING:
     from holdfast.client.interface import Client

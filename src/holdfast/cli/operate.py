@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli import completion
 from holdfast.cli.options import (
     Where,
     amounts_of,
@@ -18,10 +20,15 @@ from holdfast.cli.options import (
     value_of,
     where_options,
 )
+from holdfast.cli.run_filters import filter_options
+
+if TYPE_CHECKING:
+    from holdfast.client.bulk import BulkResult
 
 __all__ = ["COMMANDS"]
 
 EXIT_REFUSED = 4  # as in `main.EXIT_CODES`
+RETRIED = "retried by an operator"
 
 _reason = click.option("--reason", help="Reason to record with the run.")
 _actor = click.option("--actor", help="Your name, to record with the run.  [default: cli, or the token's name]")
@@ -62,6 +69,58 @@ def _refuse(message: str) -> None:
     click.get_current_context().exit(EXIT_REFUSED)
 
 
+def _run_or_filter_command(
+    name: str, text: str, act: Callable[..., Any], act_on_many: Callable[..., Any]
+) -> click.Command:
+    """Return a command that acts on one run, or on all runs that match the options of `holdfast runs`."""
+    one: Any = _run_command(name, text, act, _reason, _actor).callback
+
+    def command(
+        run: str | None, where: Where, as_json: bool, filters: dict[str, Any], dry_run: bool, yes: bool, **values: Any
+    ) -> None:
+        if (run is None) is not bool(filters):
+            raise click.UsageError("give RUN, or at least one option that selects runs, such as --status")
+        if run is not None:
+            one(run=run, url=where.url, server=where.server, as_json=as_json, **values)
+            return
+        client = open_client(where)
+        values["actor"] = _actor_of(where, values["actor"])
+        _act_on_many(name, partial(act_on_many, client, **values, **filters), as_json=as_json, dry_run=dry_run, yes=yes)
+
+    decorated: Any = json_option(where_options(filter_options(command)))
+    options = [
+        click.option("--yes", is_flag=True, help="Do not ask before many runs are changed."),
+        click.option("--dry-run", is_flag=True, help="List the runs that match, and change nothing."),
+        _actor,
+        _reason,
+        click.argument("run", required=False, shell_complete=completion.run_ids),
+    ]
+    for option in options:
+        decorated = option(decorated)
+    return click.command(name=name, help=text, epilog=f"Example: holdfast {name} --status failed --since 1h")(decorated)
+
+
+def _act_on_many(name: str, act: Callable[..., BulkResult], *, as_json: bool, dry_run: bool, yes: bool) -> None:
+    """Show which runs match, ask, and act on them page by page."""
+    first = act(dry_run=True)
+    if not first.run_ids and first.next is None:
+        show_result(first, as_json=as_json, text=lambda: "no runs match")
+        return
+    if not (dry_run or yes):
+        more = "more than " if first.next is not None else ""
+        click.confirm(f"{name} {more}{len(first.run_ids):,} runs?", abort=True, err=True)
+    pages = [first if dry_run else act()]
+    while pages[-1].next is not None:
+        pages.append(act(before=pages[-1].next, dry_run=dry_run))
+    run_ids = [run_id for page in pages for run_id in page.run_ids]
+    refused = [run for page in pages for run in page.refused]
+    lines = [*run_ids, *(f"{run.run_id} refused: {run.detail}" for run in refused)]
+    report = {"run_ids": run_ids, "refused": refused, "dry_run": dry_run}
+    show_result(report, as_json=as_json, text=lambda: "\n".join(lines))
+    if refused:
+        _refuse(f"{len(refused):,} runs refused it")
+
+
 def _run_command(name: str, text: str, act: Callable[..., Any], *options: Callable[[Any], Any]) -> click.Command:
     """Return a command that calls `act` on a run and prints the new status."""
 
@@ -87,12 +146,12 @@ def _actor_of(where: Where, actor: str | None) -> str | None:
     return actor if actor is not None or where.server is not None else "cli"
 
 
-cancel = _run_command(
+cancel = _run_or_filter_command(
     "cancel",
-    "Request the cancellation of RUN. A run that no worker holds is canceled at once.",
+    "Request the cancellation of RUN, or of all runs that match the options. A run that no worker holds is canceled at"
+    " once.",
     lambda client, run, reason, actor: client.cancel(run, reason, actor=actor),
-    _reason,
-    _actor,
+    lambda client, **options: client.cancel_runs(**options),
 )
 pause = _run_command(
     "pause",
@@ -103,12 +162,11 @@ pause = _run_command(
 resume = _run_command(
     "resume", "Resume a paused RUN.", lambda client, run, actor: client.resume(run, actor=actor), _actor
 )
-retry = _run_command(
+retry = _run_or_filter_command(
     "retry",
-    "Retry a failed RUN: start a new run of the same job.",
-    lambda client, run, actor, reason: client.retry(run, actor=actor, reason=reason or "retried by an operator"),
-    _actor,
-    _reason,
+    "Retry a failed RUN, or all failed runs that match the options: start a new run of the same job.",
+    lambda client, run, actor, reason: client.retry(run, actor=actor, reason=reason or RETRIED),
+    lambda client, reason, **options: client.retry_runs(reason=reason or RETRIED, **options),
 )
 
 

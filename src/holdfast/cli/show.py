@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,9 +18,9 @@ from holdfast.cli.options import (
     reader,
     run_argument,
     show_result,
-    value_of,
     where_options,
 )
+from holdfast.cli.run_filters import filter_options
 from holdfast.cli.terminal_text import echo
 from holdfast.cli.text_table import ago, bar, lasted, on_terminal, show_table
 
@@ -31,26 +30,15 @@ if TYPE_CHECKING:
     from holdfast.machines import RunRecord
     from holdfast.store.rows import GateCard
 
-__all__ = ["COMMANDS", "pairs"]
+__all__ = ["COMMANDS"]
 
 CHILDREN_SHOWN = 10  # of a run, the newest
-STATUSES = ["queued", "running", "cancel_requested", "succeeded", "failed", "canceled", "timeout"]
 
 
 @click.command(epilog="Example: holdfast runs --status failed --since 2h --attr customer=42")
 @click.argument("target", required=False)
 @where_options
-@click.option(
-    "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs with this status. Repeatable."
-)
-@click.option("--plugin", help="Only runs of this app.")
-@click.option("--entry", help="Only runs of this job.")
-@click.option("--queue", help="Only runs in this queue.")
-@click.option("--group", help="Only runs of this group.")
-@click.option("--key", help="Only the run with this idempotency key.")
-@click.option("--attr", "attributes", multiple=True, help="Only runs with this attribute, name=value. Repeatable.")
-@click.option("--since", help="Only runs created since then: 2h for 2 hours ago, or a time as 2026-01-31T12:00.")
-@click.option("--until", help="Only runs created before then: as for --since.")
+@filter_options
 @click.option("--asks", is_flag=True, help="Only runs with a tool call in doubt: answer with holdfast resolve.")
 @click.option("--top", is_flag=True, help="Only runs that no other run has started.")
 @click.option("--parent", help="Only children of this run.")
@@ -61,46 +49,30 @@ def runs(  # noqa: PLR0913 - one parameter per option
     target: str | None,
     *,
     where: Where,
-    statuses: tuple[str, ...],
-    attributes: tuple[str, ...],
-    since: str | None,
-    until: str | None,
+    filters: dict[str, Any],
+    parent: str | None,
     before: str | None,
     limit: int,
     as_json: bool,
     asks: bool,
     top: bool,
-    **names: str | None,
 ) -> None:
     """List runs, newest first.
 
     TARGET is a file or a module with an App: list the runs in the store of that App.
     """
-    filters: dict[str, Any] = {
-        "status": statuses,
-        "plugin_id": names["plugin"],
-        "entry_id": names["entry"],
-        "queue": names["queue"],
-        "group": names["group"],
-        "idempotency_key": names["key"],
-        "attributes": {name: value_of(text) for name, text in pairs(attributes, "attributes")},
-        "created_after": _time(since, "--since"),
-        "created_before": _time(until, "--until"),
-        "asks": asks or None,
-        "top": top or None,
-    }
+    filters |= {name: True for name, wanted in (("asks", asks), ("top", top)) if wanted}
     client = _client_of(target, where)
     missing = missing_store(client)
-    if names["parent"] is not None and missing is None:
-        filters["parent"] = full_id(client, names["parent"]).partition(".")[0]
-    chosen = {name: value for name, value in filters.items() if value not in (None, {})}
-    records = [] if missing is not None else client.list(limit=limit, before=before, **chosen)
+    if parent is not None and missing is None:
+        filters["parent"] = full_id(client, parent).partition(".")[0]
+    records = [] if missing is not None else client.list(limit=limit, before=before, **filters)
     if as_json:
         show_result(records, as_json=True, text=str)
         return
     heads = ["RUN", "JOB", "STATUS", "CREATED", "STAGE", "TOOK"]
     show_table(
-        heads, [_row(record) for record in records], empty=_no_runs(client, missing, chosen), spare=["STAGE", "TOOK"]
+        heads, [_row(record) for record in records], empty=_no_runs(client, missing, filters), spare=["STAGE", "TOOK"]
     )
     if len(records) == limit and on_terminal():
         echo(f"there may be more: --before {records[-1].run_id}", err=True)
@@ -123,40 +95,13 @@ def _no_runs(client: Client, missing: str | None, filters: dict[str, Any]) -> st
     if missing is not None:
         return f"no runs: {missing}"
     place = shown_url(str(getattr(client, "url", "")))
-    return f"no runs {'match ' if filters.get('status') or len(filters) > 1 else ''}in {place}"
+    return f"no runs {'match ' if filters else ''}in {place}"
 
 
 def _row(run: RunRecord) -> list[str]:
     stage = " ".join(filter(None, [run.stage, bar(run.progress) if run.finished_at is None else ""]))
     took = lasted(run.finished_at - run.started_at) if run.finished_at and run.started_at else ""
     return [run.run_id, f"{run.plugin_id}.{run.entry_id}", str(run.status), ago(run.created_at), stage, took]
-
-
-def pairs(texts: tuple[str, ...], what: str) -> list[tuple[str, str]]:
-    """Split texts of the form name=value. `what` names them in the error."""
-    split = [text.partition("=") for text in texts]
-    wrong = [name for name, equals, _ in split if not equals]
-    if wrong:
-        raise click.UsageError(f"{what} must be name=value, got {', '.join(wrong)}")
-    return [(name, value) for name, _, value in split]
-
-
-def _time(text: str | None, option: str) -> float | None:
-    """Parse a time: a duration before now, or a date, which is UTC unless it has a time zone."""
-    from datetime import UTC, datetime
-
-    from holdfast.durations import seconds
-
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            return time.time() - seconds(text)
-        except ValueError as error:
-            raise click.UsageError(f"{option}: {error}, or a time such as 2026-01-31T12:00") from error
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
 
 @click.command(epilog="Example: holdfast show 3f2a")

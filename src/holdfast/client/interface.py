@@ -13,12 +13,13 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
 from holdfast.authoring.conductor import conductor
+from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs
 from holdfast.client.portal import Portal
 from holdfast.client.process_fork import leave, survive_fork
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
@@ -240,6 +241,67 @@ class Client(ABC):
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
         """Reopen a failed job and return the record of its new run."""
 
+    async def acancel_runs(
+        self,
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        dry_run: bool = False,
+        limit: int = BULK_MAX,
+        before: str | None = None,
+        **where: Any,
+    ) -> BulkResult:
+        """Cancel the runs that match a filter, one page of them: ``acancel_runs(entry_id="pay", status="queued")``.
+
+        Args:
+            reason: The reason to record.
+            actor: The name of the operator or program.
+            dry_run: List the runs, and change nothing.
+            limit: Maximum number of runs, 1,000 at most.
+            before: The `next` of the previous page.
+            where: Filters: fields of `RunFilter`. At least one is needed.
+
+        Raises:
+            InvalidArguments: A filter is missing or not valid.
+        """
+        return await apply_to_runs(
+            self, run_filter(where), CANCEL_STATUSES, partial(self.acancel, reason=reason, actor=actor),
+            limit=limit, before=before, dry_run=dry_run,
+        )  # fmt: skip
+
+    async def aretry_runs(
+        self,
+        *,
+        reason: str,
+        actor: str | None = None,
+        dry_run: bool = False,
+        limit: int = BULK_MAX,
+        before: str | None = None,
+        **where: Any,
+    ) -> BulkResult:
+        """Retry the failed runs that match a filter, one page of them. See `acancel_runs` for the arguments."""
+        return await apply_to_runs(
+            self, run_filter(where), RETRY_STATUSES, partial(self.aretry, reason=reason, actor=actor or "unknown"),
+            limit=limit, before=before, dry_run=dry_run,
+        )  # fmt: skip
+
+    async def asignal_runs(
+        self,
+        key: str,
+        payload: Any = None,
+        id: str | None = None,
+        *,
+        dry_run: bool = False,
+        limit: int = BULK_MAX,
+        before: str | None = None,
+        **where: Any,
+    ) -> BulkResult:
+        """Send a signal to the runs that match a filter, one page of them. See `acancel_runs` and `asignal`."""
+        return await apply_to_runs(
+            self, run_filter(where), CANCEL_STATUSES, partial(self.asignal, key=key, payload=payload, id=id),
+            limit=limit, before=before, dry_run=dry_run,
+        )  # fmt: skip
+
     @abstractmethod
     async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         """Pause a run at its next step boundary. A queued run pauses at once."""
@@ -356,6 +418,9 @@ class Client(ABC):
     signal = blocking(asignal)
     cancel = blocking(acancel)
     retry = blocking(aretry)
+    cancel_runs = blocking(acancel_runs)
+    retry_runs = blocking(aretry_runs)
+    signal_runs = blocking(asignal_runs)
     pause = blocking(apause)
     resume = blocking(aresume)
     grant = blocking(agrant)

@@ -18,12 +18,24 @@ import msgspec
 
 from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import payload_for_server
+from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
 from holdfast.client.remote.error_decoder import error_of
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
 from holdfast.client.remote.transport import Wire, at_run
 from holdfast.client.run_handle import RunHandle
-from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, limits_tag
+from holdfast.client.views import (
+    PAGE,
+    Created,
+    Creation,
+    Entry,
+    Explanation,
+    Export,
+    RunFilter,
+    Stats,
+    limits_tag,
+    run_filter,
+)
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.config import Config
 from holdfast.durations import Duration, seconds
@@ -283,6 +295,54 @@ class RemoteClient(Client):
 
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
         return await self._control(run_id, "retry", actor=actor, reason=reason)
+
+    async def acancel_runs(
+        self,
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        dry_run: bool = False,
+        limit: int = BULK_MAX,
+        before: str | None = None,
+        **where: Any,
+    ) -> BulkResult:
+        body = _without_none(reason=reason, actor=actor, dry_run=dry_run)
+        return await self._bulk("cancel", body, run_filter(where), limit, before, again=True)
+
+    async def aretry_runs(
+        self,
+        *,
+        reason: str,
+        actor: str | None = None,
+        dry_run: bool = False,
+        limit: int = BULK_MAX,
+        before: str | None = None,
+        **where: Any,
+    ) -> BulkResult:
+        body = _without_none(reason=reason, actor=actor, dry_run=dry_run)
+        return await self._bulk("retry", body, run_filter(where), limit, before, again=False)
+
+    async def asignal_runs(
+        self,
+        key: str,
+        payload: Any = None,
+        id: str | None = None,
+        *,
+        dry_run: bool = False,
+        limit: int = BULK_MAX,
+        before: str | None = None,
+        **where: Any,
+    ) -> BulkResult:
+        encoded = kept(f"the payload of the signal {key!r}", payload)
+        body = {"key": key, "payload": encoded, "id": id or new_id(), "dry_run": dry_run}
+        return await self._bulk("signal", body, run_filter(where), limit, before, again=True)
+
+    async def _bulk(
+        self, verb: str, body: dict[str, Any], where: RunFilter, limit: int, cursor: str | None, *, again: bool
+    ) -> BulkResult:
+        query = [*_query(where), ("limit", str(limit)), *([("cursor", cursor)] if cursor is not None else [])]
+        path = f"/runs/{verb}"
+        return (await self._wire.ask("POST", path, BulkResult, query=query, body=body, again=again, about=verb))[1]
 
     async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         return await self._control(run_id, "pause", actor=actor)
