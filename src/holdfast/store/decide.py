@@ -27,8 +27,10 @@ from holdfast.store.stream_writer import GROWING, Decision, StreamWriter, with_p
 
 ID_LENGTH = 36  # of the names that `holdfast.ids` makes
 # The fields of job_created, in the order of its JSON text: a job's facts, and three that only this event has.
-_ONLY_CREATED = {"entry": ["args"], "priority": ["due_at"], "attributes": ["budget"]}
-_CREATED_FIELDS = [field for name in JobSpec.__struct_fields__ for field in (name, *_ONLY_CREATED.get(name, ()))]
+_ONLY_CREATED = {"args": "entry", "due_at": "priority", "budget": "attributes"}  # and after which fact it stands
+_CREATED_FIELDS = list(JobSpec.__struct_fields__)
+for _field, _before in _ONLY_CREATED.items():
+    _CREATED_FIELDS.insert(_CREATED_FIELDS.index(_before) + 1, _field)
 _created = attrgetter(*_CREATED_FIELDS)
 _CREATED, _RUNNING = JobEvent.CREATED.value, JobEvent.RUNNING.value
 
@@ -46,14 +48,15 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
         if identity(existing) != identity(command):
             raise IdempotencyConflict(command.idempotency_key or command.job, existing.id)
         return Decision(existing, answer=c.Submitted(existing.id, existing=True))
-    created = zip(_CREATED_FIELDS, _created(command), strict=True)
-    frozen, plain = freeze({name: value for name, value in created if value is not None})
+    facts = dict(zip(_CREATED_FIELDS, _created(command), strict=True))
+    frozen, plain = freeze({name: value for name, value in facts.items() if value is not None})
     event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
     if len(command.job) != ID_LENGTH or not command.job.isascii():
         vouch(event)  # a name from outside
     due_at = max(command.due_at or 0.0, now)
-    fixed = command.spec()
-    job = Job(id=command.job, created_at=now, version=1, head=event.hash, due_at=due_at, updated_at=now, **fixed)
+    for name in _ONLY_CREATED:
+        del facts[name]
+    job = Job(id=command.job, created_at=now, version=1, head=event.hash, due_at=due_at, updated_at=now, **facts)
     submitted = c.Submitted(command.job, existing=False, at=now)
     return with_past(command, Decision(job, [event], [frozen.text], answer=submitted, change=EVENTS | WORK), now)
 

@@ -28,7 +28,8 @@ LIMIT_WRITTEN = f"{LIMIT_COLUMNS}, opens_at"  # the last is for people who read 
 EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 
 _PLAIN, _END_OF_PLAIN = (*_FIXED, *_CHANGING), _JOB_NAMES.index("state")
-_plain = attrgetter(*_PLAIN)
+_plain, _facts_of = attrgetter(*_PLAIN), attrgetter(*_FACTS)
+_NO_FACTS = (None,) * len(_FACTS)
 _STATES = {state.value: state for state in JobState}
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -81,11 +82,13 @@ def job_of(row: tuple[Any, ...]) -> Job:
     """Return a job from its columns."""
     name, facts, group = row[:3]
     state, started, pause, wait, cancel, course, worker, until = row[_END_OF_PLAIN:]
+    plain = dict(zip(_PLAIN, row[3:_END_OF_PLAIN], strict=True))
+    if facts is not None:
+        plain |= _decode_facts(facts)
     return Job(
         id=name,
-        **(_decode_facts(facts) if facts is not None else {}),
         group=group or None,
-        **dict(zip(_PLAIN, row[3:_END_OF_PLAIN], strict=True)),
+        **plain,
         state=_STATES[state],
         started=bool(started),
         pause=bool(pause),
@@ -150,8 +153,10 @@ def limits_row(row: LimitRow) -> tuple[Any, ...]:
 
 
 def _facts(job: Job) -> str | None:
-    facts = {name: value for name in _FACTS if (value := getattr(job, name)) is not None}
-    return _encode(facts).decode() if facts else None
+    values = _facts_of(job)
+    if values == _NO_FACTS:
+        return None
+    return _encode({name: value for name, value in zip(_FACTS, values, strict=True) if value is not None}).decode()
 
 
 def ends_at(job: Job) -> float | None:
