@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, cast, overload
 
 from holdfast.authoring.decorators import Registry
-from holdfast.authoring.functions import Backoff, JobFunction, Starter
+from holdfast.authoring.functions import Backoff, JobFunction, Starter, check_options
 from holdfast.authoring.secrets import Codec
 from holdfast.durations import Duration, seconds
 from holdfast.plans.builder import Draft
@@ -106,9 +106,7 @@ class Planning(Registry):
         return self.declared(job)
 
     def _as_entry(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        unknown = set(options) - {"retries", "backoff", "queue", "deadline", "max_attempts"}
-        if unknown:
-            raise TypeError(f"unknown options {', '.join(sorted(unknown))}")
+        check_options(options, {"retries", "backoff", "queue", "deadline", "max_attempts"})
         deadline: Duration | None = options.get("deadline")
         return {
             "starter": cast(Starter[Any], self),
