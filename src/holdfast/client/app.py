@@ -124,22 +124,7 @@ class App(Planning, Client):
     async def astart(
         self, job: JobFunction[..., Any] | str, *args: Any, connection: Any = None, **kwargs: Any
     ) -> RunHandle:
-        """Start a run of a job. When this returns, the run is durable.
-
-        Args:
-            job: The job function, with or without ``.options(…)``, or its name.
-            args: Positional arguments of the job.
-            connection: An open PostgreSQL connection of yours. The run is then created in its transaction: it is
-                committed or rolled back with it.
-            kwargs: Keyword arguments of the job.
-
-        Raises:
-            InvalidArguments: The arguments do not fit the job, or the connection cannot be used.
-            UnknownEntry: The app has no job with this name.
-            IdempotencyConflict: Another run has the same key and other arguments.
-            QueueFull: The queue has reached its depth limit.
-            StoreUnavailable: The store does not answer.
-        """
+        """Start a run of a job. When this returns, the run is durable. See `start` for the arguments and errors."""
         refuse_while_importing("starts a run")
         function = self.entry(job)
         own_connection = connection if connection is not None else function.chosen.connection
@@ -390,13 +375,7 @@ class App(Planning, Client):
 
     # Control
 
-    async def asignal(
-        self,
-        run_id: str,
-        key: str,
-        payload: Any = None,
-        id: str | None = None,
-    ) -> str:
+    async def asignal(self, run_id: str, key: str, payload: Any = None, id: str | None = None) -> str:
         encoded = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
         job, key = job_of_run(run_id)[0], user_key("signal", key)
 
@@ -421,30 +400,16 @@ class App(Planning, Client):
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         return await self._apply(Resume(job_of_run(run_id)[0], actor))
 
-    async def aresolve(
-        self,
-        run_id: str,
-        step: str,
-        *,
-        done: Any = msgspec.UNSET,
-        not_done: bool = False,
-        fail: bool = False,
-        actor: str | None = None,
-    ) -> RunRecord:
-        answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
-        chosen = [answer for answer, is_chosen in answers if is_chosen]
-        if len(chosen) != 1:
-            raise ValueError("pass exactly one of done=result, not_done=True and fail=True")
-        result = done if chosen == ["done"] else None
+    async def _resolve(self, run_id: str, step: str, answer: str, result: Any, actor: str | None) -> RunRecord:
         result = kept(f"the result of {step}", result, self.config.payload_bytes_max)
         job = job_of_run(run_id)[0]
-        call = self.calls.get(step.partition(":")[0]) if chosen == ["done"] else None
+        call = self.calls.get(step.partition(":")[0]) if answer == "done" else None
         if call is not None and (row := await self._store().get(job)) is not None and row.plugin == self.name:
             try:
                 call.signature.encode_outcome(result, self.config.payload_bytes_max)
             except InvalidResult as error:
                 raise InvalidArguments(f"the result of {call.name}", error.reason) from error
-        return await self._apply(Resolve(job, step, chosen[0], result, actor))
+        return await self._apply(Resolve(job, step, answer, result, actor))
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = ENDED, limit: int | None = None) -> int:
         return await purge(self._store(), self._outside(), older_than, statuses, limit)

@@ -213,13 +213,7 @@ class Client(ABC):
     # Control
 
     @abstractmethod
-    async def asignal(
-        self,
-        run_id: str,
-        key: str,
-        payload: Any = None,
-        id: str | None = None,
-    ) -> str:
+    async def asignal(self, run_id: str, key: str, payload: Any = None, id: str | None = None) -> str:
         """Send a signal to a run.
 
         Args:
@@ -326,7 +320,6 @@ class Client(ABC):
         is that of `signal`.
         """
 
-    @abstractmethod
     async def aresolve(
         self,
         run_id: str,
@@ -351,6 +344,15 @@ class Client(ABC):
             NotInDoubt: The run has no such call in doubt.
             ValueError: Not exactly one answer was passed.
         """
+        answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
+        chosen = [answer for answer, is_chosen in answers if is_chosen]
+        if len(chosen) != 1:
+            raise ValueError("pass exactly one of done=result, not_done=True and fail=True")
+        return await self._resolve(run_id, step, chosen[0], done if chosen == ["done"] else None, actor)
+
+    @abstractmethod
+    async def _resolve(self, run_id: str, step: str, answer: str, result: Any, actor: str | None) -> RunRecord:
+        """Resolve a tool call in doubt with ``done``, ``not_done`` or ``fail``."""
 
     @abstractmethod
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = (), limit: int | None = None) -> int:

@@ -102,12 +102,7 @@ class RunHandle:
             case _:
                 raise RunCanceled(f"run {record.run_id} was canceled: {reason}")
 
-    async def asignal(
-        self,
-        key: str,
-        payload: Any = None,
-        id: str | None = None,
-    ) -> str:
+    async def asignal(self, key: str, payload: Any = None, id: str | None = None) -> str:
         """Send a signal to the run.
 
         Args:

@@ -271,13 +271,7 @@ class RemoteClient(Client):
 
     # Control
 
-    async def asignal(
-        self,
-        run_id: str,
-        key: str,
-        payload: Any = None,
-        id: str | None = None,
-    ) -> str:
+    async def asignal(self, run_id: str, key: str, payload: Any = None, id: str | None = None) -> str:
         """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `Client.asignal`.
 
         The client repeats the request if the response is lost, because a signal has an id. So ``repeat`` can mean that
@@ -364,22 +358,9 @@ class RemoteClient(Client):
         _, sent = await self._wire.ask("POST", path, _SignalOutcome, body=body, again=True, about=run_id)
         return sent.outcome
 
-    async def aresolve(
-        self,
-        run_id: str,
-        step: str,
-        *,
-        done: Any = msgspec.UNSET,
-        not_done: bool = False,
-        fail: bool = False,
-        actor: str | None = None,
-    ) -> RunRecord:
-        answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
-        chosen = [answer for answer, is_chosen in answers if is_chosen]
-        if len(chosen) != 1:
-            raise ValueError("pass exactly one of done=result, not_done=True and fail=True")
-        result = kept(f"the result of {step}", done) if chosen == ["done"] else None
-        return await self._control(run_id, "resolve", step=step, answer=chosen[0], result=result, actor=actor)
+    async def _resolve(self, run_id: str, step: str, answer: str, result: Any, actor: str | None) -> RunRecord:
+        result = kept(f"the result of {step}", result) if answer == "done" else None
+        return await self._control(run_id, "resolve", step=step, answer=answer, result=result, actor=actor)
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = (), limit: int | None = None) -> int:
         body = _without_none(older_than=seconds(older_than), statuses=list(statuses) or None, limit=limit)
