@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from holdfast.errors import StoreUnavailable
+from holdfast.store.effects import sync_folder
 
 T = TypeVar("T")
 
@@ -85,8 +86,4 @@ def _finish(file: IO[bytes], beside: Path, path: Path) -> None:
     file.flush()
     os.fsync(file.fileno())
     beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

@@ -133,7 +133,7 @@ class DirectoryEffects:
         folder = self._folder(job)
         if not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _sync(folder.parent)
+            sync_folder(folder.parent)
         with _locked(folder):
             self._fence(folder, job, attempt)
             self._write(folder / "fence", str(attempt).encode())
@@ -175,7 +175,7 @@ class DirectoryEffects:
         finally:
             os.close(descriptor)
         beside.replace(path)
-        _sync(path.parent)
+        sync_folder(path.parent)
 
     def _folder(self, job: str) -> Path:
         if not job or job in {".", ".."} or "/" in job or "\0" in job:
@@ -183,7 +183,8 @@ class DirectoryEffects:
         return self._root / job
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

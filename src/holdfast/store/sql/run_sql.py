@@ -24,6 +24,7 @@ OF_A_JOB = ("signals", "evidence", "past_runs", "progress", "attributes", "expor
 PAST = frozenset({RunStatus.FAILED, RunStatus.TIMEOUT, RunStatus.CANCELED})
 ENDED = {status.value for status in TERMINAL_RUN_STATUSES}
 
+_EXPORT_COLUMNS = ExportRow.__struct_fields__
 _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(RunRecord).decode
 
@@ -72,7 +73,7 @@ class ReadSql:
         )
         self.oldest_due = f"SELECT min(due_at) FROM {open_jobs} AND state = 'queued' AND due_at <= {mark}"
         self.exports = (
-            f"SELECT number, key, name, kind, media_type, size, value, blob, at FROM {schema}exports"
+            f"SELECT {', '.join(_EXPORT_COLUMNS)} FROM {schema}exports"
             f" WHERE job = {mark} AND run = {mark} AND number > {mark} ORDER BY number LIMIT {mark}"
         )
         self.index_entries = (  # one statement, which reads one snapshot
@@ -220,15 +221,7 @@ def export_row(command: KeepExport, number: int, now: float) -> tuple[Any, ...]:
 
 def export_of(row: tuple[Any, ...]) -> ExportRow:
     """Return an export from its columns."""
-    number, key, name, kind, media_type, size, value, blob, at = row
-    return ExportRow(
-        number=number,
-        key=key,
-        name=name,
-        kind=kind,
-        media_type=media_type,
-        size=size,
-        value=msgspec.json.decode(value) if value is not None else None,
-        blob=blob,
-        at=at,
-    )
+    columns = dict(zip(_EXPORT_COLUMNS, row, strict=True))
+    if columns["value"] is not None:
+        columns["value"] = msgspec.json.decode(columns["value"])
+    return ExportRow(**columns)

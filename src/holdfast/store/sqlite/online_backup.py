@@ -18,6 +18,7 @@ import apsw
 import msgspec
 
 from holdfast.errors import InvalidArguments, StoreUnavailable
+from holdfast.store.effects import sync_folder
 from holdfast.store.sqlite.error_text import guarded
 from holdfast.store.sqlite.file_lock import BUSY_SECONDS
 
@@ -115,8 +116,4 @@ def _put_in_place(new: Path, there: Path, *, force: bool) -> None:
         except FileExistsError:
             raise InvalidArguments("backup", f"{there} exists: name another file, or use --force") from None
     with contextlib.suppress(OSError):  # a file system whose directories cannot be synced
-        folder = os.open(there.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(there.parent)
