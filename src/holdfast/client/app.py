@@ -22,7 +22,6 @@ from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import checked_name, fingerprint, user_key
 from holdfast.authoring.signature import checked_payload as kept
 from holdfast.client import transactional
-from holdfast.client.budget_ledger import StoreLedger
 from holdfast.client.entry_views import apply_options, describe_entry, with_plan
 from holdfast.client.explain import explain, look
 from holdfast.client.fork import fork_command
@@ -77,6 +76,7 @@ from holdfast.store.commands import Submitted
 from holdfast.store.effects import EffectStore
 from holdfast.store.limits import no_limits
 from holdfast.store.memory import MemoryStore
+from holdfast.store.shared_budgets import StoreLedger
 
 if TYPE_CHECKING:
     from holdfast.client.app_worker import AppWorker
