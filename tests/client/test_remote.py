@@ -321,7 +321,7 @@ def test_who_may_do_what_is_decided_by_the_token(
             run = ci.start("greet", name="a")
             with pytest.raises(errors.NotAllowed):
                 run.cancel()
-    with pytest.raises(errors.InvalidSetting, match="token='…': it holds characters that no token has"):
+    with pytest.raises(errors.InvalidSetting, match="token='…': it has characters that are not allowed in a token"):
         holdfast.connect(running.url, token="two\nlines")  # noqa: S106 - none
 
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_backed_up_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="pg_dump") as refused:
         backup("postgresql://user:secret@host/shop", tmp_path / "copy.db")
     assert "secret" not in str(refused.value)
-    with pytest.raises(InvalidSetting, match="names nothing that can be backed up"):
+    with pytest.raises(InvalidSetting, match="only a SQLite file can be backed up"):
         backup("memory:", tmp_path / "copy.db")
     (tmp_path / "notes.txt").write_text("this is not a database, it is a shopping list" * 100)
     with pytest.raises(StoreUnavailable, match="not a SQLite database"):
