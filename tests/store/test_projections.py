@@ -20,7 +20,7 @@ from holdfast.store import Append, Cancel, Claim, Job, Retry, Submit
 from holdfast.store.memory import MemoryStore
 from holdfast.store.run_queries import RunFilter
 from holdfast.store.sql.columns import EVENT_COLUMNS, EVENT_READ
-from holdfast.store.sql.row_rebuild import project
+from holdfast.store.sql.migrate import project
 from holdfast.store.sql.run_sql import may_be_past
 from support.postgres import fresh_schema, server
 from support.stories import play, quick

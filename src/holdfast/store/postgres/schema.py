@@ -15,8 +15,7 @@ import psycopg
 
 from holdfast.errors import StoreUnavailable
 from holdfast.store.sql.columns import EVENT_READ
-from holdfast.store.sql.migrate import RUNS, migrations, quoted, too_new
-from holdfast.store.sql.row_rebuild import project
+from holdfast.store.sql.migrate import RUNS, migrations, project, quoted, too_new
 
 LOCK_TIMEOUT_MS = 5000
 
