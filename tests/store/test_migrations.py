@@ -236,7 +236,7 @@ def test_a_store_that_may_not_migrate_refuses_a_schema_that_lacks_something(monk
     monkeypatch.undo()
     with pytest.raises(StoreUnavailable, match=r"lacks the migrations \[2.*run `holdfast migrate`"):
         PostgresStore(server().url, name, migrating=False)
-    with pytest.raises(InvalidSetting, match="migrate is yes or no"):
+    with pytest.raises(InvalidSetting, match="migrate must be yes or no"):
         App("shop", f"{server().url}?migrate=perhaps").store()
 
 
@@ -310,7 +310,7 @@ def test_migrate_on_the_command_line(tmp_path: Path) -> None:
         assert shell.run("migrate", "--url", url) == f"schema 0 of {newest}: applied {numbers}"
         assert shell.run("migrate", "--check", "--url", url) == f"schema {newest}: up to date"
         assert shell.json("migrate", "--url", url) == {"schema": newest, "newest": newest, "missing": []}
-    assert "names nothing that lasts" in shell.run("migrate", "--url", "memory:", code=2)
+    assert "only a database can be migrated" in shell.run("migrate", "--url", "memory:", code=2)
     assert "lower case" in shell.run("migrate", "--url", f"{server().url}?schema=A-B", code=2)
     assert "check the server" in shell.run("migrate", "--url", "postgresql://nobody@127.0.0.1:1/x", code=5)
     connection = apsw.Connection(str(tmp_path / "new.db"))
