@@ -463,7 +463,7 @@ if child == 0:
         own = SqliteStore(sys.argv[1])
         own.commit_blocking([Submit(job="child", plugin="shop", entry="checkout", args={})])
         asyncio.run(own.close())
-        sys.exit("forked" not in str(error))
+        sys.exit("before fork()" not in str(error))
     sys.exit(2)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 for line in sys.stdin:
