@@ -66,6 +66,9 @@ def test_a_run_runs_from_its_first_start_until_the_end_whatever_its_job_does() -
         (WAITING, "waiting"),
         (WOKEN, "requeued"),
         (RUNNING, "running"),
+        (("job_waiting", {"correlation_key": "holdfast:doubt:pay:1", "wait_type": "human", "park": True}), "in_doubt"),
+        (("wait_completed", {"correlation_key": "holdfast:doubt:pay:1"}), "requeued"),
+        (RUNNING, "running"),
         (("job_waiting", {"correlation_key": "k", "wait_type": "human", "park": True}), "parked"),
     ]:
         stream.append(letter)

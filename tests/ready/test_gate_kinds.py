@@ -27,6 +27,7 @@ from holdfast.ready import (
     all_of,
 )
 from holdfast.ready.base_gate import fire_all
+from holdfast.ready.leaf_gate import LeafGate
 from support.gates import STRICT, Clock, Hand
 
 IO, TIMER, RELOAD = WakeSource.IO_READY, WakeSource.TIMER, WakeSource.CONFIG_RELOAD
@@ -690,3 +691,18 @@ def test_who_comes_by_and_is_told_an_error_leaves_nobody_in_line_without_a_word(
     assert [hand.rings > rings for hand, rings in zip(hands, before, strict=True)] == [True, True]
     assert [str(hand.error) for hand in hands] == ["away", "away"]
     taken(gate)
+
+
+def test_a_gate_without_shares_of_its_own_admits_every_caller_and_wakes_none() -> None:
+    class Open(LeafGate):
+        def look(self) -> None:
+            return None
+
+    gate, full = Open("open", Clock(), STRICT), ConcurrencyGate(1)
+    both = all_of(gate, full, name="both")
+    first = both.try_acquire()
+    assert first is not None
+    assert both.try_acquire() is None
+    first.release()
+    assert gate.undo(gate.take()) is False
+    assert gate.poll_ready() == Ready()
