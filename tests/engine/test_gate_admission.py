@@ -366,7 +366,7 @@ def test_retry_after_takes_seconds(seconds: Any) -> None:
 def test_something_that_is_no_gate_is_refused_where_it_is_declared() -> None:
     app = App("shop", config=Config(url="memory:"))
     with pytest.raises(ValueError, match=r"gate must be a gate of holdfast\.ready"):
-        cast(Any, app).step(gate=3)(lambda: None)
+        cast(Any, app).step(gate=3, name="call")(lambda: None)
 
 
 def test_a_job_that_is_given_back_at_a_gate_leaves_nothing_in_the_log(
