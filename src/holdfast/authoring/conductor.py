@@ -75,53 +75,69 @@ class Conductor(Protocol):
 
     def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Call a step or a tool, or return its recorded result."""
+        ...
 
     def child(
         self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         """Start another job as a child, or find the one that was started, and wait for its result."""
+        ...
 
     async def start_run(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         """Start a run without waiting for it, once. `submit` starts it under an id. Return the run's id."""
+        ...
 
     async def send_signal(self, payload: dict[str, Any], send: Submitter) -> str:
         """Send a signal to another job, once. `send` sends it under an id. Return what became of it."""
+        ...
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         """End this run, and continue in another one with these arguments."""
+        ...
 
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await a coroutine of the worker's loop from the job's own loop."""
+        ...
 
     def wait(self, key: str, timeout: float | None, wait_type: str) -> Coroutine[Any, Any, Any]:
         """Wait for a signal."""
+        ...
 
     def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
         """Wait for a duration."""
+        ...
 
     def value(self, kind: str) -> Any:
         """Return the time, a random number or a UUID, recorded so that a replay returns the same."""
+        ...
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
         """Return the value recorded under this name; if there is none, call `make` and record its result."""
+        ...
 
     def known(self, node: str) -> Any:
         """Return the value recorded under this name; None if there is none."""
+        ...
 
     def known_names(self, beginning: str) -> list[str]:
         """Return the names of recorded values with this prefix, in the order recorded."""
+        ...
 
     def plan(self, new_plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Return the job's recorded plan. If it has none and `made` is given, record that one."""
+        ...
 
     def check_cancelled(self) -> None:
         """Raise if the job's cancellation was requested, or its attempt is over."""
+        ...
 
     def from_thread(self, coroutine: Any) -> Any:
         """Run a coroutine on the job's loop and block this thread until it ends."""
+        ...
 
     def in_loop(self) -> bool:
         """Return whether this code runs on the job's loop, not in the thread of a plain function."""
+        ...
 
 
 conductor: ContextVar[Conductor | None] = ContextVar("holdfast_conductor", default=None)

@@ -157,9 +157,11 @@ class Starter(Protocol[H_co]):
 
     def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> H_co:
         """Start a job, and block until it is stored."""
+        ...
 
     def astart(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> Awaitable[H_co]:
         """Start a job."""
+        ...
 
 
 class JobFunction(Generic[P, R]):

@@ -52,12 +52,15 @@ class Reporter(Protocol):
 
     def progress(self, fields: dict[str, Any]) -> None:
         """Store these fields in place of their earlier values."""
+        ...
 
     def export(self, product: Product) -> Awaitable[None]:
         """Store a product. The result can be awaited, and is done when the product is durable."""
+        ...
 
     def spent(self, call: str | None, amounts: dict[str, int]) -> None:
         """Record what a call, or the job's own code, has spent, in millionths."""
+        ...
 
 
 reporter: ContextVar[Reporter | None] = ContextVar("holdfast_reporter", default=None)

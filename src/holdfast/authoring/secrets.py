@@ -47,12 +47,15 @@ class Codec(Protocol):
 
     def encrypt(self, data: bytes, /) -> bytes:
         """Return authenticated ciphertext, with a new nonce each time."""
+        ...
 
     def decrypt(self, data: bytes, /) -> bytes:
         """Return the bytes that were encrypted with this key or an earlier one. Raise for any other input."""
+        ...
 
     def digest(self, data: bytes, /) -> bytes:
         """Return a keyed digest such as HMAC-SHA256. It must stay the same for the same bytes while jobs run."""
+        ...
 
 
 class Secret(Generic[T]):

@@ -343,10 +343,10 @@ def _encode_foreign(vault: Vault, value: Any) -> Any:
 def _decode_foreign(vault: Vault, hint: Any, encoded: Any) -> Any:
     if secret_hint(hint) is not None:
         return vault.read(hint, encoded)
-    if isinstance(hint, type) and issubclass(hint, PurePath) and isinstance(encoded, str):
-        return hint(encoded)
     if hasattr(hint, "model_validate"):
         return hint.model_validate(encoded)
+    if isinstance(hint, type) and issubclass(hint, PurePath) and isinstance(encoded, str):
+        return hint(encoded)
     raise TypeError(f"cannot make a {getattr(hint, '__name__', hint)} from JSON")
 
 

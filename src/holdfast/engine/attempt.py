@@ -597,8 +597,8 @@ class Attempt:
             self.replay.plan = plan
         return cast("dict[str, Any] | None", plain_values.as_recorded(self.replay.plan))
 
-    def progress(self, payload: dict[str, Any]) -> None:
-        self.reports.progress(payload)
+    def progress(self, fields: dict[str, Any]) -> None:
+        self.reports.progress(fields)
 
     def export(self, product: Product) -> Awaitable[None]:
         return self.reports.export(product)

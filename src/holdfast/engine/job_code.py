@@ -44,21 +44,27 @@ class CodeHost(Protocol):
 
     def goes_on(self) -> bool:
         """Return whether nothing has ended this attempt yet."""
+        ...
 
     def record(self, *events: Written) -> None:
         """Append events to the stream."""
+        ...
 
     def code_rests(self) -> None:
         """Handle that the code rests, and there is nothing to deliver to it."""
+        ...
 
     def code_returned(self) -> None:
         """Handle that the job's function has ended and left tasks, which are being cancelled."""
+        ...
 
     def code_ended(self) -> None:
         """Handle that the job's function and everything that it started have ended."""
+        ...
 
     def code_failed(self, error: BaseException) -> None:
         """Fail the job. It cannot continue, whatever its code does."""
+        ...
 
 
 @dataclass(slots=True, eq=False)

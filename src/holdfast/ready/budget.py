@@ -38,9 +38,11 @@ class Ledger(Protocol):
 
         Without a limit, the amount is always added. A negative amount is put back.
         """
+        ...
 
     def peek(self, budget: str, window_start: float) -> int:
         """Return the millionths spent in a window."""
+        ...
 
 
 class MemoryLedger:

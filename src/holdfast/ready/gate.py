@@ -95,6 +95,7 @@ class Gate(Protocol):
     @property
     def name(self) -> str:
         """The name of the gate in counts and displays."""
+        ...
 
     def poll_ready(self, waker: Waker | None = None) -> Reading:
         """Return whether a share can be taken now.
@@ -103,27 +104,35 @@ class Gate(Protocol):
         again. After a reading other than Ready and Pending, poll again at once if you mean to wait. A hold that a timer
         ends is ended by the caller that polls at that time; see `wake_in_seconds`.
         """
+        ...
 
     def wake_in_seconds(self) -> float | None:
         """Return when to poll again without a wake, in seconds; None if time alone changes nothing."""
+        ...
 
     def why(self) -> str | None:
         """Return what holds the gate closed at this moment, as text; None if it is open."""
+        ...
 
     def try_acquire(self) -> Share | None:
         """Take a share if one is free and no caller waits for it; else return None. Never waits."""
+        ...
 
     async def acquire(self) -> Share:
         """Take a share. Wait in line, first come first served, until one is free."""
+        ...
 
     def acquire_blocking(self, timeout_seconds: float | None = None) -> Share | None:
         """Take a share in a thread that may block. Return None if the time ran out first."""
+        ...
 
     async def ready(self) -> None:
         """Wait until a share is free and no caller is in line for it. Take nothing."""
+        ...
 
     def counts(self) -> GateCounts:
         """Return the totals so far."""
+        ...
 
     async def __aenter__(self) -> Share: ...
 

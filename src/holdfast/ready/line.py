@@ -38,6 +38,7 @@ class Waiter(Protocol):
 
     def ring(self) -> bool:
         """Make the waiter check again. Return False if its loop was closed."""
+        ...
 
 
 class TaskWaiter:

@@ -61,6 +61,7 @@ class Waker(Protocol):
 
     def __call__(self) -> object:
         """Wake the waiter; do not block."""
+        ...
 
 
 @dataclass(slots=True)
