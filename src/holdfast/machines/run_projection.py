@@ -28,7 +28,6 @@ import msgspec
 from holdfast.machines.event import Event
 from holdfast.machines.fold import Fold
 from holdfast.machines.job_table import JobEvent, JobState
-from holdfast.machines.keys import DOUBT_KEY
 from holdfast.machines.run_table import RUN, TERMINAL_RUN_STATUSES, RunStatus
 from holdfast.machines.snapshot import CancelRequest
 
@@ -291,8 +290,6 @@ def _stage(job: Fold) -> str:
     if job.wait is not None and job.wait.in_doubt:
         return "in_doubt"
     if job.wait is not None:
-        if any((place.correlation_key or "").startswith(DOUBT_KEY) for place in job.wait.places()):
-            return "in_doubt"
         return "parked" if job.wait.park else "waiting"
     if job.state is JobState.QUEUED:
         return "retrying" if job.not_before is not None else "requeued"

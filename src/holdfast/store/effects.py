@@ -63,6 +63,7 @@ class EffectStore(Protocol):
             StaleAttempt: this attempt is fenced itself.
             StoreUnavailable: nothing was done; the message says why.
         """
+        ...
 
     async def put(self, effect: Effect) -> None:
         """Store an effect durably.
@@ -72,6 +73,7 @@ class EffectStore(Protocol):
             EffectConflict: the call already has a different effect.
             StoreUnavailable: it is not known whether it was stored.
         """
+        ...
 
     async def remove(self, job: str) -> None:
         """Remove all effects of a job that is being removed; having none is no error.
@@ -79,9 +81,11 @@ class EffectStore(Protocol):
         Raises:
             StoreUnavailable: something may be left.
         """
+        ...
 
     async def close(self) -> None:
         """Release all resources."""
+        ...
 
 
 _decode = msgspec.json.Decoder(Effect).decode

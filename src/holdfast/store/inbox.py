@@ -18,18 +18,23 @@ class Inbox(Protocol):
 
     def oldest(self, keys: Container[str | None], excluded: Container[str] = ()) -> Signal | None:
         """Return the oldest unused signal with one of these keys, except those whose ids are in `excluded`."""
+        ...
 
     def knows(self, signal: str) -> bool:
         """Return whether a signal with this id has come before, used or not."""
+        ...
 
     def count(self) -> int:
         """Count the unused signals."""
+        ...
 
     def keys(self) -> Collection[str]:
         """Return the keys of the unused signals."""
+        ...
 
     def unused(self) -> Sequence[Signal]:
         """Return the unused signals, oldest first."""
+        ...
 
 
 class SignalTable(ABC):

@@ -39,21 +39,27 @@ class Store(Protocol):
         Raises:
             StoreUnavailable: nothing was written; the message says why and what to do.
         """
+        ...
 
     async def get(self, job: str) -> Job | None:
         """Read one job's row."""
+        ...
 
     async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
         """Read a job's stream, oldest first, from after the given number; at most `limit` events of it."""
+        ...
 
     async def inbox(self, job: str) -> list[Signal]:
         """Read the unused signals in a job's inbox, oldest first."""
+        ...
 
     async def evidence(self, job: str, after: int = 0, limit: int | None = None) -> list[Evidence]:
         """Read the late reports of a job's calls, oldest first, without the first `after`; at most `limit` (E5)."""
+        ...
 
     async def workers(self) -> list[WorkerCard]:
         """Read the listed workers, by name."""
+        ...
 
     async def jobs(
         self,
@@ -65,36 +71,46 @@ class Store(Protocol):
         limit: int = 100,
     ) -> list[Job]:
         """List jobs by id, newest first, from before the given id. Ids grow with time, so an id is a cursor."""
+        ...
 
     async def record(self, job: str, number: int) -> RunRecord | None:
         """Read the record of one run of a job, with its last progress report."""
+        ...
 
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
         """Read a value for each of these jobs that changes with the record of its newest run; cheap for many jobs.
 
         A job that does not exist is left out.
         """
+        ...
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         """List the runs that match, by job and number, newest first, from the given cursor on, without its run."""
+        ...
 
     async def index_entries(self, job: str) -> IndexEntries | None:
         """Read the index entries of a job in one snapshot, to compare them with the expected ones."""
+        ...
 
     async def counts(self) -> Counts:
         """Count runs by status, and open jobs by queue."""
+        ...
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
         """List the exports of one run of a job, in order, from after the given number."""
+        ...
 
     async def blob(self, job: str, blob: str, number: int) -> bytes | None:
         """Read one piece of a blob, from 1; return None after the last."""
+        ...
 
     async def limits(self) -> list[QueueState]:
         """Read the state of the queues that have limits, or jobs with groups, by name."""
+        ...
 
     async def requests_for(self, worker: str) -> Leases:
         """Read which jobs of a worker have a request to cancel or to pause; `lost` is empty here."""
+        ...
 
     async def next_due(self, after: float | None = None) -> float | None:
         """Return when time alone next gives a sweep or a claim something to do; None if never.
@@ -104,18 +120,22 @@ class Store(Protocol):
         claim saw the jobs that were due before. The time of a rate limit's next start is not included; the result of
         the claim that it blocked has it.
         """
+        ...
 
     async def has_work(self) -> bool:
         """Return whether there is work now: something to claim, reclaim or expire, or a dead worker. It is cheap.
 
         For pollers that got no notice: most of the time there is no work.
         """
+        ...
 
     async def now(self) -> float:
         """Read the store's clock."""
+        ...
 
     def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
         """Do what `commit` does, blocking the calling thread; for heartbeats, which must not depend on a loop."""
+        ...
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
         """Call `notice`, from any thread, after each commit that changed something; return a function that ends it.
@@ -124,15 +144,20 @@ class Store(Protocol):
         a sum of the flags in `holdfast.store.commands`. A heartbeat or an empty sweep changes nothing. A notice is a
         hint that it is worth reading.
         """
+        ...
 
     def change_count(self) -> int:
         """Return a number that grows with notices of other processes: a cheap hint, for subscribers only."""
+        ...
 
     def hold_liveness_lock(self, worker: str) -> None:
         """Let other processes notice when this worker's process dies, where the store can tell (L10)."""
+        ...
 
     async def dead_workers(self) -> list[str]:
         """Return the workers whose process is known to be dead; `ReleaseLeases` is due for them."""
+        ...
 
     async def close(self) -> None:
         """Release all resources. A closed store cannot be used again."""
+        ...
