@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import App, Backoff, Config, connect
 from holdfast.client.store_url import open_store
+from holdfast.config import shown_url
 from holdfast.durations import seconds
 from holdfast.errors import StoreUnavailable
 from holdfast.ids import new_id
@@ -111,3 +115,29 @@ def test_a_plain_call_on_the_apps_own_loop_is_refused_instead_of_waiting_for_its
     with pytest.raises(RuntimeError, match="use the async form"):
         app.block(misuse())
     app.close()
+
+
+def test_a_system_without_file_locks_can_import_holdfast_and_is_refused_a_store_in_files(tmp_path: Path) -> None:
+    program = """
+import sys
+sys.modules["fcntl"] = None  # as on Windows
+from holdfast import App
+assert App("shop", "memory:").list() == []
+try:
+    App("shop", "sqlite:///jobs.db").list()
+except ValueError as error:
+    print(error)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    refused = "url='sqlite:///jobs.db': this system has no POSIX file locks: use Linux or macOS\n"
+    assert (ran.stdout, list(tmp_path.iterdir())) == (refused, [])
+
+
+def test_a_password_in_a_url_is_never_shown() -> None:
+    for url in ("postgresql://ada:geheim@db/x", "postgresql://db/x?user=ada&password=geheim&schema=s"):
+        assert "geheim" not in repr(Config(url=url))
+        assert "geheim" not in shown_url(url)
+    assert shown_url("postgresql://ada@db:5432/x") == "postgresql://ada@db:5432/x"
+    assert shown_url("sqlite:///a:b@c.db") == "sqlite:///a:b@c.db"

@@ -55,6 +55,13 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path
     assert ran.stdout.splitlines() == re.findall(r"#> (.*)$", code, re.MULTILINE)
 
 
+def test_the_quickstart_is_checked_by_the_type_checkers() -> None:
+    """`make check` runs mypy in strict mode and pyright on this copy."""
+    page = next(page for page in PAGES if page.name == "quickstart.md")
+    copy = (ROOT / "tests" / "typing" / "quickstart.py").read_text()
+    assert copy == "\n".join(blocks(page, "python")), "copy the Python blocks of the page"
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=lambda page: page.name)
 def test_the_holdfast_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
     """Lines after ``$ holdfast`` are its output; a line of three dots stands for any number of lines."""

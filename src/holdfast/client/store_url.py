@@ -23,6 +23,7 @@ def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0,
     if url in {"memory:", "memory://", "sqlite://"}:
         return MemoryStore()
     if url.startswith("sqlite:///") and Path(url.removeprefix("sqlite:///")).name:
+        _need_file_locks("url", url)
         from holdfast.store.sqlite.store import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
 
         return SqliteStore(url.removeprefix("sqlite:///"), poll_seconds=poll_seconds, busy_seconds=busy_seconds)
@@ -31,6 +32,14 @@ def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0,
     raise InvalidSetting(
         "url", url, "it is not the URL of a store: use sqlite:///path/to/jobs.db, postgresql://…, or memory: for tests"
     )
+
+
+def _need_file_locks(setting: str, value: str) -> None:
+    """Refuse a store in files on Windows, where nothing would keep two processes from the same file."""
+    try:
+        import fcntl  # noqa: F401, PLC0415 - only whether it exists
+    except ImportError as error:
+        raise InvalidSetting(setting, value, "this system has no POSIX file locks: use Linux or macOS") from error
 
 
 def is_postgres(url: str) -> bool:
@@ -73,4 +82,7 @@ def _yes(text: str) -> bool:
 
 def open_effects(place: str) -> EffectStore | None:
     """Open the effect store that a setting names. Return None if the job's own database keeps the effects."""
-    return DirectoryEffects(place.removeprefix("file://")) if place else None
+    if not place:
+        return None
+    _need_file_locks("effects", place)
+    return DirectoryEffects(place.removeprefix("file://"))

@@ -16,7 +16,6 @@ Every effect store guarantees:
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import os
 import shutil
@@ -198,6 +197,8 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    import fcntl  # noqa: PLC0415 - Windows does not have it, and must be able to import this module
+
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
