@@ -11,8 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from holdfast import App, Config, wait_for
+from holdfast.cli.main import main
 from holdfast.client import retention
 from holdfast.errors import InvalidArguments, StoreUnavailable, UnknownJob
 from holdfast.store import Purge
@@ -113,6 +115,8 @@ def test_a_role_that_may_not_delete_is_refused_and_nothing_is_gone() -> None:
     other = App("shop", f"{server().url.replace('postgres@', f'{role}@')}?schema={name}")
     with pytest.raises(StoreUnavailable, match="permission denied"):
         other.purge(older_than=0)
+    refused = CliRunner().invoke(main, ["purge", "--older-than", "0s", "--url", other.url])
+    assert (refused.exit_code, "permission denied" in refused.output) == (7, True), "not an unavailable store"
     other.close()
     assert len(app.list()) == 1
     assert app.verify() == {}

@@ -64,6 +64,13 @@ SECTIONS: dict[str, list[click.Command]] = {
 }
 
 
+def _exit_code(error: Exception) -> int:
+    """Return the exit code of an error. A store that refuses the user is not an unavailable one."""
+    if type(error.__cause__).__name__ == "InsufficientPrivilege":  # of psycopg, which may not be installed
+        return 7
+    return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
 class _Commands(click.Group):
     """A group that turns Holdfast's errors into one line and an exit code, and lists commands by section."""
 
@@ -75,7 +82,7 @@ class _Commands(click.Group):
             if isinstance(error, errors.InvalidPlan):  # its message is a list of problems, one per line
                 message = str(error)
             echo(f"holdfast: {message}", err=True)
-            ctx.exit(next(code for kind, code in _CODES if isinstance(error, kind)))
+            ctx.exit(_exit_code(error))
         except KeyboardInterrupt:
             ctx.exit(130)
         except BrokenPipeError:
