@@ -19,6 +19,7 @@ from holdfast.store import Job, Store
 __all__ = ["FIELDS", "call_failed", "call_in_doubt", "job_ended", "log_reclaimed"]
 
 FIELDS = ("event", "run_id", "job", "node", "attempt", "reason")  # attributes of the log records
+LINE_MAX = 1000  # characters of a line
 
 _log = logging.getLogger("holdfast.worker")
 
@@ -73,7 +74,13 @@ async def log_reclaimed(store: Store, jobs: Iterable[str]) -> None:
 def _write(level: int, event: str, job: Job, text: str, reason: str, node: str | None = None) -> None:
     run, name = run_name(job.id, job.run), f"{job.plugin}.{job.entry}"
     fields = {"event": event, "run_id": run, "job": name, "node": node, "attempt": job.attempt, "reason": reason}
-    _log.log(level, "run %s (%s)%s", run, name, text, extra=fields)
+    _log.log(level, "run %s (%s)%s", run, name, _one_line(text), extra=fields)
+
+
+def _one_line(text: str) -> str:
+    """Return a text of job code as one line without control characters. A terminal must not obey what a job says."""
+    words = " ".join(text[:LINE_MAX].split())
+    return f"{' ' if text.startswith(' ') else ''}{''.join(c if c.isprintable() else ascii(c)[1:-1] for c in words)}"
 
 
 def _reason(payload: Mapping[str, Any]) -> str:

@@ -97,7 +97,7 @@ def test_purge_on_the_command_line(tmp_path: Path) -> None:
     assert shell.run("purge", "--older-than", "0s", "--status", "succeeded", "--status", "failed") == "removed 1"
     assert "no job has the id" in shell.run("show", run, code=3)
     assert shell.json("purge", "--older-than", "0s", "--limit", "5") == {"removed": 1}
-    assert shell.run("runs") == "no runs"
+    assert shell.run("runs") == f"no runs in sqlite:///{shell.folder}/jobs.db"
     assert "is not a duration" in shell.run("purge", "--older-than", "soon", code=2)
     assert shell.run("purge", code=2)
 

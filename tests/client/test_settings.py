@@ -13,9 +13,8 @@ import pytest
 
 from holdfast import App, Backoff, Config, connect
 from holdfast.client.store_url import open_store
-from holdfast.config import shown_url
 from holdfast.durations import seconds
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable, shown_url
 from holdfast.ids import new_id
 
 

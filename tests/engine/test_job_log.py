@@ -52,6 +52,20 @@ def test_each_failure_and_retry_is_one_line_with_run_job_and_reason(app: App, ca
     assert fields["levelname"] == "ERROR"
 
 
+def test_a_message_of_job_code_is_one_line_that_a_terminal_does_not_obey(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job
+    async def rude() -> None:
+        raise ValueError("first\nERROR second \x1b]52;c;YQ==\x07 \u202e")
+
+    with caplog.at_level(logging.INFO, "holdfast"):
+        app.start(rude)
+        play(drain(app))
+    ((_, message),) = lines(caplog)
+    assert message.endswith("failed: ValueError: first ERROR second \\x1b]52;c;YQ==\\x07 \\u202e")
+
+
 def test_a_job_that_succeeds_is_no_line(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job
     async def fine() -> int:

@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"machines", "errors", "clock"},
     "group_commit": {"machines", "store", "errors"},
     "job_log": {"machines", "store", "errors"},
+    "import_guard": {"errors"},
     "authoring": {"errors", "durations", "ready"},
     "engine": {"machines", "ready", "store", "group_commit", "authoring", "config", "ids", "errors", "clock"}
     | {"job_log"},
@@ -43,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ids",
         "errors",
     }
-    | {"job_log", "plans"},
+    | {"import_guard", "job_log", "plans"},
     "testing": {"machines", "ready", "errors"},
     "gc_settings": set(),
     "parent_death": set(),
@@ -51,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "http": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
     | {"gc_settings"},
     "cli": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
-    | {"gc_settings", "http", "parent_death", "supervisor"},
+    | {"gc_settings", "http", "import_guard", "parent_death", "supervisor"},
     "server": {"client", "http"},
     "__main__": {"cli"},
     "holdfast": {"errors"},  # the package's own list of public names

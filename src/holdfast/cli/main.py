@@ -14,7 +14,21 @@ from typing import Any
 import click
 
 from holdfast import HoldfastError, __version__, errors
-from holdfast.cli import check, completion, doctor, follow, fork, maintain, operate, plans, queues, serve, show, start
+from holdfast.cli import (
+    check,
+    completion,
+    doctor,
+    follow,
+    fork,
+    maintain,
+    operate,
+    plans,
+    queues,
+    serve,
+    show,
+    start,
+    workers,
+)
 from holdfast.cli.terminal_text import echo
 
 __all__ = ["EXIT_CODES", "SECTIONS", "main"]
@@ -52,7 +66,7 @@ _CODES: list[tuple[type[Exception], int]] = [
 # The commands, in the order in which the help and the reference list them.
 SECTIONS: dict[str, list[click.Command]] = {
     "Start and run": [*start.COMMANDS, *fork.COMMANDS, *serve.COMMANDS],
-    "Inspect": [*show.COMMANDS, *follow.COMMANDS],
+    "Inspect": [*show.COMMANDS, *workers.COMMANDS, *follow.COMMANDS],
     "Control": [*operate.COMMANDS, *queues.COMMANDS],
     "Check and maintain": [
         *check.COMMANDS,

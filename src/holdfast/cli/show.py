@@ -26,9 +26,7 @@ from holdfast.cli.text_table import ago, bar, lasted, on_terminal, show_table
 
 if TYPE_CHECKING:
     from holdfast.client.interface import Client
-    from holdfast.client.worker_status import WorkerStatus
     from holdfast.machines import RunRecord
-    from holdfast.store.rows import GateCard
 
 __all__ = ["COMMANDS"]
 
@@ -150,12 +148,12 @@ def _show_error(error: dict[str, Any]) -> None:
 
     details = dict(error["details"])
     trace = details.pop("traceback", None)
-    click.echo(f"{'error':<20} {_line(error['code'])}: {_line(error['message'])}")
+    echo(f"{'error':<20} {_line(error['code'])}: {_line(error['message'])}")
     if details:
-        click.echo(f"{'error details':<20} {_line(details)}")
+        echo(f"{'error details':<20} {_line(details)}")
     if isinstance(trace, str):
         for line in folded(trace):
-            click.echo(f"    {_line(line)}")
+            echo(f"    {_line(line)}")
 
 
 def _current(client: Client, record: RunRecord) -> RunRecord | None:
@@ -186,11 +184,11 @@ def _family(client: Client, record: RunRecord) -> dict[str, Any]:
 
 def _show_family(family: dict[str, Any], run_id: str) -> None:
     if family["parent"] is not None:
-        click.echo(f"{'parent':<20} {family['parent']}")
+        echo(f"{'parent':<20} {family['parent']}")
     for child in family["children"]:
-        click.echo(f"{'child':<20} {child['run_id']}  {_line(child['job'])}  {child['status']}")
+        echo(f"{'child':<20} {child['run_id']}  {_line(child['job'])}  {child['status']}")
     if family["more_children"]:
-        click.echo(f"{'':<20} and more: holdfast runs --parent {run_id}")
+        echo(f"{'':<20} and more: holdfast runs --parent {run_id}")
 
 
 def _shown_current(current: RunRecord | None) -> dict[str, Any] | None:
@@ -291,116 +289,4 @@ def _save(pieces: Any, file: str) -> None:
         part.unlink(missing_ok=True)
 
 
-@click.command(epilog="Example: holdfast workers --server https://jobs.example.com")
-@where_options
-@json_option
-def workers(where: Where, as_json: bool) -> None:
-    """List the workers and their jobs.
-
-    Each job has its current step and how long the step has run.
-    """
-    client = reader(where)
-    listed = client.workers()
-    if as_json:
-        show_result(listed, as_json=True, text=str)
-        return
-    now = client.stats().now
-    echo("\n".join(line for worker in listed for line in _worker(worker, now)) or "no workers")
-
-
-def _worker(worker: WorkerStatus, now: float) -> list[str]:
-    card = worker.card
-    heard = f"last heartbeat {now - card.seen_at:.0f} s ago"
-    lost = "" if worker.alive else click.style(", LOST", fg="red")
-    lines = [f"{card.name}  {card.host} pid {card.pid}  {len(worker.running)} of {card.slots} slots  {heard}{lost}"]
-    for job in worker.running:
-        steps = ", ".join(f"{step.node} for {now - step.since:.1f} s" for step in job.steps)
-        lines.append(f"    {job.job}  {job.entry}  attempt {job.attempt}  {steps}".rstrip())
-    return lines
-
-
-@click.command(epilog="Example: holdfast gates --json")
-@where_options
-@json_option
-def gates(where: Where, as_json: bool) -> None:
-    """List the gates of all workers.
-
-    Each gate has its state, what holds it closed, and when it opens.
-    """
-    client = reader(where)
-    views = client.gates()
-    if as_json:
-        show_result(views, as_json=True, text=str)
-        return
-    now = client.stats().now
-    rows = [
-        [
-            view.gate.name,
-            view.gate.state,
-            "" if view.gate.opens_at is None else f"in {lasted(max(0.0, view.gate.opens_at - now))}",
-            str(view.gate.waiting),
-            view.worker,
-            "; ".join(filter(None, [view.gate.why, _broken(view.gate)])),
-        ]
-        for view in views
-    ]
-    show_table(["GATE", "STATE", "OPENS", "LINE", "WORKER", "WHY"], rows, empty="no gates: no worker is alive")
-
-
-def _broken(gate: GateCard) -> str | None:
-    """Return a gate's violations of its own contract. They exist only if there is a bug."""
-    return f"BROKE ITS CONTRACT {gate.violations} TIMES: {gate.violation}" if gate.violations else None
-
-
-@click.command(epilog="Example: holdfast stats --json")
-@where_options
-@json_option
-def stats(where: Where, as_json: bool) -> None:
-    """Count runs by status, jobs by queue, and workers."""
-    counts = reader(where).stats()
-    if as_json:
-        show_result(counts, as_json=True, text=str)
-        return
-    echo(f"workers   {counts.workers}")
-    oldest = "no job waits for a worker" if counts.oldest_due_seconds is None else lasted(counts.oldest_due_seconds)
-    echo(f"longest   {oldest}")
-    if counts.asks:
-        echo(f"in doubt  {counts.asks}: see holdfast runs --asks")
-    show_table(["RUNS", "NUMBER"], [[status, f"{number:,}"] for status, number in counts.runs.items()], empty="no runs")
-    kinds = list(dict.fromkeys(kind for counted in counts.queues.values() for kind in counted))
-    if counts.queues:
-        rows = [[queue, *(f"{counted.get(kind, 0):,}" for kind in kinds)] for queue, counted in counts.queues.items()]
-        show_table(["QUEUE", *(kind.upper() for kind in kinds)], rows, empty="")
-
-
-@click.command(epilog="Example: holdfast entries shop.py")
-@click.argument("target", required=False)
-@where_options
-@json_option
-def entries(target: str | None, where: Where, as_json: bool) -> None:
-    """List the jobs of an App and their arguments.
-
-    TARGET is a file or a module with the App. With --server, list the jobs of that server.
-    """
-    if where.server is not None:
-        client: Any = open_client(where)
-    elif target is not None:
-        from holdfast.cli.target import load
-
-        client = load(target, where.url)
-    else:
-        raise click.UsageError("give a file or module, such as holdfast entries shop.py, or --server http://…")
-    jobs = client.block(client.aentries())
-    if as_json:
-        show_result(jobs, as_json=True, text=str)
-        return
-    rows = [[f"{job.plugin_id}.{job.entry_id}", _arguments(job.parameters), job.queue, job.description] for job in jobs]
-    show_table(["JOB", "ARGUMENTS", "QUEUE", "DOES"], rows, empty="no jobs")
-
-
-def _arguments(schema: dict[str, Any]) -> str:
-    needed = schema.get("required") or []
-    return " ".join(name if name in needed else f"[{name}]" for name in schema.get("properties") or {})
-
-
-COMMANDS = (runs, show, explain_run, exports, workers, gates, stats, entries)
+COMMANDS = (runs, show, explain_run, exports)

@@ -15,8 +15,8 @@ import click
 
 from holdfast import App
 from holdfast.cli.tracebacks import folded
-from holdfast.client.import_guard import importing
 from holdfast.client.plugins import discover
+from holdfast.import_guard import importing
 
 __all__ = ["load"]
 

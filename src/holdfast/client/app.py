@@ -25,7 +25,6 @@ from holdfast.client import transactional
 from holdfast.client.entry_views import apply_options, describe_entry, with_plan
 from holdfast.client.explain import explain, look
 from holdfast.client.fork import fork_command
-from holdfast.client.import_guard import refuse_while_importing
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.plans import Planning
@@ -50,6 +49,7 @@ from holdfast.errors import (
 )
 from holdfast.group_commit import BATCH_MAX, Journal
 from holdfast.ids import new_id
+from holdfast.import_guard import refuse_while_importing
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
 from holdfast.machines.keys import BUDGET_KEY
 from holdfast.machines.run_projection import run_name

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.client.import_guard import refuse_while_importing
 from holdfast.client.worker_status import GateView
 from holdfast.engine.worker import Worker
 from holdfast.errors import LoopDied, StoreUnavailable
+from holdfast.import_guard import refuse_while_importing
 from holdfast.machines.ready_table import ReadyState
 
 if TYPE_CHECKING:
