@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import __version__
+from holdfast import App, __version__
 from holdfast.machines import JOB, READY, RUN
 
 COMMAND = Path(sys.executable).with_name("holdfast")
@@ -86,7 +86,11 @@ def test_start_up_imports_nothing_that_is_not_used() -> None:
 
 
 def test_a_listing_imports_neither_the_engine_nor_what_terminals_and_servers_need(tmp_path: Path) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "holdfast", "runs", "--url", f"sqlite:///{tmp_path}/jobs.db"]
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app = App("shop", url)
+    assert app.list() == [], "a store that exists: a look creates none"
+    app.close()
+    command = [sys.executable, "-X", "importtime", "-m", "holdfast", "runs", "--url", url]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert "holdfast.store.sqlite.store" in loaded

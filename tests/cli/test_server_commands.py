@@ -102,7 +102,7 @@ def test_mistakes_are_one_line_with_the_same_codes(far: Shell) -> None:
     assert "use http://host:port" in far.run("runs", "--server", "localhost", code=2)
     both = far.run("runs", "--server", "http://x", "--url", "memory:", code=2)
     assert "give --url or --server, not both" in both
-    assert far.run("runs", "--url", f"sqlite:///{far.folder}/own.db") == "no runs", (
+    assert far.run("runs", "--url", f"sqlite:///{far.folder}/own.db").startswith("no runs"), (
         "a flag comes before the environment"
     )
 
@@ -117,7 +117,7 @@ def test_a_token_comes_from_the_environment_and_one_that_may_not_exits_with_7(ne
         assert "holdfast tokens create" in refused
         assert len(refused.splitlines()) == 1
         near.environment["HOLDFAST_TOKEN"] = reading
-        assert near.run("runs") == "no runs"
+        assert near.run("runs").startswith("no runs")
         assert "the scope submit is needed" in near.run("start", "shop", "notify", "text=a", code=7)
         assert reading not in " ".join(Path(f"/proc/{os.getpid()}/cmdline").read_text().split("\0"))
 
