@@ -140,7 +140,7 @@ def test_a_worker_process_that_is_killed_leaves_a_question_that_is_answered(shel
     asks = shell.run("explain", run)
     assert asks.startswith("The call charge:")
     node = asks.split()[3]
-    assert "has no call" in shell.run("resolve", run, "other", "--fail", code=4)
+    assert "does not ask about" in shell.run("resolve", run, "other", "--fail", code=4)
     assert "give one of" in shell.run("resolve", run, node, code=2)
     shell.run("resolve", run, node, "--done", "receipt-7", "--actor", "ana")
     shell.run("worker", str(hang), "--until-idle")

@@ -82,7 +82,7 @@ def test_limits_on_the_command_line(tmp_path: Path) -> None:
     told = shell.run("limits", "set", "default", *wanted)
     assert told == "default: 0 running of 5, 0 waiting of 1, 30/min (30 left), a weighs 3"
     shell.run("start", SHOP, "checkout", "sku=A1", "card=4242", "--group", "a")
-    assert "is full" in shell.run("start", SHOP, "checkout", "sku=A1", "card=4242", code=4)
+    assert "takes no more" in shell.run("start", SHOP, "checkout", "sku=A1", "card=4242", code=4)
     assert shell.run("limits", "pause", "default").endswith("paused")
     assert "1 waiting of 1" in shell.run("limits")
     (state,) = shell.json("limits")

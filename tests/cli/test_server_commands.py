@@ -90,7 +90,7 @@ def test_runs_are_steered_through_a_server_and_by_whom_is_kept(near: Shell, far:
     assert far.run("resume", run).startswith(f"{run} queued")
     assert far.run("cancel", run, "--reason", "no", "--actor", "ana") == f"{run} canceled"
     assert "only a failed job is retried" in far.run("retry", run, code=4)
-    assert "has no call" in far.run("resolve", run, "charge:1", "--fail", code=4)
+    assert "does not ask about" in far.run("resolve", run, "charge:1", "--fail", code=4)
     assert near.json("show", run)["cancel_reason"] == "no"
 
 

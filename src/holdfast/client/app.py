@@ -569,8 +569,8 @@ class App(Planning, Client):
         with self._opening:
             if self._opened is None and self._forked_memory:  # an empty store must not replace the parent's
                 raise StoreUnavailable(
-                    "a store in memory belongs to the process that opened it, and this one was forked from it: use"
-                    " sqlite:///path/to/jobs.db, or make the App after the fork"
+                    "a store in memory belongs to the process that opened it, and this process was forked later: use"
+                    " sqlite:///path/to/jobs.db, or create the App after the fork"
                 )
             if self._opened is None:
                 config = self.config
