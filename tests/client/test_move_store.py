@@ -369,10 +369,14 @@ def test_limits_and_groups_move_along(tmp_path: Path) -> None:
     old = App("shop", source)
     old.job(name="nothing")(lambda: None).options(group="g").start()
     before = [old.set_limits(Limits(queue="default", concurrency=3, rate=5), actor="ana")]
+    old.pause_queue("mail", actor="bo")
+    log = [(row.at, row.actor, row.verb, row.subject, row.detail) for row in old.audit()]
+    assert [row[1:3] for row in log] == [("bo", "pause_queue"), ("ana", "set_limits")]
     old.close()
     move(source, place)
     new = App("shop", place)
-    assert [one.limits for one in new.limits()] == [one.limits for one in before]
+    assert [one.limits for one in new.limits()][:1] == [one.limits for one in before]
+    assert [(row.at, row.actor, row.verb, row.subject, row.detail) for row in new.audit()] == log
     assert [job.group for job in new.block(new.store().jobs())] == ["g"]
     new.job(name="nothing")(lambda: None)
     new.worker().run(until_idle=True)

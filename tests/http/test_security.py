@@ -343,6 +343,70 @@ def test_what_is_done_with_a_token_is_recorded_under_its_name(small: App) -> Non
     play(story())
 
 
+def test_every_act_is_in_the_audit_log_under_the_tokens_name(small: App) -> None:
+    async def story() -> None:
+        async with near(small, tokens=[token(SECRET, name="ana")]) as client:
+
+            async def post(path: str, **body: Any) -> dict[str, Any]:
+                answer = await client.post(f"/api/v1{path}", json=body, headers=bearer(SECRET))
+                assert answer.is_success, answer.text
+                return dict(answer.json())
+
+            run = (await post("/runs", plugin_id="shop", entry_id="ask"))["run_id"]
+            await post(f"/runs/{run}/pause")
+            await post(f"/runs/{run}/resume", actor="alice")
+            await post(f"/runs/{run}/signal", key="answer", payload="a secret of the payload")
+            await drain(small)
+            await post(f"/runs/{run}/cancel", reason="enough", actor="token:ana")
+            failed = (await post("/runs", plugin_id="shop", entry_id="fail"))["run_id"]
+            await drain(small)
+            await post(f"/runs/{failed}/retry", reason="again", actor="alice")
+            await drain(small)
+            await post("/limits/mail/pause")
+            await post("/purge", older_than=0)
+            for actor in ("operator\nroot", "token:bob"):
+                path = f"/api/v1/runs/{failed}/pause"
+                refused = await client.post(path, json={"actor": actor}, headers=bearer(SECRET))
+                assert refused.status_code == 422
+            rows = (await client.get("/api/v1/audit", headers=bearer(SECRET))).json()["items"]
+            page = (await client.get("/api/v1/audit?limit=2", headers=bearer(SECRET))).json()
+            cursor = {"limit": 1, "cursor": page["next"]}
+            following = (await client.get("/api/v1/audit", params=cursor, headers=bearer(SECRET))).json()["items"]
+        assert {row["actor"] for row in rows} == {"token:ana"}
+        assert page["items"] + following == rows[:3]
+        assert [(row["verb"], row["said"], row["subject"]) for row in reversed(rows)] == [
+            ("create", None, run),
+            ("pause", None, run),
+            ("resume", "alice", run),
+            ("signal", None, run),
+            ("cancel", None, run),
+            ("create", None, failed),
+            ("retry", "alice", failed),
+            ("pause_queue", None, "mail"),
+            ("purge", None, ""),
+        ]
+        assert rows[0]["detail"]["removed"] == 2
+        assert rows[2]["detail"] == {"reason": "again"}
+        assert "a secret of the payload" not in json.dumps(rows)
+
+    play(story())
+
+
+def test_without_tokens_the_audit_log_has_what_operators_did(small: App) -> None:
+    async def story() -> None:
+        async with near(small) as client:
+            made = {"plugin_id": "shop", "entry_id": "ask"}
+            run = (await client.post("/api/v1/runs", json=made)).json()["run_id"]
+            await client.post(f"/api/v1/runs/{run}/pause", json={"actor": "alice"})
+            await client.post(f"/api/v1/runs/{run}/resume")
+        await small.acancel(run, actor="bo")
+        await small.apurge(older_than=0)
+        rows = [(row.actor, row.verb) for row in reversed(await small.aaudit())]
+        assert rows == [("alice", "pause"), ("http", "resume"), ("bo", "cancel"), ("app", "purge")]
+
+    play(story())
+
+
 def test_a_token_is_kept_hashed_shown_once_and_its_file_is_its_owners(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     made = shell.json("tokens", "create", "--name", "ci", "--scope", "submit", "--expires", "90d")

@@ -15,6 +15,7 @@ import click
 
 from holdfast import HoldfastError, __version__, errors
 from holdfast.cli import (
+    audit,
     check,
     completion,
     doctor,
@@ -66,7 +67,7 @@ _CODES: list[tuple[type[Exception], int]] = [
 # The commands, in the order in which the help and the reference list them.
 SECTIONS: dict[str, list[click.Command]] = {
     "Start and run": [*start.COMMANDS, *fork.COMMANDS, *serve.COMMANDS],
-    "Inspect": [*show.COMMANDS, *workers.COMMANDS, *follow.COMMANDS],
+    "Inspect": [*show.COMMANDS, *workers.COMMANDS, *follow.COMMANDS, *audit.COMMANDS],
     "Control": [*operate.COMMANDS, *queues.COMMANDS],
     "Check and maintain": [
         *check.COMMANDS,

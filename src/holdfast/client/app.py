@@ -62,6 +62,7 @@ from holdfast.store import (
     Limits,
     Pause,
     PauseQueue,
+    Purge,
     QueueState,
     Resolve,
     Resume,
@@ -71,6 +72,7 @@ from holdfast.store import (
     Store,
     Submit,
 )
+from holdfast.store.audit import Audited, AuditRow, audited, audited_creation
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.commands import Submitted
 from holdfast.store.effects import EffectStore
@@ -154,14 +156,15 @@ class App(Planning, Client):
 
     async def acreate(self, creation: Creation) -> Created:
         submit = await self._creation(creation)
-        return await self._created(submit, await self._journal().write(submit))
+        return await self._created(submit, await self._journal().write(_audited_create(submit)))
 
     async def acreate_many(self, creations: Sequence[Creation]) -> builtins.list[Created | HoldfastError]:
         submits = [await self._creation(creation) for creation in creations]
         outcomes: list[Created | HoldfastError] = []
         for first in range(0, len(submits), BATCH_MAX):
             batch = submits[first : first + BATCH_MAX]
-            for submit, submitted in zip(batch, await self._store().commit(batch), strict=True):
+            answers = await self._store().commit([_audited_create(submit) for submit in batch])
+            for submit, submitted in zip(batch, answers, strict=True):
                 if isinstance(submitted, HoldfastError):
                     outcomes.append(submitted)
                 elif isinstance(submitted, Exception):
@@ -237,7 +240,8 @@ class App(Planning, Client):
         kept("the plan of the fork", submit.plan, self.config.payload_bytes_max)
         if key is not None:
             submit = msgspec.structs.replace(submit, idempotency_key=checked_name("key", key))
-        submitted = await self._journal().write(submit)
+        origin = {"from": run_id.id if isinstance(run_id, RunHandle) else run_id}
+        submitted = await self._journal().write(audited_creation(submit, "fork", detail=origin))
         return RunHandle(self, submitted.job, self.entries.get((submit.plugin, submit.entry)))
 
     async def _moment(self, job: JobFunction[..., Any]) -> float:
@@ -380,7 +384,8 @@ class App(Planning, Client):
         job, key = job_of_run(run_id)[0], user_key("signal", key)
 
         async def send(name: str) -> str:
-            return str((await self._journal().write(SendSignal(job, key, encoded, id or name))).outcome)
+            command = audited_creation(SendSignal(job, key, encoded, id or name), "signal", job, {"key": key})
+            return str((await self._journal().write(command)).outcome)
 
         running = conductor.get()
         if running is not None:  # in job code: the engine records the signal and sends it once (E15)
@@ -412,7 +417,10 @@ class App(Planning, Client):
         return await self._apply(Resolve(job, step, answer, result, actor))
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = ENDED, limit: int | None = None) -> int:
-        return await purge(self._store(), self._outside(), older_than, statuses, limit)
+        return await purge(self._store(), self._outside(), older_than, statuses, limit, wrap=_audited_purge)
+
+    async def aaudit(self, *, before: int | None = None, limit: int = PAGE) -> builtins.list[AuditRow]:
+        return await self._store().audit(before, limit)
 
     async def aevict(self) -> int:
         """Remove the runs that `keep_seconds` and `keep_runs` do not keep, and return their number.
@@ -427,7 +435,10 @@ class App(Planning, Client):
 
     async def _apply(self, command: Any) -> RunRecord:
         kept("the request", command)
-        row: Job = await self._journal().write(command)
+        names = ("reason", "node", "answer")
+        detail = {name: value for name in names if (value := getattr(command, name, None)) is not None}
+        verb = type(command).__name__.lower()
+        row: Job = await self._journal().write(audited(command, verb, command.job, command.actor, detail))
         record = await self._store().record(row.id, row.run)
         return record if record is not None else row.record()
 
@@ -500,7 +511,7 @@ class App(Planning, Client):
         name = f"grant by {actor or 'unknown'}: {id or new_id()}"
         units: dict[str, Any] = {**(granted or {}), **more}
         command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, to_millionths("grant", units), name)
-        (answer,) = await self.store().commit([command])
+        (answer,) = await self.store().commit([audited(command, "grant", command.job, actor, dict(units))])
         if isinstance(answer, Exception):
             raise answer
         return str(answer.outcome)
@@ -520,7 +531,11 @@ class App(Planning, Client):
         return await self._change_queue(PauseQueue(queue, paused=False, actor=actor), queue)
 
     async def _change_queue(self, command: SetLimits | PauseQueue, queue: str) -> QueueState:
-        (answer,) = await self.store().commit([command])
+        if isinstance(command, SetLimits):
+            verb, detail = "set_limits", msgspec.to_builtins(command.limits)
+        else:
+            verb, detail = "pause_queue" if command.paused else "resume_queue", {}
+        (answer,) = await self.store().commit([audited(command, verb, queue, command.actor, detail)])
         if isinstance(answer, Exception):
             raise answer
         states = [state for state in await self.store().limits() if state.limits.queue == queue]
@@ -592,10 +607,18 @@ class App(Planning, Client):
         return journal
 
 
+def _audited_create(submit: Submit) -> Any:
+    return audited_creation(submit, "create", detail={"entry": f"{submit.plugin}.{submit.entry}"})
+
+
+def _audited_purge(command: Purge) -> Audited:
+    return audited(command, "purge", "", None, {"ended_before": command.before, "states": sorted(command.states)})
+
+
 # Job code runs on its own loop, but the store was opened on the worker's loop. So these calls go there.
 for _verb in (
     "acreate", "acreate_many", "afork", "aget", "apage", "aoutcome", "acurrent", "aevents", "aexports", "aexplain",
     "astats", "averify", "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve",
-    "agrant", "apurge", "aevict", "_aversions",
+    "agrant", "apurge", "aevict", "aaudit", "_aversions",
 ):  # fmt: skip
     setattr(App, _verb, on_worker_loop(getattr(App, _verb)))

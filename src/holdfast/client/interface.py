@@ -28,6 +28,7 @@ from holdfast.durations import Duration
 from holdfast.errors import HoldfastError, LoopDied
 from holdfast.machines import Event, RunRecord
 from holdfast.store import Evidence, Limits, QueueState
+from holdfast.store.audit import AuditRow
 
 if TYPE_CHECKING:
     from holdfast.client.run_handle import RunHandle
@@ -367,6 +368,18 @@ class Client(ABC):
     # Queue limits
 
     @abstractmethod
+    async def aaudit(self, *, before: int | None = None, limit: int = PAGE) -> builtins.list[AuditRow]:
+        """List who did what to which run or queue, newest first.
+
+        Commands of operators have a row each. Created runs and signals have one if a token was used. A row is written
+        in the transaction of its command, and stays when runs are removed.
+
+        Args:
+            before: Only rows before this number.
+            limit: Maximum number of rows.
+        """
+
+    @abstractmethod
     async def alimits(self) -> builtins.list[QueueState]:
         """Return the state of each queue that has limits or jobs with groups."""
 
@@ -429,6 +442,7 @@ class Client(ABC):
     gates = blocking(agates)
     resolve = blocking(aresolve)
     purge = blocking(apurge)
+    audit = blocking(aaudit)
     limits = blocking(alimits)
     set_limits = blocking(aset_limits)
     clear_limits = blocking(aclear_limits)

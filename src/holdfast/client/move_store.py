@@ -118,6 +118,7 @@ def _move(leaving: MovingSource, arriving: MovingTarget, path: str, name: str) -
         if surely_not_there:
             arriving.take_limits(leaving.limits())
             arriving.take_budgets(leaving.budgets())
+            arriving.take_audit(leaving.audit())
         for luggage in leaving.batches() if surely_not_there else ():
             broken += _wrong(luggage)
             arriving.take(luggage)

@@ -7,12 +7,12 @@ database role may not delete. Earlier batches stay removed, and the next call co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.durations import Duration, seconds
 from holdfast.errors import InvalidArguments
 from holdfast.machines import TERMINAL_RUN_STATUSES, JobState
-from holdfast.store import Purge, Store
+from holdfast.store import Command, Purge, Store
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
 
@@ -25,7 +25,13 @@ Outside = Sequence[EffectStore | DirectoryBlobs]  # places outside the store tha
 
 
 async def purge(
-    store: Store, outside: Outside, older_than: Duration, statuses: Iterable[str], limit: int | None = None
+    store: Store,
+    outside: Outside,
+    older_than: Duration,
+    statuses: Iterable[str],
+    limit: int | None = None,
+    *,
+    wrap: Callable[[Purge], Command] = lambda command: command,
 ) -> int:
     """Remove ended jobs and return their number.
 
@@ -35,6 +41,7 @@ async def purge(
         older_than: Minimum time since the end of a job, by the store's clock.
         statuses: The final statuses to remove.
         limit: Maximum number of jobs. None means no maximum.
+        wrap: Returns the command to execute, such as one with an entry for the audit log.
 
     Raises:
         InvalidArguments: `older_than` is not a duration, or a status is not final.
@@ -50,7 +57,7 @@ async def purge(
     removed = 0
     while limit is None or removed < limit:
         size = BATCH if limit is None else min(BATCH, limit - removed)
-        (swept,) = await store.commit([Purge(before, size, states)])
+        (swept,) = await store.commit([wrap(Purge(before, size, states))])
         for place in outside:
             for job in swept.jobs:
                 await place.remove(job)

@@ -17,6 +17,7 @@ from holdfast.errors import InvalidArguments, UnknownJob
 from holdfast.http.auth import TOKEN, Principal
 from holdfast.http.problems import Problem
 from holdfast.http.request_limits import Limits, check_json, read_body
+from holdfast.store.audit import acting
 
 if TYPE_CHECKING:
     from holdfast.http.application import Service
@@ -89,14 +90,25 @@ class Call:
         return name
 
     def actor(self, given: str | None) -> str:
-        """Return the name that the store records for this action.
+        """Return the name that the store records for this action. With a token it begins with the token's name.
 
         Raises:
-            InvalidArguments: the given name stands for a token other than the one in the request.
+            InvalidArguments: the given name stands for a token other than the one in the request, or cannot be printed.
         """
         if given and given.startswith(TOKEN) and given != self.principal.actor:
             raise InvalidArguments("actor", f"a name that begins with {TOKEN} must be that of the token in the request")
-        return given or self.principal.actor
+        if given and not given.isprintable():
+            raise InvalidArguments("actor", "must have printable characters only")
+        if not given or given == self.principal.actor:
+            return self.principal.actor
+        who = acting.get()
+        if not self.principal.actor.startswith(TOKEN):
+            if who is not None:
+                who.actor = given
+            return given
+        if who is not None:
+            who.said = given
+        return f"{self.principal.actor} as {given}"
 
     async def owns(self, run_id: str) -> bool:
         """Return whether a run belongs to the group of the token. The group of a job never changes."""

@@ -19,9 +19,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from holdfast.errors import IdempotencyConflict
+from holdfast.http.auth import TOKEN
 from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query
 from holdfast.http.tokens import Scope as Needed
+from holdfast.store.audit import Acting, acting
 
 __all__ = ["PUBLIC", "Bound", "Many", "Operation", "Text"]
 
@@ -108,7 +110,11 @@ class Operation(Route):
         call = Call(request, principal)
         if scope["query_string"] and not self.query:
             call.query(())  # refuses any parameter: a query without meaning is a mistake
-        response = await (self.handler(call) if principal.group is None else self._answer_bound(call))
+        outer = acting.set(Acting(principal.actor, creations=principal.actor.startswith(TOKEN)))
+        try:
+            response = await (self.handler(call) if principal.group is None else self._answer_bound(call))
+        finally:
+            acting.reset(outer)
         await response(scope, receive, send)
 
     async def _answer_bound(self, call: Call) -> Response:

@@ -17,6 +17,7 @@ from holdfast.http.route import PUBLIC, Bound, Many, Operation, Text
 from holdfast.http.tokens import Scope
 from holdfast.machines import Event, RunRecord
 from holdfast.store import Evidence, QueueState
+from holdfast.store.audit import AuditRow
 
 __all__ = ["routes"]
 
@@ -189,6 +190,10 @@ def _around() -> list[Operation]:
             "GET", f"{API}/gates", READ, NEVER, reads.list_gates,
             "List the gates of all workers, and the reasons of closed gates.",
             {200: Many(GateView)},
+        ),
+        Operation(
+            "GET", f"{API}/audit", OPERATE, NEVER, reads.list_audit, "List who did what, newest first.",
+            {200: Many(AuditRow)}, query=reads.PAGED,
         ),
         *_limits(),
         Operation(

@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.machines.event import Frozen
+from holdfast.store.audit import Audited
 from holdfast.store.limits import Blocked, Limits
 from holdfast.store.rows import Evidence, Job, JobSpec, WorkerCard
 from holdfast.store.shared_budgets import SpendBudget
@@ -373,4 +374,5 @@ Command = (
     | RemoveWorker
     | SetLimits
     | PauseQueue
+    | Audited
 )

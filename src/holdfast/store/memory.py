@@ -19,6 +19,7 @@ from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState, RunRecord
 from holdfast.machines.run_projection import run_name
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
+from holdfast.store.audit import AuditRow, audit_rows, unwrapped
 from holdfast.store.commands import LIMITS, PROGRESS, WORK
 from holdfast.store.limits import (
     Blocked,
@@ -67,6 +68,7 @@ class MemoryStore:
         self._blobs: dict[tuple[str, str, int], bytes] = {}
         self._limits: dict[str, LimitRow] = {}
         self._budgets: dict[str, BudgetRow] = {}
+        self._audit: list[AuditRow] = []
         self._now = 0.0  # the time of the transaction under way
         self._change = 0  # its change flags
         self._next: deque[c.Command] = deque()  # commands for other jobs that a command causes, in the same transaction
@@ -98,7 +100,11 @@ class MemoryStore:
         with self._lock:
             self._now = self._clock.now()
             self._change, self._places = 0, Places()
-            answers = [self._answer(command) for command in batch]
+            answers = [self._answer(command) for command in unwrapped(batch)]
+            for actor, said, verb, subject, detail in audit_rows(batch, answers):
+                number = len(self._audit) + 1
+                row = AuditRow(number, self._now, actor, said, verb, subject, msgspec.json.decode(detail))
+                self._audit.append(row)
             change = self._change | self._places.left(self._limits)
         if change:
             for notice in list(self._notices):
@@ -124,6 +130,11 @@ class MemoryStore:
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
         rows = [self._jobs[job] for job in jobs if job in self._jobs]
         return {row.id: (row.version, self._progress.get((row.id, row.run))) for row in rows}
+
+    async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
+        """Read the audit log."""
+        end = len(self._audit) if before is None else max(0, min(before - 1, len(self._audit)))
+        return self._audit[max(0, end - limit) : end][::-1]
 
     async def inbox(self, job: str) -> list[Signal]:
         return [_own(signal) for signal in self._inbox(job).unused()]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.machines import Event, JobState, RunRecord
+from holdfast.store.audit import AuditRow
 from holdfast.store.commands import Command, Leases
 from holdfast.store.limits import QueueState
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
@@ -102,6 +103,10 @@ class Store(Protocol):
 
     async def blob(self, job: str, blob: str, number: int) -> bytes | None:
         """Read one piece of a blob, from 1; return None after the last."""
+        ...
+
+    async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
+        """Read the audit log, newest first, from before the given number."""
         ...
 
     async def limits(self) -> list[QueueState]:

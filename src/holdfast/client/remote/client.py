@@ -43,6 +43,7 @@ from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable, U
 from holdfast.ids import new_id
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 from holdfast.store import Evidence, Limits, QueueState
+from holdfast.store.audit import AuditRow
 
 if TYPE_CHECKING:
     from holdfast.plans.builder import Draft
@@ -366,6 +367,10 @@ class RemoteClient(Client):
         body = _without_none(older_than=seconds(older_than), statuses=list(statuses) or None, limit=limit)
         _, purged = await self._wire.ask("POST", "/purge", _Removed, body=body, timeout_seconds=LONG_SECONDS)
         return purged.removed
+
+    async def aaudit(self, *, before: int | None = None, limit: int = PAGE) -> builtins.list[AuditRow]:
+        """List who did what to which run or queue, newest first. See `Client.aaudit`."""
+        return await self._pages("/audit", AuditRow, limit, str(before) if before is not None else None)
 
     # Forks and queue limits
 

@@ -297,6 +297,14 @@ async def get_stats(call: Call) -> Answer:
     return json(await call.client.astats())
 
 
+async def list_audit(call: Call) -> Answer:
+    """List who did what, newest first."""
+    asked = call.query(PAGED)
+    limit = asked.get("limit", PAGE)
+    found = await call.client.aaudit(before=asked.get("cursor"), limit=limit + 1)
+    return page(found[:limit], found[limit - 1].number if len(found) > limit else None)
+
+
 def _attribute(text: str) -> Attribute:
     """Return the value of an attribute. A JSON number, boolean or string is decoded, other text stays as it is."""
     try:

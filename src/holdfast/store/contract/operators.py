@@ -6,7 +6,20 @@ from typing import Any
 
 from holdfast.errors import InvalidTransition, NotInDoubt
 from holdfast.machines import JobState, RunError, run_paths, runs
-from holdfast.store.commands import Cancel, Expire, Pause, Reclaim, Renew, Resolve, Resume, Retry
+from holdfast.store.audit import Audited
+from holdfast.store.commands import (
+    Cancel,
+    Expire,
+    Pause,
+    Purge,
+    Reclaim,
+    Renew,
+    Resolve,
+    Resume,
+    Retry,
+    SendSignal,
+    Submit,
+)
 from holdfast.store.contract.harness import LEASE, WAIT, Lab, clause
 
 
@@ -225,3 +238,42 @@ async def each_run_of_a_job_has_the_whole_time_of_its_deadline(lab: Lab) -> None
     assert (await lab.do(Expire())).jobs == ["a"]
     assert [run.status for run in runs(await lab.store.events("a"))] == ["timeout", "timeout"]
     await lab.job()
+
+
+@clause
+async def an_audited_command_leaves_one_row_in_its_transaction_and_a_refused_one_none(lab: Lab) -> None:
+    await lab.submit("a")
+    who: dict[str, Any] = {"actor": "token:ana", "said": "alice", "detail": {"reason": "why"}}
+    refused, done = await lab.store.commit(
+        [Audited(Retry("a", "ana", "why"), "retry", "a", **who), Audited(Cancel("a", "why"), "cancel", "a", **who)]
+    )
+    assert isinstance(refused, InvalidTransition)
+    assert done.state is JobState.CANCELLED
+    (row,) = await lab.store.audit(None, 10)
+    assert (row.actor, row.said, row.verb, row.subject) == ("token:ana", "alice", "cancel", "a")
+    assert row.at == lab.clock.now()
+    assert row.detail == {"reason": "why"}
+
+
+@clause
+async def the_audit_log_is_read_newest_first_and_outlives_what_it_is_about(lab: Lab) -> None:
+    create = Audited(Submit(job="a", plugin="shop", entry="checkout", args={}, idempotency_key="k"), "create", "", "bo")
+    await lab.store.commit([create])
+    await lab.store.commit([create])
+    signal = Audited(SendSignal("a", "go", None, "once"), "signal", "a", "bo")
+    await lab.store.commit([signal, signal])
+    await lab.store.commit([Audited(Cancel("a", None), "cancel", "a", "bo"), Cancel("a", None)])
+    purge = Audited(Purge(lab.clock.now(), 10, frozenset({JobState.CANCELLED})), "purge", "", "bo")
+    await lab.store.commit([purge])
+    await lab.store.commit([purge])
+    assert await lab.store.get("a") is None
+    rows = await lab.store.audit(None, 10)
+    assert [(row.verb, row.subject) for row in rows] == [
+        ("purge", ""),
+        ("cancel", "a"),
+        ("signal", "a"),
+        ("create", "a"),
+    ]
+    assert rows[0].detail == {"removed": 1}
+    assert await lab.store.audit(rows[0].number, 2) == rows[1:3]
+    assert await lab.store.audit(rows[-1].number, 2) == []

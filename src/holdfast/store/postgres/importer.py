@@ -84,6 +84,16 @@ class MovingTarget:
 
         self._guarded(taken)
 
+    def take_audit(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add the rows of the audit log, under new numbers."""
+        sql = Statements(self._schema).audit.encode()
+
+        def taken() -> None:
+            for row in rows:
+                self._connection.execute(sql, row)
+
+        self._guarded(taken)
+
     def end(self, move: str, source: str) -> Arrived:
         """Record the move, notify workers, commit."""
         counts = msgspec.structs.astuple(self._arrived)

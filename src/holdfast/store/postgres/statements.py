@@ -144,6 +144,9 @@ class Statements:
             f"INSERT INTO {schema}.attributes (name, value, job)"
             " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[])"
         )
+        self.audit = (
+            f"INSERT INTO {schema}.audit (at, actor, said, verb, subject, detail) VALUES (%s, %s, %s, %s, %s, %s::json)"
+        )
         self.progress = (
             f"INSERT INTO {schema}.progress (job, run, said, at) VALUES (%s, %s, %s, %s)"
             " ON CONFLICT (job, run) DO UPDATE SET said = excluded.said, at = excluded.at"

@@ -32,6 +32,7 @@ import psycopg
 
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
 from holdfast.store import commands as c
+from holdfast.store.audit import unwrapped
 from holdfast.store.commands import EVENTS, WORK
 from holdfast.store.limits import COUNTED_MAX, QueueState, queue_state
 from holdfast.store.postgres.call_timeout import CallTimeout, CallWatcher
@@ -235,11 +236,14 @@ class PostgresStore(SqlReads):
         """Execute a batch command by command, and refuse only the one with a value that cannot be stored."""
         if len(batch) > 1:
             return [answer for command in batch for answer in self._commit([command])]
-        return [InvalidArguments(type(batch[0]).__name__.lower(), f"the database cannot store it: {one_line(why)}")]
+        what = type(unwrapped(batch)[0]).__name__.lower()
+        return [InvalidArguments(what, f"the database cannot store it: {one_line(why)}")]
 
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         last: Exception | None = None
-        purges = any(isinstance(command, c.Purge) for command in batch)  # it may take long; no lease depends on it
+        purges = any(
+            isinstance(command, c.Purge) for command in unwrapped(batch)
+        )  # it may take long; no lease depends on it
         seconds = PURGE_SECONDS if purges else self._watch.seconds
         deadline = time.monotonic() + seconds
         for attempt in range(TRIES):

@@ -304,6 +304,11 @@ class Transaction(Batch):
     def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
         self._connection.execute(self._sql.put_attributes, tuple(map(list, zip(*rows, strict=True))))
 
+    def write_audit(self, rows: list[tuple[str, str | None, str, str, str]]) -> None:
+        """Add rows to the audit log."""
+        for row in rows:
+            self._connection.execute(self._sql.audit, (self.now, *row))
+
     def put_progress(self, job: str, number: int, progress_json: bytes) -> None:
         self._connection.execute(self._sql.progress, (job, number, progress_json.decode(), self.now))
 

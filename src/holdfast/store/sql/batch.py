@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState, RunRecord
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
+from holdfast.store.audit import audit_rows, unwrapped
 from holdfast.store.commands import PROGRESS, WORK
 from holdfast.store.inbox import SignalTable, StoredInbox
 from holdfast.store.limits import LimitRow
@@ -63,9 +64,12 @@ class Batch(SignalTable):
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
         """Execute every command, in order, write everything, and return the results."""
-        self.prepare(batch)
-        answers = [self._answer(command) for command in batch]
+        commands = unwrapped(batch)
+        self.prepare(commands)
+        answers = [self._answer(command) for command in commands]
         self.flush()
+        if rows := audit_rows(batch, answers):
+            self.write_audit(rows)
         self._inboxes.clear()  # they refer to the batch: the cycle would keep all rows until the garbage collector runs
         self.change |= self.limits.freed()
         return answers
@@ -87,6 +91,10 @@ class Batch(SignalTable):
     @abstractmethod
     def read_rows(self, names: list[str]) -> Iterable[Job]:
         """Read rows, and lock them until the transaction ends."""
+
+    @abstractmethod
+    def write_audit(self, rows: list[tuple[str, str | None, str, str, str]]) -> None:
+        """Add rows to the audit log."""
 
     @abstractmethod
     def read_streams(self, names: list[str]) -> dict[str, list[Event]]:

@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.machines.run_projection import run_name
+from holdfast.store.audit import AuditRow
 from holdfast.store.commands import Leases
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter, counts_of, merged
 from holdfast.store.sql.columns import card_of, event_of, evidence_of, job_of, signal_of
 from holdfast.store.sql.run_sql import (
     ReadSql,
+    audit_row_of,
     export_of,
     index_entries_of,
     may_be_past,
@@ -72,6 +74,9 @@ class SqlReads(ABC):
     async def evidence(self, job: str, after: int = 0, limit: int | None = None) -> list[Evidence]:
         bindings = (job, NO_LIMIT if limit is None else limit, after)
         return await self._read_many(self._reads.evidence, bindings, evidence_of)
+
+    async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
+        return await self._read_many(self._reads.audit, (NO_LIMIT if before is None else before, limit), audit_row_of)
 
     async def workers(self) -> list[WorkerCard]:
         return [card_of(row) for row in await self._read(self._reads.workers, ())]

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
 from holdfast.machines.keys import DOUBT_KEY
+from holdfast.store.audit import AuditRow
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
 from holdfast.store.run_queries import ExportRow, IndexEntries, RunCursor, RunFilter, attribute_text, with_progress
@@ -25,6 +26,8 @@ PAST = frozenset({RunStatus.FAILED, RunStatus.TIMEOUT, RunStatus.CANCELED})
 ENDED = {status.value for status in TERMINAL_RUN_STATUSES}
 
 _EXPORT_COLUMNS = ExportRow.__struct_fields__
+LAST = 2**62  # after every row of the audit log
+
 _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(RunRecord).decode
 
@@ -87,6 +90,10 @@ class ReadSql:
         self.versions = (
             f"SELECT j.id, j.version, p.at FROM {schema}jobs j"
             f" LEFT JOIN {schema}progress p ON p.job = j.id AND p.run = j.run WHERE j.id {{}}"
+        )
+        self.audit = (
+            f"SELECT number, at, actor, said, verb, subject, CAST(detail AS text) FROM {schema}audit"
+            f" WHERE number < {mark} ORDER BY number DESC LIMIT {mark}"
         )
         self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
 
@@ -172,6 +179,12 @@ class ReadSql:
             )
             values += [name, attribute_text(value)]
         return clauses, values
+
+
+def audit_row_of(row: tuple[Any, ...]) -> AuditRow:
+    """Return a row of the audit log from its columns."""
+    number, at, actor, said, verb, subject, detail = row
+    return AuditRow(number, at, actor, said, verb, subject, msgspec.json.decode(detail))
 
 
 def newest_of(row: tuple[Any, ...]) -> tuple[Job, str | None, float | None]:

@@ -140,6 +140,11 @@ class MovingSource:
         """Read the shared budgets: name, window, millionths spent."""
         return self._connection.execute("SELECT name, window_start, spent FROM budgets ORDER BY name").fetchall()
 
+    def audit(self) -> list[tuple[Any, ...]]:
+        """Read the audit log, oldest first, without its numbers."""
+        sql = "SELECT at, actor, said, verb, subject, detail FROM audit ORDER BY number"
+        return self._connection.execute(sql).fetchall()
+
     def leave(self) -> None:
         """Mark the move as complete: the file stays closed permanently."""
         self._transacted(lambda: self._connection.execute("UPDATE moved SET complete = 1"))

@@ -256,6 +256,13 @@ class Transaction(Batch):
     def put_attributes(self, rows: list[tuple[str, str, str]]) -> None:
         _INSERT_ATTRIBUTES.run(self._connection, rows)
 
+    def write_audit(self, rows: list[tuple[str, str | None, str, str, str]]) -> None:
+        """Add rows to the audit log."""
+        self._connection.executemany(
+            "INSERT INTO audit (at, actor, said, verb, subject, detail) VALUES (?, ?, ?, ?, ?, ?)",
+            [(self.now, *row) for row in rows],
+        )
+
     def put_progress(self, job: str, number: int, progress_json: bytes) -> None:
         self._connection.execute(_PROGRESS, (job, number, progress_json.decode(), self.now))
 
