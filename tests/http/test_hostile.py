@@ -395,3 +395,26 @@ def test_what_nobody_foresaw_is_500_with_an_id_that_is_in_the_log(
             assert "Traceback" in caplog.text, "the operator can read it"
 
     play(story())
+
+
+def test_requests_with_large_bodies_take_turns_and_small_ones_do_not_wait(small: App) -> None:
+    async def story() -> None:
+        transport = httpx.ASGITransport(service := asgi(small), client=("127.0.0.1", 1), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+
+            async def create(name: str) -> int:
+                body = {"plugin_id": "shop", "entry_id": "greet", "args": {"name": name}}
+                return (await client.post("/api/v1/runs", json=body)).status_code
+
+            turn = service.large_turn()
+            async with turn:  # another large one is under way
+                large = [asyncio.create_task(create("x" * 100_000)) for _ in range(2)]
+                assert await create("x") == 201
+                assert not any(one.done() for one in large)
+            assert await asyncio.gather(*large) == [201, 201]
+            refused = await client.post("/api/v1/runs", content=b"[" * 100_000, headers=JSON)
+            assert refused.status_code == 413
+            assert await create("x" * 2_000_000) == 413
+            assert not turn.locked()
+
+    play(story())

@@ -7,6 +7,7 @@ traceback.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Iterable, Sequence
@@ -62,6 +63,8 @@ class Service(Starlette):
         self.metrics = Metrics()
         self.connections: Connections | None = None  # of Holdfast's own server
         self.readiness = Readiness(client, workers)
+        self._turn = asyncio.Lock()
+        self._turn_loop: asyncio.AbstractEventLoop | None = None
         super().__init__(
             routes=routes(),
             middleware=[
@@ -72,6 +75,13 @@ class Service(Starlette):
         )
         self.router.redirect_slashes = False
         self.router.default = self._not_found
+
+    def large_turn(self) -> asyncio.Lock:
+        """Return the lock of requests with large bodies, for the current event loop."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._turn_loop:
+            self._turn, self._turn_loop = asyncio.Lock(), loop
+        return self._turn
 
     def stop(self) -> None:
         """Report not ready and end all streams, because the server shuts down."""

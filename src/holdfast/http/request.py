@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +27,7 @@ __all__ = ["REPEAT_MAX", "TEXT_MAX", "Call", "Query", "matches_tag"]
 
 T = TypeVar("T")
 
+LARGE_BYTES = 64 * 1024  # a request with a larger body waits for others like it
 QUERY_FIELDS_MAX = 64
 REPEAT_MAX = 16  # values per query parameter
 TEXT_MAX = 1000  # characters of a query value
@@ -65,7 +67,7 @@ class Query(msgspec.Struct, frozen=True):
 class Call:
     """A request with its principal, its client and its limits."""
 
-    __slots__ = ("client", "limits", "principal", "request", "service")
+    __slots__ = ("_turn", "client", "limits", "principal", "request", "service")
 
     def __init__(self, request: Request, principal: Principal) -> None:
         self.request = request
@@ -73,6 +75,13 @@ class Call:
         self.service: Service = request.app
         self.client: Client = self.service.client
         self.limits: Limits = self.service.limits
+        self._turn: asyncio.Lock | None = None
+
+    def close(self) -> None:
+        """Let the next request with a large body go on."""
+        if self._turn is not None:
+            self._turn.release()
+            self._turn = None
 
     @property
     def run_id(self) -> str:
@@ -183,6 +192,10 @@ class Call:
         if not data and empty is not None:
             return empty
         self._check_media()
+        if len(data) > LARGE_BYTES:  # each takes tens of milliseconds: one at a time, so that others get their turn
+            turn = self.service.large_turn()
+            await turn.acquire()
+            self._turn = turn
         check_json(data, self.limits)
         try:
             return decoder.decode(data)

@@ -115,6 +115,7 @@ class Operation(Route):
             response = await (self.handler(call) if principal.group is None else self._answer_bound(call))
         finally:
             acting.reset(outer)
+            call.close()
         await response(scope, receive, send)
 
     async def _answer_bound(self, call: Call) -> Response:

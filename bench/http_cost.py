@@ -1,0 +1,205 @@
+"""What one request may cost: the CPU of the worst legal request of each kind, and of a probe beside 20 of them.
+
+The requests are as large as the limits allow, with the content that takes longest. Their CPU is that of the whole
+process, in all threads, and the best of several tries counts. `verify` and `purge` of everything cost what the store
+has, so `verify` is only part of the load, and `purge` is left out. CPU is measured and not time, so that other
+processes of the machine do not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast import App, Config
+from holdfast.http.request_limits import Limits
+from holdfast.server import asgi
+
+CPU_MS_MAX = 100.0
+TRIES = 5
+AT_ONCE = 20
+PROBE_MS_MAX = 100.0
+SECONDS = 10.0
+BYTES = 1024 * 1024
+EVENTS = 3000  # of the long history
+RUNS = 3000
+
+
+def made(path: Path) -> App:
+    """Give an app with its jobs on a file."""
+    app = App("b", config=Config(url=f"sqlite:///{path}"))
+
+    @app.step
+    async def tick(number: int) -> int:
+        return number
+
+    @app.job
+    async def take(x: Any) -> None:
+        pass
+
+    @app.job
+    async def steps(count: int) -> int:
+        return sum([await tick(number) for number in range(count)])
+
+    app.plan("open", open=True)
+    return app
+
+
+def bodies() -> dict[str, bytes]:
+    """Give JSON values that are legal, nearly as large as a body may be, and slow to read."""
+    limits = Limits()
+    room = BYTES - 300
+
+    def many(item: bytes, most: int) -> bytes:
+        return b",".join([item] * min(most, room // (len(item) + 1)))
+
+    slow, values = limits.json_slow - 1, limits.json_values - 10
+    mixed = b",".join([b"1.5"] * 30_000 + [b"1e308"] * slow + [b'{"k":1}'] * 9_000)
+    return {
+        "text": b'"' + b"a" * (room - 10) + b'"',
+        "escapes": b'"' + b"\\u0001" * (room // 6 - 2) + b'"',
+        "digits in text": b'"' + b"1" * (room - 10) + b'"',
+        "numbers": b"[" + many(b"0.1234567890123", values) + b"]",
+        "slow numbers": b"[" + many(b"1e308", slow) + b"]",
+        "nulls": b"[" + many(b"null", values) + b"]",
+        "texts": b"[" + many(b'"aaaaaaaaaaaaaaa"', values) + b"]",
+        "names": b"{" + b",".join(b'"%05d":1' % one for one in range(limits.json_names - 20)) + b"}",
+        "lists": b"[" * 50 + many(b"[]", limits.json_names - 60) + b"]" * 50,
+        "mixed": b"[" + mixed + b"]",
+    }
+
+
+async def call(service: Any, method: str, path: str, body: bytes = b"", query: str = "") -> tuple[int, float]:
+    """Send a request to the application; its status and the CPU seconds of this process."""
+    sent: list[Any] = []
+    pieces = iter([{"type": "http.request", "body": body}])
+    gone = asyncio.Event()
+
+    async def receive() -> Any:
+        for piece in pieces:
+            return piece
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message["status"] if message["type"] == "http.response.start" else len(message.get("body", b"")))
+
+    heads = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
+    heads += [(b"content-type", b"application/json")] if body else []
+    scope = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
+        "headers": heads, "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+    started = time.process_time()
+    await service(scope, receive, send)
+    return sent[0], time.process_time() - started
+
+
+async def measured(folder: Path) -> dict[str, tuple[int, float]]:
+    """Measure every kind of request; status and CPU milliseconds by name."""
+    app = made(folder / "cost.db")
+    await app.astart("steps", EVENTS // 3)
+    await app.worker().arun(until_idle=True)
+    long = (await app.alist(limit=1))[0].run_id
+    await app.astart_many("steps", [{"count": 1}] * RUNS)
+    waiting = (await app.astart("take", None)).id
+    service = asgi(app, limits=Limits(stream_seconds=0.001))
+    api = "/api/v1"
+    requests: dict[str, Callable[[], Any]] = {}
+
+    def add(name: str, method: str, path: str, body: bytes = b"", query: str = "") -> None:
+        requests[name] = lambda: call(service, method, path, body, query)
+
+    for kind, value in bodies().items():
+        add(
+            f"POST /runs, {kind}", "POST", f"{api}/runs", b'{"plugin_id":"b","entry_id":"take","args":{"x":%b}}' % value
+        )
+        add(f"POST signal, {kind}", "POST", f"{api}/runs/{waiting}/signal", b'{"key":"k","payload":%b}' % value)
+        add(f"POST resolve, {kind}", "POST", f"{api}/runs/{waiting}/resolve",
+            b'{"step":"s","answer":"done","result":%b}' % value)  # fmt: skip
+    node = '{"id":"n%d","kind":"call","call":"tick","args":{"number":1}}'
+    plan = f'{{"name":"p","nodes":[{",".join(node % one for one in range(2500))}]}}'
+    add("POST /runs, plan", "POST", f"{api}/runs",
+        b'{"plugin_id":"b","entry_id":"open","args":{},"plan":%b}' % plan.encode())  # fmt: skip
+    add("POST /runs, duration", "POST", f"{api}/runs",
+        b'{"plugin_id":"b","entry_id":"take","args":{"x":1},"delay":"%b"}' % (b"1" * (BYTES - 200)))  # fmt: skip
+    for verb in ("cancel", "retry", "pause", "resume", "fork"):
+        add(f"POST {verb}, text", "POST", f"{api}/runs/{waiting}/{verb}", b'{"reason":"%b"}' % (b"a" * (BYTES - 100)))
+    for path in ("", "/result", "/explain", "/evidence", "/exports", "/stream"):
+        add(f"GET run{path}", "GET", f"{api}/runs/{long}{path}")
+    add("GET events, a page", "GET", f"{api}/runs/{long}/events", query="limit=1000")
+    add("GET events, one", "GET", f"{api}/runs/{long}/events", query=f"limit=1&cursor={EVENTS - 10}")
+    add("GET stream, resumed", "GET", f"{api}/runs/{long}/stream", query=f"after={EVENTS - 10}")
+    add("GET /runs, a page", "GET", f"{api}/runs", query="limit=1000")
+    add("GET /runs, rare", "GET", f"{api}/runs", query="limit=1000&queue=none&attr.a=b&status=failed")
+    for path in ("workers", "entries", "stats", "machines", "gates", "schedules", "limits", "audit"):
+        add(f"GET /{path}", "GET", f"{api}/{path}")
+    add("PUT limits", "PUT", f"{api}/limits/mail",
+        b'{"weights":{%b}}' % b",".join(b'"g%05d":1' % one for one in range(20_000)))  # fmt: skip
+    for path in ("/healthz", "/readyz", "/metrics", "/openapi.json"):
+        add(f"GET {path}", "GET", path)
+    found = {}
+    for name, ask in requests.items():
+        tries = [await ask() for _ in range(TRIES)]
+        found[name] = tries[-1][0], 1000 * min(seconds for _, seconds in tries)
+    await app.aclose()
+    return found
+
+
+async def probes_beside_load(folder: Path) -> tuple[float, int]:
+    """Send heavy requests, 20 at once, and probes beside them.
+
+    Give the CPU milliseconds of this process between the start of a probe and its answer, of the slowest one, and the
+    number of heavy requests. On a machine with a free core that is the time that the probe takes.
+    """
+    app = made(folder / "load.db")
+    service = asgi(app)
+    values = list(bodies().values())
+    end = time.monotonic() + SECONDS
+    count = 0
+
+    async def load(number: int) -> None:
+        nonlocal count
+        body = b'{"plugin_id":"b","entry_id":"take","args":{"x":%b}}' % values[number % len(values)]
+        path = "/api/v1/runs" if number else "/api/v1/verify"
+        while time.monotonic() < end:
+            await call(service, "POST", path, body if number else b"{}")
+            count += 1
+
+    async def probe() -> float:
+        slowest = 0.0
+        while time.monotonic() < end:
+            started = time.process_time()
+            await asyncio.create_task(call(service, "GET", "/healthz"))
+            slowest = max(slowest, 1000 * (time.process_time() - started))
+            await asyncio.sleep(0.003)
+        return slowest
+
+    slowest, *_ = await asyncio.gather(probe(), *(load(number) for number in range(AT_ONCE)))
+    await app.aclose()
+    return slowest, count
+
+
+def main() -> int:
+    """Measure, print, and tell whether every floor was reached."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        costs = asyncio.run(measured(folder))
+        for name, (status, cost) in sorted(costs.items(), key=lambda pair: -pair[1][1]):
+            print(f"{name:<32} {status} {cost:7.1f} ms of CPU")
+        worst = max(cost for _, cost in costs.values())
+        within, count = asyncio.run(probes_beside_load(folder))
+        print(f"worst request: {worst:.1f} ms of CPU, {CPU_MS_MAX:g} at most")
+        print(f"/healthz beside {AT_ONCE} at once, {count} in all: {within:.1f} ms of CPU, {PROBE_MS_MAX:g} at most")
+        print(json.dumps({"worst_cpu_ms": round(worst, 1), "probe_cpu_ms": round(within, 1)}))
+        return int(worst > CPU_MS_MAX or within > PROBE_MS_MAX)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
