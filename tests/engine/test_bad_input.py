@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import re
 import signal
 import subprocess
@@ -148,7 +149,7 @@ def test_wrong_arguments_of_a_step_fail_the_job_at_once_and_name_the_step(app: A
     assert "price: sku: Expected `str`, got `int`" in play(ended(app, work))
 
 
-@pytest.mark.parametrize("key", [None, "", 5, "x" * 1001, "\ud800"])
+@pytest.mark.parametrize("key", [None, "", 5, "x" * 1001, "ü" * 501, "a\0b", "\ud800"])
 def test_a_key_that_cannot_be_kept_is_refused_wherever_it_is_given(app: App, key: Any) -> None:
     @app.job
     async def work() -> None:
@@ -167,6 +168,33 @@ def test_a_key_that_cannot_be_kept_is_refused_wherever_it_is_given(app: App, key
         with pytest.raises(InvalidArguments, match=r"priority: must be an integer \(higher runs first\), got 'high'"):
             work.options(priority="high")
         assert len(await app.alist()) == 1
+
+    play(story())
+
+
+def test_the_longest_names_are_taken_by_every_store_and_longer_ones_by_none(app: App) -> None:
+    """Of random characters, which a database cannot make shorter: what one store takes can be moved to the others."""
+    source = random.Random(7)
+
+    def name(count: int) -> str:
+        return "".join(chr(source.randint(0x10000, 0x1FFFF)) for _ in range(count))  # 4 bytes each
+
+    @app.job
+    async def work() -> str:
+        return str(await wait_for("go"))
+
+    async def story() -> None:
+        longest = {"key": name(250), "queue": name(250), "group": name(250), "attributes": {name(250): name(255)}}
+        handle = await work.options(**longest).astart()
+        assert await handle.asignal(name(250)) == "kept"
+        found = await app.alist(queue=longest["queue"], group=longest["group"], attributes=longest["attributes"])
+        assert [record.run_id for record in found] == [handle.id]
+        wrong: list[dict[str, Any]] = [{option: name(251)} for option in ("key", "queue", "group")]
+        wrong += [{option: "a\0"} for option in ("key", "queue", "group")]
+        wrong += [{"attributes": one} for one in ({name(251): 1}, {"a\0": 1}, {"a": "b\0"}, {"a": name(256)})]
+        for options in wrong:
+            with pytest.raises(InvalidArguments):
+                work.options(**options)
 
     play(story())
 

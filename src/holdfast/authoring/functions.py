@@ -314,10 +314,10 @@ def _attributes(attributes: Any) -> dict[str, Any]:
         )
     for name, value in attributes.items():
         checked_name("attributes", name)
-        if not isinstance(value, (str, int, float)) or len(str(value)) > ATTRIBUTE_MAX:
-            message = (
-                f"{name} must be text of at most {ATTRIBUTE_MAX} characters, a number or a boolean, got {value!r:.80}"
-            )
+        text = str(value)
+        if not isinstance(value, (str, int, float)) or "\0" in text or len(text) > ATTRIBUTE_MAX:
+            message = f"{name} must be text without NUL of at most {ATTRIBUTE_MAX} characters, a number or a boolean"
+            message = f"{message}, got {value!r:.80}"
             raise InvalidArguments("attributes", message)
     kept: dict[str, Any] = checked_payload("attributes", attributes)
     return kept

@@ -30,7 +30,7 @@ from holdfast.authoring.type_hints import INERT, LEAVES, made_of, resolved_hints
 from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 
 RESERVED = "holdfast:"
-NAME_MAX = 1000  # characters per key
+NAME_MAX = 1000  # bytes per key: the index of a database holds no longer ones
 
 EXTENDS = "$extend"  # the only key of a step's result that adds nodes to its plan
 _SECRET = f'"{FIELD}"'.encode()
@@ -292,11 +292,13 @@ def checked_name(what: str, key: Any) -> str:
     """Return a key or name that can be stored.
 
     Raises:
-        InvalidArguments: it is not text, is empty, or is too long.
+        InvalidArguments: it is not text, is empty or too long, or has a NUL. The rule is the same for every store.
     """
-    if not isinstance(key, str) or not 0 < len(key) <= NAME_MAX:
-        raise InvalidArguments(what, f"a key must be text of 1 to {NAME_MAX} characters, got {str(key)[:50]!r}")
+    if not isinstance(key, str) or not 0 < len(key) <= NAME_MAX or "\0" in key:
+        raise InvalidArguments(what, f"a key must be text of 1 to {NAME_MAX} bytes without NUL, got {str(key)[:50]!r}")
     checked_payload(what, key)  # it may not be Unicode
+    if len(key.encode()) > NAME_MAX:
+        raise InvalidArguments(what, f"a key must have at most {NAME_MAX} bytes in UTF-8, got {key[:50]!r}")
     return key
 
 
