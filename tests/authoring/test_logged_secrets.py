@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import App, Secret
+from holdfast.authoring.redaction import LOGGED_MAX, redact_log_line
 from holdfast.client.logs import SecretFilter
 from support.codec import HmacCodec
 from support.stories import drain, play, quick
@@ -92,3 +93,20 @@ def test_a_line_without_secrets_stays_as_it_is_and_one_that_cannot_be_read_is_no
     assert SecretFilter().filter(broken)
     assert known not in broken.getMessage()
     assert "could not be looked through: TypeError" in broken.getMessage()
+
+
+def test_secrets_that_clients_send_do_not_displace_those_of_the_app() -> None:
+    app = App("shop", config=quick("memory:"), codec=HmacCodec(b"k" * 32))
+
+    @app.job
+    async def work(password: Secret[str]) -> None:
+        pass
+
+    own = f"own-{secrets.token_hex(16)}"
+    Secret(own)
+    signature = app.entry(work).signature
+    sent = [f"sent-{number}-{secrets.token_hex(8)}" for number in range(LOGGED_MAX + 10)]
+    for text in sent:
+        signature.encode((), {"password": text})
+    assert redact_log_line(f"a {own} b") == "a [secret] b"
+    assert redact_log_line(f"a {sent[-1]} b") == "a [secret] b", "the newest of them are redacted too"

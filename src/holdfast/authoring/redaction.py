@@ -5,7 +5,8 @@ while its attempt runs. One that is revealed outside a job is known while the pr
 
 - Text for people is redacted: errors, tracebacks, progress, exports. `MARK` replaces the secret.
 - Log lines are redacted by `redact_log_line`, which knows the latest `LOGGED_MAX` secrets of the process. A line may
-  be logged outside any job, for example by a thread that a job left running.
+  be logged outside any job, for example by a thread that a job left running. Secrets that clients send have a list of
+  their own: however many they send, they do not displace the secrets of the app.
 - Values that job code uses again are refused, by `holds_secret`: a redacted argument or result would be wrong. Only
   secrets of the same job count, so one user's weak password does not stop the jobs of others.
 
@@ -61,22 +62,30 @@ class Revealed:
 revealed: ContextVar[Revealed | None] = ContextVar("holdfast_revealed", default=None)  # of this attempt
 _outside = Revealed()  # the secrets of code outside jobs
 _seen: dict[str, None] = {}  # all secrets of the process, for log lines
+_sent: dict[str, None] = {}  # those that clients have sent, and no code has revealed
 _seeing = threading.Lock()
 
 
-def remember_secret(value: Any, *, outside: bool = True) -> None:
-    """Remember every text and number in a secret's value, at any depth; `outside` also when no job runs."""
+def remember_secret(value: Any, *, outside: bool = True, sent: bool = False) -> None:
+    """Remember every text and number in a secret's value, at any depth.
+
+    Args:
+        value: the value.
+        outside: also redact it in texts for people when no job runs.
+        sent: whether a client has sent it.
+    """
     known = revealed.get() or (_outside if outside else None)
+    logged = _sent if sent else _seen
     for text in _texts(value):
         if len(text) < REDACT_MIN:
             continue
         if known is not None:
             known.add(text)
-        if text not in _seen:
+        if text not in logged:
             with _seeing:
-                _seen[text] = None
-                if len(_seen) > LOGGED_MAX:
-                    del _seen[next(iter(_seen))]
+                logged[text] = None
+                if len(logged) > LOGGED_MAX:
+                    del logged[next(iter(logged))]
 
 
 def redacted(text: str) -> str:
@@ -91,7 +100,7 @@ def redacted(text: str) -> str:
 def redact_log_line(text: str) -> str:
     """Return a log line without the secrets that this process has seen, in any job."""
     with _seeing:
-        known = list(_seen)
+        known = [*_seen, *_sent]
     for secret in known:
         for form in _forms(secret):
             if form in text:

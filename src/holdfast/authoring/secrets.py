@@ -259,7 +259,18 @@ class Vault:
                 )
 
 
-def _secret(inside: _Variable | _Box) -> Secret[Any]:
+def sent_secret(value: Any) -> Secret[Any]:
+    """Return a secret whose value a client has sent.
+
+    Raises:
+        TypeError: JSON cannot hold the value.
+    """
+    plain = _plain(value)
+    remember_secret([value, plain], outside=False, sent=True)
+    return _secret(_Value(value, plain))
+
+
+def _secret(inside: _Value | _Variable | _Box) -> Secret[Any]:
     secret: Secret[Any] = object.__new__(Secret)
     secret._inside = inside
     return secret

@@ -25,7 +25,17 @@ import msgspec
 
 from holdfast.authoring import plain_values
 from holdfast.authoring.plain_values import Recorder, canonical, limit
-from holdfast.authoring.secrets import FIELD, CodecFailed, Secret, Vault, for_server, identity, is_kept, secret_hint
+from holdfast.authoring.secrets import (
+    FIELD,
+    CodecFailed,
+    Secret,
+    Vault,
+    for_server,
+    identity,
+    is_kept,
+    secret_hint,
+    sent_secret,
+)
 from holdfast.authoring.type_hints import INERT, LEAVES, made_of, resolved_hints, schema_of
 from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 
@@ -89,7 +99,7 @@ class Signature:
         if value is None or is_kept(value):
             return value
         try:
-            return self._secret(name, Secret(value))
+            return self._secret(name, sent_secret(value))
         except TypeError as error:
             raise InvalidArguments(self._name, f"{name}: {error}") from None
 
