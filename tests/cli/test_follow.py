@@ -59,7 +59,7 @@ def test_follow_tells_each_step_as_a_plain_line_when_piped_and_ends_with_the_res
     assert re.fullmatch(r' +0\.000s  shop\.checkout\(sku="A1", card="4242"\)', lines[1])
     assert re.search(r'price\(sku="A1"\) in [\d.]+ m?s → 200', shown)
     assert re.search(r'charge\(.*cents=200\) in .* → "receipt for 200 cents"', shown)
-    assert shown.index("waits for the signal 'shipped'") < shown.index("the signal 'shipped' came")
+    assert shown.index("waits for the signal 'shipped'") < shown.index("the signal 'shipped' arrived")
     assert lines[-2].startswith("succeeded in ")
     assert json.loads(lines[-1])["receipt"] == "receipt for 200 cents"
     assert "\x1b" not in shown

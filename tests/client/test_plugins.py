@@ -93,7 +93,7 @@ def test_an_app_serves_the_jobs_of_another_as_its_own(app: App) -> None:
         assert await app.aoutcome(made.record.run_id) == "Bob, stamped"
         assert (await named.arecord()).plugin_id == "mail"
         assert await last.aresult(timeout=60) == "later"
-        with pytest.raises(UnknownEntry, match=r"there are: mail\.later, mail\.send, order"):
+        with pytest.raises(UnknownEntry, match=r"the known jobs are: mail\.later, mail\.send, order"):
             await app.astart("send", "x")
 
     play(story())
@@ -183,7 +183,7 @@ def test_a_worker_of_nothing_and_plugins_that_clash_are_refused_in_one_line(tmp_
     install(site, "mail", MAIL, mail="mail_jobs:app")
     shell = Shell(tmp_path)
     shell.environment["PYTHONPATH"] = str(site)
-    assert "serve installed ones with --plugins" in shell.run("worker", code=2)
+    assert "--plugins for the apps of installed packages" in shell.run("worker", code=2)
     clash = tmp_path / "clash.py"
     clash.write_text('from holdfast import App\napp = App("mail")\n\n@app.job\ndef send() -> None: ...\n')
     assert "mail already has a job 'send'" in shell.run("worker", str(clash), "--plugins", code=2)
