@@ -61,7 +61,6 @@ Fields travel between processes by name. A constructor stores each argument in a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Self, get_type_hints
 
@@ -112,13 +111,23 @@ __all__ = [
 ]
 
 
-_USER_INFO = re.compile(r"(://[^:@/?#\s]*:)[^\s'\"]*@")  # up to the last @: a pasted password may have one
-_PASSWORD = re.compile(r"([?&](?:ssl)?password=)[^&#\s'\"]*", re.IGNORECASE)
-
-
 def shown_url(text: str) -> str:
     """Return a URL, or a text with URLs in it, without passwords. Every URL that is printed or raised passes here."""
-    return _PASSWORD.sub(r"\1…", _USER_INFO.sub(r"\1…@", text))
+    words = text.split(" ")
+    return " ".join(_without_password(word) if "://" in word else word for word in words)
+
+
+def _without_password(word: str) -> str:
+    scheme, _, rest = word.partition("://")
+    user_info, at, place = rest.rpartition("@")  # up to the last @: a pasted password may have one
+    user, colon, _ = user_info.partition(":")
+    shown = f"{scheme}://{user}:…@{place}" if at and colon else word
+    for name in ("password=", "sslpassword="):
+        for mark in "?&":
+            before, found, after = shown.partition(mark + name)
+            if found:
+                shown = f"{before}{found}…{after[len(after.partition('&')[0]) :]}"
+    return shown
 
 
 class HoldfastError(Exception):
