@@ -31,8 +31,7 @@ from holdfast.client.plans import Planning
 from holdfast.client.process_fork import abandon_store, leave
 from holdfast.client.retention import ENDED, evict, purge
 from holdfast.client.run_handle import RunHandle, job_of_run
-from holdfast.client.run_reads import content, exported, watch
-from holdfast.client.run_watcher import RunWatcher
+from holdfast.client.run_reads import RunWatcher, content, exported, watch
 from holdfast.client.store_url import open_effects, open_store
 from holdfast.client.verify import violations_of
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
