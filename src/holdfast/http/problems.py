@@ -138,6 +138,12 @@ class Problem(Exception):
             **self.parts,
         )
 
+    def raw(self) -> bytes:
+        """Return the bytes of a problem response that ends the connection."""
+        answer = self.answer()
+        heads = b"".join(b"%b: %b\r\n" % pair for pair in [*answer.raw_headers, (b"connection", b"close")])
+        return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (answer.status_code, self.title.encode(), heads, bytes(answer.body))
+
     def answer(self) -> Answer:
         """Return the problem response."""
         return Answer(self.status, msgspec.json.encode(self.body()), b"application/problem+json", self.headers)

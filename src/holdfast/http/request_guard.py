@@ -13,31 +13,17 @@ from collections.abc import Callable, Generator
 from typing import Any, ClassVar
 
 from holdfast.http.connections import Connections
+from holdfast.http.framing import CHUNK_LINE, HEAD, TRAILERS, UPGRADE
 from holdfast.http.problems import Problem
-
-__all__ = ["CONNECTION", "RequestGuard"]
 
 HEAD_BYTES = 32 * 1024  # bound of a request line with headers, of trailers, and of a chunk line
 DRAIN_BYTES = 64 * 1024 * 1024  # bound of a body that goes on after its response; it is read and dropped
 HEAD_SECONDS = 10.0
 CONNECTION = "holdfast.connection"  # key of the guard in the ASGI state of a request
 
-_VALUE = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
-_FIELDS = rb"(?:(?!content-length:|transfer-encoding:)[!#$%&'*+.^_`|~0-9a-z-]++:" + _VALUE + rb"\r\n)*+"
-_LENGTH = rb"content-length:[ \t]*+(?P<length>[0-9]{1,15})[ \t]*+\r\n"
-_CHUNKED = rb"(?(1)transfer-encoding:[ \t]*+(?P<chunked>chunked)[ \t]*+\r\n|(?!))"  # HTTP/1.1 only
-_LINE = rb"(?:\r\n)?(?!connect )[a-z-]++ [!-~\x80-\xff]++ http/1\.(?:0|(1))\r\n"
-_HEAD = re.compile(_LINE + _FIELDS + rb"(?:" + _LENGTH + rb"|" + _CHUNKED + rb")?" + _FIELDS + rb"\r\n", re.IGNORECASE)
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*+(?:;" + _VALUE + rb")?\r\n")
-_TRAILERS = re.compile(rb"\r\n" + _FIELDS + rb"\r\n", re.IGNORECASE)
-_UPGRADE = re.compile(rb"\nconnection:[^\r]*upgrade[^\r]*", re.IGNORECASE)
-
 
 class RequestGuard(asyncio.Protocol):
-    """The guard of one connection.
-
-    `protocol` is the uvicorn class that receives the checked bytes. `connections` are all connections of the server.
-    """
+    """The guard of one of the server's `connections`. `protocol` is the uvicorn class that gets the checked bytes."""
 
     protocol: ClassVar[Callable[..., asyncio.Protocol]]
     connections: ClassVar[Connections]
@@ -78,7 +64,7 @@ class RequestGuard(asyncio.Protocol):
             next(self._reading)
         except Problem as refused:
             self.connections.refused += 1
-            self.transport.write(_raw(refused))
+            self.transport.write(refused.raw())
             self.transport.close()
             return
         self._limit_time(on=not self._answering and bool(self._in_body or self._unread or self._checked))
@@ -90,10 +76,10 @@ class RequestGuard(asyncio.Protocol):
 
     def _read_requests(self) -> Generator[None, None, None]:
         while True:  # each `yield` waits for more bytes or for the response
-            head = yield from self._take(_HEAD, b"\r\n\r\n")
+            head = yield from self._take(HEAD, b"\r\n\r\n")
             self._answering = self._in_body = True
             self.connections.set_busy(self)
-            self._checked += _UPGRADE.sub(b"\nConnection: close", head[0].lstrip(b"\r\n"))
+            self._checked += UPGRADE.sub(b"\nConnection: close", head[0].lstrip(b"\r\n"))
             yield from self._pass_chunks() if head["chunked"] else self._pass(int(head["length"] or 0))
             self._in_body = False
             while self._answering:
@@ -119,11 +105,11 @@ class RequestGuard(asyncio.Protocol):
         del self._unread[:left]
 
     def _pass_chunks(self) -> Generator[None, None, None]:
-        while size := int((yield from self._take(_CHUNK_LINE, b"\r\n"))[1], 16):
+        while size := int((yield from self._take(CHUNK_LINE, b"\r\n"))[1], 16):
             self._checked += b"%x\r\n" % size
             yield from self._pass(size + 2)  # uvicorn checks the line end after the chunk
         self._unread[:0] = b"\r\n"  # so the pattern matches without trailers too
-        yield from self._take(_TRAILERS, b"\r\n\r\n")
+        yield from self._take(TRAILERS, b"\r\n\r\n")
         self._checked += b"0\r\n\r\n"
 
     def _limit_time(self, *, on: bool) -> None:
@@ -131,10 +117,3 @@ class RequestGuard(asyncio.Protocol):
             self._timer.cancel()
         if on is not (self._timer is not None):
             self._timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.transport.abort) if on else None
-
-
-def _raw(problem: Problem) -> bytes:
-    """Return the bytes of a problem response that ends the connection."""
-    answer = problem.answer()
-    heads = b"".join(b"%b: %b\r\n" % pair for pair in [*answer.raw_headers, (b"connection", b"close")])
-    return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (answer.status_code, problem.title.encode(), heads, bytes(answer.body))
