@@ -68,7 +68,7 @@ def read(terminal: int) -> bytes:
 def test_the_demo_runs_from_the_wheel_alone(tmp_path: Path) -> None:
     backend = Path(sys.executable).with_name("uv-build")
     subprocess.run([backend, "build-wheel", tmp_path], cwd=ROOT, check=True, capture_output=True, timeout=60)
-    (wheel,) = tmp_path.glob("holdfast-*.whl")
+    (wheel,) = tmp_path.glob("holdfast_jobs-*.whl")
     ran = subprocess.run(
         [sys.executable, "-m", "holdfast", "demo"],
         cwd=tmp_path,

@@ -99,7 +99,7 @@ def _look_back(app: App, folder: Path, result: Any) -> int:
 def _worker(folder: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
     settings = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
     settings["HOLDFAST_URL"] = f"sqlite:///{folder / 'jobs.db'}"
-    command = [sys.executable, "-m", "holdfast", "worker", demo_shop.__name__, "--name", name]
+    command = [sys.executable, "-m", "holdfast", "worker", demo_shop.__name__, "--name", name, "--log-level", "error"]
     process = subprocess.Popen(command, env=settings, cwd=folder)  # noqa: S603 - Holdfast itself, as a user starts it
     _say(f"worker {name} started, process {process.pid}")
     try:

@@ -75,7 +75,7 @@ def worker(  # noqa: PLR0913 - one parameter per option
     app = load(target, url, plugins=plugins)
     guard_process(level=log_level, form=log_format)
     slots = concurrency or app.config.concurrency
-    if not is_supervised():
+    if not is_supervised() and log_level in {None, "debug", "info"}:
         _banner(app, slots, queues, processes, as_json=log_format == "json")
     if processes > 1:
         from holdfast.supervisor import supervise

@@ -21,6 +21,8 @@ from holdfast.errors import LoopDied
 
 T = TypeVar("T")
 
+END_SECONDS = 2.0  # for canceled tasks to end
+
 _log = logging.getLogger("holdfast")
 
 
@@ -74,9 +76,18 @@ class Portal:
         self._ending = True
         if self._error is not None:
             return
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        asyncio.run_coroutine_threadsafe(self._end_tasks(), self.loop)
         self._thread.join()
         self.loop.close()
+
+    async def _end_tasks(self) -> None:
+        """Cancel what still runs on the loop, such as a watch that its reader has left, and stop the loop."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=END_SECONDS)
+        self.loop.stop()
 
     def _serve(self) -> None:
         """Run the loop until `stop` is called, whatever a callback raises."""

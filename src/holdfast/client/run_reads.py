@@ -97,12 +97,16 @@ class RunWatcher:
         self._read = versions
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._versions: dict[str, Any] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # while a run is watched
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None  # while it looks: an idle watcher has no task
+        self._changed = False  # since the look began
 
     @contextlib.contextmanager
     def watching(self, job: str) -> Iterator[asyncio.Event]:
         """Return an event that is set after each change of a job, and at times without one."""
-        if self._task is None:
+        if self._loop is None:
             self._start()
         woken = asyncio.Event()
         self._watchers.setdefault(job, set()).add(woken)
@@ -114,34 +118,50 @@ class RunWatcher:
             if not self._watchers[job]:
                 del self._watchers[job]
                 self._versions.pop(job, None)
-            if not self._watchers and self._task is not None:
-                self._task.cancel()
-                self._task = None
+            if not self._watchers:
+                self._stop()
 
     def _start(self) -> None:
-        loop, noticed = asyncio.get_running_loop(), asyncio.Event()
+        loop = self._loop = asyncio.get_running_loop()
 
         def notice(change: int) -> None:
             del change
             with contextlib.suppress(RuntimeError):  # the loop was closed with a watcher on it
-                loop.call_soon_threadsafe(noticed.set)
+                loop.call_soon_threadsafe(self._wake)
 
-        end = self.store.subscribe(notice)  # now: a change after the caller's next read must be noticed
-        self._task = loop.create_task(self._run(noticed))
-        self._task.add_done_callback(lambda _: end())
+        self._unsubscribe = self.store.subscribe(notice)  # now: a change after the caller's next read must be noticed
+        self._rest()
 
-    async def _run(self, noticed: asyncio.Event) -> None:
+    def _stop(self) -> None:
+        self._unsubscribe()
+        for pending in (self._timer, self._task):
+            if pending is not None:
+                pending.cancel()
+        self._loop = self._timer = self._task = None
+
+    def _rest(self) -> None:
+        """Wait for the next notice, or for the store's floor interval."""
+        if self._loop is not None and self.store.floor_seconds is not None:
+            self._timer = self._loop.call_later(self.store.floor_seconds, self._wake)
+
+    def _wake(self) -> None:
+        self._changed = True
+        if self._loop is not None and self._task is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._task = self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
         time = asyncio.get_running_loop().time
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.store.floor_seconds):
-                    await noticed.wait()
-            noticed.clear()
+        while self._changed:
+            self._changed = False
             began = time()
             watched = list(self._watchers)
             for first in range(0, len(watched), JOBS_AT_ONCE):
                 await self._look(watched[first : first + JOBS_AT_ONCE])
             await asyncio.sleep(REST * (time() - began))
+        self._task = None
+        self._rest()
 
     async def _look(self, jobs: list[str]) -> None:
         try:
