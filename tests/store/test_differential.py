@@ -47,6 +47,7 @@ from holdfast.store import (
     WorkerCard,
     rebuilt,
 )
+from holdfast.store.audit import Audited
 from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.run_queries import RunFilter
@@ -61,6 +62,7 @@ FILTERS = [
     RunFilter(attributes={"tenant": "a"}, plugin_id="shop"),
     RunFilter(queue="mail", entry_id="checkout"),
 ]
+AUDITED = 0.1  # of the commands
 ENTRIES = [("shop", "checkout"), ("shop", "refund"), ("bank", "checkout")]
 
 
@@ -199,14 +201,15 @@ async def everything(store: Store) -> Any:
     for row in rows:
         if check(streams[row.id]) == []:
             assert row.record() == runs(streams[row.id])[-1]
-    return rows, streams, inboxes, evidence, await store.workers(), exports, blobs, told
+    log = [(row.at, row.actor, row.said, row.verb, row.subject, row.detail) for row in await store.audit(None, 1000)]
+    return rows, streams, inboxes, evidence, await store.workers(), exports, blobs, told, log
 
 
 async def compare(
     seed: int, batches: int, other: Callable[[], tuple[Store, ManualClock]], every: int = 1
 ) -> Counter[str]:
     """Have both answer the same batches; look at all that they keep after `every` so many of them."""
-    rng = random.Random(seed)
+    rng, wrapping = random.Random(seed), random.Random(seed + 1)
     store, clock = other()
     stores: list[Store] = [MemoryStore(clock), store]
     succeeded: Counter[str] = Counter()
@@ -216,7 +219,8 @@ async def compare(
         batch = []
         for _ in range(rng.randrange(1, 6)):
             number += 1
-            batch.append(any_command(rng, number, clock.now(), rows))
+            command = any_command(rng, number, clock.now(), rows)
+            batch.append(Audited(command, "do", "it", f"ana {number}") if wrapping.random() < AUDITED else command)
         one, two = [[plain(answer) for answer in await store.commit(batch)] for store in stores]
         assert one == two
         if done % every == 0:
