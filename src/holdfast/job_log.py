@@ -16,8 +16,6 @@ from holdfast.machines import JobEvent, JobState
 from holdfast.machines.run_projection import run_name
 from holdfast.store import Job, Store
 
-__all__ = ["FIELDS", "call_failed", "call_in_doubt", "job_ended", "log_reclaimed"]
-
 FIELDS = ("event", "run_id", "job", "node", "attempt", "reason")  # attributes of the log records
 LINE_MAX = 1000  # characters of a line
 

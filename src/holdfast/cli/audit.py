@@ -11,8 +11,6 @@ from holdfast.cli.options import Where, json_option, open_client, show_result, w
 if TYPE_CHECKING:
     from holdfast.store.audit import AuditRow
 
-__all__ = ["COMMANDS"]
-
 
 @click.command(epilog="Example: holdfast audit --limit 20")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number of rows.")

@@ -22,8 +22,6 @@ from holdfast.cli.options import (
 if TYPE_CHECKING:
     from holdfast.machines import Table
 
-__all__ = ["COMMANDS"]
-
 
 @click.command(epilog="Example: holdfast verify || echo tampered with")
 @click.argument("run", required=False, shell_complete=completion.run_ids)

@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 
-__all__ = ["COMMANDS", "entries", "run_ids"]
-
 OFFERED = 50  # newest runs to offer
 SECONDS = 2.0  # timeout of a server
 

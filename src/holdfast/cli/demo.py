@@ -24,8 +24,6 @@ from holdfast.client.run_handle import RunHandle
 from holdfast.machines import Event
 from holdfast.store import Reclaim, ReleaseLeases
 
-__all__ = ["judge", "tell"]
-
 COLOURS = {
     "job_running": "yellow",
     "job_requeued": "red",

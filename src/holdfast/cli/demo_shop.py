@@ -12,8 +12,6 @@ from typing import Any
 
 from holdfast import App, external_key, wait_for
 
-__all__ = ["LEDGER", "app"]
-
 LEDGER = "ledger"
 MAIL_SECONDS = 0.5  # long enough to kill the worker during this step
 

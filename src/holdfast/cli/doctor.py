@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from holdfast.client.interface import Client
     from holdfast.config import Config
 
-__all__ = ["COMMANDS"]
-
 SQLITE_OLDEST = (3, 51, 3)  # older ones can corrupt a file under two writers
 POSTGRES_OLDEST = 140_000
 CLOCK_SECONDS_MAX = 2.0  # more is not explained by a slow answer

@@ -15,8 +15,6 @@ from holdfast.cli.text_table import ago, lasted
 if TYPE_CHECKING:
     from holdfast.machines import Event
 
-__all__ = ["BEGAN", "Line", "NodeProgress", "Story"]
-
 BEGAN = "…"  # the mark of a step that has started
 
 RESULT_CHARACTERS = 60

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from holdfast.client.interface import Client
     from holdfast.machines import Event, RunRecord
 
-__all__ = ["COMMANDS", "follow_run"]
-
 POLL_SECONDS = 1.0  # between two reads of events while the record does not change
 
 

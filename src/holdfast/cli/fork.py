@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from holdfast.client.run_handle import RunHandle
     from holdfast.plans.model import Plan
 
-__all__ = ["COMMANDS", "start"]
-
 target_option = click.option("--target", help="A file or module with the App whose steps and tools the plan calls.")
 key_option = click.option("--key", help="Idempotency key: the same key and the same inputs return the same run.")
 follow_option = click.option(

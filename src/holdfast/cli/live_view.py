@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from holdfast.cli.event_lines import Line
     from holdfast.machines import RunRecord
 
-__all__ = ["Screen"]
-
 SHOWN_MAX = 8  # steps in progress that are listed one by one
 
 

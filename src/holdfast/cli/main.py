@@ -32,8 +32,6 @@ from holdfast.cli import (
 )
 from holdfast.cli.terminal_text import echo
 
-__all__ = ["EXIT_CODES", "SECTIONS", "main"]
-
 EXIT_CODES = {
     0: "done",
     1: "the run failed or the check found something",

@@ -8,8 +8,6 @@ import click
 
 from holdfast.cli.options import Where, json_option, local_app, open_client, show_result, url_option, where_options
 
-__all__ = ["COMMANDS"]
-
 
 @click.command(epilog="Example: holdfast migrate --check || holdfast migrate")
 @url_option

@@ -25,8 +25,6 @@ from holdfast.cli.run_filters import filter_options
 if TYPE_CHECKING:
     from holdfast.client.bulk import BulkResult
 
-__all__ = ["COMMANDS"]
-
 EXIT_REFUSED = 4  # as in `main.EXIT_CODES`
 RETRIED = "retried by an operator"
 

@@ -22,26 +22,6 @@ if TYPE_CHECKING:
     from holdfast import App
     from holdfast.client.interface import Client
 
-__all__ = [
-    "Where",
-    "amounts_of",
-    "as_exit_code",
-    "full_id",
-    "json_option",
-    "json_value",
-    "local_app",
-    "log_options",
-    "missing_store",
-    "open_client",
-    "plugins_option",
-    "reader",
-    "run_argument",
-    "show_result",
-    "url_option",
-    "value_of",
-    "where_options",
-]
-
 SHOWN_MAX = 20  # runs to list that start with a prefix
 SCANNED_MAX = 10_000  # runs to search for an id with a suffix
 PAGE = 1000

@@ -16,8 +16,6 @@ from holdfast.cli.terminal_text import echo, echo_json
 if TYPE_CHECKING:
     from holdfast.plans.model import Plan
 
-__all__ = ["COMMANDS"]
-
 
 @click.group(epilog="Example: holdfast plan check etl.yaml --target shop.py")
 def plan() -> None:

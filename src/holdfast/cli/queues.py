@@ -11,8 +11,6 @@ from holdfast.cli.options import Where, json_option, open_client, show_result, w
 if TYPE_CHECKING:
     from holdfast.store import QueueState
 
-__all__ = ["COMMANDS"]
-
 PERIODS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _actor = click.option("--actor", help="Your name, to record with the limits.  [default: cli, or the token's name]")
 

@@ -22,8 +22,6 @@ from holdfast.ids import new_id
 from holdfast.parent_death import start_child
 from holdfast.store import Reclaim, ReleaseLeases
 
-__all__ = ["develop", "sources"]
-
 LOOK_SECONDS = 0.2
 STOP_SECONDS = 2.0  # until a process that does not stop is killed
 FILES_MAX = 5000

@@ -15,8 +15,6 @@ from holdfast.parent_death import stop_with_supervisor, supervised_option
 if TYPE_CHECKING:
     from holdfast.http.tokens import TokenFile
 
-__all__ = ["COMMANDS"]
-
 PORT = 4653
 
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from holdfast.client.interface import Client
     from holdfast.machines import RunRecord
 
-__all__ = ["COMMANDS"]
-
 CHILDREN_SHOWN = 10  # of a run, the newest
 
 

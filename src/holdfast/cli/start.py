@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from holdfast import App
     from holdfast.client.interface import Client
 
-__all__ = ["COMMANDS"]
-
 NO_LIMIT_SECONDS = 1e9
 EXIT_LOOP_DIED = 9  # as in `main.EXIT_CODES`
 

@@ -18,8 +18,6 @@ from holdfast.cli.tracebacks import folded
 from holdfast.client.plugins import discover
 from holdfast.import_guard import importing
 
-__all__ = ["load"]
-
 
 def load(target: str | None, url: str | None = None, *, plugins: bool = False) -> App:
     """Import ``shop.py``, ``shop`` or ``package.shop:app`` and return its App.

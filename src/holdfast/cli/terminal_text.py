@@ -12,8 +12,6 @@ from typing import Any
 
 import click
 
-__all__ = ["echo", "echo_json", "safe_text"]
-
 # Control characters other than tab and line feed, those of the second set, and marks that change the direction of text.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -13,8 +13,6 @@ import click
 
 from holdfast.cli.terminal_text import safe_text
 
-__all__ = ["STYLES", "ago", "bar", "lasted", "on_terminal", "show_table"]
-
 # Terminal styles of run statuses and worker states.
 STYLES = {
     "queued": "cyan",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["folded"]
-
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]*)", line \d+')
 _OWN = re.compile(
     r"[/\\]holdfast[/\\](?:authoring|cli|client|engine|http|machines|plans|ready|store)[/\\]|<string>|[/\\]asyncio[/\\]"

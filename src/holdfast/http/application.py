@@ -35,8 +35,6 @@ from holdfast.http.tokens import Keyring
 from holdfast.http.tokens import Scope as Needed
 from holdfast.ids import new_id
 
-__all__ = ["Service"]
-
 CALLED_OFF = 499  # status counted for a request that ended without a response
 
 REQUEST_ID = "holdfast.request_id"  # scope key of the id of a request

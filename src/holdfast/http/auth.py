@@ -20,8 +20,6 @@ from starlette.types import Scope as Connection
 from holdfast.http.problems import Problem
 from holdfast.http.tokens import Keyring, Scope, Token
 
-__all__ = ["HEADS", "TOKEN", "Guard", "Principal", "is_loopback"]
-
 HEADS = "holdfast.heads"  # scope key of a request's headers, by name
 TOKEN = "token:"  # noqa: S105 - prefix of the actor name of a token, not a secret
 SEEN_MAX = 64

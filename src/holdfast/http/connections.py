@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["PROBES", "Connection", "Connections"]
-
 PROBES = frozenset({"/healthz", "/readyz"})
 RESERVE = 100  # connections beyond the bound, for probes and for responses that say 503
 

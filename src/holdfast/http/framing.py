@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["CHUNK_LINE", "HEAD", "TRAILERS", "UPGRADE"]
-
 _VALUE = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
 _FIELDS = rb"(?:(?!content-length:|transfer-encoding:)[!#$%&'*+.^_`|~0-9a-z-]++:" + _VALUE + rb"\r\n)*+"
 _LENGTH = rb"content-length:[ \t]*+(?P<length>[0-9]{1,15})[ \t]*+\r\n"

@@ -15,8 +15,6 @@ from holdfast.http.connections import Connections
 from holdfast.ready import GateCounts
 from holdfast.store.rows import GateCard
 
-__all__ = ["Metrics"]
-
 Samples = Iterable[tuple[dict[str, str], float]]
 
 

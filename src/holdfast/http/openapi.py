@@ -13,8 +13,6 @@ from holdfast.http.request import REPEAT_MAX, TEXT_MAX, Call, Query
 from holdfast.http.response import Answer, json
 from holdfast.http.route import Many, Operation, Text
 
-__all__ = ["Machine", "Row", "document", "get_openapi", "refusals_of"]
-
 _PARAMETERS = {
     "id": {"type": "string", "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}$", "description": "Id of a run."},
     "number": {"type": "integer", "minimum": 1, "maximum": 999_999_999, "description": "Number of an export."},

@@ -18,8 +18,6 @@ from holdfast import errors
 from holdfast.errors import HoldfastError, TransitionRefused
 from holdfast.http.response import Answer
 
-__all__ = ["CODES", "STATUSES", "TITLES", "Problem", "ProblemBody", "problem_of"]
-
 RETRY_SECONDS = 2  # Retry-After while the store does not answer
 TYPE = "urn:holdfast:problem:"  # prefix of `type`, before the code
 

@@ -33,8 +33,6 @@ from holdfast.ready.next_reading import Hold, HoldKey
 from holdfast.store import QueueState
 from holdfast.store.limits import COUNTED_MAX, retry_after
 
-__all__ = ["Part", "ProcessGate", "Readiness"]
-
 LOOK_SECONDS = 1.0  # how long the result of a check is reused, by default
 PATIENCE_SECONDS = 2.0  # timeout of the check of the store
 AGAIN_SECONDS = 2.0  # Retry-After where the time is not known

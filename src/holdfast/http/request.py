@@ -23,8 +23,6 @@ from holdfast.store.audit import acting
 if TYPE_CHECKING:
     from holdfast.http.application import Service
 
-__all__ = ["REPEAT_MAX", "TEXT_MAX", "Call", "Query", "matches_tag"]
-
 T = TypeVar("T")
 
 LARGE_BYTES = 64 * 1024  # a request with a larger body waits for others like it

@@ -18,8 +18,6 @@ from starlette.types import Scope
 from holdfast.http.problems import Problem
 from holdfast.http.response import Headers
 
-__all__ = ["CLOSE", "Limits", "check_json", "check_request", "heads_of", "read_body"]
-
 ONCE = (b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"origin")
 CLOSE = [(b"connection", b"close")]
 

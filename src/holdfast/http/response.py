@@ -13,8 +13,6 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["Answer", "Headers", "StreamAnswer", "encode", "json", "no_content", "not_modified"]
-
 Headers = Sequence[tuple[bytes, bytes]]
 
 SAFE = [

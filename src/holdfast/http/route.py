@@ -25,8 +25,6 @@ from holdfast.http.request import Call, Query
 from holdfast.http.tokens import Scope as Needed
 from holdfast.store.audit import Acting, acting
 
-__all__ = ["PUBLIC", "Bound", "Many", "Operation", "Text"]
-
 PUBLIC: Final = None  # a public route names it explicitly
 
 Handler = Callable[[Call], Awaitable[Response]]

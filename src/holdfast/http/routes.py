@@ -19,8 +19,6 @@ from holdfast.machines import Event, RunRecord
 from holdfast.store import Evidence, QueueState
 from holdfast.store.audit import AuditRow
 
-__all__ = ["routes"]
-
 API = "/api/v1"
 READ, SIGNAL, SUBMIT, OPERATE, ADMIN = Scope.READ, Scope.SIGNAL, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN
 OF_RUN, OWN, FREE, NEVER = Bound.RUN, Bound.OWN, Bound.FREE, Bound.NEVER

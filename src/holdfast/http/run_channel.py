@@ -21,8 +21,6 @@ from holdfast.errors import HoldfastError
 from holdfast.http.response import encode
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 
-__all__ = ["Channel", "Seat"]
-
 RING = 512  # events kept for clients that are nearly up to date
 PAGE = 16  # events per read from the store, each of which may have a megabyte
 PAYLOAD_BYTES_MAX = 4096  # of an event in a stream; clients read a larger payload with GET

@@ -23,8 +23,6 @@ from holdfast.http.run_channel import Seat
 from holdfast.ids import new_id
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
 
-__all__ = ["Feed"]
-
 LOOK_SECONDS = 0.25
 NEWEST = 100  # newest runs that every poll reads, in addition to the active ones
 RUNS_MAX = 1000

@@ -35,8 +35,6 @@ from holdfast.http.run_feed import Feed
 from holdfast.http.tokens import Scope as Needed
 from holdfast.machines import TERMINAL_RUN_STATUSES
 
-__all__ = ["RUN_STREAM", "Hub", "stream_run", "stream_runs"]
-
 ALIVE = b": alive\n\n"
 ABORT = "holdfast.abort"  # an ASGI extension of Holdfast's server: aborts the connection of a client that reads nothing
 

@@ -25,8 +25,6 @@ from holdfast.config import Config
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.store.sqlite.file_lock import FileLock
 
-__all__ = ["Keyring", "Scope", "Token", "TokenFile", "hashed", "kept_of", "keyring", "new_token", "token_path"]
-
 T = TypeVar("T")
 
 LOOK_SECONDS = 1.0  # the server refuses a revoked token after this time at most

@@ -25,8 +25,6 @@ from holdfast.http.request_guard import CONNECTION, RequestGuard
 from holdfast.http.request_limits import CLOSE
 from holdfast.http.streams import ABORT
 
-__all__ = ["listen", "serve", "server"]
-
 CONNECTIONS = 4000
 FILES = 65_536  # descriptors that the process asks for, if it may
 OTHER_FILES = 256  # descriptors that are not connections: the store, its log, the interpreter's own

@@ -20,8 +20,6 @@ from holdfast.http.request import Call
 from holdfast.http.response import Answer, json
 from holdfast.machines import RunRecord
 
-__all__ = ["BATCH_MAX", "BULK_FILTERS", "BatchAnswer", "BatchItem", "CancelRuns", "NewRuns", "RetryRuns", "SignalRuns"]
-
 BATCH_MAX = 1000  # runs of one batch
 BULK_FILTERS = tuple(query for query in RUN_FILTERS if query.name not in {"before", "newest", "order"})
 

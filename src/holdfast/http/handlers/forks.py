@@ -15,8 +15,6 @@ from holdfast.http.request import Call
 from holdfast.http.response import Answer, json
 from holdfast.plans.model import Plan
 
-__all__ = ["Fork", "fork_run"]
-
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 
 

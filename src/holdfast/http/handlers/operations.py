@@ -11,22 +11,6 @@ from holdfast.errors import IdempotencyConflict
 from holdfast.http.request import Call
 from holdfast.http.response import Answer, json
 
-__all__ = [
-    "Cancel",
-    "LongText",
-    "Name",
-    "Outcome",
-    "Pause",
-    "Purge",
-    "Purged",
-    "Resolve",
-    "Retry",
-    "Signal",
-    "Text",
-    "Verified",
-    "Verify",
-]
-
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 LongText = Annotated[str, msgspec.Meta(max_length=2000)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]

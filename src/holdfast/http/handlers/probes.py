@@ -16,8 +16,6 @@ from holdfast.http.readiness import AGAIN_SECONDS, Part
 from holdfast.http.request import Call, Query
 from holdfast.http.response import Answer, json
 
-__all__ = ["GATE", "Health", "ReadyAnswer"]
-
 GATE = Query(
     "gate", "string", "`process` covers all parts and is the default. `server` leaves the workers out.",
     words=("process", "server"),

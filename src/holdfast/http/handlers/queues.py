@@ -18,8 +18,6 @@ from holdfast.http.response import Answer, json, not_modified
 from holdfast.store import Limits, QueueState
 from holdfast.store.limits import no_limits
 
-__all__ = ["NewLimits"]
-
 NAMES = r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,199}"  # of queues: characters that a path can spell in one way only
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 _Number = Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]

@@ -20,8 +20,6 @@ from holdfast.http.response import Answer, StreamAnswer, json, not_modified
 from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, Event, RunStatus
 from holdfast.store import Evidence
 
-__all__ = ["Result"]
-
 T = TypeVar("T")
 
 PAGE_MAX = 1000
