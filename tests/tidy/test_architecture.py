@@ -60,16 +60,16 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Files with more than 400 lines, and why each is one subject that is better left whole.
 LONG = {
-    "cli/show.py": "the commands that only read, one function each",
     "client/app.py": "the public API of an app, one method per verb",
     "client/interface.py": "every verb of a client, async and plain",
     "client/remote/client.py": "the verbs of a client over HTTP, one method each",
-    "engine/attempt.py": "the life of one attempt, from its start to the event that ends it",
+    "engine/job_attempt.py": "the life of one attempt, from its start to the event that ends it",
     "engine/step_calls.py": "one call of a step or tool, with its tries, doubts and failures",
     "engine/job_code.py": "the order in which the code is handed what has happened",
     "engine/job_loop.py": "one event loop, with every method that asyncio asks of a loop",
     "engine/worker.py": "the life of one worker",
     "errors.py": "the tree of errors",
+    "store/decide.py": "what each command means, one decision each",
     "store/sql/batch.py": "what every command does in a transaction, for all SQL backends",
     "plans/executor.py": "a plan as the code of a job, from its first node to its result",
     "store/memory.py": "one implementation of the store's protocol",

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from holdfast.authoring.functions import Call
-from holdfast.engine.attempt import Attempt
+from holdfast.engine.job_attempt import Attempt
 
 T = TypeVar("T")
 

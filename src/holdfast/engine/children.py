@@ -32,7 +32,7 @@ from holdfast.machines.run_projection import run_name
 from holdfast.store import Submit, Submitted
 
 if TYPE_CHECKING:
-    from holdfast.engine.attempt import Attempt
+    from holdfast.engine.job_attempt import Attempt
 
 UNSHOWN = "(not shown)"  # for a job that may be in another group
 Submission = Callable[[JobFunction[..., Any], str, dict[str, Any], float], Submit]

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 from holdfast.ready import BackoffGate, Gate, Share
 
 if TYPE_CHECKING:
-    from holdfast.engine.attempt import Attempt
+    from holdfast.engine.job_attempt import Attempt
 
 PAUSE_SECONDS_MAX = 300.0  # longest time that a job is requeued for when it is unknown when its gate opens
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import elapsed
 from holdfast.config import Config
-from holdfast.engine.attempt import Attempt
+from holdfast.engine.job_attempt import Attempt
 from holdfast.engine.lease import Lease
 from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import LoopDied, StoreUnavailable

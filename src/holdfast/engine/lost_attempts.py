@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection
 
-from holdfast.engine.attempt import Attempt
+from holdfast.engine.job_attempt import Attempt
 from holdfast.errors import StaleAttempt, UnknownJob
 from holdfast.group_commit import Journal
 from holdfast.machines import JobEvent

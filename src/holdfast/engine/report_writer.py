@@ -27,7 +27,7 @@ from holdfast.store import KeepExport, Progress, PutBlob
 from holdfast.store.blobs import DirectoryBlobs
 
 if TYPE_CHECKING:
-    from holdfast.engine.attempt import Attempt
+    from holdfast.engine.job_attempt import Attempt
 
 INLINE_BYTES = 65_536  # larger exports are blobs
 

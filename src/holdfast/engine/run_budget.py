@@ -19,7 +19,7 @@ from holdfast.machines import HistoryEvent
 from holdfast.machines.keys import BUDGET_KEY, GRANTED, SPENT, node_of_ended
 
 if TYPE_CHECKING:
-    from holdfast.engine.attempt import Attempt
+    from holdfast.engine.job_attempt import Attempt
 
 GATHER_SECONDS = 0.05  # during which further amounts of a call are gathered
 

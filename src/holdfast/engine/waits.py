@@ -29,7 +29,7 @@ from holdfast.machines.keys import PAUSE_KEY, ended_name, retry_key, until_name
 from holdfast.store import Signal
 
 if TYPE_CHECKING:
-    from holdfast.engine.attempt import Attempt
+    from holdfast.engine.job_attempt import Attempt
 
 PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park"})
 PAUSED = float("-inf")  # sorts before all other places: only a resume brings the job back

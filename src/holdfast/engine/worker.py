@@ -29,9 +29,9 @@ import msgspec
 
 from holdfast.authoring.functions import JobFunction
 from holdfast.config import Config
-from holdfast.engine.attempt import Attempt
 from holdfast.engine.children import Submission
 from holdfast.engine.config_watcher import watch_settings
+from holdfast.engine.job_attempt import Attempt
 from holdfast.engine.lease_keeper import LeaseKeeper, lose
 from holdfast.engine.lost_attempts import LostAttempts
 from holdfast.engine.store_clock import StoreClock
