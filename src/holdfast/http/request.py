@@ -30,6 +30,7 @@ QUERY_FIELDS_MAX = 64
 REPEAT_MAX = 16  # values per query parameter
 TEXT_MAX = 1000  # characters of a query value
 _RUN = re.compile(r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}\Z")
+_decoders: dict[Any, Any] = {}  # by the type of the body
 _KEY = re.compile(r"[!-~]{1,200}\Z", re.ASCII)
 _TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z", re.ASCII)
 _FORMS = {
@@ -180,8 +181,8 @@ class Call:
         """Return the path of a run, with the mount prefix."""
         return f"{self.request.scope.get('root_path', '')}/api/v1/runs/{run_id}".encode()
 
-    async def body(self, decoder: msgspec.json.Decoder[T], empty: T | None = None) -> T:
-        """Read the body as JSON of the decoder's type. `empty` is the value of a missing body, if one is allowed.
+    async def body(self, kind: type[T], empty: T | None = None) -> T:
+        """Read the body as JSON of this type. `empty` is the value of a missing body, if one is allowed.
 
         Raises:
             Problem: the body is too large, is not JSON, or does not fit the type.
@@ -195,6 +196,7 @@ class Call:
             await turn.acquire()
             self._turn = turn
         check_json(data, self.limits)
+        decoder: msgspec.json.Decoder[T] = _decoders.get(kind) or _decoders.setdefault(kind, msgspec.json.Decoder(kind))
         try:
             return decoder.decode(data)
         except msgspec.ValidationError as error:

@@ -72,15 +72,9 @@ class SignalRuns(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-_new_runs = msgspec.json.Decoder(NewRuns)
-_cancel = msgspec.json.Decoder(CancelRuns)
-_retry = msgspec.json.Decoder(RetryRuns)
-_signal = msgspec.json.Decoder(SignalRuns)
-
-
 async def create_runs(call: Call) -> Answer:
     """Create a batch of runs. All are checked before the first is created."""
-    batch = await call.body(_new_runs)
+    batch = await call.body(NewRuns)
     bound = call.principal.group is not None
     creations = [
         msgspec.structs.replace(creation, group=call.group(creation.group)) if bound else creation
@@ -105,7 +99,7 @@ async def _item(call: Call, creation: Creation, outcome: Created | HoldfastError
 
 async def cancel_runs(call: Call) -> Answer:
     """Cancel the runs that match a filter."""
-    asked = await call.body(_cancel, CancelRuns())
+    asked = await call.body(CancelRuns, CancelRuns())
     actor = call.actor(asked.actor)
 
     def cancel(run_id: str) -> Awaitable[RunRecord]:
@@ -116,7 +110,7 @@ async def cancel_runs(call: Call) -> Answer:
 
 async def retry_runs(call: Call) -> Answer:
     """Retry the failed runs that match a filter."""
-    asked = await call.body(_retry)
+    asked = await call.body(RetryRuns)
     actor = call.actor(asked.actor)
 
     def retry(run_id: str) -> Awaitable[RunRecord]:
@@ -127,7 +121,7 @@ async def retry_runs(call: Call) -> Answer:
 
 async def signal_runs(call: Call) -> Answer:
     """Send a signal to the runs that match a filter."""
-    asked = await call.body(_signal)
+    asked = await call.body(SignalRuns)
 
     def signal(run_id: str) -> Awaitable[str]:
         return call.client.asignal(run_id, asked.key, asked.payload, asked.id)

@@ -34,12 +34,9 @@ class Fork(msgspec.Struct, forbid_unknown_fields=True):
     idempotency_key: str | None = None
 
 
-_fork = msgspec.json.Decoder(Fork)
-
-
 async def fork_run(call: Call) -> Answer:
     """Start a new run that reuses results of another run."""
-    asked = await call.body(_fork)
+    asked = await call.body(Fork)
     plan = None
     if asked.plan is not None:
         await _check_open(call)

@@ -95,20 +95,9 @@ class Purged(msgspec.Struct):
     removed: int
 
 
-_creation = msgspec.json.Decoder(Creation)
-_cancel = msgspec.json.Decoder(Cancel)
-_retry = msgspec.json.Decoder(Retry)
-_pause = msgspec.json.Decoder(Pause)
-_signal = msgspec.json.Decoder(Signal)
-_grant = msgspec.json.Decoder(Grant)
-_resolve = msgspec.json.Decoder(Resolve)
-_verify = msgspec.json.Decoder(Verify)
-_purge = msgspec.json.Decoder(Purge)
-
-
 async def create_run(call: Call) -> Answer:
     """Create a run. The status is 201, or 200 if a run with the same key exists."""
-    asked = await call.body(_creation)
+    asked = await call.body(Creation)
     bound = call.principal.group is not None
     if bound:
         asked = msgspec.structs.replace(asked, group=call.group(asked.group))
@@ -130,32 +119,32 @@ def with_headers(call: Call, creation: Creation) -> Creation:
 
 async def cancel_run(call: Call) -> Answer:
     """Request the cancellation of a run."""
-    asked = await call.body(_cancel, Cancel())
+    asked = await call.body(Cancel, Cancel())
     return json(await call.client.acancel(call.run_id, asked.reason, actor=call.actor(asked.actor)))
 
 
 async def retry_run(call: Call) -> Answer:
     """Reopen a failed job as a new run."""
-    asked = await call.body(_retry)
+    asked = await call.body(Retry)
     record = await call.client.aretry(call.run_id, actor=call.actor(asked.actor), reason=asked.reason)
     return json(record, 201, [(b"location", call.place(record.run_id))])
 
 
 async def pause_run(call: Call) -> Answer:
     """Pause a run at its next step."""
-    asked = await call.body(_pause, Pause())
+    asked = await call.body(Pause, Pause())
     return json(await call.client.apause(call.run_id, actor=call.actor(asked.actor)))
 
 
 async def resume_run(call: Call) -> Answer:
     """Resume a paused run."""
-    asked = await call.body(_pause, Pause())
+    asked = await call.body(Pause, Pause())
     return json(await call.client.aresume(call.run_id, actor=call.actor(asked.actor)))
 
 
 async def signal_run(call: Call) -> Answer:
     """Send a signal to a run."""
-    asked = await call.body(_signal)
+    asked = await call.body(Signal)
     return json(
         {"outcome": await call.client.asignal(call.run_id, asked.key, asked.payload, asked.id or call.idempotency_key)}
     )
@@ -163,7 +152,7 @@ async def signal_run(call: Call) -> Answer:
 
 async def grant_run(call: Call) -> Answer:
     """Add to the budget of a run."""
-    asked = await call.body(_grant)
+    asked = await call.body(Grant)
     granted = await call.client.agrant(
         call.run_id, asked.amounts, actor=call.actor(asked.actor), id=asked.id or call.idempotency_key
     )
@@ -172,14 +161,14 @@ async def grant_run(call: Call) -> Answer:
 
 async def resolve_run(call: Call) -> Answer:
     """Resolve a tool call in doubt."""
-    asked = await call.body(_resolve)
+    asked = await call.body(Resolve)
     answer: dict[str, Any] = {"done": asked.result} if asked.answer == "done" else {asked.answer: True}
     return json(await call.client.aresolve(call.run_id, asked.step, actor=call.actor(asked.actor), **answer))
 
 
 async def verify(call: Call) -> Answer:
     """Check the history of a run or of all runs."""
-    asked = await call.body(_verify, Verify())
+    asked = await call.body(Verify, Verify())
     if call.principal.group is not None:
         if asked.run_id is None:
             raise call.whole_store()
@@ -190,6 +179,6 @@ async def verify(call: Call) -> Answer:
 
 async def purge(call: Call) -> Answer:
     """Delete runs that ended long ago."""
-    asked = await call.body(_purge)
+    asked = await call.body(Purge)
     chosen = {"statuses": asked.statuses} if asked.statuses is not None else {}
     return json(Purged(await call.client.apurge(older_than=asked.older_than, limit=asked.limit, **chosen)))

@@ -37,10 +37,6 @@ class NewLimits(msgspec.Struct, forbid_unknown_fields=True):
     actor: _Name | None = None
 
 
-_limits = msgspec.json.Decoder(NewLimits)
-_pause = msgspec.json.Decoder(Pause)
-
-
 async def list_limits(call: Call) -> Answer:
     """List the queues that have limits, with their state."""
     return page(await call.client.alimits())
@@ -56,7 +52,7 @@ async def get_limits(call: Call) -> Response:
 
 async def put_limits(call: Call) -> Answer:
     """Replace all limits of a queue. With If-Match, only limits that the client has read."""
-    asked = await call.body(_limits)
+    asked = await call.body(NewLimits)
     said = msgspec.structs.asdict(asked)
     actor = call.actor(said.pop("actor"))
     try:
@@ -75,13 +71,13 @@ async def delete_limits(call: Call) -> Answer:
 
 async def pause_queue(call: Call) -> Answer:
     """Pause a queue, so that no more of its jobs start."""
-    asked = await call.body(_pause, Pause())
+    asked = await call.body(Pause, Pause())
     return json(await call.client.apause_queue(_queue(call), actor=call.actor(asked.actor)))
 
 
 async def resume_queue(call: Call) -> Answer:
     """Resume a paused queue."""
-    asked = await call.body(_pause, Pause())
+    asked = await call.body(Pause, Pause())
     return json(await call.client.aresume_queue(_queue(call), actor=call.actor(asked.actor)))
 
 
