@@ -121,7 +121,8 @@ def _without_password(word: str) -> str:
     scheme, _, rest = word.partition("://")
     user_info, at, place = rest.rpartition("@")  # up to the last @: a pasted password may have one
     user, colon, _ = user_info.partition(":")
-    shown = f"{scheme}://{user}:…@{place}" if at and colon else word
+    in_path = rest.startswith("/")  # a file: it has no user
+    shown = f"{scheme}://{user}:…@{place}" if at and colon and not in_path else word
     for name in ("password=", "sslpassword="):
         for mark in "?&":
             before, found, after = shown.partition(mark + name)
@@ -337,7 +338,7 @@ class PayloadTooLarge(HoldfastError, ValueError):
 
     def _own_text(self) -> str:
         return (
-            f"{self.what} has {self.size:,} bytes of JSON; the limit is {self.limit:,}: store the data elsewhere and "
+            f"{self.what}: {self.size:,} bytes of JSON; the limit is {self.limit:,}: store the data elsewhere and "
             "pass a reference to it, or raise payload_bytes_max (HOLDFAST_PAYLOAD_BYTES_MAX)"
         )
 

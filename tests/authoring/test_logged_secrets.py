@@ -92,7 +92,7 @@ def test_a_line_without_secrets_stays_as_it_is_and_one_that_cannot_be_read_is_no
     broken = logging.LogRecord("shop", logging.ERROR, "", 1, "%d jobs", (known,), None)
     assert SecretFilter().filter(broken)
     assert known not in broken.getMessage()
-    assert "could not be looked through: TypeError" in broken.getMessage()
+    assert "could not be checked for secrets: TypeError" in broken.getMessage()
 
 
 def test_secrets_that_clients_send_do_not_displace_those_of_the_app() -> None:

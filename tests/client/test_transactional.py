@@ -213,9 +213,9 @@ def test_what_is_no_connection_for_it_is_refused_before_anything_is_sent(app: Ap
     with closing(sqlite3.connect(":memory:")) as other:
         wrongs: list[Any] = [other, "db1", object()]
     for wrong in wrongs:
-        with pytest.raises(InvalidArguments, match="none of psycopg, asyncpg or SQLAlchemy"):
+        with pytest.raises(InvalidArguments, match="is not a connection of psycopg, asyncpg or SQLAlchemy"):
             app.start("checkout", "A", connection=wrong)
-        with pytest.raises(InvalidArguments, match="none of psycopg, asyncpg or SQLAlchemy"):
+        with pytest.raises(InvalidArguments, match="is not a connection of psycopg, asyncpg or SQLAlchemy"):
             asyncio.run(in_loop(wrong))
     assert app.list() == []
 

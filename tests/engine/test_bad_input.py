@@ -206,7 +206,7 @@ def test_a_reason_that_cannot_be_kept_is_refused_and_nothing_is_changed(app: App
         pass
 
     handle = work.start()
-    with pytest.raises(InvalidArguments, match="what is asked for: it cannot be stored as JSON"):
+    with pytest.raises(InvalidArguments, match="the request: it cannot be stored as JSON"):
         app.cancel(handle.id, reason)
     assert handle.record().status == "queued"
 
@@ -821,7 +821,7 @@ def test_a_tool_that_kills_its_process_is_not_called_again_but_asked_about(shell
     assert (shell.folder / "witness").read_text() == "called\n"
     asked = shell.run("explain", run)
     assert asked.startswith("The call tool:")
-    shell.run("resolve", run, asked.split()[3], "--done", "7")
+    shell.run("resolve", run, asked.split()[2], "--done", "7")
     assert workers_die(shell, target) == [0]
     assert shell.json("events", run)[-1]["payload"]["result"] == 7
 

@@ -906,9 +906,9 @@ def test_a_tool_in_doubt_asks_and_is_not_called_again(app: App) -> None:
         assert waiting["wait_type"] == "human"
         with pytest.raises(NotInDoubt):
             await app.aresolve(handle.id, "other", done=1)
-        with pytest.raises(ValueError, match="answer with one of"):
+        with pytest.raises(ValueError, match="pass exactly one of"):
             await app.aresolve(handle.id, waiting["node"], done=1, fail=True)
-        with pytest.raises(ValueError, match="answer with one of"):
+        with pytest.raises(ValueError, match="pass exactly one of"):
             await app.aresolve(handle.id, waiting["node"])
         await app.aresolve(handle.id, waiting["node"], done="receipt-by-phone", actor="ana")
         await drain(app)

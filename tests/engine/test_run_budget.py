@@ -70,7 +70,7 @@ def test_a_resume_of_a_run_over_its_budget_is_refused_until_it_is_granted_more(a
         handle = await work.options(budget={"calls": 1}).astart()
         await drain(app)
         before = await app.aevents(handle.id)
-        with pytest.raises(InvalidTransition, match="more than its budget: grant it more"):
+        with pytest.raises(InvalidTransition, match="more than its budget: grant more budget"):
             await app.aresume(handle.id)
         await drain(app)
         assert (called, await app.aevents(handle.id)) == ([0], before), "nothing was written, and nothing called"

@@ -61,7 +61,7 @@ def test_a_port_that_is_taken_and_a_target_that_is_none_are_one_line_each(tmp_pa
     (tmp_path / "holdfast-tokens.json").write_text("{no tokens")
     assert "not a token file" in shell.run("serve", str(SHOP), "--port", "0", code=2)
     (tmp_path / "holdfast-tokens.json").unlink()
-    assert "memory: is one process's own" in shell.run("dev", str(SHOP), "--url", "memory:", code=2)
+    assert "a store in memory belongs to one process" in shell.run("dev", str(SHOP), "--url", "memory:", code=2)
 
 
 def test_dev_serves_works_and_starts_again_when_the_code_changes(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_tokens_are_given_in_code_by_file_or_by_settings(tmp_path: Path) -> None
             assert (await client.get("/api/v1/runs")).status_code == 401
             told = await client.get("/api/v1/runs", headers={"Authorization": "Bearer " + "settings" * 4})
             assert told.status_code == 200
-        with pytest.raises(TypeError, match="one of read, submit, operate, admin"):
+        with pytest.raises(TypeError, match="one of read, signal, submit, operate, admin"):
             token("x" * 32, scope="god")
         await app.aclose()
 

@@ -105,7 +105,7 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
         [call("a", "extrct", day="x")],
         ["a.call: there is no step or tool 'extrct'; did you mean 'extract'?"],
     ),
-    "an unknown job": ([{"id": "a", "kind": "job", "job": "zzz"}], ["a.job: no job is named 'zzz'"]),
+    "an unknown job": ([{"id": "a", "kind": "job", "job": "zzz"}], ["a.job: there is no job 'zzz'"]),
     "an unknown gate": ([EXTRACT | {"gate": "api"}], ["extract.gate: there is no gate 'api'"]),
     "a missing argument": ([call("a", "extract")], ["a.args.day: extract requires it, and it is missing"]),
     "an extra argument": (

@@ -126,7 +126,7 @@ def test_a_signal_to_the_whole_group_is_no_death_of_a_worker(
     assert process.returncode == 0, said
     assert "died" not in said
     assert "has ended" not in said
-    assert "supervisor is gone" not in said
+    assert "supervisor has ended" not in said
     app.close()
 
 

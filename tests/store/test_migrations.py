@@ -311,7 +311,7 @@ def test_migrate_on_the_command_line(tmp_path: Path) -> None:
         assert shell.run("migrate", "--check", "--url", url) == f"schema {newest}: up to date"
         assert shell.json("migrate", "--url", url) == {"schema": newest, "newest": newest, "missing": []}
     assert "only a database can be migrated" in shell.run("migrate", "--url", "memory:", code=2)
-    assert "lower case" in shell.run("migrate", "--url", f"{server().url}?schema=A-B", code=2)
+    assert "lower-case letters" in shell.run("migrate", "--url", f"{server().url}?schema=A-B", code=2)
     assert "check the server" in shell.run("migrate", "--url", "postgresql://nobody@127.0.0.1:1/x", code=5)
     connection = apsw.Connection(str(tmp_path / "new.db"))
     connection.pragma("user_version", 99)
