@@ -13,7 +13,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install $(QUIET)
 OWN_PIP := $(BIN)/python -m ensurepip --default-pip >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove torture races plans scenarios programs exact neighbours silence servers bench fix docs site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races plans scenarios programs exact neighbours silence servers bench fix docs site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ check: $(CHECKERS)  ## check format, lint, strict types and the types of the pub
 DEPTH ?= 11
 prove: $(READY)  ## walk every legal job stream up to DEPTH=11; print the tally
 	$(BIN)/python tools/prove.py $(DEPTH)
+
+mutants: $(READY)  ## run the tests of machines, gates, plans and values on every mutant of the code; print the tally
+	HOLDFAST_ALL_MUTANTS=1 $(BIN)/python -m pytest -n $(SIDE_BY_SIDE) tests/tidy/test_mutants.py
 
 KILLS ?= 1000
 STORE ?= sqlite
