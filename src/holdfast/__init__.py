@@ -37,36 +37,10 @@ if TYPE_CHECKING:
     from holdfast.store.limits import Limits
 
 __all__ = [
-    "App",
-    "Backoff",
-    "Codec",
-    "Config",
-    "Done",
-    "Draft",
-    "Limits",
-    "NotDone",
-    "Plan",
-    "RetryAfter",
-    "RunHandle",
-    "Secret",
-    "__version__",
-    "attempt",
-    "check_cancelled",
-    "connect",
-    "continue_as",
-    "export",
-    "extend",
-    "external_key",
-    "gather",
-    "map",
-    "now",
-    "progress",
-    "random",
-    "sleep",
-    "spend",
-    "uuid4",
-    "wait_for",
-]
+    "App", "Backoff", "Codec", "Config", "Done", "Draft", "Limits", "NotDone", "Plan", "RetryAfter", "RunHandle",
+    "Secret", "__version__", "attempt", "check_cancelled", "connect", "continue_as", "export", "extend", "external_key",
+    "gather", "map", "now", "progress", "random", "sleep", "spend", "uuid4", "wait_for",
+]  # fmt: skip
 __all__ += errors.__all__
 
 __version__ = "0.1.0"
