@@ -14,7 +14,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 6048
 TEXT_MAX = 50  # characters of a duration as text
 _NUMBER = r"[0-9]++(?:\.[0-9]++)?"  # possessive: linear time
 _PART = re.compile(rf"({_NUMBER})(ms|s|m|h|d|w)")
-_TEXT = re.compile(rf"(?:{_NUMBER}(?:ms|s|m|h|d|w))++")
+_TEXT = re.compile(rf"(?>(?:{_NUMBER}(?:ms|s|m|h|d|w))+)")  # atomic
 
 
 def seconds(duration: Duration) -> float:

@@ -71,7 +71,9 @@ class Terminal:
         return _ESCAPES.sub("", self.output)
 
     def _read(self, end: float) -> bool:
-        ready, _, _ = select.select([self._master], [], [], max(0.0, end - time.monotonic()))
+        waiting = select.poll()  # unlike select, for any number of open files
+        waiting.register(self._master, select.POLLIN)
+        ready = waiting.poll(1000 * max(0.0, end - time.monotonic()))
         if not ready:
             return False
         try:

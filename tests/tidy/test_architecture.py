@@ -240,3 +240,9 @@ def test_the_version_is_said_the_same_everywhere() -> None:
     assert ran.stdout.split()[-1] == __version__
     headings = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] in {"Unreleased", __version__}
+
+
+def test_no_pattern_has_a_possessive_group() -> None:
+    """`re` of Python 3.11.0 to 3.11.4 matches them wrongly; atomic groups do the same."""
+    wrong = [str(path) for path in MODULES if re.search(r"\)(\*\+|\+\+|\?\+)", path.read_text())]
+    assert wrong == []

@@ -139,7 +139,7 @@ def _too_large(limits: Limits, headers: Headers = ()) -> Problem:
     )  # fmt: skip
 
 
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)  # possessive: no backtracking, so linear time
+_STRING = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"', re.DOTALL)  # atomic: no backtracking, so linear time
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _KINDS = bytes(ord("0" if char in "0123456789." else "e" if char in "eE" else " ") for char in map(chr, range(256)))
 _LONG = b"0" * 20
