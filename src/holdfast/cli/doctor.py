@@ -29,6 +29,8 @@ POSTGRES_OLDEST = 140_000
 CLOCK_SECONDS_MAX = 2.0  # more is not explained by a slow answer
 DISK_LOW, DISK_EMPTY = 1 << 30, 100 << 20
 INODES_LOW = 10_000
+DUE_SECONDS_MAX = 60  # a due job that has waited longer needs a worker
+CONNECTIONS_LOW = 10  # free connections of a server: one more worker or two
 LOG_LARGE = 256 << 20  # of a write-ahead log: SQLite keeps it far smaller unless a reader never ends
 NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "ceph", "glusterfs", "afs"}
 TOKEN_SHORT = 20
@@ -265,7 +267,7 @@ def _workers(client: Client, report: dict[str, Any]) -> Iterator[Check]:
     if blocked:
         yield Check("blocked", "warn", f"the event loop of {', '.join(blocked)} is blocked", "see holdfast workers")
     late = counts.oldest_due_seconds
-    if late is not None and late > 60:  # noqa: PLR2004 - a minute
+    if late is not None and late > DUE_SECONDS_MAX:
         yield Check("queue", "warn", f"the oldest due job has waited for {late:.0f} s", "see holdfast explain")
 
 
@@ -298,7 +300,7 @@ def _postgres(url: str) -> Iterator[Check]:
                 yield Check(name, "ok", value) if holds(value) else Check(name, status, value, say)
             counts = "SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity"
             used, most = connection.execute(counts).fetchone() or (0, 0)
-            few = most - used < 10  # noqa: PLR2004 - one more worker or two
+            few = most - used < CONNECTIONS_LOW
             say = "raise max_connections, or use a pooler" if few else ""
             yield Check("connections", "warn" if few else "ok", f"{used} of {most} in use", say)
             host = connection.info.host

@@ -17,8 +17,6 @@ An attempt ends in exactly one of these ways, and writes at most one event for i
 - The lease is lost. The attempt writes nothing more, whatever the code still does.
 """
 
-# ruff: noqa: D102 - the protocols `Conductor` and `CodeHost` document their methods; a docstring here says what differs
-
 from __future__ import annotations
 
 import asyncio

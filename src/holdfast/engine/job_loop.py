@@ -15,8 +15,6 @@ meant for authors of loops. `Task._fut_waiter` and the `_children` of a gather a
 missing, the task counts as work, and the job stays in memory.
 """
 
-# ruff: noqa: D102 - asyncio documents the methods of a loop; a docstring here says only what differs
-
 from __future__ import annotations
 
 import asyncio

@@ -13,8 +13,6 @@ What can go wrong: code that acts outside steps acts here, too. Code that waits 
 stopped.
 """
 
-# ruff: noqa: D102 - the protocols `Conductor` and `CodeHost` document their methods; a docstring here says what differs
-
 from __future__ import annotations
 
 import asyncio

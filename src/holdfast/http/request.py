@@ -165,7 +165,7 @@ class Call:
         key = self.request.headers.get("idempotency-key")
         if key is None:
             return None
-        if len(key) >= 2 and key[0] == key[-1] == '"':  # noqa: PLR2004 - a structured string: with its quotes
+        if key != '"' and key[:1] == key[-1:] == '"':  # a structured string: with its quotes
             key = key[1:-1]
         if not _KEY.match(key):
             raise InvalidArguments("Idempotency-Key", "must be 1 to 200 visible ASCII characters")
