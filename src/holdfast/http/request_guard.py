@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from typing import Any, ClassVar
 
 from holdfast.http.connections import Connections
-from holdfast.http.framing import CHUNK_LINE, HEAD, TRAILERS, UPGRADE
+from holdfast.http.head_patterns import CHUNK_LINE, HEAD, TRAILERS, UPGRADE
 from holdfast.http.problems import Problem
 
 HEAD_BYTES = 32 * 1024  # bound of a request line with headers, of trailers, and of a chunk line
