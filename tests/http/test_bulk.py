@@ -148,6 +148,9 @@ def test_a_token_of_a_group_reaches_its_own_runs_only(app: App) -> None:
             await batch(free, creation(group="acme"), creation(group="other", idempotency_key="k"), creation())
         async with near(app, tokens=tokens) as client:
             client.headers["Authorization"] = f"Bearer {SECRET}"
+            for query in ("", "?top=no", "?limit=5"):
+                unmeant = await client.post(f"/api/v1/runs/cancel{query}", json={})
+                assert unmeant.status_code == 422, "the group of the token is not a filter that the client chose"
             canceled = (await client.post("/api/v1/runs/cancel?entry_id=ask", json={})).json()["run_ids"]
             assert len(canceled) == 1
             (item,) = await batch(client, creation(idempotency_key="k"))

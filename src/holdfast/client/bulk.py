@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.client.interface import Client
 
 BULK_MAX = 1000  # runs per call
+NO_FILTER = "name at least one filter, such as status or entry_id"
 AT_ONCE = 100  # operations that share group commits
 
 CANCEL_STATUSES = tuple(str(status) for status in RunStatus if status not in TERMINAL_RUN_STATUSES)
@@ -76,7 +77,7 @@ async def apply_to_runs(
         StoreUnavailable: The store does not answer. Runs before the failure stay changed, and a repeat is harmless.
     """
     if where == RunFilter():
-        raise InvalidArguments("filter", "name at least one filter, such as status or entry_id")
+        raise InvalidArguments("filter", NO_FILTER)
     wrong = sorted(set(where.status) - set(allowed))
     if wrong:
         raise InvalidArguments("status", f"runs that are {', '.join(wrong)} cannot match; use {', '.join(allowed)}")

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs
-from holdfast.client.views import Created, Creation
-from holdfast.errors import HoldfastError, IdempotencyConflict, StoreUnavailable
+from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, NO_FILTER, RETRY_STATUSES, BulkResult, apply_to_runs
+from holdfast.client.views import Created, Creation, RunFilter
+from holdfast.errors import HoldfastError, IdempotencyConflict, InvalidArguments, StoreUnavailable
 from holdfast.http.handlers.operations import LongText, Name, Text
 from holdfast.http.handlers.reads import RUN_FILTERS, cursor_of, filter_of
 from holdfast.http.problems import ProblemBody, problem_of
@@ -133,6 +133,8 @@ async def _apply(
     call: Call, allowed: tuple[str, ...], act: Callable[[str], Awaitable[Any]], *, dry_run: bool
 ) -> Answer:
     where, limit, before = filter_of(call, BULK_FILTERS, BULK_MAX)
+    if "group" not in call.query(BULK_FILTERS) and msgspec.structs.replace(where, group=None) == RunFilter():
+        raise InvalidArguments("filter", NO_FILTER)  # the group of the token is no choice of the client
     result: BulkResult = await apply_to_runs(
         call.client, where, allowed, act, limit=limit, before=before, dry_run=dry_run
     )
