@@ -170,7 +170,10 @@ def test_a_function_that_cannot_be_recorded_is_refused_at_the_decorator(
 @pytest.mark.parametrize("kind", ["job", "step", "tool"])
 def test_bound_and_static_methods_and_named_lambdas_may_be_declared(local: App, kind: str) -> None:
     for name, function in {"a": Shop().method, "b": Shop.static, "c": Shop.__dict__["static"], "d": lambda: 1}.items():
-        getattr(local, kind)(name=name)(function)
+        declared = getattr(local, kind)(name=name)(function)
+        assert declared.name == name
+        known = local.entries[local.name, name] if kind == "job" else local.calls[name]
+        assert known.function(*(() if name == "d" else (1,))) == 1, "the function itself, bound to its object"
 
 
 @pytest.mark.parametrize(

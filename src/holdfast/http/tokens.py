@@ -202,7 +202,7 @@ class TokenFile:
     def _write(self, tokens: list[Token]) -> None:
         """Replace the whole file. Only its owner can ever read it, because the draft is created with that mode."""
         draft = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}")
-        # A new file under a name that nobody can guess: never a link or a file of another user of the folder.
+        # A new file under a random name: never a link or a file of another user of the folder.
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:

@@ -23,7 +23,7 @@ class Acting(msgspec.Struct):
     Attributes:
         actor: the authenticated name, such as ``token:ci``, or the name that a local caller gives.
         said: the name that a client with a token gives in addition; nothing proves it.
-        creations: whether runs and signals are recorded too. Without a token there is nobody to record for them.
+        creations: whether runs and signals are recorded too. Without a token the actor is not known.
     """
 
     actor: str
