@@ -44,6 +44,7 @@ NAME_MAX = 1000  # bytes per key: the index of a database holds no longer ones
 
 EXTENDS = "$extend"  # the only key of a step's result that adds nodes to its plan
 _SECRET = f'"{FIELD}"'.encode()
+_SCALARS = frozenset({str, int, float, bool})  # a value whose type is exactly the hint needs no conversion
 
 
 class Signature:
@@ -259,6 +260,8 @@ class Signature:
         return self._decode_foreign(Secret, encoded) if is_kept(encoded) else plain_values.as_recorded(encoded)
 
     def _converted(self, encoded: Any, hint: Any) -> Any:
+        if type(encoded) is hint and hint in _SCALARS:
+            return encoded
         return msgspec.convert(encoded, hint, strict=True, str_keys=True, dec_hook=self._decode_foreign)
 
     def _refuse(

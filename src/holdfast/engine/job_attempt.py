@@ -601,9 +601,14 @@ class Attempt:
     def export(self, product: Product) -> Awaitable[None]:
         return self.reports.export(product)
 
+    @property
+    def reported(self) -> bool:
+        """Return whether the code has reported progress or exports."""
+        return "reports" in vars(self)
+
     async def exports_written(self) -> None:
         """Wait until every export so far is written, or the attempt is lost by it."""
-        if "reports" in vars(self):
+        if self.reported:
             await self.reports.exports_written()
 
     @property
@@ -687,10 +692,9 @@ class Attempt:
             self.lose()  # the process was stopped for a while, or the store is silent (L11)
         self.check_cancelled()
 
-    async def keep_up(self) -> None:
-        """Wait for the disk if the code is far ahead of it."""
-        if self.recorded_events - self.durable_events > UNDER_WAY_MAX:
-            await self.durable()
+    def is_far_ahead(self) -> bool:
+        """Return whether the code is so far ahead of the disk that it has to wait."""
+        return self.recorded_events - self.durable_events > UNDER_WAY_MAX
 
     def may_record(self) -> bool:
         """Return whether values are still recorded, as they are during clean-up after a cancel."""

@@ -222,6 +222,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._watched: dict[tuple[str, int], _Watch] = {}  # descriptors with a callback, by kind
         self._started_in_order: dict[int, JobTask] = {}
         self._generators: weakref.WeakSet[Any] | None = None
+        self._host_hooks = sys.get_asyncgen_hooks()  # read once: it takes as long as a callback of the code
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
         self.code_thread: ThreadFuture[Any] | None = None  # the thread of the job's own plain function
         self._closed = False
@@ -260,9 +261,9 @@ class JobLoop(asyncio.AbstractEventLoop):
     def run_ready(self, most: int) -> int:
         """Run callbacks until the code rests, or at most so many. Return their number."""
         count, ready = 0, self.ready
-        outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
+        outer = _get_running_loop()
         _set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=self._first_iteration, finalizer=self._finalize)
+        sys.set_asyncgen_hooks(self._first_iteration, self._finalize)
         self._frozen_at = self.host.time()
         try:
             while ready and count < most:
@@ -279,7 +280,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                     self.call_exception_handler({"message": "a callback failed", "exception": error})
         finally:
             self._frozen_at = None
-            sys.set_asyncgen_hooks(*hooks)
+            sys.set_asyncgen_hooks(*self._host_hooks)
             _set_running_loop(outer)
         return count
 

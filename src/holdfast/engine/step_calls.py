@@ -142,7 +142,8 @@ class Calls:
     async def _drive(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End:
         """Run a call until it has an outcome."""
         attempt = self._attempt
-        await attempt.keep_up()
+        if attempt.is_far_ahead():
+            await attempt.durable()
         if attempt.pausing:
             await attempt.waits.pause()
         end = self._catch_up(call, node, arguments)
@@ -215,15 +216,21 @@ class Calls:
         return end
 
     async def _try(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
-        """Make one try. Return the end of the call, or None for another try."""
+        """Make one try. Return the end of the call, or None for another try.
+
+        Exports of the function are on disk before its end is, because a recorded call never runs again.
+        """
         attempt = self._attempt
         self._declare(call, node, arguments)
         if call.tool:
             await attempt.durable()  # declaration before action (E4)
         try:
-            result = await self._run_with_exports(call, node, arguments)
+            result = await self._invoke(call, node, arguments)
+            if attempt.reported:
+                await attempt.reports.exports_written()
             value = call.signature.encode_outcome(result, attempt.config.payload_bytes_max)
         except _TimedOut:
+            await attempt.exports_written()
             self._note_failure(call, node, TimeoutError("step timeout"))
             if call.tool and node not in self._not_begun:
                 attempt.replay.in_doubt[node] = attempt.attempt
@@ -232,23 +239,15 @@ class Calls:
             self._not_begun.discard(node)
             return self._failed(call, node, TimeoutError("step timeout"), "step timeout")
         except Exception as error:  # whatever a user's function raises is its failure
+            await attempt.exports_written()
             attempt.check_cancelled()
             self._note_failure(call, node, error)
             return self._failed(call, node, error, error_text(error))
         if attempt.spends:
             attempt.budget.ended(node)
-        await attempt.outcomes.keep(call, node, value)
+        if attempt.outcomes.stored_apart:
+            await attempt.outcomes.keep(call, node, value)
         return self._success(call, node, value)
-
-    async def _run_with_exports(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
-        """Run the function. Its exports are on disk before its end is, because a recorded call never runs again."""
-        try:
-            result = await self._invoke(call, node, arguments)
-        except Exception:
-            await self._attempt.exports_written()
-            raise
-        await self._attempt.exports_written()
-        return result
 
     async def _invoke(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
         """Run the function itself. It raises only Exceptions, unless the task was cancelled."""
@@ -470,6 +469,7 @@ class Outcomes:
     def __init__(self, attempt: Attempt, effects: EffectStore | None) -> None:
         self._attempt = attempt
         self._store = effects
+        self.stored_apart = effects is not None
         self._effects_left: dict[str, Effect] = {}  # left by earlier attempts, perhaps without their events
         self.unconfirmed: deque[tuple[int, str, int, Any]] = deque()  # tools whose end is being written
 
