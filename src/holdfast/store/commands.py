@@ -297,11 +297,14 @@ class Purge(msgspec.Struct, frozen=True):
     is gone, completed or cancelled. A parent that goes on or is retried asks for its child by name, and would start it
     again. The first job of a chain (`continue_as`) stays until the chain has ended. A job is removed completely, in
     this transaction: row, stream, signals and evidence. Its id and its idempotency key are free again.
+
+    With `jobs`, only jobs of that list are removed.
     """
 
     before: float
     limit: int = 1000
     states: frozenset[JobState] = TERMINAL_JOB_STATES
+    jobs: tuple[str, ...] | None = None
 
 
 class KeepEvidence(msgspec.Struct, frozen=True):

@@ -354,7 +354,8 @@ class MemoryStore:
         parent = self._jobs.get(job.parent) if job.parent is not None else None
         newest = self._jobs.get(job.newest) if job.newest is not None else None
         return (
-            job.state in TERMINAL_JOB_STATES & command.states
+            (command.jobs is None or job.id in command.jobs)
+            and job.state in TERMINAL_JOB_STATES & command.states
             and job.updated_at <= command.before
             and (parent is None or parent.state in TERMINAL_JOB_STATES - {JobState.FAILED})
             and (newest is None or newest.state in TERMINAL_JOB_STATES)

@@ -53,6 +53,20 @@ async def a_purge_takes_only_the_states_named_and_never_an_active_job(lab: Lab) 
 
 
 @clause
+async def a_purge_of_named_jobs_takes_no_other_and_none_that_has_to_stay(lab: Lab) -> None:
+    for name in ("a", "b", "c"):
+        await _ended(lab, name)
+    await lab.submit("queued", due_at=lab.clock.now() + 1000)
+    lab.clock.move(1)
+    now = lab.clock.now()
+    assert (await lab.do(Purge(now, jobs=()))).jobs == []
+    assert (await lab.do(Purge(now, jobs=("c", "queued", "missing", "a")))).jobs == ["a", "c"]
+    assert (await lab.do(Purge(now - 2, jobs=("b",)))).jobs == [], "it ended later"
+    assert (await lab.do(Purge(now, jobs=("b",), states=frozenset({JobState.FAILED})))).jobs == []
+    assert sorted(job.id for job in await lab.store.jobs()) == ["b", "queued"]
+
+
+@clause
 async def a_purged_job_is_gone_whole_and_its_id_and_key_are_free(lab: Lab) -> None:
     await lab.submit("a", idempotency_key="k", fingerprint="one")
     await lab.do(SendSignal("a", "never used", 1, "s1"))

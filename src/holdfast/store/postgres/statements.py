@@ -122,15 +122,17 @@ class Statements:
         )
         self.ended = f"{looking} ends_at <= %s ORDER BY ends_at, id LIMIT %s FOR UPDATE SKIP LOCKED"
         self.held = f"{looking} state = 'running' AND lease_worker = %s ORDER BY id FOR UPDATE"
-        self.finished = (
+        finished = (
             f"SELECT j.id FROM {schema}.jobs j WHERE j.state IN ('completed', 'failed', 'cancelled')"
             " AND j.state = ANY(%(states)s) AND j.created_at <= %(before)s AND j.updated_at <= %(before)s"
             f" AND NOT EXISTS (SELECT 1 FROM {schema}.jobs p WHERE p.id = j.parent"
             " AND p.state NOT IN ('completed', 'cancelled'))"
             f" AND NOT EXISTS (SELECT 1 FROM {schema}.jobs n WHERE n.id = j.newest"
             " AND n.state NOT IN ('completed', 'failed', 'cancelled'))"
-            " ORDER BY j.created_at, j.id LIMIT %(limit)s FOR UPDATE OF j SKIP LOCKED"
         )
+        order = " ORDER BY j.created_at, j.id LIMIT %(limit)s FOR UPDATE OF j SKIP LOCKED"
+        self.finished = f"{finished}{order}"
+        self.finished_among = f"{finished} AND j.id = ANY(%(jobs)s){order}"
         tables = (*((table, "job") for table in ("events", *OF_A_JOB)), ("jobs", "id"))
         self.remove = [f"DELETE FROM {schema}.{table} WHERE {key} = ANY(%s)" for table, key in tables]
 

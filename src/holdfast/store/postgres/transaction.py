@@ -281,8 +281,10 @@ class Transaction(Batch):
 
     def find_finished(self, command: c.Purge) -> list[str]:
         """Find and lock the jobs that a purge removes; skip rows that others have locked."""
-        values = {"states": sorted(command.states), "before": command.before, "limit": command.limit}
-        return [name for (name,) in self._all(self._sql.finished, values)]
+        values: dict[str, Any] = {"states": sorted(command.states), "before": command.before, "limit": command.limit}
+        if command.jobs is None:
+            return [name for (name,) in self._all(self._sql.finished, values)]
+        return [name for (name,) in self._all(self._sql.finished_among, {**values, "jobs": list(command.jobs)})]
 
     def remove(self, names: list[str]) -> None:
         """Remove jobs completely, in one round trip."""

@@ -82,12 +82,14 @@ _REPORT = (
 
 
 _FINISHED = (
-    "SELECT id FROM jobs AS j INDEXED BY jobs_finished WHERE state IN ('completed', 'failed', 'cancelled')"
+    "SELECT id FROM jobs AS j {} WHERE state IN ('completed', 'failed', 'cancelled') {}"
     " AND state IN (SELECT value FROM json_each(?1)) AND created_at <= ?2 AND updated_at <= ?2 AND NOT EXISTS"
     " (SELECT 1 FROM jobs AS p WHERE p.id = j.parent AND p.state NOT IN ('completed', 'cancelled')) AND NOT EXISTS"
     " (SELECT 1 FROM jobs AS n WHERE n.id = j.newest AND n.state NOT IN ('completed', 'failed', 'cancelled'))"
     " ORDER BY created_at, id LIMIT ?3"
 )
+_ALL_FINISHED = _FINISHED.format("INDEXED BY jobs_finished", "")
+_SOME_FINISHED = _FINISHED.format("", "AND id IN (SELECT value FROM json_each(?4))")
 _REMOVE = [
     f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))"
     for table, key in (*((table, "job") for table in ("events", *OF_A_JOB)), ("jobs", "id"))
@@ -239,7 +241,10 @@ class Transaction(Batch):
 
     def find_finished(self, command: c.Purge) -> list[str]:
         states = msgspec.json.encode(sorted(command.states)).decode()
-        return self._names(_FINISHED, (states, command.before, command.limit))
+        values = (states, command.before, command.limit)
+        if command.jobs is None:
+            return self._names(_ALL_FINISHED, values)
+        return self._names(_SOME_FINISHED, (*values, msgspec.json.encode(command.jobs).decode()))
 
     def remove(self, names: list[str]) -> None:
         for statement in _REMOVE:
