@@ -18,6 +18,7 @@ from holdfast.cli.options import (
     show_result,
     where_options,
 )
+from holdfast.cli.terminal_text import ProgressLine
 
 if TYPE_CHECKING:
     from holdfast.machines import Table
@@ -28,9 +29,13 @@ if TYPE_CHECKING:
 @where_options
 @json_option
 def verify(run: str | None, where: Where, as_json: bool) -> None:
-    """Check RUN, or all jobs: rules, hash chain, projections. The exit code is 1 if anything is wrong."""
+    """Check RUN, or all jobs: rules, hash chain, projections. The exit code is 1 if anything is wrong.
+
+    With --server and without RUN, the server checks all jobs in a run of its own, which you can cancel.
+    """
     client = open_client(where)
-    violations = client.verify(full_id(client, run) if run is not None else None)
+    watched = {"on_progress": ProgressLine()} if run is None and where.server is not None else {}
+    violations = client.verify(full_id(client, run) if run is not None else None, **watched)
     lines = [f"{job}: {violation}" for job, wrong in violations.items() for violation in wrong]
     checked = "the history" if run is not None else "every history"
     show_result(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
 from holdfast.cli.options import Where, json_option, local_app, open_client, show_result, url_option, where_options
+from holdfast.cli.terminal_text import ProgressLine
 
 
 @click.command(epilog="Example: holdfast migrate --check || holdfast migrate")
@@ -49,8 +51,13 @@ def purge(
     statuses: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Remove ended runs with all their data, oldest first. Runs that have not ended are never removed."""
-    options = {"statuses": statuses} if statuses else {}
+    """Remove ended runs with all their data, oldest first. Runs that have not ended are never removed.
+
+    With --server, the server removes them in a run of its own, which you can cancel.
+    """
+    options: dict[str, Any] = {"statuses": statuses} if statuses else {}
+    if where.server is not None:
+        options["on_progress"] = ProgressLine()
     removed = open_client(where).purge(older_than=older_than, limit=limit, **options)
     show_result({"removed": removed}, as_json=as_json, text=lambda: f"removed {removed}")
 

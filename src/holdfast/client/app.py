@@ -42,6 +42,7 @@ from holdfast.errors import (
     HoldfastError,
     InvalidArguments,
     InvalidResult,
+    InvalidSetting,
     StoreUnavailable,
     UnknownEntry,
     UnknownJob,
@@ -50,7 +51,7 @@ from holdfast.group_commit import BATCH_MAX, Journal
 from holdfast.ids import new_id
 from holdfast.import_guard import refuse_while_importing
 from holdfast.machines import Event, RunRecord, RunStatus, Violation
-from holdfast.machines.keys import BUDGET_KEY
+from holdfast.machines.keys import BUDGET_KEY, BUILTIN
 from holdfast.machines.run_projection import run_name
 from holdfast.plans.builder import Draft
 from holdfast.plans.model import Plan
@@ -105,9 +106,13 @@ class App(Planning, Client):
         codec: Encrypts secrets. Without a codec the store keeps only references to them. See `holdfast.Secret`.
     """
 
+    _is_builtin = False  # whether it declares Holdfast's own jobs
+
     def __init__(
         self, name: str = "app", url: str | None = None, *, config: Config | None = None, codec: Codec | None = None
     ) -> None:
+        if name == BUILTIN and not self._is_builtin:
+            raise InvalidSetting("name", name, "Holdfast's own jobs have this name: give the app another one")
         self.config = config if config is not None else Config.read({"url": url} if url is not None else None)
         self.url = url if url is not None else self.config.url
         Planning.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
@@ -358,6 +363,7 @@ class App(Planning, Client):
             for row in rows:
                 if problems := await violations_of(self._store(), row):
                     wrong[row.id] = problems
+                await asyncio.sleep(0)  # a store in memory answers without a pause
             rows = await self._store().jobs(before=rows[-1].id) if run_id is None else []
         return wrong
 

@@ -46,25 +46,49 @@ async def purge(
     Raises:
         InvalidArguments: `older_than` is not a duration, or a status is not final.
     """
-    wanted = set(statuses)
-    if not wanted or wanted - set(_STATES):
-        raise InvalidArguments("statuses", f"it must be one or more of {', '.join(_STATES)}, got {sorted(wanted)}")
-    try:
-        before = await store.now() - seconds(older_than)
-    except (TypeError, ValueError) as error:
-        raise InvalidArguments("older_than", str(error)) from error
-    states = frozenset(_STATES[status] for status in wanted)
+    states = states_of(statuses)
+    before = await store.now() - age_of(older_than)
     removed = 0
     while limit is None or removed < limit:
         size = BATCH if limit is None else min(BATCH, limit - removed)
-        (swept,) = await store.commit([wrap(Purge(before, size, states))])
-        for place in outside:
-            for job in swept.jobs:
-                await place.remove(job)
-        removed += len(swept.jobs)
-        if not swept.jobs:
+        batch = await remove_batch(store, outside, wrap(Purge(before, size, states)))
+        removed += batch
+        if not batch:
             break
     return removed
+
+
+def states_of(statuses: Iterable[str]) -> frozenset[JobState]:
+    """Return the final states of jobs whose runs end with these statuses.
+
+    Raises:
+        InvalidArguments: There is none, or one is not final.
+    """
+    wanted = set(statuses)
+    if not wanted or wanted - set(_STATES):
+        raise InvalidArguments("statuses", f"it must be one or more of {', '.join(_STATES)}, got {sorted(wanted)}")
+    return frozenset(_STATES[status] for status in wanted)
+
+
+def age_of(older_than: Duration) -> float:
+    """Return the age of a purge in seconds.
+
+    Raises:
+        InvalidArguments: It is not a duration.
+    """
+    try:
+        return seconds(older_than)
+    except (TypeError, ValueError) as error:
+        raise InvalidArguments("older_than", str(error)) from error
+
+
+async def remove_batch(store: Store, outside: Outside, command: Command) -> int:
+    """Execute a purge, remove the files of its jobs, and return their number."""
+    (swept,) = await store.commit([command])
+    for place in outside:
+        for job in swept.jobs:
+            await place.remove(job)
+    return len(swept.jobs)
 
 
 async def evict(store: Store, outside: Outside, keep_seconds: float, keep_runs: int) -> int:

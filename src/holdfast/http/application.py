@@ -23,6 +23,7 @@ from holdfast.client.app import App
 from holdfast.errors import HoldfastError
 from holdfast.http.auth import HEADS, Guard
 from holdfast.http.connections import Connections
+from holdfast.http.maintenance import Maintenance
 from holdfast.http.metrics import Metrics
 from holdfast.http.problems import Problem, problem_of
 from holdfast.http.readiness import Readiness
@@ -61,12 +62,13 @@ class Service(Starlette):
         self.metrics = Metrics()
         self.connections: Connections | None = None  # of Holdfast's own server
         self.readiness = Readiness(client, workers)
+        self.maintenance = Maintenance(client)
         self._turn = asyncio.Lock()
         self._turn_loop: asyncio.AbstractEventLoop | None = None
         super().__init__(
             routes=routes(),
             middleware=[
-                Middleware(_RequestCounter, metrics=self.metrics),
+                Middleware(_RequestCounter, metrics=self.metrics, maintenance=self.maintenance),
                 Middleware(ExceptionMiddleware, handlers={Exception: _refuse}),
                 Middleware(_RequestChecks, limits=self.limits, guard=self.guard),
             ],
@@ -84,6 +86,7 @@ class Service(Starlette):
     def stop(self) -> None:
         """Report not ready and end all streams, because the server shuts down."""
         self.readiness.stopping = True
+        self.maintenance.stop()
         self.hub.stop()
 
     async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,13 +100,14 @@ class Service(Starlette):
 class _RequestCounter:
     """Middleware that gives each request an id, and counts requests by route, method and status."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, maintenance: Maintenance) -> None:
+        self.app, self.metrics, self.maintenance = app, metrics, maintenance
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        self.maintenance.look()
         counted = False
         request_id = _request_id(scope)
         scope[REQUEST_ID] = request_id

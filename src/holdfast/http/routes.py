@@ -196,12 +196,15 @@ def _around() -> list[Operation]:
         *_limits(),
         Operation(
             "POST", f"{API}/verify", OPERATE, OWN, operations.verify,
-            "Check histories: rules, hash chain and projections.",
-            {200: operations.Verified}, takes=operations.Verify, optional=True, refuses=(404,), example={},
+            "Check histories: rules, hash chain and projections. For all runs, start a run of `holdfast.verify`.",
+            {200: operations.Verified, 202: RunRecord}, takes=operations.Verify, optional=True, refuses=(404, 409),
+            example={},
         ),
         Operation(
-            "POST", f"{API}/purge", ADMIN, NEVER, operations.purge, "Delete runs that ended long ago, permanently.",
-            {200: operations.Purged}, takes=operations.Purge, example={"older_than": "30d", "statuses": ["succeeded"]},
+            "POST", f"{API}/purge", ADMIN, OWN, operations.purge,
+            "Delete runs that ended long ago, permanently. For more than 1,000, start a run of `holdfast.purge`.",
+            {200: operations.Purged, 202: RunRecord}, takes=operations.Purge, refuses=(409,),
+            example={"older_than": "30d", "statuses": ["succeeded"]},
         ),
     ]  # fmt: skip
 

@@ -44,9 +44,14 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._service.maintenance.look()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.stop()
         await super().shutdown(sockets)
+        await asyncio.to_thread(self._service.maintenance.join)
         await self._service.client.aclose()
 
 

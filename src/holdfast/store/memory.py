@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -48,6 +48,21 @@ from holdfast.store.run_queries import (
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
 from holdfast.store.sql.limit_claims import Pick, Places, held_back, interleaved, is_waiting, place_of
 from holdfast.store.stream_writer import Decision
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _alone(
+    read: Callable[Concatenate[MemoryStore, P], Awaitable[T]],
+) -> Callable[Concatenate[MemoryStore, P], Coroutine[Any, Any, T]]:
+    """Let a read wait for a commit of another thread."""
+
+    async def locked(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:  # the read does not give up the loop
+            return await read(self, *args, **kwargs)
+
+    return locked
 
 
 class MemoryStore:
@@ -127,10 +142,12 @@ class MemoryStore:
         end = after + limit if limit is not None else None
         return [_whole(*sealed) for sealed in self._events.get(job, [])[after:end]]
 
+    @_alone
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
         rows = [self._jobs[job] for job in jobs if job in self._jobs]
         return {row.id: (row.version, self._progress.get((row.id, row.run))) for row in rows}
 
+    @_alone
     async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
         """Read the audit log."""
         end = len(self._audit) if before is None else max(0, min(before - 1, len(self._audit)))
@@ -139,13 +156,16 @@ class MemoryStore:
     async def inbox(self, job: str) -> list[Signal]:
         return [_own(signal) for signal in self._inbox(job).unused()]
 
+    @_alone
     async def evidence(self, job: str, after: int = 0, limit: int | None = None) -> list[Evidence]:
         reports = [kept for kept in self._evidence.values() if kept.job == job]
         return reports[after : after + limit if limit is not None else None]
 
+    @_alone
     async def workers(self) -> list[WorkerCard]:
         return sorted(self._workers.values(), key=lambda card: card.name)
 
+    @_alone
     async def jobs(
         self,
         *,
@@ -165,15 +185,18 @@ class MemoryStore:
         )
         return [job for job, _ in zip(chosen, range(limit), strict=False)]
 
+    @_alone
     async def requests_for(self, worker: str) -> c.Leases:
         held = [job for job in self._jobs.values() if job.lease is not None and job.lease.worker == worker]
         cancel = frozenset(job.id for job in held if job.cancel is not None)
         return c.Leases(frozenset(), cancel, frozenset(job.id for job in held if job.pause))
 
+    @_alone
     async def next_due(self, after: float | None = None) -> float | None:
         since = self._clock.now() if after is None else after
         return min((time for job in self._jobs.values() for time in _times(job, since)), default=None)
 
+    @_alone
     async def has_work(self) -> bool:
         now = self._clock.now()
         return any(time <= now for job in self._jobs.values() for time in _times(job, 0.0))
@@ -363,6 +386,7 @@ class MemoryStore:
 
     # Queues with limits
 
+    @_alone
     async def limits(self) -> list[QueueState]:
         now = self._clock.now()
         return [
@@ -456,11 +480,13 @@ class MemoryStore:
 
     # Runs: records, progress, exports
 
+    @_alone
     async def record(self, job: str, number: int) -> RunRecord | None:
         row = self._jobs.get(job)
         kept = row.record() if row is not None and row.run == number else self._past.get((job, number))
         return with_progress(kept, *self._progress.get((job, number), (None, None))) if kept is not None else None
 
+    @_alone
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         matching = [
             (place, record)
@@ -470,6 +496,7 @@ class MemoryStore:
         ]
         return merged(matching, limit, oldest_first=where.oldest_first)
 
+    @_alone
     async def index_entries(self, job: str) -> IndexEntries | None:
         """Return a job's index entries, which are its row here."""
         row = self._jobs.get(job)
@@ -479,6 +506,7 @@ class MemoryStore:
         exports = {place[1]: len(kept) for place, kept in self._exports.items() if place[0] == job and kept}
         return msgspec.structs.replace(expected, exports=exports)
 
+    @_alone
     async def counts(self) -> Counts:
         now = self._clock.now()
         runs = Counter(job.course.status.value for job in self._jobs.values())

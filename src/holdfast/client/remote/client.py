@@ -8,7 +8,7 @@ response cannot start it twice. Such a key starts with ``auto:``. It is reserved
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -50,13 +50,14 @@ if TYPE_CHECKING:
     from holdfast.plans.model import Plan
 
 T = TypeVar("T")
+OnProgress = Callable[[RunRecord], object]
 
 PAGE_MAX = 1000  # longest page that a server returns
 PAGES_MAX = 10_000  # pages of one listing
 BATCH_MAX = 500  # runs of one request
 BATCH_BYTES = 1024 * 1024  # of the runs of one request; a larger run has a request of its own
-LONG_SECONDS = 600.0  # timeout of operations that read the whole store
 CREATED_STATUS = 201
+ACCEPTED_STATUS = 202
 
 
 def connect(url: str, *, token: str | None = None, timeout: Duration = 30.0) -> RemoteClient:
@@ -95,10 +96,6 @@ class _Violations(msgspec.Struct):
 
 class _States(msgspec.Struct):
     items: list[QueueState]
-
-
-class _Removed(msgspec.Struct):
-    removed: int
 
 
 class _BatchItem(msgspec.Struct):
@@ -263,12 +260,38 @@ class RemoteClient(Client):
     async def astats(self) -> Stats:
         return await self._get("/stats", Stats, "")
 
-    async def averify(self, run_id: str | None = None) -> dict[str, builtins.list[Any]]:
-        body = {} if run_id is None else {"run_id": run_id}
-        _, violations = await self._wire.ask(
-            "POST", "/verify", _Violations, body=body, again=True, about=run_id or "", timeout_seconds=LONG_SECONDS
-        )
+    async def averify(
+        self, run_id: str | None = None, *, on_progress: OnProgress | None = None
+    ) -> dict[str, builtins.list[Any]]:
+        """Check histories. See `Client.averify`.
+
+        For all runs, the server starts a run of the built-in job `holdfast.verify`, and this waits for its end. The
+        result names damaged jobs up to 256 KiB of text.
+
+        Args:
+            run_id: The run to check. None checks every job that the token can reach.
+            on_progress: Called with the record of the built-in run at each change.
+        """
+        if run_id is None:
+            return dict((await self._built_in("/verify", {}, on_progress))["wrong"])
+        body = {"run_id": run_id}
+        _, violations = await self._wire.ask("POST", "/verify", _Violations, body=body, again=True, about=run_id)
         return dict(violations.wrong)
+
+    async def _built_in(self, path: str, body: dict[str, Any], on_progress: OnProgress | None) -> dict[str, Any]:
+        """Start a built-in run and return its result. A lost response does not start it twice."""
+        key = {"Idempotency-Key": f"{AUTO}{new_id()}"}
+        answer = await self._wire.ask("POST", path, dict[str, Any], body=body, again=True, about=path, headers=key)
+        if answer[0] != ACCEPTED_STATUS:  # the server has done a small request at once
+            return answer[1]
+        run_id: str = answer[1]["run_id"]
+        watching: Any = self.awatch(run_id)
+        async with aclosing(watching) as records:
+            async for latest in records:
+                if on_progress is not None:
+                    on_progress(latest)
+        result: dict[str, Any] = await RunHandle(self, run_id).aresult()
+        return result
 
     # Control
 
@@ -363,10 +386,21 @@ class RemoteClient(Client):
         result = kept(f"the result of {step}", result) if answer == "done" else None
         return await self._control(run_id, "resolve", step=step, answer=answer, result=result, actor=actor)
 
-    async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = (), limit: int | None = None) -> int:
+    async def apurge(
+        self,
+        *,
+        older_than: Duration,
+        statuses: Iterable[str] = (),
+        limit: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> int:
+        """Remove ended runs permanently. See `Client.apurge`.
+
+        The server starts a run of the built-in job `holdfast.purge`, and this waits for its end. `on_progress` is
+        called with the record of that run at each change.
+        """
         body = _without_none(older_than=seconds(older_than), statuses=list(statuses) or None, limit=limit)
-        _, purged = await self._wire.ask("POST", "/purge", _Removed, body=body, timeout_seconds=LONG_SECONDS)
-        return purged.removed
+        return int((await self._built_in("/purge", body, on_progress))["removed"])
 
     async def aaudit(self, *, before: int | None = None, limit: int = PAGE) -> builtins.list[AuditRow]:
         """List who did what to which run or queue, newest first. See `Client.aaudit`."""

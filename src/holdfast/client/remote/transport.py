@@ -76,7 +76,7 @@ class Wire:
             weakref.WeakKeyDictionary()
         )
 
-    async def ask(  # noqa: PLR0913 - the parts of an HTTP request
+    async def ask(
         self,
         method: str,
         path: str,
@@ -86,7 +86,6 @@ class Wire:
         body: Any = None,
         again: bool | None = None,
         about: str = "",
-        timeout_seconds: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, T]:
         """Send a request and return the status and the decoded body of its response.
@@ -99,11 +98,10 @@ class Wire:
             body: The request body, sent as JSON.
             again: Whether a repeat is harmless. None means: only for GET.
             about: The subject of the request, for an error whose response does not name it.
-            timeout_seconds: Maximum duration, if not the client's.
             headers: More headers.
         """
         again = method == "GET" if again is None else again
-        end = time.monotonic() + (timeout_seconds or self._timeout_seconds)
+        end = time.monotonic() + self._timeout_seconds
         for pause in [*PAUSES_SECONDS, None]:
             try:
                 answer = await self._send(method, path, query, body, headers, end - time.monotonic())

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.client.views import Creation
+from holdfast.client.retention import BATCH, ENDED, age_of, states_of
+from holdfast.client.views import Created, Creation
 from holdfast.errors import IdempotencyConflict
 from holdfast.http.request import Call
 from holdfast.http.response import Answer, json
@@ -68,7 +69,7 @@ class Resolve(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Verify(msgspec.Struct, forbid_unknown_fields=True):
-    """The run to check, or null for all runs."""
+    """The run to check, or null for all runs that the token can reach."""
 
     run_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@-]{0,250}(\.[0-9]{1,9})?$")] | None = (
         None
@@ -82,7 +83,11 @@ class Verified(msgspec.Struct):
 
 
 class Purge(msgspec.Struct, forbid_unknown_fields=True):
-    """The runs to delete. `older_than` is the time since their end, in seconds or as text such as "30d"."""
+    """The runs to delete. `older_than` is the time since their end, in seconds or as text such as "30d".
+
+    With a `limit` of at most 1,000 and a token without a group, the response has the number of deleted runs. Otherwise
+    it has a run, whose result has the number.
+    """
 
     older_than: Annotated[float, msgspec.Meta(ge=0)] | Text
     statuses: list[Literal["succeeded", "failed", "canceled"]] | None = None
@@ -127,6 +132,7 @@ async def retry_run(call: Call) -> Answer:
     """Reopen a failed job as a new run."""
     asked = await call.body(Retry)
     record = await call.client.aretry(call.run_id, actor=call.actor(asked.actor), reason=asked.reason)
+    call.service.maintenance.noticed(record)
     return json(record, 201, [(b"location", call.place(record.run_id))])
 
 
@@ -139,7 +145,8 @@ async def pause_run(call: Call) -> Answer:
 async def resume_run(call: Call) -> Answer:
     """Resume a paused run."""
     asked = await call.body(Pause, Pause())
-    return json(await call.client.aresume(call.run_id, actor=call.actor(asked.actor)))
+    record = await call.client.aresume(call.run_id, actor=call.actor(asked.actor))
+    return json(call.service.maintenance.noticed(record))
 
 
 async def signal_run(call: Call) -> Answer:
@@ -167,18 +174,44 @@ async def resolve_run(call: Call) -> Answer:
 
 
 async def verify(call: Call) -> Answer:
-    """Check the history of a run or of all runs."""
+    """Check the history of a run, or start a built-in run that checks all."""
     asked = await call.body(Verify, Verify())
+    if asked.run_id is None:
+        created = await call.service.maintenance.jobs.start_verify(
+            call.principal.group, call.idempotency_key, call.trace_id
+        )
+        return await _started(call, created)
     if call.principal.group is not None:
-        if asked.run_id is None:
-            raise call.whole_store()
         await call.check_own(asked.run_id)
     found = await call.client.averify(asked.run_id)
     return json(Verified({job: [str(one) for one in wrong] for job, wrong in found.items()}))
 
 
 async def purge(call: Call) -> Answer:
-    """Delete runs that ended long ago."""
+    """Delete runs that ended long ago: a small number at once, others in a built-in run."""
     asked = await call.body(Purge)
-    chosen = {"statuses": asked.statuses} if asked.statuses is not None else {}
-    return json(Purged(await call.client.apurge(older_than=asked.older_than, limit=asked.limit, **chosen)))
+    statuses = list(ENDED if asked.statuses is None else asked.statuses)
+    states_of(statuses)
+    older_than_seconds, group = age_of(asked.older_than), call.principal.group
+    if group is None and asked.limit is not None and asked.limit <= BATCH:
+        removed = await call.client.apurge(older_than=older_than_seconds, limit=asked.limit, statuses=statuses)
+        return json(Purged(removed))
+    created = await call.service.maintenance.jobs.start_purge(
+        older_than_seconds=older_than_seconds,
+        statuses=statuses,
+        limit=asked.limit,
+        group=group,
+        actor=call.principal.actor,
+        key=call.idempotency_key,
+        trace_id=call.trace_id,
+    )
+    return await _started(call, created)
+
+
+async def _started(call: Call, created: Created) -> Answer:
+    """Return the response for a built-in run. The client follows the run to its result."""
+    record = created.record
+    if created.existing and call.principal.group is not None and not await call.owns(record.run_id):
+        raise IdempotencyConflict(record.idempotency_key or "", record.run_id)
+    call.service.maintenance.wake()
+    return json(record, 202, [(b"location", call.place(record.run_id))])

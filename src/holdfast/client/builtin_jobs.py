@@ -1,0 +1,250 @@
+"""Built-in jobs: `holdfast.verify` and `holdfast.purge`, which go through a whole store in small recorded steps.
+
+They are jobs like any other: they show progress, can be canceled and paused, and their result is the report. A step
+checks or removes for about a second, so a crash repeats no more than that. A server executes them; see
+`holdfast.http.maintenance`. Workers do not claim them, and `entries` does not list them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.authoring.reports import progress
+from holdfast.client.app import App
+from holdfast.client.retention import BATCH, remove_batch, states_of
+from holdfast.client.verify import violations_of
+from holdfast.client.views import Created, Creation, RunFilter
+from holdfast.machines import TERMINAL_RUN_STATUSES, JobState, RunStatus
+from holdfast.machines.keys import BUILTIN
+from holdfast.store import Job, Purge, Store
+from holdfast.store.audit import Audited
+
+if TYPE_CHECKING:
+    from holdfast.store.effects import EffectStore
+
+QUEUE = BUILTIN  # their own queue: the limits of other queues do not hold them back
+MARK = {"builtin": True}  # an attribute, because its index finds their runs without a look at others
+CHECK_SECONDS = 1.0  # after which a step ends that checks histories
+CHECK_JOBS = 1000  # jobs that one step checks at most
+PAGE = 100  # jobs per read
+REPORT_BYTES = 256 * 1024  # of the damaged jobs that a report names; it counts all of them
+VIOLATIONS_MAX = 20  # of one job in a report
+RETRIES = 10  # of a step that the store did not answer
+OPEN_MAX = 50  # runs that are looked at to find one that needs a worker
+
+_OPEN = tuple(str(status) for status in RunStatus if status not in TERMINAL_RUN_STATUSES)
+
+
+class BuiltinJobs(App):
+    """The built-in jobs over the store of an app."""
+
+    _is_builtin = True
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        config = msgspec.structs.replace(app.config, keep_seconds=0.0, keep_runs=0)  # the app's workers evict
+        super().__init__(BUILTIN, app.url, config=config)
+        _declare_verify(self)
+        _declare_purge(self)
+
+    async def start_verify(self, group: str | None, key: str | None, trace_id: str | None) -> Created:
+        """Create a run that checks the histories of a group, or all of them."""
+        return await self._create("verify", {"group": group}, key, trace_id)
+
+    async def start_purge(
+        self,
+        *,
+        older_than_seconds: float,
+        statuses: list[str],
+        limit: int | None,
+        group: str | None,
+        actor: str,
+        key: str | None,
+        trace_id: str | None,
+    ) -> Created:
+        """Create a run that removes ended jobs of a group, or of all groups."""
+        arguments = {
+            "older_than_seconds": older_than_seconds,
+            "statuses": sorted(statuses),
+            "limit": limit,
+            "group": group,
+            "actor": actor,
+        }
+        return await self._create("purge", arguments, key, trace_id)
+
+    async def _create(self, entry: str, arguments: dict[str, Any], key: str | None, trace_id: str | None) -> Created:
+        creation = Creation(
+            plugin_id=BUILTIN,
+            entry_id=entry,
+            args=arguments,
+            group=arguments["group"],
+            attributes=dict(MARK),
+            idempotency_key=key,
+            trace_id=trace_id,
+        )
+        return await self.acreate(creation)
+
+    async def need_worker(self) -> bool:
+        """Return whether a run of these jobs is queued or running. One that waits, such as a paused one, is not."""
+        store = self._store()
+        where = RunFilter(plugin_id=BUILTIN, attributes=dict(MARK), status=_OPEN, newest=True)
+        for record in await store.records(where, OPEN_MAX):
+            row = await store.get(record.task_id or record.run_id)
+            if row is not None and row.state in {JobState.QUEUED, JobState.RUNNING}:
+                return True
+        return False
+
+    async def remove(self, command: Audited) -> int:
+        """Remove one batch of jobs, and return their number."""
+        return await remove_batch(self._store(), self._outside(), command)
+
+    def is_current(self, store: Store) -> bool:
+        """Return whether the app still uses this store."""
+        return self._app._opened is store  # noqa: SLF001 - of the app that this one extends
+
+    def is_store_open(self) -> bool:
+        """Return whether the app has opened its store."""
+        return self._app._opened is not None  # noqa: SLF001 - as above
+
+    # The store and the effects are those of the app.
+
+    def _store(self) -> Store:
+        return self._app.store()
+
+    def effects(self) -> EffectStore | None:
+        """Return the effect store of the app."""
+        return self._app.effects()
+
+    async def aclose(self) -> None:
+        """Do nothing: the app closes its store."""
+
+
+def _declare_verify(jobs: BuiltinJobs) -> None:
+    @jobs.step(retries=RETRIES)
+    async def count_jobs(group: str | None) -> int | None:
+        """Count the jobs to check; None if the number is not known."""
+        return sum((await jobs.store().counts()).runs.values()) if group is None else None
+
+    @jobs.step(retries=RETRIES)
+    async def check_histories(before: str | None, group: str | None) -> dict[str, Any]:
+        """Check the next jobs before an id, newest first."""
+        return await _check(jobs.store(), before, group)
+
+    @jobs.job(queue=QUEUE)
+    async def verify(group: str | None = None) -> dict[str, Any]:
+        """Check histories: the rules, the hash chain and the projections."""
+        total = await count_jobs(group)
+        report: dict[str, Any] = {"checked": 0, "damaged": 0, "wrong": {}}
+        before: str | None = None
+        while True:
+            part = await check_histories(before, group)
+            _add(report, part)
+            checked = report["checked"]
+            known = max(total, checked) if total is not None else None
+            progress(
+                checked / known if known else None,
+                stage="checking",
+                step=checked,
+                step_total=known,
+                message=f"{checked:,} histories checked, {report['damaged']:,} damaged",
+            )
+            before = part["next"]
+            if before is None:
+                return report
+
+
+async def _check(store: Store, before: str | None, group: str | None) -> dict[str, Any]:
+    """Check jobs for a while. `next` is None after the last one."""
+    end = time.monotonic() + CHECK_SECONDS
+    checked = 0
+    wrong: dict[str, list[str]] = {}
+    while rows := await _next_jobs(store, before, group):
+        for row in rows:
+            violations = await violations_of(store, row)
+            if violations:
+                wrong[row.id] = [str(violation) for violation in violations[:VIOLATIONS_MAX]]
+            checked, before = checked + 1, row.id
+            if checked >= CHECK_JOBS or time.monotonic() >= end:
+                return {"checked": checked, "wrong": wrong, "next": before}
+    return {"checked": checked, "wrong": wrong, "next": None}
+
+
+def _add(report: dict[str, Any], part: dict[str, Any]) -> None:
+    """Add what a step has found to a report. Beyond its size, damaged jobs are only counted."""
+    size = sum(len(text) for texts in report["wrong"].values() for text in texts)
+    for job, texts in part["wrong"].items():
+        size += sum(map(len, texts))
+        if size <= REPORT_BYTES:
+            report["wrong"][job] = texts
+    report["checked"] += part["checked"]
+    report["damaged"] += len(part["wrong"])
+
+
+async def _next_jobs(store: Store, before: str | None, group: str | None) -> list[Job]:
+    """Return a page of jobs, newest first. It is empty after the last one."""
+    if group is None:
+        return await store.jobs(before=before, limit=PAGE)
+    cursor = (before, 0) if before is not None else None
+    records = await store.records(RunFilter(group=group, newest=True), PAGE, cursor)
+    rows = [await store.get(record.task_id or record.run_id) for record in records]
+    return [row for row in rows if row is not None]
+
+
+def _declare_purge(jobs: BuiltinJobs) -> None:
+    @jobs.step(retries=RETRIES)
+    async def ended_before(older_than_seconds: float) -> float:
+        """Return the time by the store's clock before which jobs must have ended."""
+        return await jobs.store().now() - older_than_seconds
+
+    @jobs.step(retries=RETRIES)
+    async def remove_jobs(
+        before: float, statuses: list[str], size: int, group: str | None, after: str | None, actor: str
+    ) -> dict[str, Any]:
+        """Remove the next jobs."""
+        store, states = jobs.store(), states_of(statuses)
+        command, following = Purge(before, size, states), None
+        if group is not None:
+            names = await _ended_of_group(store, before, statuses, size, group, after)
+            command, following = Purge(before, size, states, tuple(names)), names[-1] if len(names) == size else None
+        detail = {"ended_before": before, "states": sorted(states), "group": group}
+        named = {name: value for name, value in detail.items() if value is not None}
+        entry = Audited(command, "purge", "", actor, None, named)
+        removed = await jobs.remove(entry)
+        more = following is not None if group is not None else bool(removed)
+        return {"removed": removed, "more": more, "after": following}
+
+    @jobs.job(queue=QUEUE)
+    async def purge(
+        older_than_seconds: float, statuses: list[str], limit: int | None, group: str | None, actor: str
+    ) -> dict[str, Any]:
+        """Remove jobs that ended long ago."""
+        before = await ended_before(older_than_seconds)
+        removed, after, more = 0, None, True
+        while more and (limit is None or removed < limit):
+            size = BATCH if limit is None else min(BATCH, limit - removed)
+            part = await remove_jobs(before, statuses, size, group, after, actor)
+            removed, after, more = removed + part["removed"], part["after"], part["more"]
+            progress(
+                removed / limit if limit else None,
+                stage="removing",
+                step=removed,
+                step_total=limit,
+                message=f"{removed:,} runs removed",
+            )
+        return {"removed": removed}
+
+
+async def _ended_of_group(
+    store: Store, before: float, statuses: list[str], size: int, group: str, after: str | None
+) -> list[str]:
+    """Return the next jobs of a group that may be removed, oldest first."""
+    ended = tuple(statuses) + (("timeout",) if "failed" in statuses else ())
+    where = RunFilter(
+        group=group, status=ended, finished_before=math.nextafter(before, math.inf), newest=True, oldest_first=True
+    )
+    cursor = (after, 2**31) if after is not None else None
+    return [record.task_id or record.run_id for record in await store.records(where, size, cursor)]
