@@ -62,6 +62,11 @@ def test_runs_that_match_are_canceled_after_a_question(shell: Shell) -> None:
     assert set(shell.json("cancel", "--entry", "notify", "--yes")["run_ids"]) == runs
     assert {run["status"] for run in shell.json("runs")} == {"canceled"}
     assert shell.run("retry", "--status", "failed") == "no runs match"
+    assert shell.run("signal", "go", "--entry", "notify", "--yes") == "no runs match", "all have ended"
+    assert set(shell.run("purge", "--entry", "notify", "--dry-run").split()) == runs
+    assert "give --older-than" in shell.run("purge", code=2)
+    assert set(shell.run("purge", "--entry", "notify", "--status", "canceled", "--yes").split()) == runs
+    assert shell.run("purge", "--entry", "notify", "--finished-before", "0s", "--yes") == "no runs match"
     assert "give RUN, or at least one option" in shell.run("cancel", code=2)
     assert "give RUN, or at least one option" in shell.run("cancel", runs.pop(), "--entry", "notify", code=2)
 

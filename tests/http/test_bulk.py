@@ -125,6 +125,42 @@ def test_a_filter_signals_its_runs(app: App) -> None:
     play(story())
 
 
+def test_a_filter_removes_ended_runs_with_their_jobs_and_a_dry_run_none(app: App) -> None:
+    @app.job
+    async def parent() -> None:
+        greet = app.entry("greet")
+        await greet("a child")
+        raise ValueError("too late")
+
+    async def story() -> None:
+        async with near(app) as client:
+            greets = [creation("greet", args={"name": "Ada"})] * 3
+            await batch(client, *greets, creation("fail"), creation())
+            await app.astart("parent")
+            await drain(app)
+            before = {run.run_id for run in await app.alist()}
+            path = "/api/v1/runs/purge?entry_id=greet"
+            dry = (await client.post(path, json={"dry_run": True})).json()
+            assert (len(dry["run_ids"]), dry["dry_run"]) == (4, True)
+            assert {run.run_id for run in await app.alist()} == before, "a dry run removes nothing"
+            page = (await client.post(f"{path}&limit=3", json={"actor": "ana"})).json()
+            last = (await client.post(f"{path}&limit=3&cursor={page['next']}")).json()
+            (refused,) = page["refused"] + last["refused"]
+            assert refused["code"] == "invalid_transition"
+            assert "its parent or its chain still needs it" in refused["detail"]
+            gone = page["run_ids"] + last["run_ids"]
+            assert set(dry["run_ids"]) == {*gone, refused["run_id"]}
+            assert {run.run_id for run in await app.alist()} == before - set(gone)
+            open_ones = await client.post("/api/v1/runs/purge?status=running")
+            assert (open_ones.status_code, open_ones.json()["code"]) == (422, "invalid_arguments")
+            rows = [row for row in await app.aaudit() if row.verb == "purge"]
+            assert sorted(name for row in rows for name in row.detail["runs"]) == sorted(dry["run_ids"])
+            assert {row.actor for row in rows} == {"ana", "http"}
+        assert await app.averify() == {}
+
+    play(story())
+
+
 @pytest.mark.parametrize(
     ("query", "reason"),
     [("", "name at least one filter"), ("?status=succeeded", "cannot match"), ("?status=running&limit=1001", "limit")],

@@ -355,7 +355,7 @@ def test_a_stream_ends_when_its_token_is_revoked_and_tells_nothing_more(
 MAY = {
     Bound.OWN: {
         "POST /api/v1/runs", "GET /api/v1/runs", "GET /api/v1/stream", "POST /api/v1/verify",
-        "POST /api/v1/purge",
+        "POST /api/v1/purge", "POST /api/v1/runs/purge",
         "POST /api/v1/runs/batch", "POST /api/v1/runs/cancel", "POST /api/v1/runs/retry", "POST /api/v1/runs/signal",
     },
     Bound.FREE: {

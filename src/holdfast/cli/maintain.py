@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import click
 
+from holdfast.cli.operate import act_on_many, actor_of, actor_option
 from holdfast.cli.options import Where, json_option, local_app, open_client, show_result, url_option, where_options
+from holdfast.cli.run_filters import filter_options, moment
 from holdfast.cli.terminal_text import ProgressLine
 
 
@@ -34,27 +37,48 @@ def migrate(url: str | None, check: bool, as_json: bool) -> None:
 
 @click.command(epilog="Example: holdfast purge --older-than 30d --status succeeded")
 @where_options
-@click.option("--older-than", required=True, help="Minimum time since the end of a run: 30d, 12h, 1w.")
+@filter_options
+@click.option("--older-than", help="Minimum time since the end of a run: 30d, 12h, 1w.")
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of runs to remove.  [default: all]")
-@click.option(
-    "--status",
-    "statuses",
-    multiple=True,
-    type=click.Choice(["succeeded", "failed", "canceled"]),
-    help="Only runs that ended with this status. Repeatable.  [default: all]",
-)
+@actor_option
+@click.option("--dry-run", is_flag=True, help="List the runs that match, and remove nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before runs are removed.")
 @json_option
 def purge(
+    *,
     where: Where,
-    older_than: str,
+    filters: dict[str, Any],
+    older_than: str | None,
     limit: int | None,
-    statuses: tuple[str, ...],
+    actor: str | None,
+    dry_run: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove ended runs with all their data, oldest first. Runs that have not ended are never removed.
+    """Remove ended runs with all their data. Runs that have not ended are never removed.
 
-    With --server, the server removes them in a run of its own, which you can cancel.
+    With --older-than, and no other filter than --status, remove all such runs, oldest first, without a question. With
+    --server, the server does it in a run of its own, which you can cancel.
+
+    With other filters, list the runs first and ask. Retention has its usual rules: a run that its parent or its chain
+    needs is refused, and the exit code is 4.
     """
+    if older_than is None and not filters:
+        raise click.UsageError("give --older-than, or another option that selects runs, such as --finished-before")
+    if older_than is not None and not (
+        dry_run or filters.keys() - {"status"} or "timeout" in filters.get("status", ())
+    ):
+        _purge_all(where, older_than, limit, filters.get("status", ()), as_json=as_json)
+        return
+    if older_than is not None:
+        oldest = moment(older_than, "--older-than")
+        filters["finished_before"] = min(oldest, filters.get("finished_before", oldest))
+    client = open_client(where)
+    act = partial(client.purge_runs, actor=actor_of(where, actor), **filters)
+    act_on_many("purge", act, as_json=as_json, dry_run=dry_run, yes=yes, most=limit)
+
+
+def _purge_all(where: Where, older_than: str, limit: int | None, statuses: tuple[str, ...], *, as_json: bool) -> None:
     options: dict[str, Any] = {"statuses": statuses} if statuses else {}
     if where.server is not None:
         options["on_progress"] = ProgressLine()

@@ -21,39 +21,53 @@ from holdfast.cli.options import (
     where_options,
 )
 from holdfast.cli.run_filters import filter_options
+from holdfast.ids import new_id
 
 if TYPE_CHECKING:
     from holdfast.client.bulk import BulkResult
 
+PAGE = 1000  # runs of one request, as `holdfast.client.bulk` allows
 EXIT_REFUSED = 4  # as in `main.EXIT_CODES`
 RETRIED = "retried by an operator"
 
 _reason = click.option("--reason", help="Reason to record with the run.")
-_actor = click.option("--actor", help="Your name, to record with the run.  [default: cli, or the token's name]")
+actor_option = click.option("--actor", help="Your name, to record with the run.  [default: cli, or the token's name]")
 
 
 @click.command(name="signal", epilog="""Example: holdfast signal 3f2a shipped '{"by": "dhl"}'""")
-@run_argument
-@click.argument("key")
-@click.argument("payload", required=False)
+@click.argument("words", metavar="[RUN] KEY [PAYLOAD]", nargs=-1, required=True, shell_complete=completion.run_ids)
 @where_options
+@filter_options
 @click.option("--id", "name", help="Id of the signal: a repeat with the same id changes nothing.")
+@click.option("--dry-run", is_flag=True, help="List the runs that match, and send nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before many runs get the signal.")
 @json_option
 def send_signal(
-    run: str,
-    key: str,
-    payload: str | None,
+    words: tuple[str, ...],
+    *,
     where: Where,
+    filters: dict[str, Any],
     name: str | None,
+    dry_run: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
-    """Send the signal KEY to RUN.
+    """Send the signal KEY to RUN, or to all runs that match the options.
 
-    PAYLOAD is JSON or text. Print delivered, kept, repeat or too_late. The exit code is 4 if RUN has ended.
+    PAYLOAD is JSON or text. For one run, print delivered, kept, repeat or too_late. The exit code is 4 if RUN has
+    ended. With options that select runs, leave RUN out.
     """
+    run, rest = (words[0], words[1:]) if not filters else (None, words)
+    if not 1 <= len(rest) <= 2:  # noqa: PLR2004 - KEY, and PAYLOAD
+        raise click.UsageError("give RUN KEY [PAYLOAD], or KEY [PAYLOAD] and options that select runs")
+    key, payload = rest[0], value_of(rest[1]) if len(rest) > 1 else None
     client = open_client(where)
-    run_id = full_id(client, run)
-    _show_outcome(run_id, client.signal(run_id, key, value_of(payload) if payload is not None else None, name), as_json)
+    if run is not None:
+        run_id = full_id(client, run)
+        _show_outcome(run_id, client.signal(run_id, key, payload, name), as_json)
+        return
+    act = partial(client.signal_runs, key, payload, name or new_id(), **filters)
+    act_on_many("signal", act, as_json=as_json, dry_run=dry_run, yes=yes)
 
 
 def _show_outcome(run_id: str, outcome: str, as_json: bool) -> None:
@@ -71,7 +85,7 @@ def _run_or_filter_command(
     name: str, text: str, act: Callable[..., Any], act_on_many: Callable[..., Any]
 ) -> click.Command:
     """Return a command that acts on one run, or on all runs that match the options of `holdfast runs`."""
-    one: Any = _run_command(name, text, act, _reason, _actor).callback
+    one: Any = _run_command(name, text, act, _reason, actor_option).callback
 
     def command(
         run: str | None, where: Where, as_json: bool, filters: dict[str, Any], dry_run: bool, yes: bool, **values: Any
@@ -82,14 +96,14 @@ def _run_or_filter_command(
             one(run=run, url=where.url, server=where.server, as_json=as_json, **values)
             return
         client = open_client(where)
-        values["actor"] = _actor_of(where, values["actor"])
-        _act_on_many(name, partial(act_on_many, client, **values, **filters), as_json=as_json, dry_run=dry_run, yes=yes)
+        values["actor"] = actor_of(where, values["actor"])
+        act_on_many(name, partial(act_on_many, client, **values, **filters), as_json=as_json, dry_run=dry_run, yes=yes)
 
     decorated: Any = json_option(where_options(filter_options(command)))
     options = [
         click.option("--yes", is_flag=True, help="Do not ask before many runs are changed."),
         click.option("--dry-run", is_flag=True, help="List the runs that match, and change nothing."),
-        _actor,
+        actor_option,
         _reason,
         click.argument("run", required=False, shell_complete=completion.run_ids),
     ]
@@ -98,18 +112,20 @@ def _run_or_filter_command(
     return click.command(name=name, help=text, epilog=f"Example: holdfast {name} --status failed --since 1h")(decorated)
 
 
-def _act_on_many(name: str, act: Callable[..., BulkResult], *, as_json: bool, dry_run: bool, yes: bool) -> None:
-    """Show which runs match, ask, and act on them page by page."""
-    first = act(dry_run=True)
+def act_on_many(
+    name: str, act: Callable[..., BulkResult], *, as_json: bool, dry_run: bool, yes: bool, most: int | None = None
+) -> None:
+    """Show which runs match, ask, and act on them page by page, on `most` runs at most."""
+    first = act(dry_run=True, limit=_page(most))
     if not first.run_ids and first.next is None:
         show_result(first, as_json=as_json, text=lambda: "no runs match")
         return
     if not (dry_run or yes):
         more = "more than " if first.next is not None else ""
         click.confirm(f"{name} {more}{len(first.run_ids):,} runs?", abort=True, err=True)
-    pages = [first if dry_run else act()]
-    while pages[-1].next is not None:
-        pages.append(act(before=pages[-1].next, dry_run=dry_run))
+    pages = [first if dry_run else act(limit=_page(most))]
+    while pages[-1].next is not None and (size := _page(most, pages)):
+        pages.append(act(before=pages[-1].next, dry_run=dry_run, limit=size))
     run_ids = [run_id for page in pages for run_id in page.run_ids]
     refused = [run for page in pages for run in page.refused]
     lines = [*run_ids, *(f"{run.run_id} refused: {run.detail}" for run in refused)]
@@ -119,13 +135,19 @@ def _act_on_many(name: str, act: Callable[..., BulkResult], *, as_json: bool, dr
         _refuse(f"{len(refused):,} runs refused it")
 
 
+def _page(most: int | None, pages: list[BulkResult] | None = None) -> int:
+    """Return the length of the next page; 0 if there have been enough runs."""
+    done = sum(len(page.run_ids) + len(page.refused) for page in pages or ())
+    return PAGE if most is None else min(PAGE, most - done)
+
+
 def _run_command(name: str, text: str, act: Callable[..., Any], *options: Callable[[Any], Any]) -> click.Command:
     """Return a command that calls `act` on a run and prints the new status."""
 
     def command(run: str, where: Where, as_json: bool, **values: Any) -> None:
         client = open_client(where)
         if "actor" in values:
-            values["actor"] = _actor_of(where, values["actor"])
+            values["actor"] = actor_of(where, values["actor"])
         before = client.get(full_id(client, run))
         record = act(client, before.run_id, **values)
         line = f"{record.run_id} {record.status} {record.stage or ''}".rstrip()
@@ -139,7 +161,7 @@ def _run_command(name: str, text: str, act: Callable[..., Any], *options: Callab
     return click.command(name=name, help=text, epilog=f"Example: holdfast {name} 3f2a")(decorated)
 
 
-def _actor_of(where: Where, actor: str | None) -> str | None:
+def actor_of(where: Where, actor: str | None) -> str | None:
     """Return the actor to record. The default for a store is ``cli``; a server takes the name of the token."""
     return actor if actor is not None or where.server is not None else "cli"
 
@@ -155,10 +177,10 @@ pause = _run_command(
     "pause",
     "Pause RUN at its next step. A queued run pauses at once.",
     lambda client, run, actor: client.pause(run, actor=actor),
-    _actor,
+    actor_option,
 )
 resume = _run_command(
-    "resume", "Resume a paused RUN.", lambda client, run, actor: client.resume(run, actor=actor), _actor
+    "resume", "Resume a paused RUN.", lambda client, run, actor: client.resume(run, actor=actor), actor_option
 )
 retry = _run_or_filter_command(
     "retry",
@@ -174,7 +196,7 @@ retry = _run_or_filter_command(
 @click.option("--done", "result", help="The tool acted. The value is its result, as JSON or text.")
 @click.option("--not-done", is_flag=True, help="The tool did not act: call it.")
 @click.option("--fail", is_flag=True, help="Give up: the call raises InDoubt in the job.")
-@_actor
+@actor_option
 @where_options
 @json_option
 def resolve(
@@ -195,14 +217,14 @@ def resolve(
         raise click.UsageError("give one of --done RESULT, --not-done, --fail")
     client = open_client(where)
     answer: dict[str, Any] = {"done": value_of(result)} if result is not None else {"not_done": not_done, "fail": fail}
-    record = client.resolve(full_id(client, run), step, actor=_actor_of(where, actor), **answer)
+    record = client.resolve(full_id(client, run), step, actor=actor_of(where, actor), **answer)
     show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
 
 
 @click.command(epilog="Example: holdfast grant 3f2a tokens=50000 usd=1.5")
 @run_argument
 @click.argument("amounts", nargs=-1, required=True)
-@_actor
+@actor_option
 @click.option("--id", "name", help="Id of the signal: a repeat with the same id changes nothing.")
 @where_options
 @json_option
@@ -221,7 +243,7 @@ def grant(
     """
     client = open_client(where)
     run_id = full_id(client, run)
-    outcome = client.grant(run_id, amounts_of(amounts), actor=_actor_of(where, actor), id=name)
+    outcome = client.grant(run_id, amounts_of(amounts), actor=actor_of(where, actor), id=name)
     _show_outcome(run_id, outcome, as_json)
 
 

@@ -28,11 +28,14 @@ _OPTIONS = [
     click.option("--attr", "attributes", multiple=True, help="Only runs with this attribute, name=value. Repeatable."),
     click.option("--since", help="Only runs created since then: 2h for 2 hours ago, or a time as 2026-01-31T12:00."),
     click.option("--until", help="Only runs created before then: as for --since."),
+    click.option("--finished-after", help="Only runs that ended since then: as for --since."),
+    click.option("--finished-before", help="Only runs that ended before then: as for --since."),
 ]
 # The filter of each option.
 _NAMES = {
     "statuses": "status", "plugin": "plugin_id", "entry": "entry_id", "queue": "queue", "group": "group",
     "key": "idempotency_key", "attributes": "attributes", "since": "created_after", "until": "created_before",
+    "finished_after": "finished_after", "finished_before": "finished_before",
 }  # fmt: skip
 
 
@@ -48,6 +51,8 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "attributes": {name: value_of(text) for name, text in pairs(chosen["attributes"], "attributes")} or None,
             "created_after": _time(chosen["created_after"], "--since"),
             "created_before": _time(chosen["created_before"], "--until"),
+            "finished_after": _time(chosen["finished_after"], "--finished-after"),
+            "finished_before": _time(chosen["finished_before"], "--finished-before"),
         }
         return command(filters={name: value for name, value in filters.items() if value is not None}, **values)
 
@@ -67,13 +72,15 @@ def pairs(texts: tuple[str, ...], what: str) -> list[tuple[str, str]]:
 
 
 def _time(text: str | None, option: str) -> float | None:
+    return moment(text, option) if text is not None else None
+
+
+def moment(text: str, option: str) -> float:
     """Parse a time: a duration before now, or a date, which is UTC unless it has a time zone."""
     from datetime import UTC, datetime
 
     from holdfast.durations import seconds
 
-    if text is None:
-        return None
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

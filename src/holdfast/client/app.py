@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import math
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import checked_name, fingerprint, user_key
 from holdfast.authoring.signature import checked_payload as kept
 from holdfast.client import transactional
+from holdfast.client.bulk import BULK_MAX, PURGE_STATUSES, BulkResult, apply_to_runs
 from holdfast.client.entry_views import apply_options, describe_entry, with_plan
 from holdfast.client.explain import explain, look
 from holdfast.client.fork import fork_command
@@ -29,12 +31,12 @@ from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.plans import Planning
 from holdfast.client.process_fork import abandon_store, leave
-from holdfast.client.retention import ENDED, evict, purge
+from holdfast.client.retention import ENDED, evict, purge, remove_jobs
 from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.client.run_reads import RunWatcher, content, exported, watch
 from holdfast.client.store_url import open_effects, open_store
 from holdfast.client.verify import violations_of
-from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats
+from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, workers
 from holdfast.config import Config
 from holdfast.durations import Duration
@@ -43,6 +45,7 @@ from holdfast.errors import (
     InvalidArguments,
     InvalidResult,
     InvalidSetting,
+    InvalidTransition,
     StoreUnavailable,
     UnknownEntry,
     UnknownJob,
@@ -50,7 +53,7 @@ from holdfast.errors import (
 from holdfast.group_commit import BATCH_MAX, Journal
 from holdfast.ids import new_id
 from holdfast.import_guard import refuse_while_importing
-from holdfast.machines import Event, RunRecord, RunStatus, Violation
+from holdfast.machines import TERMINAL_JOB_STATES, Event, RunRecord, RunStatus, Violation
 from holdfast.machines.keys import BUDGET_KEY, BUILTIN
 from holdfast.machines.run_projection import run_name
 from holdfast.plans.builder import Draft
@@ -424,6 +427,35 @@ class App(Planning, Client):
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = ENDED, limit: int | None = None) -> int:
         return await purge(self._store(), self._outside(), older_than, statuses, limit, wrap=_audited_purge)
 
+    async def apurge_runs(
+        self,
+        *,
+        actor: str | None = None,
+        dry_run: bool = False,
+        limit: int = BULK_MAX,
+        before: str | None = None,
+        **where: Any,
+    ) -> BulkResult:
+        return await apply_to_runs(
+            self, run_filter(where), PURGE_STATUSES, partial(self.remove_runs, actor=actor),
+            limit=limit, before=before, dry_run=dry_run,
+        )  # fmt: skip
+
+    async def remove_runs(self, run_ids: builtins.list[str], *, actor: str | None = None) -> builtins.list[Any]:
+        """Remove the jobs of ended runs in one transaction. Return the id of each run, or the error of a refusal."""
+        jobs = tuple(job_of_run(run_id)[0] for run_id in run_ids)
+        command = audited(Purge(math.inf, len(jobs), jobs=jobs), "purge", "", actor, {"runs": run_ids})
+        removed = await remove_jobs(self._store(), self._outside(), command)
+        return [run_id if job in removed else await self._stays(job) for run_id, job in zip(run_ids, jobs, strict=True)]
+
+    async def _stays(self, job: str) -> HoldfastError:
+        """Return why a job was not removed."""
+        row = await self._store().get(job)
+        if row is None:
+            return UnknownJob(job)
+        why = "its parent or its chain still needs it" if row.state in TERMINAL_JOB_STATES else "it has not ended"
+        return InvalidTransition(row.state, "purge", detail=f"{why}, so it stays", rule="R10")
+
     async def aaudit(self, *, before: int | None = None, limit: int = PAGE) -> builtins.list[AuditRow]:
         return await self._store().audit(before, limit)
 
@@ -624,6 +656,6 @@ def _audited_purge(command: Purge) -> Audited:
 for _verb in (
     "acreate", "acreate_many", "afork", "aget", "apage", "aoutcome", "acurrent", "aevents", "aexports", "aexplain",
     "astats", "averify", "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve",
-    "agrant", "apurge", "aevict", "aaudit", "_aversions",
+    "agrant", "apurge", "apurge_runs", "aevict", "aaudit", "_aversions",
 ):  # fmt: skip
     setattr(App, _verb, on_worker_loop(getattr(App, _verb)))

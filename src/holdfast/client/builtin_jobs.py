@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.authoring.reports import progress
 from holdfast.client.app import App
-from holdfast.client.retention import BATCH, remove_batch, states_of
+from holdfast.client.retention import BATCH, remove_jobs, states_of
 from holdfast.client.verify import violations_of
 from holdfast.client.views import Created, Creation, RunFilter
 from holdfast.machines import TERMINAL_RUN_STATUSES, JobState, RunStatus
@@ -100,7 +100,7 @@ class BuiltinJobs(App):
 
     async def remove(self, command: Audited) -> int:
         """Remove one batch of jobs, and return their number."""
-        return await remove_batch(self._store(), self._outside(), command)
+        return len(await remove_jobs(self._store(), self._outside(), command))
 
     def is_current(self, store: Store) -> bool:
         """Return whether the app still uses this store."""
@@ -201,7 +201,7 @@ def _declare_purge(jobs: BuiltinJobs) -> None:
         return await jobs.store().now() - older_than_seconds
 
     @jobs.step(retries=RETRIES)
-    async def remove_jobs(
+    async def remove_part(
         before: float, statuses: list[str], size: int, group: str | None, after: str | None, actor: str
     ) -> dict[str, Any]:
         """Remove the next jobs."""
@@ -226,7 +226,7 @@ def _declare_purge(jobs: BuiltinJobs) -> None:
         removed, after, more = 0, None, True
         while more and (limit is None or removed < limit):
             size = BATCH if limit is None else min(BATCH, limit - removed)
-            part = await remove_jobs(before, statuses, size, group, after, actor)
+            part = await remove_part(before, statuses, size, group, after, actor)
             removed, after, more = removed + part["removed"], part["after"], part["more"]
             progress(
                 removed / limit if limit else None,

@@ -1,4 +1,4 @@
-"""Operations on all runs that match a filter: cancel, retry and signal, a page at a time.
+"""Operations on all runs that match a filter: cancel, retry, signal and purge, a page at a time.
 
 One call acts on at most `limit` runs, so its work is bounded. Its result has the cursor of the next page. A dry run
 lists the runs and changes nothing. A run that refuses the operation is reported and stops no other.
@@ -25,6 +25,18 @@ AT_ONCE = 100  # operations that share group commits
 
 CANCEL_STATUSES = tuple(str(status) for status in RunStatus if status not in TERMINAL_RUN_STATUSES)
 RETRY_STATUSES = (str(RunStatus.FAILED), str(RunStatus.TIMEOUT))
+PURGE_STATUSES = tuple(str(status) for status in RunStatus if status in TERMINAL_RUN_STATUSES)
+
+ActOnRuns = Callable[[list[str]], Awaitable[list[Any]]]  # the outcome or the error of each run, in order
+
+
+def one_by_one(act: Callable[[str], Awaitable[Any]]) -> ActOnRuns:
+    """Return an operation on several runs, whose commands share group commits."""
+
+    async def act_on_runs(run_ids: list[str]) -> list[Any]:
+        return await asyncio.gather(*map(act, run_ids), return_exceptions=True)
+
+    return act_on_runs
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -55,7 +67,7 @@ async def apply_to_runs(
     client: Client,
     where: RunFilter,
     allowed: tuple[str, ...],
-    act: Callable[[str], Awaitable[Any]],
+    act: ActOnRuns,
     *,
     limit: int,
     before: str | None,
@@ -67,7 +79,7 @@ async def apply_to_runs(
         client: The client of the runs.
         where: The filter. At least one field must be set: an empty filter means a mistake more often than "all".
         allowed: The statuses that the operation applies to. A filter without a status means all of them.
-        act: The operation on the run with this id.
+        act: The operation on runs with these ids.
         limit: Maximum number of runs.
         before: The `next` of the previous page.
         dry_run: List the runs, and change nothing.
@@ -94,8 +106,7 @@ async def apply_to_runs(
     refused: list[Refused] = []
     for first in range(0, len(run_ids), AT_ONCE):
         group = run_ids[first : first + AT_ONCE]
-        outcomes = await asyncio.gather(*map(act, group), return_exceptions=True)
-        for run_id, outcome in zip(group, outcomes, strict=True):
+        for run_id, outcome in zip(group, await act(group), strict=True):
             if isinstance(outcome, HoldfastError) and not isinstance(outcome, StoreUnavailable):
                 refused.append(Refused(run_id, code_of(type(outcome)), str(outcome)))
             elif isinstance(outcome, BaseException):

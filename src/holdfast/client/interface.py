@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import msgspec
 
 from holdfast.authoring.conductor import conductor
-from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs
+from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
 from holdfast.client.portal import Portal
 from holdfast.client.process_fork import leave, survive_fork
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
@@ -260,7 +260,7 @@ class Client(ABC):
             InvalidArguments: A filter is missing or not valid.
         """
         return await apply_to_runs(
-            self, run_filter(where), CANCEL_STATUSES, partial(self.acancel, reason=reason, actor=actor),
+            self, run_filter(where), CANCEL_STATUSES, one_by_one(partial(self.acancel, reason=reason, actor=actor)),
             limit=limit, before=before, dry_run=dry_run,
         )  # fmt: skip
 
@@ -275,8 +275,9 @@ class Client(ABC):
         **where: Any,
     ) -> BulkResult:
         """Retry the failed runs that match a filter, one page of them. See `acancel_runs` for the arguments."""
+        retry = partial(self.aretry, reason=reason, actor=actor or "unknown")
         return await apply_to_runs(
-            self, run_filter(where), RETRY_STATUSES, partial(self.aretry, reason=reason, actor=actor or "unknown"),
+            self, run_filter(where), RETRY_STATUSES, one_by_one(retry),
             limit=limit, before=before, dry_run=dry_run,
         )  # fmt: skip
 
@@ -292,8 +293,9 @@ class Client(ABC):
         **where: Any,
     ) -> BulkResult:
         """Send a signal to the runs that match a filter, one page of them. See `acancel_runs` and `asignal`."""
+        signal = partial(self.asignal, key=key, payload=payload, id=id)
         return await apply_to_runs(
-            self, run_filter(where), CANCEL_STATUSES, partial(self.asignal, key=key, payload=payload, id=id),
+            self, run_filter(where), CANCEL_STATUSES, one_by_one(signal),
             limit=limit, before=before, dry_run=dry_run,
         )  # fmt: skip
 
@@ -363,6 +365,22 @@ class Client(ABC):
             older_than: Remove only runs that ended at least this long ago.
             statuses: Remove only runs that ended with one of these statuses. Default: all of them.
             limit: Maximum number of runs to remove. None means no maximum.
+        """
+
+    @abstractmethod
+    async def apurge_runs(
+        self,
+        *,
+        actor: str | None = None,
+        dry_run: bool = False,
+        limit: int = BULK_MAX,
+        before: str | None = None,
+        **where: Any,
+    ) -> BulkResult:
+        """Remove the ended runs that match a filter, permanently, one page of them.
+
+        The job of a run is removed with all its runs. Retention has its usual rules: a run that has not ended, or that
+        its parent or its chain needs, is in `refused`. See `acancel_runs` for the arguments.
         """
 
     # Queue limits
@@ -436,6 +454,7 @@ class Client(ABC):
     cancel_runs = blocking(acancel_runs)
     retry_runs = blocking(aretry_runs)
     signal_runs = blocking(asignal_runs)
+    purge_runs = blocking(apurge_runs)
     pause = blocking(apause)
     resume = blocking(aresume)
     grant = blocking(agrant)

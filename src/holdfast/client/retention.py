@@ -51,8 +51,8 @@ async def purge(
     removed = 0
     while limit is None or removed < limit:
         size = BATCH if limit is None else min(BATCH, limit - removed)
-        batch = await remove_batch(store, outside, wrap(Purge(before, size, states)))
-        removed += batch
+        batch = await remove_jobs(store, outside, wrap(Purge(before, size, states)))
+        removed += len(batch)
         if not batch:
             break
     return removed
@@ -82,13 +82,14 @@ def age_of(older_than: Duration) -> float:
         raise InvalidArguments("older_than", str(error)) from error
 
 
-async def remove_batch(store: Store, outside: Outside, command: Command) -> int:
-    """Execute a purge, remove the files of its jobs, and return their number."""
+async def remove_jobs(store: Store, outside: Outside, command: Command) -> list[str]:
+    """Execute a purge, remove the files of its jobs, and return the jobs."""
     (swept,) = await store.commit([command])
     for place in outside:
         for job in swept.jobs:
             await place.remove(job)
-    return len(swept.jobs)
+    removed: list[str] = swept.jobs
+    return removed
 
 
 async def evict(store: Store, outside: Outside, keep_seconds: float, keep_runs: int) -> int:

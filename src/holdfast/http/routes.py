@@ -112,6 +112,11 @@ def _many_runs() -> list[Operation]:
             "Send a signal to the runs that match a filter.", many, takes=bulk.SignalRuns, query=bulk.BULK_FILTERS,
             example={"key": "go", "payload": True, "id": "go-1"},
         ),
+        Operation(
+            "POST", f"{API}/runs/purge", ADMIN, OWN, bulk.purge_runs,
+            "Delete the ended runs that match a filter, permanently.", many, takes=bulk.PurgeRuns, optional=True,
+            query=bulk.BULK_FILTERS, example={"dry_run": True},
+        ),
     ]  # fmt: skip
 
 

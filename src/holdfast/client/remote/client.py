@@ -355,6 +355,18 @@ class RemoteClient(Client):
         body = {"key": key, "payload": encoded, "id": id or new_id(), "dry_run": dry_run}
         return await self._bulk("signal", body, run_filter(where), limit, before, again=True)
 
+    async def apurge_runs(
+        self,
+        *,
+        actor: str | None = None,
+        dry_run: bool = False,
+        limit: int = BULK_MAX,
+        before: str | None = None,
+        **where: Any,
+    ) -> BulkResult:
+        body = _without_none(actor=actor, dry_run=dry_run)
+        return await self._bulk("purge", body, run_filter(where), limit, before, again=True)
+
     async def _bulk(
         self, verb: str, body: dict[str, Any], where: RunFilter, limit: int, cursor: str | None, *, again: bool
     ) -> BulkResult:

@@ -1,16 +1,27 @@
-"""Handlers for many runs at once: create a batch, and cancel, retry or signal all runs that match a filter.
+"""Handlers for many runs at once: create a batch, and cancel, retry, signal or purge all runs that match a filter.
 
 A request on a filter acts on one page of runs. So its work is bounded, and the client follows `next`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 
-from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, NO_FILTER, RETRY_STATUSES, BulkResult, apply_to_runs
+from holdfast.client.bulk import (
+    BULK_MAX,
+    CANCEL_STATUSES,
+    NO_FILTER,
+    PURGE_STATUSES,
+    RETRY_STATUSES,
+    ActOnRuns,
+    BulkResult,
+    apply_to_runs,
+    one_by_one,
+)
 from holdfast.client.views import Created, Creation, RunFilter
 from holdfast.errors import HoldfastError, IdempotencyConflict, InvalidArguments, StoreUnavailable
 from holdfast.http.handlers.operations import LongText, Name, Text
@@ -72,6 +83,13 @@ class SignalRuns(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
+class PurgeRuns(msgspec.Struct, forbid_unknown_fields=True):
+    """The actor of the removals. With `dry_run` the server lists the runs and changes nothing."""
+
+    actor: Name | None = None
+    dry_run: bool = False
+
+
 async def create_runs(call: Call) -> Answer:
     """Create a batch of runs. All are checked before the first is created."""
     batch = await call.body(NewRuns)
@@ -105,7 +123,7 @@ async def cancel_runs(call: Call) -> Answer:
     def cancel(run_id: str) -> Awaitable[RunRecord]:
         return call.client.acancel(run_id, asked.reason, actor=actor)
 
-    return await _apply(call, CANCEL_STATUSES, cancel, dry_run=asked.dry_run)
+    return await _apply(call, CANCEL_STATUSES, one_by_one(cancel), dry_run=asked.dry_run)
 
 
 async def retry_runs(call: Call) -> Answer:
@@ -116,7 +134,7 @@ async def retry_runs(call: Call) -> Answer:
     def retry(run_id: str) -> Awaitable[RunRecord]:
         return call.client.aretry(run_id, actor=actor, reason=asked.reason)
 
-    return await _apply(call, RETRY_STATUSES, retry, dry_run=asked.dry_run)
+    return await _apply(call, RETRY_STATUSES, one_by_one(retry), dry_run=asked.dry_run)
 
 
 async def signal_runs(call: Call) -> Answer:
@@ -126,12 +144,17 @@ async def signal_runs(call: Call) -> Answer:
     def signal(run_id: str) -> Awaitable[str]:
         return call.client.asignal(run_id, asked.key, asked.payload, asked.id)
 
-    return await _apply(call, CANCEL_STATUSES, signal, dry_run=asked.dry_run)
+    return await _apply(call, CANCEL_STATUSES, one_by_one(signal), dry_run=asked.dry_run)
 
 
-async def _apply(
-    call: Call, allowed: tuple[str, ...], act: Callable[[str], Awaitable[Any]], *, dry_run: bool
-) -> Answer:
+async def purge_runs(call: Call) -> Answer:
+    """Remove the ended runs that match a filter."""
+    asked = await call.body(PurgeRuns, PurgeRuns())
+    remove = partial(call.service.client.remove_runs, actor=call.actor(asked.actor))
+    return await _apply(call, PURGE_STATUSES, remove, dry_run=asked.dry_run)
+
+
+async def _apply(call: Call, allowed: tuple[str, ...], act: ActOnRuns, *, dry_run: bool) -> Answer:
     where, limit, before = filter_of(call, BULK_FILTERS, BULK_MAX)
     if "group" not in call.query(BULK_FILTERS) and msgspec.structs.replace(where, group=None) == RunFilter():
         raise InvalidArguments("filter", NO_FILTER)  # the group of the token is no choice of the client
