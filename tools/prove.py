@@ -23,7 +23,7 @@ def walk(beginning: tuple[str, str, int]) -> tuple[str, int, list[str]]:
         try:
             exhaustive.examine(stream)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
-            wrong.append(f"{[name for name, _ in stream]}: {error!r}")
+            wrong.append(f"{[name for name, _ in stream.letters]}: {error!r}")
             if len(wrong) == 10:  # noqa: PLR2004
                 break
     return f"{first}, {second}, …", seen, wrong

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
-from holdfast.machines import Event, derive, fold, run_paths
+from holdfast.machines import Event, derive, fold, run_paths, runs
 from holdfast.machines.event import GENESIS
+from holdfast.machines.fold import Fold
+from holdfast.machines.run_projection import RunProjection
 from support import oracle, spec
 
 TERMINAL = {"completed", "failed", "cancelled"}
 FIRST = ["job_created", "job_queued", "job_requeued"]
 SECOND = ["job_requeued", "job_leased", "job_running", "wait_completed", "cancel_requested"]
+
+READ_WHOLE = 6  # streams up to this length are also read from their start, by the functions that users call
+
+_JOB = Fold.__slots__
+_RUNS = [name for name in RunProjection.__slots__ if name not in {"_job", "paths", "runs"}]
 
 # The one letter that needs a payload, once per attempt number: a failure because the run's deadline passed.
 _LATE = {
@@ -20,28 +28,69 @@ _LATE = {
 }
 
 
-def legal_streams(first: str, second: str, depth: int) -> Iterator[list[oracle.Letter]]:
+def _copy(runs: RunProjection) -> RunProjection:
+    """Copy a reader of runs and its reader of the job, with the containers that they change."""
+    job, copied_job, copied = runs._job, Fold(), RunProjection()
+    for name in _JOB:
+        value: Any = getattr(job, name)
+        setattr(copied_job, name, value.copy() if isinstance(value, (dict, list, set)) else value)
+    for name in _RUNS:
+        setattr(copied, name, getattr(runs, name))
+    copied._job = copied_job
+    copied.runs = runs.runs.copy()
+    copied.paths = [*runs.paths[:-1], *(path.copy() for path in runs.paths[-1:])]  # only the last one grows
+    return copied
+
+
+class Stream:
+    """A legal stream and the product's readers at its end: copies of those of the shorter stream, one event later.
+
+    They are made when they are asked for: an event which a reader refuses is an error of this stream.
+    """
+
+    __slots__ = ("_before", "_runs", "letters")
+
+    def __init__(self, letters: list[oracle.Letter], before: Stream | None) -> None:
+        self.letters = letters
+        self._before = before
+        self._runs: RunProjection | None = None
+
+    @property
+    def runs(self) -> RunProjection:
+        if self._runs is None:
+            runs = _copy(self._before.runs) if self._before is not None else RunProjection()
+            runs.push(_event(self.letters))
+            self._runs = runs
+        return self._runs
+
+    def longer(self, letter: oracle.Letter) -> Stream:
+        return Stream([*self.letters, letter], self)
+
+
+def legal_streams(first: str, second: str, depth: int) -> Iterator[Stream]:
     """Every stream of 2 to `depth` events that begins with these two, each one once."""
     start = spec.JOB_CELLS[None, first]
     assert start is not None
-    stack = [step for step in _steps([(first, {})], start, asked=False) if step[0][-1][0] == second]
+    stack = [
+        step for step in _steps(Stream([(first, {})], None), start, asked=False) if step[0].letters[-1][0] == second
+    ]
     while stack:
         stream, state, asked = stack.pop()
         yield stream
-        if len(stream) < depth:
+        if len(stream.letters) < depth:
             stack.extend(_steps(stream, state, asked=asked))
 
 
-def _steps(stream: list[oracle.Letter], state: str, *, asked: bool) -> Iterator[tuple[list[oracle.Letter], str, bool]]:
+def _steps(stream: Stream, state: str, *, asked: bool) -> Iterator[tuple[Stream, str, bool]]:
     for event in spec.JOB_EVENTS:
         target = spec.JOB_CELLS[state, event]
         if target is not None:
             still_asked = asked and state != "failed"  # a retry opens a new run, which nobody has asked to cancel
-            yield [*stream, (event, {})], target, still_asked
+            yield stream.longer((event, {})), target, still_asked
             if event == "job_failed":
-                yield [*stream, (event, {"reason": "deadline"})], target, still_asked
+                yield stream.longer((event, {"reason": "deadline"})), target, still_asked
     if not asked and state not in TERMINAL:
-        yield [*stream, ("cancel_requested", {})], state, True
+        yield stream.longer(("cancel_requested", {})), state, True
 
 
 def count(depth: int, state: str | None = None, *, asked: bool = False) -> int:
@@ -58,26 +107,29 @@ def count(depth: int, state: str | None = None, *, asked: bool = False) -> int:
     return ways
 
 
-def examine(stream: list[oracle.Letter]) -> None:
+def examine(stream: Stream) -> None:
     """Assert that strict, lenient and table agree, that J7 holds, and that the path of every run is the right one."""
-    events = _events(stream)
-    expected = oracle.state(stream)
-    snapshot = fold(events)
-    assert snapshot.state == derive(events) == expected
+    letters, projection = stream.letters, stream.runs
+    expected = oracle.state(letters)
+    snapshot = projection._job.snapshot()
+    assert snapshot.state == derive([name for name, _ in letters]) == expected
     assert snapshot.blocked == (expected == "waiting")
-    assert_invariants(stream, expected)
-    parts = oracle.split_at_retries(stream)
+    assert_invariants(letters, expected)
+    parts = oracle.split_at_retries(letters)
     assert snapshot.run == len(parts)
-    assert run_paths(events) == [oracle.run_path(part) for part in parts]
+    assert projection.paths == [oracle.run_path(part) for part in parts]
+    if len(letters) <= READ_WHOLE:
+        events = [_event(letters[:length]) for length in range(1, len(letters) + 1)]
+        assert fold(events) == snapshot
+        assert derive(events) == expected
+        assert run_paths(events) == projection.paths
+        assert runs(events) == projection.runs
 
 
-def _events(stream: list[oracle.Letter]) -> list[object]:
-    claims = 0
-    events: list[object] = []
-    for name, payload in stream:
-        claims += name in {"job_running", "job_leased"}
-        events.append(_LATE[claims] if payload else name)
-    return events
+def _event(letters: list[oracle.Letter]) -> object:
+    """Return the last event: a bare name, or a record if it needs a payload."""
+    name, payload = letters[-1]
+    return _LATE[sum(claim in {"job_running", "job_leased"} for claim, _ in letters)] if payload else name
 
 
 def assert_invariants(stream: list[oracle.Letter], state: str) -> None:
