@@ -72,15 +72,19 @@ async def everything(store: Store) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+def made_file(tmp_path: Path, more: int) -> Path:
     async def made() -> None:
         store = SqliteStore(tmp_path / "jobs.db")
-        await filled(store, more=1200)
+        await filled(store, more)
         await store.close()
 
     asyncio.run(made())
     return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return made_file(tmp_path, more=12)
 
 
 def content(path: Path) -> Any:
@@ -101,7 +105,8 @@ async def arrived(schema: str) -> dict[str, Any]:
         await store.close()
 
 
-def test_everything_is_moved_and_running_jobs_wait_under_a_stale_attempt(path: Path) -> None:
+def test_everything_is_moved_and_running_jobs_wait_under_a_stale_attempt(tmp_path: Path) -> None:
+    path = made_file(tmp_path, more=1200)  # more than two batches
     schema = fresh_schema()
     target = f"{server().url}?schema={schema}"
 
@@ -180,6 +185,7 @@ def deadly(owner, name, number, after=False):
         return found
     setattr(owner, name, wrapped)
 source, target, where = sys.argv[1:]
+export.BATCH = 8  # so that few jobs are three batches
 out, into = export.MovingSource, importer.MovingTarget
 deadly(*{
     "closing": (out, "_open_again", 1), "closed": (out, "shut", 1, True), "first": (into, "take", 1, True),
