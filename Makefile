@@ -13,7 +13,7 @@ PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install $(QUIET)
 OWN_PIP := $(BIN)/python -m ensurepip --default-pip >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races plans scenarios programs exact neighbours silence servers bench fix docs site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races fuzz plans scenarios programs exact neighbours silence servers bench fix docs site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -67,6 +67,10 @@ silence: $(READY)  ## break the network between workers and PostgreSQL, FAULTS=2
 RACES ?= 2000
 races: $(READY)  ## try random orders of ends, cancels and deadlines, RACES=2000, STORE=sqlite or postgres; print the tally
 	$(BIN)/python tools/races.py $(RACES) $(STORE)
+
+CASES ?= 20000
+fuzz: $(READY)  ## send requests made from the OpenAPI document, CASES=20000, STORE=sqlite or postgres; print the tally
+	$(BIN)/python tools/fuzz.py $(CASES) $(STORE)
 
 SEEDS ?= 200
 PLANS = $(if $(filter command line environment,$(origin STORE)),$(STORE),memory)

@@ -18,7 +18,8 @@ HEAD = """\
 <!-- Made by `make docs` from the route table in src/holdfast/http. Do not edit. -->
 
 `holdfast serve shop.py` serves this API. To serve it inside your own application, see
-[mounting](../how-to/mounting.md). `GET /openapi.json` describes the same API for programs.
+[mounting](../how-to/mounting.md). `GET /openapi.json` describes the same API for programs. Its `links`
+say which requests can follow a response.
 
 | | |
 |---|---|

@@ -12,6 +12,8 @@ from holdfast.http.problems import CODES, TITLES, TYPE, ProblemBody
 from holdfast.http.request import REPEAT_MAX, TEXT_MAX, Call, Query
 from holdfast.http.response import Answer, json
 from holdfast.http.route import Many, Operation, Text
+from holdfast.machines import RunRecord
+from holdfast.store import QueueState
 
 _PARAMETERS = {
     "id": {"type": "string", "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}$", "description": "Id of a run."},
@@ -23,6 +25,13 @@ _PARAMETERS = {
     },
     "machine": {"type": "string", "enum": ["job", "run", "ready"], "description": "Name of a state machine."},
 }
+# Where a response names what the next request is about: by the type of the response, the parameter and the place.
+_SOURCES: list[tuple[Any, str, str]] = [
+    (RunRecord, "id", "/run_id"),
+    (Many(RunRecord), "id", "/items/0/run_id"),
+    (QueueState, "queue", "/limits/queue"),
+    (Many(QueueState), "queue", "/items/0/limits/queue"),
+]
 _MESSAGE = {  # one message of a stream; its data is a RunRecord or an Event as JSON
     "type": "object",
     "required": ["event", "id", "data"],
@@ -64,10 +73,15 @@ def document(table: Sequence[Operation], root: str = "") -> dict[str, Any]:
     """Return the OpenAPI document of a route table."""
     types = _types(table)
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    _translate_patterns(components)
     known = dict(zip(map(repr, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for one in table:
-        paths.setdefault(one.path, {})[one.method.lower()] = _described(one, known)
+        described = paths.setdefault(one.path, {})[one.method.lower()] = _described(one, known)
+        for status, kind in one.gives.items():
+            links = _links(one, kind, table)
+            if links:
+                described["responses"][str(status)]["links"] = links
     return {
         "openapi": "3.1.0",
         "info": {"title": "Holdfast", "version": __version__, "description": "Durable jobs over HTTP."},
@@ -76,9 +90,26 @@ def document(table: Sequence[Operation], root: str = "") -> dict[str, Any]:
         "components": {
             "schemas": components,
             "responses": {_name_of(status): _refusal(status, known) for status in CODES},
+            "links": {
+                f"{_name(other)}_of_{parameter}{place.replace('/', '_')}": {
+                    "operationId": _name(other),
+                    "parameters": {parameter: f"$response.body#{place}"},
+                }
+                for _, parameter, place in _SOURCES
+                for other in _about(table, parameter)
+            },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _translate_patterns(schema: Any) -> None:
+    """Write the patterns of a schema as ECMAScript has them: with `$` where Python has a capital Z."""
+    for name, part in schema.items() if isinstance(schema, dict) else enumerate(schema):
+        if name == "pattern" and isinstance(part, str):
+            schema[name] = part.removesuffix(r"\Z") + "$" if part.endswith(r"\Z") else part
+        elif isinstance(part, (dict, list)):
+            _translate_patterns(part)
 
 
 def _types(table: Sequence[Operation]) -> list[Any]:
@@ -91,9 +122,43 @@ def _types(table: Sequence[Operation]) -> list[Any]:
     return list(found.values())
 
 
+def _name(one: Operation) -> str:
+    return str(one.handler.__name__)
+
+
+def _about(table: Sequence[Operation], parameter: str) -> list[Operation]:
+    """Return the routes whose path has this parameter and no other."""
+    return [one for one in table if list(one.param_convertors) == [parameter]]
+
+
+def _links(one: Operation, kind: Any, table: Sequence[Operation]) -> dict[str, Any]:
+    """Return the requests that can follow a response: on the run or queue that it names, and for the next page.
+
+    A route whose path already has the id links to nothing: the request before it has the same links.
+    """
+    links: dict[str, Any] = {}
+    for source, parameter, place in _SOURCES:
+        if kind == source and (parameter not in one.param_convertors or _is_new(one)):
+            for other in _about(table, parameter):
+                name = f"{_name(other)}_of_{parameter}{place.replace('/', '_')}"
+                links[_name(other)] = {"$ref": f"#/components/links/{name}"}
+    if isinstance(kind, Many) and any(query.name == "cursor" for query in one.query):
+        own = {name: f"$request.path.{name}" for name in one.param_convertors}
+        links["next_page"] = {"operationId": _name(one), "parameters": {**own, "cursor": "$response.body#/next"}}
+    if _name(one) == "list_exports":
+        number = {"id": "$request.path.id", "number": "$response.body#/items/0/number"}
+        links["get_content"] = {"operationId": "get_content", "parameters": number}
+    return links
+
+
+def _is_new(one: Operation) -> bool:
+    """Return whether a route creates the run that it returns."""
+    return 201 in one.gives  # noqa: PLR2004 - Created
+
+
 def _described(one: Operation, known: dict[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {
-        "operationId": one.handler.__name__,
+        "operationId": _name(one),
         "summary": one.summary,
         "tags": [_tag(one)],
         "parameters": [
@@ -122,15 +187,13 @@ def _described(one: Operation, known: dict[str, Any]) -> dict[str, Any]:
 
 def refusals_of(one: Operation) -> list[int]:
     """Return the statuses of all refusals that a route can send."""
-    statuses = {400, 405, 408, 413, 414, 431, 500, 503, *one.refuses}  # a body can be too large on every route
+    statuses = {400, 414, 422, 431, 500, *one.refuses}  # every route refuses a parameter that it does not know
     if one.needed is not None:
-        statuses |= {401, 403, 421}
+        statuses |= {401, 403, 421, 503}
     if one.param_convertors:
         statuses.add(404)
-    if one.query:
-        statuses.add(422)
     if one.takes is not None:
-        statuses |= {415, 422}
+        statuses |= {408, 413, 415}
     return sorted(statuses)
 
 

@@ -23,7 +23,7 @@ TYPE = "urn:holdfast:problem:"  # prefix of `type`, before the code
 
 # The codes of each status. The OpenAPI document and the reference list them.
 CODES: dict[int, tuple[str, ...]] = {
-    400: ("invalid_path", "invalid_header", "invalid_query", "invalid_json"),
+    400: ("invalid_path", "invalid_header", "invalid_query", "invalid_json", "bad_request"),
     401: ("unauthorized",),
     403: ("forbidden", "foreign_origin"),
     404: ("not_found", "unknown_job", "unknown_entry"),
@@ -42,7 +42,7 @@ CODES: dict[int, tuple[str, ...]] = {
     429: ("queue_full", "too_many_requests"),
     431: ("headers_too_large",),
     500: ("internal_error",),
-    503: ("store_unavailable",),
+    503: ("store_unavailable", "too_many_requests"),
 }  # fmt: skip
 
 # The HTTP status and the hint of each Holdfast error. The first row whose class matches applies.

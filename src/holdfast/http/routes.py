@@ -80,12 +80,12 @@ def _runs() -> list[Operation]:
         Operation(
             "GET", f"{run}/exports/{{number}}/content", READ, OF_RUN, reads.get_content,
             "Download the content of an export.",
-            {200: Text("application/octet-stream")},
+            {200: Text("application/octet-stream"), 304: None},
         ),
         Operation(
             "GET", f"{run}/stream", READ, OF_RUN, streams.stream_run,
             "Stream the run's record at each change (`run`) and its events (`event`) until the run ends.",
-            {200: STREAM, 204: None}, query=streams.RUN_STREAM,
+            {200: STREAM, 204: None}, query=streams.RUN_STREAM, refuses=(429,),
         ),
     ]  # fmt: skip
 
@@ -126,7 +126,7 @@ def _one_run() -> list[Operation]:
     return [
         Operation(
             "POST", f"{run}/cancel", OPERATE, OF_RUN, operations.cancel_run, "Request the cancellation of a run.",
-            record, takes=operations.Cancel, optional=True, refuses=(409,), example={"reason": "ordered twice"},
+            record, takes=operations.Cancel, optional=True, example={"reason": "ordered twice"},
         ),
         Operation(
             "POST", f"{run}/retry", OPERATE, OF_RUN, operations.retry_run,
@@ -135,11 +135,11 @@ def _one_run() -> list[Operation]:
         ),
         Operation(
             "POST", f"{run}/pause", OPERATE, OF_RUN, operations.pause_run, "Pause a run at its next step.", record,
-            takes=operations.Pause, optional=True, refuses=(409,), example={"actor": "ana"},
+            takes=operations.Pause, optional=True, example={"actor": "ana"},
         ),
         Operation(
             "POST", f"{run}/resume", OPERATE, OF_RUN, operations.resume_run, "Resume a paused run.", record,
-            takes=operations.Pause, optional=True, refuses=(409,), example={"actor": "ana"},
+            takes=operations.Pause, optional=True, example={"actor": "ana"},
         ),
         Operation(
             "POST", f"{run}/fork", SUBMIT, OF_RUN, forks.fork_run,
@@ -148,12 +148,12 @@ def _one_run() -> list[Operation]:
         ),
         Operation(
             "POST", f"{run}/signal", SIGNAL, OF_RUN, operations.signal_run, "Send a signal to a run.",
-            {200: operations.Outcome}, takes=operations.Signal, refuses=(409,),
+            {200: operations.Outcome}, takes=operations.Signal,
             example={"key": "approval", "payload": {"approved": True}, "id": "approval-1"},
         ),
         Operation(
             "POST", f"{run}/grant", OPERATE, OF_RUN, operations.grant_run, "Add to the budget of a run.",
-            {200: operations.Outcome}, takes=operations.Grant, refuses=(409,), example={"amounts": {"tokens": 50_000}},
+            {200: operations.Outcome}, takes=operations.Grant, example={"amounts": {"tokens": 50_000}},
         ),
         Operation(
             "POST", f"{run}/resolve", OPERATE, OF_RUN, operations.resolve_run, "Resolve a tool call in doubt.", record,
@@ -166,7 +166,8 @@ def _one_run() -> list[Operation]:
 def _around() -> list[Operation]:
     return [
         Operation(
-            "GET", f"{API}/stream", READ, OWN, streams.stream_runs, "Stream the changes of all runs.", {200: STREAM}
+            "GET", f"{API}/stream", READ, OWN, streams.stream_runs, "Stream the changes of all runs.", {200: STREAM},
+            refuses=(429,),
         ),
         Operation(
             "GET", f"{API}/workers", READ, NEVER, reads.list_workers,
@@ -224,7 +225,7 @@ def _limits() -> list[Operation]:
         ),
         Operation(
             "GET", one, READ, NEVER, queues.get_limits, "Return the state of a queue, with the ETag of its limits.",
-            state,
+            {200: QueueState, 304: None},
         ),
         Operation(
             "PUT", one, ADMIN, NEVER, queues.put_limits, "Replace all limits of a queue.", state,
