@@ -47,9 +47,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         idle_seconds: a worker that runs until idle still waits for jobs that are due within this time.
         max_attempts: crashes after which a job is given up as poison.
         child_depth_max: how deep jobs may start jobs as children; a job started by no other has depth 0.
-        payload_bytes_max: arguments, results and signals with more bytes of JSON are refused.
+        payload_bytes_max: arguments and signals with more bytes of JSON are refused; larger results are blobs.
+        result_bytes_max: a result of a job, step or tool with more bytes of JSON is refused.
         progress_seconds: the shortest time between two stored progress reports; reports in between are dropped.
-        blobs: a directory for large exports; empty for the job's own database.
+        blobs: a directory for large exports and results; empty for the job's own database.
         export_bytes_max: an export with more bytes is refused.
         exports_max: the number of exports that a run may have.
         keep_seconds: workers remove runs that ended longer ago; 0 keeps them permanently.
@@ -76,6 +77,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 5
     child_depth_max: int = 100
     payload_bytes_max: int = 1_048_576
+    result_bytes_max: int = 67_108_864
     progress_seconds: float = 0.2
     blobs: str = ""
     export_bytes_max: int = 67_108_864
@@ -101,9 +103,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             elif name.endswith("_seconds") and not value > 0:
                 raise InvalidSetting(name, value, "it must be greater than 0")
             if (
-                name in {"child_depth_max", "concurrency", "export_bytes_max", "exports_max", "max_attempts"}
-                and value < 1
-            ):
+                name in {"child_depth_max", "concurrency", "exports_max", "max_attempts"}
+                or name in {"export_bytes_max", "result_bytes_max"}
+            ) and value < 1:
                 raise InvalidSetting(name, value, "it must be at least 1")
             if name == "payload_bytes_max" and not 1 <= value <= PAYLOAD_BYTES_LIMIT:
                 raise InvalidSetting(name, value, f"it must be from 1 to {PAYLOAD_BYTES_LIMIT}")

@@ -294,16 +294,17 @@ class InvalidSetting(HoldfastError, ValueError):
 
 
 class PayloadTooLarge(HoldfastError, ValueError):
-    """`what` has `size` bytes of JSON, but the settings allow `limit`. Nothing of it was stored."""
+    """`what` has `size` bytes, but the setting `option` allows `limit`. Nothing of it was stored."""
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        self.what, self.size, self.limit = what, size, limit
-        super().__init__(what, size, limit)
+    def __init__(self, what: str, size: int, limit: int, option: str = "payload_bytes_max") -> None:
+        self.what, self.size, self.limit, self.option = what, size, limit, option
+        super().__init__(what, size, limit, option)
 
     def _own_text(self) -> str:
+        unit = "bytes" if self.option == "export_bytes_max" else "bytes of JSON"
         return (
-            f"{self.what}: {self.size:,} bytes of JSON; the limit is {self.limit:,}: store the data elsewhere and "
-            "pass a reference to it, or raise payload_bytes_max (HOLDFAST_PAYLOAD_BYTES_MAX)"
+            f"{self.what}: {self.size:,} {unit}; the limit is {self.limit:,}: store the data elsewhere and "
+            f"pass a reference to it, or raise {self.option} (HOLDFAST_{self.option.upper()})"
         )
 
 

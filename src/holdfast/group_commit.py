@@ -116,6 +116,10 @@ class Journal:
         """Return the numbers of a run's exports, by key."""
         return {row.key: row.number for row in await self._store.exports(job, number, 0, 2**31)}
 
+    async def blob(self, job: str, blob: str, number: int) -> bytes | None:
+        """Return one piece of a blob, from 1, or None after the last."""
+        return await self._store.blob(job, blob, number)
+
     async def settle(self) -> None:
         """Wait until no write is in progress."""
         while self._draining is not None:

@@ -73,7 +73,7 @@ BY_VALUE = pytest.mark.parametrize(("value", "said"), UNFIT)
 
 @pytest.fixture
 def small(url: str) -> Any:
-    made = App("shop", config=quick(url, payload_bytes_max=LIMIT))
+    made = App("shop", config=quick(url, payload_bytes_max=LIMIT, result_bytes_max=LIMIT))
     yield made
     made.close()
 

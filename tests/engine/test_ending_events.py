@@ -178,8 +178,8 @@ class Exiting:
 @pytest.mark.parametrize("make", [Unbound, Exiting, object])
 def test_a_result_that_raises_when_it_is_looked_at_fails_the_job(make: Callable[[], Any]) -> None:
     work = job(App("shop", "memory:"))
-    kind, payload = completed(work, {"deep": [make()]}, 1, 0.0, 1000)
-    assert (kind, payload["code"]) == ("job_failed", "InvalidResult")
+    (kind, payload), content = completed(work, {"deep": [make()]}, 1, 0.0, 1000, 1000)
+    assert (kind, payload["code"], content) == ("job_failed", "InvalidResult", None)
     assert freeze_plain(payload).text
 
 

@@ -119,14 +119,14 @@ class Recorder:
         return msgspec.to_builtins(value, str_keys=True, enc_hook=self._foreign, order=order)
 
 
-def limit(what: str, size: int, bytes_max: int | None) -> None:
-    """Refuse a value with too many bytes.
+def limit(what: str, size: int, bytes_max: int | None, option: str = "payload_bytes_max") -> None:
+    """Refuse a value with too many bytes. `option` is the setting with the limit.
 
     Raises:
         PayloadTooLarge: it has more than `bytes_max`.
     """
     if bytes_max is not None and size > bytes_max:
-        raise PayloadTooLarge(what, size, bytes_max)
+        raise PayloadTooLarge(what, size, bytes_max, option)
 
 
 def _bare(value: Any) -> Any:

@@ -193,7 +193,25 @@ class Signature:
             InvalidResult: JSON cannot hold it, or it does not have the function's return type.
             PayloadTooLarge: it has more than `bytes_max` bytes.
         """
-        return self._encoded(value, bytes_max, may_extend=True)
+        return self._limited(self._encoded(value, may_extend=True), bytes_max)
+
+    def encode_large_result(self, value: Any, event_max: int, bytes_max: int) -> tuple[Any, bytes | None]:
+        """Return a result as a JSON value, and its bytes if they are more than an event takes.
+
+        Raises:
+            InvalidResult: as for `encode_result`.
+            PayloadTooLarge: it has more than `bytes_max` bytes.
+        """
+        return self._large(self._encoded(value, may_extend=True), event_max, bytes_max)
+
+    def encode_large_outcome(self, value: Any, event_max: int, bytes_max: int) -> tuple[Any, bytes | None]:
+        """Return the result of a step or tool as a JSON value, and its bytes if they are more than an event takes.
+
+        Raises:
+            InvalidResult: as for `encode_outcome`.
+            PayloadTooLarge: it has more than `bytes_max` bytes.
+        """
+        return self._large(self._encoded(value, may_extend=False), event_max, bytes_max)
 
     def encode_outcome(self, value: Any, bytes_max: int | None = None) -> Any:
         """Return the result of a step or tool as a JSON value. Only `extend` may add nodes to a plan.
@@ -202,9 +220,21 @@ class Signature:
             InvalidResult: as for `encode_result`; or data from outside would add nodes to a plan.
             PayloadTooLarge: it has more than `bytes_max` bytes.
         """
-        return self._encoded(value, bytes_max, may_extend=False)
+        return self._limited(self._encoded(value, may_extend=False), bytes_max)
 
-    def _encoded(self, value: Any, bytes_max: int | None, *, may_extend: bool) -> Any:
+    def _limited(self, result: tuple[Any, bytes], bytes_max: int | None) -> Any:
+        limit(f"the result of {self._name}", len(result[1]), bytes_max)
+        return result[0]
+
+    def _large(self, result: tuple[Any, bytes], event_max: int, bytes_max: int) -> tuple[Any, bytes | None]:
+        encoded, written = result
+        if len(written) <= event_max:
+            return encoded, None
+        option = "result_bytes_max" if bytes_max > event_max else "payload_bytes_max"
+        limit(f"the result of {self._name}", len(written), max(event_max, bytes_max), option)
+        return encoded, written
+
+    def _encoded(self, value: Any, *, may_extend: bool) -> tuple[Any, bytes]:
         try:
             if not may_extend and isinstance(value, dict) and value.keys() == {EXTENDS}:
                 message = f"a dict with {EXTENDS!r} alone would add nodes to a plan: return extend(plan)"
@@ -214,8 +244,7 @@ class Signature:
                 self._converted(encoded if self._inert_result else plain_values.as_recorded(encoded), self._result)
         except BaseException as error:  # an object may raise anything when it is read
             self._refuse(InvalidResult, error)
-        limit(f"the result of {self._name}", len(written), bytes_max)
-        return encoded
+        return encoded, written
 
     def decode_result(self, encoded: Any) -> Any:
         """Return the value for a stored result, converted to the function's return type."""

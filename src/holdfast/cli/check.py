@@ -21,7 +21,8 @@ from holdfast.cli.options import (
 from holdfast.cli.terminal_text import ProgressLine
 
 if TYPE_CHECKING:
-    from holdfast.machines import Table
+    from holdfast.client.interface import Client
+    from holdfast.machines import Event, Table
 
 
 @click.command(epilog="Example: holdfast verify || echo tampered with")
@@ -46,6 +47,19 @@ def verify(run: str | None, where: Where, as_json: bool) -> None:
     sys.exit(1 if violations else 0)
 
 
+def _whole(client: Client, events: list[Event]) -> list[Event]:
+    """Return events with their large results, which only the store has."""
+    from holdfast.client.app import App
+    from holdfast.errors import StoreUnavailable
+    from holdfast.store.result_blobs import FIELD
+
+    if not any(FIELD in event.payload for event in events):
+        return events
+    if not isinstance(client, App):
+        raise StoreUnavailable("the history has results in blobs: name the store with --url in place of the server")
+    return client.block(client.awith_results(events))
+
+
 @click.command(epilog="Example: holdfast replay 3f2a shop.py")
 @run_argument
 @click.argument("target")
@@ -61,7 +75,7 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:
     from holdfast.client.verify import check_replay
 
     client, app = open_client(where), load(target)
-    rehearsed = app.block(check_replay(app, client.events(full_id(client, run))))
+    rehearsed = app.block(check_replay(app, _whole(client, client.events(full_id(client, run)))))
     lines = [f"the code does not fit: {reason}" for reason in rehearsed.reasons] or ["the code fits"]
     lines.append(f"{rehearsed.answered} recorded results were used")
     lines += [f"recorded but no longer called: {', '.join(rehearsed.unasked)}"] if rehearsed.unasked else []

@@ -73,7 +73,8 @@ class Story:
                 self._children[node.removesuffix(":id")] = payload["value"]
                 return None
             case "command_committed" | "tool_invocation_finished":
-                self._results[node] = payload.get("result")
+                blob = payload.get("result_blob")
+                self._results[node] = payload.get("result") if blob is None else f"{blob['size']:,} bytes of JSON"
                 return None
             case "node_finished":
                 return self._finished(event, node)

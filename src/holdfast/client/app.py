@@ -81,6 +81,7 @@ from holdfast.store.commands import Submitted
 from holdfast.store.effects import EffectStore
 from holdfast.store.limits import no_limits
 from holdfast.store.memory import MemoryStore
+from holdfast.store.result_blobs import ResultBlob, read_pieces, read_result, reference_in, with_results
 from holdfast.store.shared_budgets import StoreLedger
 
 if TYPE_CHECKING:
@@ -296,9 +297,25 @@ class App(Planning, Client):
         record = await self.aget(run_id)
         if record.status is not RunStatus.SUCCEEDED:
             return None
+        payload = await self.aending(run_id)
+        large = reference_in(payload)
+        if large is None:
+            return payload.get("result")
+        return await read_result(self._store().blob, self.blobs(), job_of_run(run_id)[0], large)
+
+    async def aending(self, run_id: str) -> dict[str, Any]:
+        """Return the payload of the event that ended a succeeded run: the last one of its job."""
         job = job_of_run(run_id)[0]
-        (last,) = await self._store().events(job, (await self._row(job)).version - 1)  # the end is the last event
-        return last.payload.get("result")
+        (last,) = await self._store().events(job, (await self._row(job)).version - 1)
+        return last.payload
+
+    async def awith_results(self, events: Iterable[Event]) -> builtins.list[Event]:
+        """Return events with their large results, as if these were in the events themselves."""
+        return await with_results(self._store().blob, self.blobs(), events)
+
+    def aresult_pieces(self, run_id: str, result: ResultBlob) -> AsyncIterator[bytes]:
+        """Yield the JSON of a large result, a piece at a time."""
+        return read_pieces(self._store().blob, self.blobs(), job_of_run(run_id)[0], result)
 
     async def acurrent(self, run_id: str) -> str:
         job, number = job_of_run(run_id)

@@ -180,6 +180,9 @@ def _again(node: str, begun: CallStart | None, ended: NodeEnd) -> Iterator[Writt
             yield HistoryEvent.TOOL_FINISHED.value, failure
         yield HistoryEvent.NODE_FINISHED.value, failure
         return
+    if ended.blob is not None:
+        reason = f"the result of {node} has {ended.blob['size']:,} bytes, which a fork cannot reuse"
+        raise InvalidArguments("fork", f"{reason}: fork from {begun.name}, or from a call before it")
     gave = HistoryEvent.TOOL_FINISHED if begun.tool else HistoryEvent.COMMAND_COMMITTED
     yield gave.value, {"node": node, "name": begun.name, "result": ended.result, "reused": True}
     yield HistoryEvent.NODE_FINISHED.value, {"node": node, "result_type": "success"}

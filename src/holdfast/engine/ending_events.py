@@ -12,6 +12,8 @@ import random
 import traceback
 from typing import Any
 
+from msgspec.structs import asdict
+
 from holdfast.authoring.functions import JobFunction
 from holdfast.authoring.redaction import redacted
 from holdfast.errors import (
@@ -25,6 +27,7 @@ from holdfast.errors import (
     StepFailed,
 )
 from holdfast.machines import JobEvent
+from holdfast.store.result_blobs import FIELD, reference
 
 # Retrying the whole job cannot change these: they are declared final, or their cause is recorded.
 FINAL = (Permanent, StepFailed, NonDeterminism, InvalidArguments, InvalidResult, PayloadTooLarge)
@@ -35,12 +38,20 @@ KIND_MAX = 200
 Written = tuple[str, dict[str, Any]]
 
 
-def completed(function: JobFunction[..., Any], value: Any, failures: int, now: float, bytes_max: int) -> Written:
-    """Return the event for code that returned. A result that cannot be stored is a failure."""
+def completed(
+    function: JobFunction[..., Any], value: Any, failures: int, now: float, event_max: int, bytes_max: int
+) -> tuple[Written, bytes | None]:
+    """Return the event for code that returned, and the JSON of a result that is too large for it.
+
+    A result that cannot be stored is a failure.
+    """
     try:
-        return JobEvent.COMPLETED.value, {"result": function.signature.encode_result(value, bytes_max)}
+        result, content = function.signature.encode_large_result(value, event_max, bytes_max)
     except Exception as error:  # InvalidResult, PayloadTooLarge, SecretUnavailable: the code's failure
-        return failed(function, error, failures, now)
+        return failed(function, error, failures, now), None
+    if content is None:
+        return (JobEvent.COMPLETED.value, {"result": result}), None
+    return (JobEvent.COMPLETED.value, {"result": None, FIELD: asdict(reference(content))}), content
 
 
 def failed(function: JobFunction[..., Any], error: BaseException, failures: int, now: float) -> Written:

@@ -31,6 +31,8 @@ from concurrent.futures import Executor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+import msgspec
+
 from holdfast.authoring import plain_values
 from holdfast.authoring.conductor import (
     Continued,
@@ -52,8 +54,8 @@ from holdfast.engine.children import Children, Submission
 from holdfast.engine.ending_events import Written
 from holdfast.engine.job_code import JobCode
 from holdfast.engine.lease import Lease
-from holdfast.engine.replay import Ended, Replay
-from holdfast.engine.report_writer import ReportWriter
+from holdfast.engine.replay import Ended, Replay, Success
+from holdfast.engine.report_writer import ReportWriter, put_blob
 from holdfast.engine.run_budget import Budget
 from holdfast.engine.step_calls import Calls, Outcomes
 from holdfast.engine.thread_pool import as_runtime_error
@@ -66,12 +68,15 @@ from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.machines.keys import timer_key
 from holdfast.store import Claimed, Command, Successor
+from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
+from holdfast.store.result_blobs import pieces, read_result, reference
 
 if TYPE_CHECKING:
     from holdfast.engine.worker import Worker
 
 UNDER_WAY_MAX = 512  # events under way before the code has to wait for the disk
+RESULTS_PAUSE_SECONDS = 1.0  # until a job is retried whose large results cannot be read
 UNWINDING_SECONDS = 0.01  # code that catches Suspended and calls again gets slow answers, so it cannot spin
 _PARTS = {"_calls", "_children", "waits", "outcomes", "reports", "budget"}
 _ENDS = frozenset({JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value})
@@ -111,6 +116,7 @@ class Attempt:
         self.replay = Replay(claimed.events)
         self.config = config
         self._limit = config.payload_bytes_max
+        self._content: bytes | None = None  # the JSON of a result that is too large for an event
         self.now = now
         self._failures = self.replay.failures + 1  # the count if this attempt fails
         created = claimed.events[0].payload
@@ -177,7 +183,7 @@ class Attempt:
         context.run(self._set_up)
         self.code.begin(self._code(), context)
         running_code.add(self)
-        if self._effects is not None:
+        if self._effects is not None or self.replay.large:
             self._beginning = self.loop.create_task(self._begin())
         else:
             self.loop.call_soon(self.code.turn)
@@ -193,8 +199,9 @@ class Attempt:
         job_thread.set(None)
 
     async def _begin(self) -> None:
-        """Read the effects that earlier attempts left in the effect store, then run the code."""
+        """Read large results, and the effects that earlier attempts left in the effect store, then run the code."""
         try:
+            await self._read_results()
             await self.outcomes.begin()
         except Suspended:
             self.loop.call_soon(self._close)
@@ -202,6 +209,35 @@ class Attempt:
             self.loop.call_soon(self.code_failed, error)
         else:
             self.loop.call_soon(self.code.turn)
+
+    async def _read_results(self) -> None:
+        """Read the large results of the history.
+
+        Raises:
+            Suspended: they cannot be read now.
+        """
+        blobs = DirectoryBlobs(self.config.blobs) if self.config.blobs else None
+        try:
+            for recorded, large in self.replay.large:
+                recorded.outcome = Success(await read_result(self.journal.blob, blobs, self.job, large))
+        except StoreUnavailable as error:
+            self.postpone("results_unavailable", RESULTS_PAUSE_SECONDS)
+            raise Suspended from error
+        self.replay.large.clear()
+
+    async def keep_result(self, content: bytes) -> dict[str, Any]:
+        """Store a result that is too large for an event. Return the reference for the event.
+
+        Raises:
+            Suspended: it may not be stored. The attempt is lost.
+        """
+        result = reference(content)
+        try:
+            await put_blob(self, result.blob, pieces(content))
+        except (StaleAttempt, StoreUnavailable) as error:
+            self.lose()
+            raise Suspended from error
+        return msgspec.structs.asdict(result)
 
     async def _code(self) -> Any:
         kwargs = self._function.signature.decode(self._args)
@@ -299,7 +335,8 @@ class Attempt:
         self._unwind()
         if (thread := self._running_thread()) is not None:
             thread.cancel()  # a thread cannot be stopped, so it no longer counts as one of the worker's threads
-        if ending is not None and (self.row.exported or "reports" in vars(self)) and self.reports.under_way:
+        reported = (self.row.exported or "reports" in vars(self)) and self.reports.under_way
+        if ending is not None and (reported or self._content is not None):
             self._producing = self.loop.create_task(self._produce(ending))
         else:
             self._finish(ending)
@@ -313,10 +350,12 @@ class Attempt:
             return JobEvent.FAILED.value, {"reason": "error", **failure, "error": failure}
 
     async def _produce(self, ending: Written) -> None:
-        """Write everything that the code has reported, then write the end of the attempt."""
+        """Write a large result and everything that the code has reported, then write the end of the attempt."""
         try:
+            if self._content is not None:
+                await self.keep_result(self._content)
             self._finish(await self.reports.conclude(ending))
-        except Exception:  # any error: the next attempt continues from what the store has
+        except (Exception, Suspended):  # any error: the next attempt continues from what the store has
             self._finish(None)
 
     def _finish(self, ending: Written | None) -> None:
@@ -366,10 +405,18 @@ class Attempt:
             if error is None and self._continuing is not None:
                 error = Continued.caught()
             if error is None:
-                return ending_events.completed(self._function, main.result(), self._failures, self.now(), self._limit)
+                return self._completed(main.result())
             if not isinstance(error, (Suspended, asyncio.CancelledError)):
                 return self.failure(error)
         return self._interrupted()
+
+    def _completed(self, value: Any) -> Written:
+        """Return the event for code that returned. The result of a child is part of its parent's history."""
+        most = self._limit if self.parent is not None else self.config.result_bytes_max
+        ending, self._content = ending_events.completed(
+            self._function, value, self._failures, self.now(), self._limit, most
+        )
+        return ending
 
     def _continued(self) -> Written:
         """Return the event for code that continues as another run. The same transaction creates that run.

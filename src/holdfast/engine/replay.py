@@ -32,6 +32,7 @@ from holdfast.machines import Event, HistoryEvent, JobEvent
 from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, ENDED, EXTENSION, GRANTED, OF_RUN, PAUSE_KEY, RETRY_KEY
 from holdfast.machines.rules import is_failure
 from holdfast.machines.run_projection import DEADLINE
+from holdfast.store.result_blobs import ResultBlob, reference_in
 
 CUT_OFF = "cut_off"  # outcome of a wait, and kind of a failure, that the code itself cut off
 _NUMBER = re.compile(r"(?<!#)#\d+\Z")  # number of a call among equal calls
@@ -107,6 +108,7 @@ class Replay:
         self.plan: dict[str, Any] | None = None
         self.failures = 0  # failures of the job's own code in this run
         self._ended_by: list[str] = []  # nodes whose failure ended the last run
+        self.large: list[tuple[Recorded, ResultBlob]] = []  # results that must be read before they are handed out
         for event in events:
             self._read(event)
         if self._natives:
@@ -248,14 +250,14 @@ class Replay:
                 self.answers.pop(node, None)  # the answer was about an earlier try; this one has its own doubt
                 self._declared(node, payload)
             case HistoryEvent.COMMAND_COMMITTED:
-                self._keep(node, payload, Success(payload.get("result")))
+                self._keep_result(node, payload)
             case HistoryEvent.TOOL_FINISHED:
                 self.in_doubt.pop(node, None)
                 self.answers.pop(node, None)
                 if payload.get("kind") == CUT_OFF:
                     self._cut_tools[node] = event.attempt or 0
                 if not is_failure(payload):
-                    self._keep(node, payload, Success(payload.get("result")))
+                    self._keep_result(node, payload)
             case HistoryEvent.NODE_FINISHED if is_failure(payload):
                 self._failed_try(node, payload)
             case HistoryEvent.VALUE_RECORDED:
@@ -264,6 +266,7 @@ class Replay:
                 self.plan = payload.get("plan")
                 self.order.clear()
                 self._recorded.clear()
+                self.large.clear()
                 self._natives = []
             case _:
                 pass
@@ -288,6 +291,12 @@ class Replay:
         self.values[node] = value
         if node.endswith(ENDED) and isinstance(value, dict):
             self._end_wait(node.removesuffix(ENDED), payload, value)
+
+    def _keep_result(self, node: str, payload: dict[str, Any]) -> None:
+        self._keep(node, payload, Success(payload.get("result")))
+        large = reference_in(payload)
+        if large is not None:
+            self.large.append((self._recorded[node], large))
 
     def _keep(self, node: str, payload: dict[str, Any], outcome: Outcome) -> None:
         if isinstance(outcome, (Success, Failure)):

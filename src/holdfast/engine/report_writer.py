@@ -106,7 +106,8 @@ class ReportWriter:
             if self._count > config.exports_max:
                 raise InvalidArguments("export", f"a run has at most {config.exports_max} exports")
         if product.size > config.export_bytes_max:
-            raise PayloadTooLarge(f"the export {product.name!r}", product.size, config.export_bytes_max)
+            limit = config.export_bytes_max
+            raise PayloadTooLarge(f"the export {product.name!r}", product.size, limit, "export_bytes_max")
         if self._attempt.in_loop():
             return _Durable(self._begin(product))
         return _Durable(self._attempt.code.on_host(self._begin, product))  # blocks until the loop has accepted it
@@ -147,7 +148,7 @@ class ReportWriter:
         inline = product.content is not None and product.value is not None and product.size <= INLINE_BYTES
         blob = None if inline else product.key
         if blob is not None:
-            await self._put(blob, product)
+            await put_blob(attempt, blob, _pieces(product))
         number: int = await attempt.journal.write(
             KeepExport(
                 job=attempt.job,
@@ -162,16 +163,6 @@ class ReportWriter:
             )
         )
         return number
-
-    async def _put(self, blob: str, product: Product) -> None:
-        attempt = self._attempt
-        if attempt.config.blobs:
-            await DirectoryBlobs(attempt.config.blobs).put(attempt.job, blob, _pieces(product))
-            return
-        number = 0
-        async for piece in _pieces(product):
-            number += 1
-            await attempt.journal.write(PutBlob(attempt.job, attempt.attempt, blob, number, piece))
 
     # The end
 
@@ -222,6 +213,22 @@ class ReportWriter:
         row = self._attempt.row
         last = max((task.result() for task in self._exports), default=0)
         return [f"{run_name(row.id, row.run)}/exports/{n}" for n in range(1, max(last, row.exported) + 1)]
+
+
+async def put_blob(attempt: Attempt, blob: str, pieces: AsyncIterator[bytes]) -> None:
+    """Store a blob of an attempt's job: in the directory of blobs, if there is one, else in the store.
+
+    Raises:
+        StaleAttempt: the attempt may no longer write.
+        StoreUnavailable: whether it is stored is unknown.
+    """
+    if attempt.config.blobs:
+        await DirectoryBlobs(attempt.config.blobs).put(attempt.job, blob, pieces)
+        return
+    number = 0
+    async for piece in pieces:
+        number += 1
+        await attempt.journal.write(PutBlob(attempt.job, attempt.attempt, blob, number, piece))
 
 
 class _Durable:

@@ -28,6 +28,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from holdfast.authoring.conductor import Suspended, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, Done, NotDone
 from holdfast.authoring.job_api import RetryAfter
@@ -51,6 +53,7 @@ from holdfast.machines import HistoryEvent
 from holdfast.machines.keys import doubt_key
 from holdfast.store import Evidence, KeepEvidence
 from holdfast.store.effects import Effect, EffectStore
+from holdfast.store.result_blobs import FIELD
 
 if TYPE_CHECKING:
     from holdfast.engine.job_attempt import Attempt
@@ -146,7 +149,7 @@ class Calls:
             await attempt.durable()
         if attempt.pausing:
             await attempt.waits.pause()
-        end = self._catch_up(call, node, arguments)
+        end = await self._catch_up(call, node, arguments)
         while end is None:
             if node in attempt.replay.in_doubt:
                 end = await self._settle(call, node, arguments)
@@ -158,7 +161,7 @@ class Calls:
                 end = await (self._try if call.gate is None else self._through_gate)(call, node, arguments)
         return end
 
-    def _catch_up(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
+    async def _catch_up(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
         """Return the end of a call whose effect was kept and whose events were not. It is not called again (E3)."""
         attempt = self._attempt
         effect = attempt.outcomes.take_effect(node)
@@ -167,17 +170,22 @@ class Calls:
         if not attempt.replay.tries[node]:  # a step's declaration does not wait for the disk, and was lost
             self._declare(call, node, arguments)
         attempt.replay.in_doubt.pop(node, None)
-        return self._success(call, node, effect.result, caught_up=True)
+        content = msgspec.json.encode(effect.result)
+        large = content if len(content) > attempt.config.payload_bytes_max else None
+        return await self._success(call, node, effect.result, large, caught_up=True)
 
-    def _success(self, call: Call[..., Any], node: str, value: Any, **more: Any) -> _End:
-        """Return the end of a call that returned this value."""
+    async def _success(self, call: Call[..., Any], node: str, value: Any, content: bytes | None, **more: Any) -> _End:
+        """Return the end of a call that returned this value. `content` is its JSON if it is too large for an event."""
         outcomes, number = self._attempt.outcomes, self._attempt.replay.tries[node]
-        events = outcomes.events(call, node, value, **more)
+        if content is not None:
+            more[FIELD] = await self._attempt.keep_result(content)
+        events = outcomes.events(call, node, value if content is None else None, **more)
         self._declared.discard(node)
         if not call.tool:
             return _End(Success(value), events)
-        confirm = partial(outcomes.confirm, node, number, value)
-        return _End(Success(value), events, confirm, partial(outcomes.late, node, number, value))
+        evidence = (value, None) if content is None else (None, _too_large(len(content)))
+        confirm = partial(outcomes.confirm, node, number, *evidence)
+        return _End(Success(value), events, confirm, partial(outcomes.late, node, number, *evidence))
 
     def _declare(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> None:
         attempt = self._attempt
@@ -228,7 +236,7 @@ class Calls:
             result = await self._invoke(call, node, arguments)
             if attempt.reported:
                 await attempt.reports.exports_written()
-            value = call.signature.encode_outcome(result, attempt.config.payload_bytes_max)
+            value, content = self._encoded(call, result)
         except _TimedOut:
             await attempt.exports_written()
             self._note_failure(call, node, TimeoutError("step timeout"))
@@ -246,8 +254,13 @@ class Calls:
         if attempt.spends:
             attempt.budget.ended(node)
         if attempt.outcomes.stored_apart:
-            await attempt.outcomes.keep(call, node, value)
-        return self._success(call, node, value)
+            await attempt.outcomes.keep(call, node, value, content)
+        return await self._success(call, node, value, content)
+
+    def _encoded(self, call: Call[..., Any], result: Any) -> tuple[Any, bytes | None]:
+        """Return a result as a JSON value, and its JSON if it is too large for an event."""
+        config = self._attempt.config
+        return call.signature.encode_large_outcome(result, config.payload_bytes_max, config.result_bytes_max)
 
     async def _invoke(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
         """Run the function itself. It raises only Exceptions, unless the task was cancelled."""
@@ -397,9 +410,9 @@ class Calls:
                 self._declare(call, node, arguments)  # its end needs a declaration: the last try was cut off
         match answer.get("answer"):
             case "done":
-                value = call.signature.encode_outcome(answer.get("result"), attempt.config.payload_bytes_max)
-                await attempt.outcomes.keep(call, node, value)
-                return self._success(call, node, value)
+                value, content = self._encoded(call, answer.get("result"))
+                await attempt.outcomes.keep(call, node, value, content)
+                return await self._success(call, node, value, content)
             case "not_done":
                 if node in self._out_of_time:  # this counts as a failed try, so calls are limited
                     self._out_of_time.discard(node)
@@ -414,7 +427,7 @@ class Calls:
         """Return why an operator's answer cannot be the tool's result, or None. The operator is then asked again."""
         if answer.get("answer") == "done":
             try:
-                call.signature.encode_outcome(answer.get("result"), self._attempt.config.payload_bytes_max)
+                self._encoded(call, answer.get("result"))
             except (InvalidResult, PayloadTooLarge) as error:
                 return error_text(error)
         return None
@@ -471,7 +484,7 @@ class Outcomes:
         self._store = effects
         self.stored_apart = effects is not None
         self._effects_left: dict[str, Effect] = {}  # left by earlier attempts, perhaps without their events
-        self.unconfirmed: deque[tuple[int, str, int, Any]] = deque()  # tools whose end is being written
+        self.unconfirmed: deque[tuple[int, str, int, Any, str | None]] = deque()  # tools whose end is being written
 
     async def begin(self) -> None:
         """Shut earlier attempts out of the effect store, and read the effects that they left.
@@ -496,8 +509,8 @@ class Outcomes:
         """Return the effect of this call that an earlier attempt left, once."""
         return self._effects_left.pop(node, None)
 
-    async def keep(self, call: Call[..., Any], node: str, value: Any) -> None:
-        """Store the effect (phase one), if there is an effect store."""
+    async def keep(self, call: Call[..., Any], node: str, value: Any, content: bytes | None) -> None:
+        """Store the effect (phase one), if there is an effect store. `content` is the JSON of a large value."""
         attempt = self._attempt
         if self._store is None:
             return
@@ -509,7 +522,7 @@ class Outcomes:
             await self._store.put(effect)
         except (StaleAttempt, StoreUnavailable, EffectConflict) as error:
             if not isinstance(error, StoreUnavailable):
-                self.late(node, number, value)
+                self.late(node, number, *((value,) if content is None else (None, _too_large(len(content)))))
             attempt.lose()
             raise Suspended from error
 
@@ -521,16 +534,16 @@ class Outcomes:
             (NODE_FINISHED, {"node": node, "result_type": "success"}),
         ]
 
-    def confirm(self, node: str, number: int, value: Any) -> None:
+    def confirm(self, node: str, number: int, value: Any, error: str | None) -> None:
         """Remember a tool's recorded end until it is on disk."""
-        self.unconfirmed.append((self._attempt.recorded_events, node, number, value))
+        self.unconfirmed.append((self._attempt.recorded_events, node, number, value, error))
 
     def written(self, durable: int, error: Exception | None) -> None:
         """Count events that are on disk. If they were refused, keep the ends of tools among them as evidence."""
         while self.unconfirmed and self.unconfirmed[0][0] <= durable:
-            _, node, number, value = self.unconfirmed.popleft()
+            _, node, number, value, unkept = self.unconfirmed.popleft()
             if isinstance(error, StaleAttempt):
-                self.late(node, number, value)
+                self.late(node, number, value, unkept)
 
     def late(self, node: str, number: int, value: Any = None, error: str | None = None) -> None:
         """Store a late result as evidence."""
@@ -538,6 +551,10 @@ class Outcomes:
         evidence = Evidence(attempt.job, node, attempt.attempt, number, value, error)
         keeping = attempt.journal.enqueue(KeepEvidence(evidence))
         keeping.add_done_callback(_ignore_error)
+
+
+def _too_large(size: int) -> str:
+    return f"it returned {size:,} bytes of JSON, which are too many to be kept as evidence"
 
 
 def _ignore_error(keeping: asyncio.Future[Any]) -> None:

@@ -45,6 +45,7 @@ class NodeEnd(NamedTuple):
     result: Any
     failure: dict[str, Any] | None = None
     wait: dict[str, Any] | None = None  # for a wait: how it was completed
+    blob: dict[str, Any] | None = None  # for a result that is too large for an event: the reference to it
 
 
 class NodeHistory:
@@ -81,7 +82,8 @@ class NodeHistory:
                     self._newest[again[1]] = node
                     self.values.pop(f"extension:{again[2]}", None)  # it belongs to the earlier result
             case HistoryEvent.COMMAND_COMMITTED | HistoryEvent.TOOL_FINISHED:
-                self.ended |= {} if is_failure(payload) else {node: NodeEnd(event.seq, payload.get("result"))}
+                if not is_failure(payload):
+                    self.ended[node] = NodeEnd(event.seq, payload.get("result"), blob=payload.get("result_blob"))
             case HistoryEvent.NODE_FINISHED:
                 self.open.discard(node)
                 final = is_failure(payload) and payload.get("final")

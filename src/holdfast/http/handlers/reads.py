@@ -16,8 +16,9 @@ from holdfast.errors import InvalidArguments
 from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query, matches_tag
 from holdfast.http.response import Answer, StreamAnswer, json, not_modified
-from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, Event, RunStatus
+from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, Event, RunRecord, RunStatus
 from holdfast.store import Evidence
+from holdfast.store.result_blobs import ResultBlob, reference_in
 
 T = TypeVar("T")
 
@@ -137,7 +138,7 @@ async def get_run(call: Call) -> Answer:
     return json(await call.client.aget(call.run_id))
 
 
-async def get_result(call: Call) -> Answer:
+async def get_result(call: Call) -> Response:
     """Return the result of a run, or of the last run that continues it. With `wait`, wait for its end."""
     loop = asyncio.get_running_loop()
     end = loop.time() + call.query(RESULT).get("wait", 0)
@@ -149,8 +150,29 @@ async def get_result(call: Call) -> Answer:
             break
     if record.status not in TERMINAL_RUN_STATUSES:
         return json(Result(record.run_id, record.status, None), 202, [(b"retry-after", RESULT_RETRY)])
-    result = await call.client.aoutcome(record.run_id) if record.status is RunStatus.SUCCEEDED else None
-    return json(Result(record.run_id, record.status, result))
+    if record.status is not RunStatus.SUCCEEDED:
+        return json(Result(record.run_id, record.status, None))
+    payload = await call.service.client.aending(record.run_id)
+    large = reference_in(payload)
+    if large is None:
+        return json(Result(record.run_id, record.status, payload.get("result")))
+    return await _large_answer(call, record, large)
+
+
+async def _large_answer(call: Call, record: RunRecord, large: ResultBlob) -> Response:
+    """Return a large result in pieces, as they are stored, so that the server never has all of it."""
+    before, after = msgspec.json.encode(Result(record.run_id, record.status, msgspec.Raw(b"|"))).split(b"|")
+    parts = call.service.client.aresult_pieces(record.run_id, large)
+    first = await anext(parts)  # errors must be raised before the response starts
+
+    async def body() -> AsyncIterator[bytes]:
+        yield before + first
+        async for part in parts:
+            yield part
+        yield after
+
+    length = str(len(before) + large.size + len(after)).encode()
+    return StreamAnswer(body(), b"application/json", [(b"content-length", length)])
 
 
 async def explain_run(call: Call) -> Answer:
