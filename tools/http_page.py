@@ -43,6 +43,25 @@ A stream sends server-sent events. `run` carries the run record. `event` carries
 and no event is missed. The stream of all runs is checked for changes four times per second.
 """
 
+REPEATS = """\
+## Repeats
+
+A client that has lost a response does not know whether the server has executed the request. Send a new `Idempotency-Key` with each `POST`, 1 to 200 visible
+ASCII characters, and repeat the request with the same key. `holdfast.connect` does so by itself.
+
+| request | a repeat with the same key |
+|---|---|
+| create, fork, verify or purge of everything | returns the same run. The key is the `idempotency_key` of the run, and is free again when the run is removed. Other arguments return 409 `idempotency_conflict` |
+| a batch | returns the same runs. A run without a key of its own gets the key of the request and its place, such as `k#0` |
+| every other `POST` | is not executed again, and returns the same status, with the same run as it is now, or the same outcome |
+| a filter | acts on the page of runs of the first request, and on none of them twice |
+
+- The store keeps the key in the transaction that executes the request, so a crash leaves both or neither. It keeps it for at least one day.
+- The same key with another path, query or body returns 422 `idempotency_key_reused`, and nothing is done. The bodies are compared byte by byte.
+- A refused request leaves no key. A repeat is executed.
+- Each token has its own keys. `PUT` and `DELETE` need none: a repeat changes nothing more.
+"""
+
 REFUSALS = """\
 ## Error codes
 
@@ -89,7 +108,7 @@ def http_page() -> str:
                 f"| `{method.upper()} {path}` | {one['x-scope']} | {one['x-bound']} | {_takes(one)} | {_gives(one)}"
                 f" | {one['summary']} |"
             )
-    parts = [HEAD, "\n".join(lines) + "\n", _queries(described), _refusals(), "## Records\n"]
+    parts = [HEAD, REPEATS, "\n".join(lines) + "\n", _queries(described), _refusals(), "## Records\n"]
     parts += [_schema(name, schema) for name, schema in sorted(schemas.items())]
     return "\n".join(parts)
 

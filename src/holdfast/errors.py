@@ -13,6 +13,7 @@
     │   ├── InvalidPlan (ValueError)              a plan that cannot run; lists all its problems, each with its place
     │   ├── InvalidTable (ValueError)             rows that are not a valid state machine
     │   ├── IdempotencyConflict (ValueError)      the key or id was used before with other arguments
+    │   ├── IdempotencyKeyReused (ValueError)     the key of the request was used before for another request
     │   ├── UnknownEntry (LookupError)            no job function has this name
     │   ├── UnknownJob (LookupError)              no job has this id
     │   ├── EffectConflict (ValueError)           the call already has a different effect
@@ -65,13 +66,13 @@ from collections.abc import Mapping
 from typing import Any, Self, get_type_hints
 
 __all__ = [
-    "EffectConflict", "EmptyWakeSet", "HoldfastError", "IdempotencyConflict", "InDoubt", "InvalidArguments",
-    "InvalidEvent", "InvalidPlan", "InvalidResult", "InvalidRunTransition", "InvalidSetting", "InvalidTable",
-    "InvalidTransition", "InvalidWake", "JobStuck", "LimitsChanged", "LoopDied", "MissingWake", "NonDeterminism",
-    "NotAllowed", "NotAwaited", "NotInDoubt", "NotInJobCode", "NotInsideJob", "NotRecorded", "PayloadTooLarge",
-    "Permanent", "PlanFailed", "QueueFull", "RunCanceled", "RunFailed", "RunTimedOut", "SecretUnavailable",
-    "StaleAttempt", "StepFailed", "StoreReplaced", "StoreUnavailable", "TransitionRefused", "UnknownEntry",
-    "UnknownJob", "WaitTimeout", "WakeOutsidePending", "WakeRefused",
+    "EffectConflict", "EmptyWakeSet", "HoldfastError", "IdempotencyConflict", "IdempotencyKeyReused", "InDoubt",
+    "InvalidArguments", "InvalidEvent", "InvalidPlan", "InvalidResult", "InvalidRunTransition", "InvalidSetting",
+    "InvalidTable", "InvalidTransition", "InvalidWake", "JobStuck", "LimitsChanged", "LoopDied", "MissingWake",
+    "NonDeterminism", "NotAllowed", "NotAwaited", "NotInDoubt", "NotInJobCode", "NotInsideJob", "NotRecorded",
+    "PayloadTooLarge", "Permanent", "PlanFailed", "QueueFull", "RunCanceled", "RunFailed", "RunTimedOut",
+    "SecretUnavailable", "StaleAttempt", "StepFailed", "StoreReplaced", "StoreUnavailable", "TransitionRefused",
+    "UnknownEntry", "UnknownJob", "WaitTimeout", "WakeOutsidePending", "WakeRefused",
 ]  # fmt: skip
 
 
@@ -179,6 +180,17 @@ class IdempotencyConflict(HoldfastError, ValueError):
 
     def _own_text(self) -> str:
         return f"the key {self.key!r} belongs to job {self.job}, which was started with other arguments"
+
+
+class IdempotencyKeyReused(HoldfastError, ValueError):
+    """The key of the request was used before for another request. Use another key. Nothing was done."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(key)
+
+    def _own_text(self) -> str:
+        return f"the key {self.key!r} was used for another request: use a new key for each request"
 
 
 class _OfCall(HoldfastError):

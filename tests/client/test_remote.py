@@ -349,16 +349,34 @@ def test_a_lost_answer_creates_no_second_run_and_no_key_is_seen(app: App, wire: 
         assert len(app.list()) == 2
 
 
+def test_a_lost_answer_of_an_operator_does_nothing_twice(app: App, wire: Cutting) -> None:
+    with holdfast.connect(wire.url) as remote:
+        failed = [remote.start("fail").id for _ in range(3)]
+        work(app)
+        wire.lose = [b"POST"]
+        assert remote.retry(failed[0], actor="ana", reason="again").run_id == f"{failed[0]}.2"
+        wire.lose = [b"POST"]
+        assert remote.retry_runs(reason="again", entry_id="fail", limit=1).run_ids == [failed[2]]
+        assert [app.get(run).stage for run in failed] == ["queued", "failed", "queued"], "the page of the first request"
+        wire.lose = [b"POST"]
+        assert remote.pause(failed[0]).stage == "paused"
+        wire.lose = [b"POST"]
+        assert remote.purge(older_than=0, limit=1) == 1
+        assert wire.lose == []
+        assert len(app.list(newest=True)) == 2
+
+
 def test_what_a_repeat_would_do_twice_is_not_repeated_and_the_error_says_so(app: App, wire: Cutting) -> None:
     with holdfast.connect(wire.url) as remote:
         run = remote.start("ask")
         work(app)
         wire.lose = [b"POST"]
-        assert run.signal("answer", "first") == "repeat"
+        assert run.signal("answer", "first") == "delivered"
         assert [event.type for event in run.events()].count("wait_completed") == 1
-        wire.lose = [b"POST"]
+        limits = remote.set_limits(Limits(queue="mail", concurrency=2)).limits
+        wire.lose = [b"PUT"]
         with pytest.raises(errors.StoreUnavailable, match="whether it was done is not known: look at the run"):
-            remote.pause(run.id)
+            remote.set_limits(Limits(queue="mail", concurrency=3), expected=limits)
         assert wire.lose == []
         wire.lose = [b"GET", b"GET"]
         assert remote.get(run.id).run_id == run.id

@@ -57,7 +57,9 @@ def test_the_key_of_a_signal_is_its_id(app: App) -> None:
             run = (await client.post("/api/v1/runs", json={"plugin_id": "shop", "entry_id": "ask"})).json()["run_id"]
             body, keyed = {"key": "later", "payload": 1}, {"Idempotency-Key": "once"}
             sent = [await client.post(f"/api/v1/runs/{run}/signal", json=body, headers=keyed) for _ in range(2)]
-            assert [answer.json()["outcome"] for answer in sent] == ["kept", "repeat"]
+            assert [answer.json()["outcome"] for answer in sent] == ["kept", "kept"], "the same answer"
+            other = await client.post(f"/api/v1/runs/{run}/signal", json={**body, "id": "once"})
+            assert other.json()["outcome"] == "repeat"
 
     play(story())
 

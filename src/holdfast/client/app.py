@@ -12,6 +12,7 @@ import math
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -75,12 +76,13 @@ from holdfast.store import (
     Store,
     Submit,
 )
-from holdfast.store.audit import Audited, AuditRow, audited, audited_creation
+from holdfast.store.audit import AuditRow, audited, audited_creation
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.commands import Submitted
 from holdfast.store.effects import EffectStore
 from holdfast.store.limits import no_limits
 from holdfast.store.memory import MemoryStore
+from holdfast.store.request_keys import KeepAnswer, Repeat, once
 from holdfast.store.result_blobs import ResultBlob, read_pieces, read_result, reference_in, with_results
 from holdfast.store.shared_budgets import StoreLedger
 
@@ -410,7 +412,7 @@ class App(Planning, Client):
 
         async def send(name: str) -> str:
             command = audited_creation(SendSignal(job, key, encoded, id or name), "signal", job, {"key": key})
-            return str((await self._journal().write(command)).outcome)
+            return _outcome(await self._journal().write(once(command, job)))
 
         running = conductor.get()
         if running is not None:  # in job code: the engine records the signal and sends it once (E15)
@@ -442,7 +444,24 @@ class App(Planning, Client):
         return await self._apply(Resolve(job, step, answer, result, actor))
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = ENDED, limit: int | None = None) -> int:
-        return await purge(self._store(), self._outside(), older_than, statuses, limit, wrap=_audited_purge)
+        batches = count()
+
+        def request(command: Purge) -> Any:
+            detail = {"ended_before": command.before, "states": sorted(command.states)}
+            return once(audited(command, "purge", "", None, detail), str(next(batches)))
+
+        return await purge(self._store(), self._outside(), older_than, statuses, limit, wrap=request)
+
+    async def keep_answer(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer that the request in this context was given first. Without a request key, return this one.
+
+        Raises:
+            IdempotencyKeyReused: The key was used for another request.
+        """
+        (kept_answer,) = await self._store().commit([once(KeepAnswer(answer))])
+        if isinstance(kept_answer, Exception):
+            raise kept_answer
+        return kept_answer.answer if isinstance(kept_answer, Repeat) else answer
 
     async def apurge_runs(
         self,
@@ -462,7 +481,7 @@ class App(Planning, Client):
         """Remove the jobs of ended runs in one transaction. Return the id of each run, or the error of a refusal."""
         jobs = tuple(job_of_run(run_id)[0] for run_id in run_ids)
         command = audited(Purge(math.inf, len(jobs), jobs=jobs), "purge", "", actor, {"runs": run_ids})
-        removed = await remove_jobs(self._store(), self._outside(), command)
+        removed = await remove_jobs(self._store(), self._outside(), once(command, jobs[0]))
         return [run_id if job in removed else await self._stays(job) for run_id, job in zip(run_ids, jobs, strict=True)]
 
     async def _stays(self, job: str) -> HoldfastError:
@@ -492,9 +511,12 @@ class App(Planning, Client):
         names = ("reason", "node", "answer")
         detail = {name: value for name in names if (value := getattr(command, name, None)) is not None}
         verb = type(command).__name__.lower()
-        row: Job = await self._journal().write(audited(command, verb, command.job, command.actor, detail))
-        record = await self._store().record(row.id, row.run)
-        return record if record is not None else row.record()
+        request = once(audited(command, verb, command.job, command.actor, detail), command.job)
+        answer: Job | Repeat = await self._journal().write(request)
+        if isinstance(answer, Repeat):  # the run that the first request has answered with, as it is now
+            return await self.aget(run_name(answer.answer["job"], answer.answer["run"]))
+        record = await self._store().record(answer.id, answer.run)
+        return record if record is not None else answer.record()
 
     # The blocking form of what only an app can do
 
@@ -565,10 +587,11 @@ class App(Planning, Client):
         name = f"grant by {actor or 'unknown'}: {id or new_id()}"
         units: dict[str, Any] = {**(granted or {}), **more}
         command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, to_millionths("grant", units), name)
-        (answer,) = await self.store().commit([audited(command, "grant", command.job, actor, dict(units))])
+        request = once(audited(command, "grant", command.job, actor, dict(units)), command.job)
+        (answer,) = await self.store().commit([request])
         if isinstance(answer, Exception):
             raise answer
-        return str(answer.outcome)
+        return _outcome(answer)
 
     async def alimits(self) -> builtins.list[QueueState]:
         return await self.store().limits()
@@ -589,7 +612,7 @@ class App(Planning, Client):
             verb, detail = "set_limits", msgspec.to_builtins(command.limits)
         else:
             verb, detail = "pause_queue" if command.paused else "resume_queue", {}
-        (answer,) = await self.store().commit([audited(command, verb, queue, command.actor, detail)])
+        (answer,) = await self.store().commit([once(audited(command, verb, queue, command.actor, detail), queue)])
         if isinstance(answer, Exception):
             raise answer
         states = [state for state in await self.store().limits() if state.limits.queue == queue]
@@ -665,8 +688,9 @@ def _audited_create(submit: Submit) -> Any:
     return audited_creation(submit, "create", detail={"entry": f"{submit.plugin}.{submit.entry}"})
 
 
-def _audited_purge(command: Purge) -> Audited:
-    return audited(command, "purge", "", None, {"ended_before": command.before, "states": sorted(command.states)})
+def _outcome(answer: Any) -> str:
+    """Return the outcome of a signal, or of the first request with the same key."""
+    return str(answer.answer["outcome"] if isinstance(answer, Repeat) else answer.outcome)
 
 
 # Job code runs on its own loop, but the store was opened on the worker's loop. So these calls go there.

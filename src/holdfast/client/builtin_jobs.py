@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.authoring.job_api import external_key
 from holdfast.authoring.reports import progress
 from holdfast.client.app import App
 from holdfast.client.retention import BATCH, remove_jobs, states_of
@@ -22,6 +23,7 @@ from holdfast.machines import TERMINAL_RUN_STATUSES, JobState, RunStatus
 from holdfast.machines.keys import BUILTIN
 from holdfast.store import Job, Purge, Store
 from holdfast.store.audit import Audited
+from holdfast.store.request_keys import Once
 
 if TYPE_CHECKING:
     from holdfast.store.effects import EffectStore
@@ -98,7 +100,7 @@ class BuiltinJobs(App):
                 return True
         return False
 
-    async def remove(self, command: Audited) -> int:
+    async def remove(self, command: Once) -> int:
         """Remove one batch of jobs, and return their number."""
         return len(await remove_jobs(self._store(), self._outside(), command))
 
@@ -213,7 +215,7 @@ def _declare_purge(jobs: BuiltinJobs) -> None:
         detail = {"ended_before": before, "states": sorted(states), "group": group}
         named = {name: value for name, value in detail.items() if value is not None}
         entry = Audited(command, "purge", "", actor, None, named)
-        removed = await jobs.remove(entry)
+        removed = await jobs.remove(Once(entry, external_key(), ""))  # a step that runs again removes no others
         more = following is not None if group is not None else bool(removed)
         return {"removed": removed, "more": more, "after": following}
 

@@ -72,6 +72,7 @@ async def apply_to_runs(
     limit: int,
     before: str | None,
     dry_run: bool,
+    remember: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] | None = None,
 ) -> BulkResult:
     """Apply an operation to one page of runs.
 
@@ -83,6 +84,7 @@ async def apply_to_runs(
         limit: Maximum number of runs.
         before: The `next` of the previous page.
         dry_run: List the runs, and change nothing.
+        remember: Returns the page that a repeated request was given first.
 
     Raises:
         InvalidArguments: The filter is empty, names another status, or the limit is out of range.
@@ -102,6 +104,9 @@ async def apply_to_runs(
     following = page[-1].run_id if len(records) > limit else None
     if dry_run:
         return BulkResult(run_ids=run_ids, dry_run=True, next=following)
+    if remember is not None:
+        chosen = await remember({"run_ids": run_ids, "next": following})
+        run_ids, following = chosen["run_ids"], chosen["next"]
     done: list[str] = []
     refused: list[Refused] = []
     for first in range(0, len(run_ids), AT_ONCE):

@@ -119,6 +119,7 @@ def _move(leaving: MovingSource, arriving: MovingTarget, path: str, name: str) -
             arriving.take_limits(leaving.limits())
             arriving.take_budgets(leaving.budgets())
             arriving.take_audit(leaving.audit())
+            arriving.take_request_keys(leaving.request_keys())
         for luggage in leaving.batches() if surely_not_there else ():
             broken += _wrong(luggage)
             arriving.take(luggage)

@@ -15,6 +15,7 @@ from holdfast.machines import TERMINAL_RUN_STATUSES, JobState
 from holdfast.store import Command, Purge, Store
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
+from holdfast.store.request_keys import Repeat
 
 BATCH = 1000  # jobs in one transaction
 _STATES = {"succeeded": JobState.COMPLETED, "failed": JobState.FAILED, "canceled": JobState.CANCELLED}
@@ -85,10 +86,12 @@ def age_of(older_than: Duration) -> float:
 async def remove_jobs(store: Store, outside: Outside, command: Command) -> list[str]:
     """Execute a purge, remove the files of its jobs, and return the jobs."""
     (swept,) = await store.commit([command])
+    if isinstance(swept, Exception):
+        raise swept
+    removed: list[str] = swept.answer["jobs"] if isinstance(swept, Repeat) else swept.jobs
     for place in outside:
-        for job in swept.jobs:
-            await place.remove(job)
-    removed: list[str] = swept.jobs
+        for job in removed:
+            await place.remove(job)  # of a repeat too: the first one may have been cut off before this
     return removed
 
 

@@ -69,6 +69,15 @@ async def get_openapi(call: Call) -> Answer:
     return json(document(routes(), call.request.scope.get("root_path", "")))
 
 
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "A repeat of the request with the same key is not executed again, for a day at least.",
+    "schema": {"type": "string", "pattern": "^[!#-~]{1,200}$"},
+}
+
+
 def document(table: Sequence[Operation], root: str = "") -> dict[str, Any]:
     """Return the OpenAPI document of a route table."""
     types = _types(table)
@@ -165,6 +174,7 @@ def _described(one: Operation, known: dict[str, Any]) -> dict[str, Any]:
             *({"name": name, "in": "path", "required": True, "schema": _PARAMETERS[name]}
               for name in one.param_convertors),
             *(_parameter(query) for query in one.query if not query.name.endswith(".")),
+            *([_KEY] if one.method == "POST" else []),
         ],
         "responses": {str(status): _response(kind, known) for status, kind in sorted(one.gives.items())},
     }  # fmt: skip

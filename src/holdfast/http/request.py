@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,7 @@ from holdfast.http.auth import TOKEN, Principal
 from holdfast.http.problems import Problem
 from holdfast.http.request_limits import Limits, check_json, read_body
 from holdfast.store.audit import acting
+from holdfast.store.request_keys import RequestKey, request_key
 
 if TYPE_CHECKING:
     from holdfast.http.application import Service
@@ -171,6 +173,21 @@ class Call:
             raise InvalidArguments("Idempotency-Key", "must be 1 to 200 visible ASCII characters")
         return key
 
+    def _note_key(self, data: bytes) -> None:
+        """Let the commands of this request be executed once, if it has a key."""
+        key = self.idempotency_key
+        if key is not None:
+            scope = self.request.scope
+            parts = (scope["method"].encode(), scope["path"].encode(), scope["query_string"], data)
+            fingerprint = hashlib.sha256(b"\0".join(parts)).hexdigest()
+            request_key.set(RequestKey(self.principal.actor, key, fingerprint))
+
+    def expect_many(self) -> None:
+        """Let each command of this request have a key of its own, made from that of the request."""
+        request = request_key.get()
+        if request is not None:
+            request_key.set(msgspec.structs.replace(request, many=True))
+
     @property
     def trace_id(self) -> str | None:
         """The trace id of the caller's span, from a valid W3C `traceparent` header."""
@@ -188,6 +205,7 @@ class Call:
             Problem: the body is too large, is not JSON, or does not fit the type.
         """
         data = await read_body(self.request, self.limits)
+        self._note_key(data)
         if not data and empty is not None:
             return empty
         self._check_media()

@@ -24,6 +24,7 @@ from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query
 from holdfast.http.tokens import Scope as Needed
 from holdfast.store.audit import Acting, acting
+from holdfast.store.request_keys import request_key
 
 PUBLIC: Final = None  # a public route names it explicitly
 
@@ -108,11 +109,13 @@ class Operation(Route):
         call = Call(request, principal)
         if scope["query_string"] and not self.query:
             call.query(())  # refuses any parameter: a query without meaning is a mistake
+        key = request_key.set(None)
         outer = acting.set(Acting(principal.actor, creations=principal.actor.startswith(TOKEN)))
         try:
             response = await (self.handler(call) if principal.group is None else self._answer_bound(call))
         finally:
             acting.reset(outer)
+            request_key.reset(key)
             call.close()
         await response(scope, receive, send)
 

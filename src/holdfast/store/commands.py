@@ -22,6 +22,7 @@ from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.machines.event import Frozen
 from holdfast.store.audit import Audited
 from holdfast.store.limits import Blocked, Limits
+from holdfast.store.request_keys import KeepAnswer, Once
 from holdfast.store.rows import Evidence, Job, JobSpec, WorkerCard
 from holdfast.store.shared_budgets import SpendBudget
 
@@ -378,4 +379,6 @@ Command = (
     | SetLimits
     | PauseQueue
     | Audited
+    | KeepAnswer
+    | Once
 )

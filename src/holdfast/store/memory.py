@@ -33,6 +33,7 @@ from holdfast.store.limits import (
     retry_after,
     room_of,
 )
+from holdfast.store.request_keys import KEPT_SECONDS, KeepAnswer, Requests
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.run_queries import (
     Counts,
@@ -83,7 +84,10 @@ class MemoryStore:
         self._blobs: dict[tuple[str, str, int], bytes] = {}
         self._limits: dict[str, LimitRow] = {}
         self._budgets: dict[str, BudgetRow] = {}
-        self._audit: list[AuditRow] = []
+        self._audit: deque[AuditRow] = deque()
+        self._audited = 0  # rows that were ever written
+        self._requests: dict[str, tuple[str, str]] = {}  # fingerprint and answer of requests, by key
+        self._request_times: deque[tuple[float, str]] = deque()
         self._now = 0.0  # the time of the transaction under way
         self._change = 0  # its change flags
         self._next: deque[c.Command] = deque()  # commands for other jobs that a command causes, in the same transaction
@@ -104,6 +108,7 @@ class MemoryStore:
             c.SetLimits: self._set_limits,
             c.PauseQueue: self._pause_queue,
             SpendBudget: self._spend_budget,
+            KeepAnswer: lambda command: command.answer,
         }
         self._lock = threading.Lock()
         self._notices: list[Callable[[int], None]] = []
@@ -115,11 +120,21 @@ class MemoryStore:
         with self._lock:
             self._now = self._clock.now()
             self._change, self._places = 0, Places()
-            answers = [self._answer(command) for command in unwrapped(batch)]
-            for actor, said, verb, subject, detail in audit_rows(batch, answers):
-                number = len(self._audit) + 1
-                row = AuditRow(number, self._now, actor, said, verb, subject, msgspec.json.decode(detail))
+            requests = Requests(batch)
+            requests.have(
+                {key: kept for key, _ in requests.fingerprints() if (kept := self._requests.get(key)) is not None}
+            )
+            done = [self._answer(command) for command in unwrapped(requests.todo)]
+            for actor, said, verb, subject, detail in audit_rows(requests.todo, done):
+                self._audited += 1
+                row = AuditRow(self._audited, self._now, actor, said, verb, subject, msgspec.json.decode(detail))
                 self._audit.append(row)
+            for key, fingerprint, answer_json in requests.kept(done):
+                self._requests[key] = fingerprint, answer_json
+                self._request_times.append((self._now, key))
+            while self._request_times and self._request_times[0][0] < self._now - KEPT_SECONDS:
+                del self._requests[self._request_times.popleft()[1]]
+            answers = requests.answers(done)
             change = self._change | self._places.left(self._limits)
         if change:
             for notice in list(self._notices):
@@ -150,8 +165,8 @@ class MemoryStore:
     @_alone
     async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
         """Read the audit log."""
-        end = len(self._audit) if before is None else max(0, min(before - 1, len(self._audit)))
-        return self._audit[max(0, end - limit) : end][::-1]
+        rows = [row for row in reversed(self._audit) if before is None or row.number < before]
+        return rows[:limit]
 
     async def inbox(self, job: str) -> list[Signal]:
         return [_own(signal) for signal in self._inbox(job).unused()]

@@ -280,8 +280,7 @@ class RemoteClient(Client):
 
     async def _built_in(self, path: str, body: dict[str, Any], on_progress: OnProgress | None) -> dict[str, Any]:
         """Start a built-in run and return its result. A lost response does not start it twice."""
-        key = {"Idempotency-Key": f"{AUTO}{new_id()}"}
-        answer = await self._wire.ask("POST", path, dict[str, Any], body=body, again=True, about=path, headers=key)
+        answer = await self._post(path, dict[str, Any], body, about=path)
         if answer[0] != ACCEPTED_STATUS:  # the server has done a small request at once
             return answer[1]
         run_id: str = answer[1]["run_id"]
@@ -296,20 +295,15 @@ class RemoteClient(Client):
     # Control
 
     async def asignal(self, run_id: str, key: str, payload: Any = None, id: str | None = None) -> str:
-        """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `Client.asignal`.
-
-        The client repeats the request if the response is lost, because a signal has an id. So ``repeat`` can mean that
-        the first request has arrived.
-        """
+        """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `Client.asignal`."""
         encoded = kept(f"the payload of the signal {key!r}", payload)
         body = {"key": key, "payload": encoded, "id": id or new_id()}
         path = at_run(run_id, "signal")
-        _, sent = await self._wire.ask("POST", path, _SignalOutcome, body=body, again=True, about=run_id)
-        return sent.outcome
+        return (await self._post(path, _SignalOutcome, body, about=run_id))[1].outcome
 
     async def acancel(self, run_id: str, reason: str | None = None, *, actor: str | None = None) -> RunRecord:
-        """Request the cancellation of a run. The client repeats a lost request, because a repeat is harmless."""
-        return await self._control(run_id, "cancel", again=True, reason=reason, actor=actor)
+        """Request the cancellation of a run. A run that no worker holds is canceled at once."""
+        return await self._control(run_id, "cancel", reason=reason, actor=actor)
 
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
         return await self._control(run_id, "retry", actor=actor, reason=reason)
@@ -325,7 +319,7 @@ class RemoteClient(Client):
         **where: Any,
     ) -> BulkResult:
         body = _without_none(reason=reason, actor=actor, dry_run=dry_run)
-        return await self._bulk("cancel", body, run_filter(where), limit, before, again=True)
+        return await self._bulk("cancel", body, run_filter(where), limit, before)
 
     async def aretry_runs(
         self,
@@ -338,7 +332,7 @@ class RemoteClient(Client):
         **where: Any,
     ) -> BulkResult:
         body = _without_none(reason=reason, actor=actor, dry_run=dry_run)
-        return await self._bulk("retry", body, run_filter(where), limit, before, again=False)
+        return await self._bulk("retry", body, run_filter(where), limit, before)
 
     async def asignal_runs(
         self,
@@ -353,7 +347,7 @@ class RemoteClient(Client):
     ) -> BulkResult:
         encoded = kept(f"the payload of the signal {key!r}", payload)
         body = {"key": key, "payload": encoded, "id": id or new_id(), "dry_run": dry_run}
-        return await self._bulk("signal", body, run_filter(where), limit, before, again=True)
+        return await self._bulk("signal", body, run_filter(where), limit, before)
 
     async def apurge_runs(
         self,
@@ -365,14 +359,13 @@ class RemoteClient(Client):
         **where: Any,
     ) -> BulkResult:
         body = _without_none(actor=actor, dry_run=dry_run)
-        return await self._bulk("purge", body, run_filter(where), limit, before, again=True)
+        return await self._bulk("purge", body, run_filter(where), limit, before)
 
     async def _bulk(
-        self, verb: str, body: dict[str, Any], where: RunFilter, limit: int, cursor: str | None, *, again: bool
+        self, verb: str, body: dict[str, Any], where: RunFilter, limit: int, cursor: str | None
     ) -> BulkResult:
         query = [*_query(where), ("limit", str(limit)), *([("cursor", cursor)] if cursor is not None else [])]
-        path = f"/runs/{verb}"
-        return (await self._wire.ask("POST", path, BulkResult, query=query, body=body, again=again, about=verb))[1]
+        return (await self._post(f"/runs/{verb}", BulkResult, body, about=verb, query=query))[1]
 
     async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         return await self._control(run_id, "pause", actor=actor)
@@ -391,8 +384,7 @@ class RemoteClient(Client):
     ) -> str:
         body = _without_none(amounts={**(granted or {}), **more}, actor=actor, id=id or new_id())
         path = at_run(run_id, "grant")
-        _, sent = await self._wire.ask("POST", path, _SignalOutcome, body=body, again=True, about=run_id)
-        return sent.outcome
+        return (await self._post(path, _SignalOutcome, body, about=run_id))[1].outcome
 
     async def _resolve(self, run_id: str, step: str, answer: str, result: Any, actor: str | None) -> RunRecord:
         result = kept(f"the result of {step}", result) if answer == "done" else None
@@ -452,26 +444,38 @@ class RemoteClient(Client):
         fields = msgspec.to_builtins(limits)
         body = {name: value for name, value in fields.items() if name not in {"queue", "paused"}}
         headers = {"If-Match": limits_tag(expected)} if expected is not None else {}
-        return await self._queue("PUT", limits.queue, "", {**body, **_actor(actor)}, headers)
-
-    async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        return await self._queue("POST", queue, "/pause", _actor(actor))
-
-    async def aresume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
-        return await self._queue("POST", queue, "/resume", _actor(actor))
-
-    async def _queue(
-        self, method: str, queue: str, verb: str, body: dict[str, Any], headers: Mapping[str, str] | None = None
-    ) -> QueueState:
-        path = f"/limits/{quote(queue, safe='')}{verb}"
+        path = f"/limits/{quote(limits.queue, safe='')}"
         again = not headers  # the first request may have changed what the repeat expects
-        sent = await self._wire.ask(method, path, QueueState, body=body, again=again, about=queue, headers=headers)
+        sent = await self._wire.ask(
+            "PUT", path, QueueState, body={**body, **_actor(actor)}, again=again, about=limits.queue, headers=headers
+        )
         return sent[1]
 
-    async def _control(self, run_id: str, verb: str, *, again: bool = False, **fields: Any) -> RunRecord:
-        body = _without_none(**fields)
-        _, record = await self._wire.ask("POST", at_run(run_id, verb), RunRecord, body=body, again=again, about=run_id)
-        return _shown(record)
+    async def apause_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
+        path = f"/limits/{quote(queue, safe='')}/pause"
+        return (await self._post(path, QueueState, _actor(actor), about=queue))[1]
+
+    async def aresume_queue(self, queue: str, *, actor: str | None = None) -> QueueState:
+        path = f"/limits/{quote(queue, safe='')}/resume"
+        return (await self._post(path, QueueState, _actor(actor), about=queue))[1]
+
+    async def _control(self, run_id: str, verb: str, **fields: Any) -> RunRecord:
+        return _shown((await self._post(at_run(run_id, verb), RunRecord, _without_none(**fields), about=run_id))[1])
+
+    async def _post(
+        self,
+        path: str,
+        kind: type[T],
+        body: dict[str, Any],
+        *,
+        about: str,
+        query: builtins.list[tuple[str, str]] | None = None,
+    ) -> tuple[int, T]:
+        """Send a request with a key. The server executes it once, so the client repeats it if the response is lost."""
+        key = {"Idempotency-Key": f"{AUTO}{new_id()}"}
+        return await self._wire.ask(
+            "POST", path, kind, query=query or (), body=body, again=True, about=about, headers=key
+        )
 
     # Connections and pages
 

@@ -1,7 +1,7 @@
 """The HTTP transport of the remote client: requests, safe retries, response decoding, and errors.
 
-- After a lost response, the transport repeats a request that only reads. It also repeats one that carries its own id:
-  the key of a new run or the id of a signal. It repeats others only if the connection could not be made.
+- After a lost response, the transport repeats a request that only reads, and one that carries a key: the server
+  executes it once. It repeats others only if the connection could not be made.
 - The timeout of a call includes its retries. A stream has no timeout.
 - Each event loop has its own connection pool, because loops cannot share one.
 - A response has a bound, and must not be compressed: a small one could expand beyond memory.

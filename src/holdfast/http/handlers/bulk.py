@@ -98,9 +98,19 @@ async def create_runs(call: Call) -> Answer:
         msgspec.structs.replace(creation, group=call.group(creation.group)) if bound else creation
         for creation in batch.runs
     ]
+    if call.idempotency_key is not None:
+        await call.service.client.keep_answer({})
+        creations = [
+            creation if creation.idempotency_key is not None else _with_key(creation, f"{call.idempotency_key}#{place}")
+            for place, creation in enumerate(creations)
+        ]
     outcomes = await call.client.acreate_many(creations)
     items = [await _item(call, creation, outcome) for creation, outcome in zip(creations, outcomes, strict=True)]
     return json(BatchAnswer(items))
+
+
+def _with_key(creation: Creation, key: str) -> Creation:
+    return msgspec.structs.replace(creation, idempotency_key=key)
 
 
 async def _item(call: Call, creation: Creation, outcome: Created | HoldfastError) -> BatchItem:
@@ -154,12 +164,21 @@ async def purge_runs(call: Call) -> Answer:
     return await _apply(call, PURGE_STATUSES, remove, dry_run=asked.dry_run)
 
 
+async def _remember(call: Call, page: dict[str, Any]) -> dict[str, Any]:
+    """Return the page of runs that the first request with the same key was about."""
+    if call.idempotency_key is None:
+        return page
+    chosen = await call.service.client.keep_answer(page)
+    call.expect_many()
+    return chosen
+
+
 async def _apply(call: Call, allowed: tuple[str, ...], act: ActOnRuns, *, dry_run: bool) -> Answer:
     where, limit, before = filter_of(call, BULK_FILTERS, BULK_MAX)
     if "group" not in call.query(BULK_FILTERS) and msgspec.structs.replace(where, group=None) == RunFilter():
         raise InvalidArguments("filter", NO_FILTER)  # the group of the token is no choice of the client
     result: BulkResult = await apply_to_runs(
-        call.client, where, allowed, act, limit=limit, before=before, dry_run=dry_run
+        call.client, where, allowed, act, limit=limit, before=before, dry_run=dry_run, remember=partial(_remember, call)
     )
     following = cursor_of(result.next) if result.next is not None else None
     return json(msgspec.structs.replace(result, next=following))

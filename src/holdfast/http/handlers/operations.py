@@ -194,6 +194,7 @@ async def purge(call: Call) -> Answer:
     states_of(statuses)
     older_than_seconds, group = age_of(asked.older_than), call.principal.group
     if group is None and asked.limit is not None and asked.limit <= BATCH:
+        call.expect_many()
         removed = await call.client.apurge(older_than=older_than_seconds, limit=asked.limit, statuses=statuses)
         return json(Purged(removed))
     created = await call.service.maintenance.jobs.start_purge(

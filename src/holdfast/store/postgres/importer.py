@@ -94,6 +94,16 @@ class MovingTarget:
 
         self._guarded(taken)
 
+    def take_request_keys(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add the keys of executed requests. A key that this store knows stays as it is."""
+        sql = f"INSERT INTO {self._schema}.request_keys VALUES (%s, %s, %s, %s) ON CONFLICT (key) DO NOTHING"
+
+        def taken() -> None:
+            for row in rows:
+                self._connection.execute(sql.encode(), row)
+
+        self._guarded(taken)
+
     def end(self, move: str, source: str) -> Arrived:
         """Record the move, notify workers, commit."""
         counts = msgspec.structs.astuple(self._arrived)

@@ -149,6 +149,21 @@ class Statements:
         self.audit = (
             f"INSERT INTO {schema}.audit (at, actor, said, verb, subject, detail) VALUES (%s, %s, %s, %s, %s, %s::json)"
         )
+        self.claim_requests = (  # waits for a transaction that has claimed one of the keys
+            f"INSERT INTO {schema}.request_keys (key, fingerprint, answer, at)"
+            f" SELECT key, fingerprint, '', {schema}.clock() FROM unnest(%s::text[], %s::text[])"
+            " AS new (key, fingerprint) ORDER BY key ON CONFLICT (key) DO NOTHING RETURNING key"
+        )
+        self.known_requests = f"SELECT key, fingerprint, answer FROM {schema}.request_keys WHERE key = ANY(%s)"
+        self.keep_requests = (
+            f"UPDATE {schema}.request_keys r SET answer = new.answer"
+            " FROM unnest(%s::text[], %s::text[]) AS new (key, answer) WHERE r.key = new.key"
+        )
+        self.free_requests = f"DELETE FROM {schema}.request_keys WHERE key = ANY(%s)"
+        self.drop_requests = (
+            f"DELETE FROM {schema}.request_keys WHERE key IN (SELECT key FROM {schema}.request_keys WHERE at < %s"
+            " ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)"
+        )
         self.progress = (
             f"INSERT INTO {schema}.progress (job, run, said, at) VALUES (%s, %s, %s, %s)"
             " ON CONFLICT (job, run) DO UPDATE SET said = excluded.said, at = excluded.at"

@@ -49,6 +49,7 @@ from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection, migrate, require
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.transaction import Transaction, by_queue
+from holdfast.store.request_keys import without_keys
 from holdfast.store.sql.columns import limits_of
 from holdfast.store.sql.migrate import quoted
 from holdfast.store.sql.reads import SqlReads
@@ -236,13 +237,13 @@ class PostgresStore(SqlReads):
         """Execute a batch command by command, and refuse only the one with a value that cannot be stored."""
         if len(batch) > 1:
             return [answer for command in batch for answer in self._commit([command])]
-        what = type(unwrapped(batch)[0]).__name__.lower()
+        what = type(unwrapped(without_keys(batch))[0]).__name__.lower()
         return [InvalidArguments(what, f"the database cannot store it: {one_line(why)}")]
 
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         last: Exception | None = None
         purges = any(
-            isinstance(command, c.Purge) for command in unwrapped(batch)
+            isinstance(command, c.Purge) for command in unwrapped(without_keys(batch))
         )  # it may take long; no lease depends on it
         seconds = PURGE_SECONDS if purges else self._watch.seconds
         deadline = time.monotonic() + seconds

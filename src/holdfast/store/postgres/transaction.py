@@ -32,6 +32,7 @@ from holdfast.store.postgres.connection import pipelined
 from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection
 from holdfast.store.postgres.statements import Statements
+from holdfast.store.request_keys import DROPPED_MAX, KEPT_SECONDS, Known
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.shared_budgets import BudgetRow
 from holdfast.store.sql.batch import Batch, Key, Sealed
@@ -310,6 +311,26 @@ class Transaction(Batch):
         """Add rows to the audit log."""
         for row in rows:
             self._connection.execute(self._sql.audit, (self.now, *row))
+
+    def claim_requests(self, keys: list[tuple[str, str]]) -> Known:
+        """Insert the keys, so that another transaction with one of them waits, and return those that were known."""
+        names = [key for key, _ in keys]
+        claimed = {
+            key for (key,) in self._all(self._sql.claim_requests, (names, [fingerprint for _, fingerprint in keys]))
+        }
+        if len(claimed) == len(names):
+            return {}
+        rows = self._all(self._sql.known_requests, ([name for name in names if name not in claimed],))
+        return {key: (fingerprint, answer) for key, fingerprint, answer in rows}
+
+    def keep_requests(self, rows: list[tuple[str, str, str]], refused: list[str]) -> None:
+        """Keep the answers of requests, and free the keys of refused ones."""
+        if rows:
+            values = [key for key, _, _ in rows], [answer for _, _, answer in rows]
+            self._connection.execute(self._sql.keep_requests, values)
+        if refused:
+            self._connection.execute(self._sql.free_requests, (refused,))
+        self._connection.execute(self._sql.drop_requests, (self.now - KEPT_SECONDS, DROPPED_MAX))
 
     def put_progress(self, job: str, number: int, progress_json: bytes) -> None:
         self._connection.execute(self._sql.progress, (job, number, progress_json.decode(), self.now))

@@ -23,6 +23,7 @@ from holdfast.store.audit import audit_rows, unwrapped
 from holdfast.store.commands import PROGRESS, WORK
 from holdfast.store.inbox import SignalTable, StoredInbox
 from holdfast.store.limits import LimitRow
+from holdfast.store.request_keys import KeepAnswer, Known, Once, Requests
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import attribute_text
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
@@ -64,6 +65,18 @@ class Batch(SignalTable):
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
         """Execute every command, in order, write everything, and return the results."""
+        if any(isinstance(command, Once) for command in batch):
+            return self._carry_out_once(Requests(batch))
+        return self._execute(batch)
+
+    def _carry_out_once(self, requests: Requests) -> list[Any]:
+        """Execute the commands whose keys are new, and keep their answers."""
+        requests.have(self.claim_requests(requests.fingerprints()))
+        answers = self._execute(requests.todo)
+        self.keep_requests(requests.kept(answers), requests.refused(answers))
+        return requests.answers(answers)
+
+    def _execute(self, batch: Sequence[c.Command]) -> list[Any]:
         commands = unwrapped(batch)
         self.prepare(commands)
         answers = [self._answer(command) for command in commands]
@@ -95,6 +108,14 @@ class Batch(SignalTable):
     @abstractmethod
     def write_audit(self, rows: list[tuple[str, str | None, str, str, str]]) -> None:
         """Add rows to the audit log."""
+
+    @abstractmethod
+    def claim_requests(self, keys: list[tuple[str, str]]) -> Known:
+        """Return the known ones of these keys. No other transaction executes a request with one of the others."""
+
+    @abstractmethod
+    def keep_requests(self, rows: list[tuple[str, str, str]], refused: list[str]) -> None:
+        """Keep the answers of requests, free the keys of refused ones, and remove old keys."""
 
     @abstractmethod
     def read_streams(self, names: list[str]) -> dict[str, list[Event]]:
@@ -571,6 +592,7 @@ class Batch(SignalTable):
         c.SetLimits: lambda batch, command: batch.limits.set_limits(batch, command),
         c.PauseQueue: lambda batch, command: batch.limits.pause_queue(batch, command),
         SpendBudget: _spend_budget,
+        KeepAnswer: lambda _, command: command.answer,
     }
 
 

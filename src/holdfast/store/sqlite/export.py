@@ -145,6 +145,10 @@ class MovingSource:
         sql = "SELECT at, actor, said, verb, subject, detail FROM audit ORDER BY number"
         return self._connection.execute(sql).fetchall()
 
+    def request_keys(self) -> list[tuple[Any, ...]]:
+        """Read the keys of executed requests: key, fingerprint, answer, time."""
+        return self._connection.execute("SELECT key, fingerprint, answer, at FROM request_keys").fetchall()
+
     def leave(self) -> None:
         """Mark the move as complete: the file stays closed permanently."""
         self._transacted(lambda: self._connection.execute("UPDATE moved SET complete = 1"))

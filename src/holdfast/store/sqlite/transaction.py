@@ -11,6 +11,7 @@ import msgspec
 from holdfast.machines import Event, RunRecord
 from holdfast.store import commands as c
 from holdfast.store.limits import LimitRow
+from holdfast.store.request_keys import DROPPED_MAX, KEPT_SECONDS, Known
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.shared_budgets import BudgetRow
 from holdfast.store.sql.batch import Batch, Key, Sealed
@@ -267,6 +268,21 @@ class Transaction(Batch):
             "INSERT INTO audit (at, actor, said, verb, subject, detail) VALUES (?, ?, ?, ?, ?, ?)",
             [(self.now, *row) for row in rows],
         )
+
+    def claim_requests(self, keys: list[tuple[str, str]]) -> Known:
+        """Return the known keys. No other transaction runs at the same time."""
+        names = msgspec.json.encode([key for key, _ in keys]).decode()
+        sql = "SELECT key, fingerprint, answer FROM request_keys WHERE key IN (SELECT value FROM json_each(?))"
+        return {key: (fingerprint, answer) for key, fingerprint, answer in self._connection.execute(sql, (names,))}
+
+    def keep_requests(self, rows: list[tuple[str, str, str]], refused: list[str]) -> None:
+        """Keep the answers of requests. Refused ones have left nothing."""
+        del refused
+        sql = "INSERT INTO request_keys (key, fingerprint, answer, at) VALUES (?, ?, ?, ?)"
+        self._connection.executemany(sql, [(*row, self.now) for row in rows])
+        old = "SELECT key FROM request_keys WHERE at < ? ORDER BY at LIMIT ?"
+        values = (self.now - KEPT_SECONDS, DROPPED_MAX)
+        self._connection.execute(f"DELETE FROM request_keys WHERE key IN ({old})", values)
 
     def put_progress(self, job: str, number: int, progress_json: bytes) -> None:
         self._connection.execute(_PROGRESS, (job, number, progress_json.decode(), self.now))
