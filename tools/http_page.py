@@ -46,18 +46,21 @@ and no event is missed. The stream of all runs is checked for changes four times
 REPEATS = """\
 ## Repeats
 
-A client that has lost a response does not know whether the server has executed the request. Send a new `Idempotency-Key` with each `POST`, 1 to 200 visible
-ASCII characters, and repeat the request with the same key. `holdfast.connect` does so by itself.
+A client that has lost a response does not know whether the server has executed the request. So send a new
+`Idempotency-Key` with each `POST`, 1 to 200 visible ASCII characters. Repeat the request with the same key.
+`holdfast.connect` does so by itself.
 
 | request | a repeat with the same key |
 |---|---|
-| create, fork, verify or purge of everything | returns the same run. The key is the `idempotency_key` of the run, and is free again when the run is removed. Other arguments return 409 `idempotency_conflict` |
-| a batch | returns the same runs. A run without a key of its own gets the key of the request and its place, such as `k#0` |
-| every other `POST` | is not executed again, and returns the same status, with the same run as it is now, or the same outcome |
+| create, fork, verify or purge of everything | returns the same run; the key is the run's `idempotency_key` |
+| a batch | returns the same runs; a run without its own key gets that of the request and its place, such as `k#0` |
+| every other `POST` | is not executed again; returns the same status and outcome, or the same run as it is now |
 | a filter | acts on the page of runs of the first request, and on none of them twice |
 
-- The store keeps the key in the transaction that executes the request, so a crash leaves both or neither. It keeps it for at least one day.
-- The same key with another path, query or body returns 422 `idempotency_key_reused`, and nothing is done. The bodies are compared byte by byte.
+- The store keeps the key in the transaction that executes the request. So a crash leaves both or neither.
+- The store keeps a key for at least one day. The key of a run stays with the run.
+- The same key with another path, query or body returns 422 `idempotency_key_reused`, and nothing is done. Bodies are
+  compared byte by byte. For the key of a run, other arguments return 409 `idempotency_conflict`.
 - A refused request leaves no key. A repeat is executed.
 - Each token has its own keys. `PUT` and `DELETE` need none: a repeat changes nothing more.
 """
