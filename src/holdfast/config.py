@@ -55,6 +55,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         exports_max: the number of exports that a run may have.
         keep_seconds: workers remove runs that ended longer ago; 0 keeps them permanently.
         keep_runs: the number of ended runs that workers keep, newest first; 0 keeps all.
+        keep_audit_seconds: workers remove rows of the audit log that are older; 0 keeps them permanently.
         settings_file: a TOML file with some of these settings, which workers read again when it changes.
         tokens: the file with the tokens of the HTTP API; empty for ``holdfast-tokens.json`` next to the SQLite
             database, or in the current folder for another store.
@@ -84,6 +85,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     exports_max: int = 10_000
     keep_seconds: float = 0.0
     keep_runs: int = 0
+    keep_audit_seconds: float = 0.0
     settings_file: str = ""
     tokens: str = ""
     token: str = ""
@@ -97,7 +99,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse invalid values."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if name in {"keep_seconds", "keep_runs"}:
+            if name in {"keep_audit_seconds", "keep_seconds", "keep_runs"}:
                 if not 0 <= value < float("inf"):
                     raise InvalidSetting(name, value, "it must be 0 (keeps all) or greater")
             elif name.endswith("_seconds") and not value > 0:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from click.testing import CliRunner
@@ -149,3 +150,17 @@ def test_the_cost_of_a_purge_does_not_grow_with_what_is_kept() -> None:
         assert not re.search(r"Rows Removed by [\w ]+': [1-9]", str(found[0])), "nothing is looked at in vain"
     assert asyncio.run(store.commit([Purge(0)]))[0].jobs == []
     app.close()
+
+
+def test_rows_of_the_audit_log_stay_unless_a_setting_says_how_long(app: App) -> None:
+    run = app.start("work", 1)
+    app.cancel(run.id)
+    assert app.block(app.aevict()) == 0
+    assert [row.verb for row in app.audit()] == ["cancel"]
+    short, app.config = app.config, msgspec.structs.replace(app.config, keep_audit_seconds=3600.0)
+    app.worker().run(until_idle=True)
+    assert len(app.audit()) == 1
+    app.config = msgspec.structs.replace(short, keep_audit_seconds=1e-6)
+    app.worker().run(until_idle=True)
+    assert app.audit() == []
+    assert app.get(run.id).status == "canceled"

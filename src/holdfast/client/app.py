@@ -32,7 +32,7 @@ from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.plans import Planning
 from holdfast.client.process_fork import abandon_store, leave
-from holdfast.client.retention import ENDED, evict, purge, remove_jobs
+from holdfast.client.retention import ENDED, evict, evict_audit, purge, remove_jobs
 from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.client.run_reads import RunWatcher, content, exported, watch
 from holdfast.client.store_url import open_effects, open_store
@@ -498,8 +498,9 @@ class App(Planning, Client):
     async def aevict(self) -> int:
         """Remove the runs that `keep_seconds` and `keep_runs` do not keep, and return their number.
 
-        Workers call this by themselves.
+        Also remove the rows of the audit log that `keep_audit_seconds` does not keep. Workers call this by themselves.
         """
+        await evict_audit(self._store(), self.config.keep_audit_seconds)
         return await evict(self._store(), self._outside(), self.config.keep_seconds, self.config.keep_runs)
 
     def _outside(self) -> builtins.list[EffectStore | DirectoryBlobs]:

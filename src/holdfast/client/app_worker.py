@@ -72,7 +72,8 @@ class AppWorker:
             return
         self._app.own_workers.add(self)
         config = self._app.config
-        evicting = asyncio.create_task(self._evict()) if config.keep_seconds or config.keep_runs else None
+        keeps_all = not (config.keep_seconds or config.keep_runs or config.keep_audit_seconds)
+        evicting = asyncio.create_task(self._evict()) if not keeps_all else None
         try:
             await self._worker.run(until_idle=until_idle)
         finally:

@@ -48,7 +48,7 @@ class BuiltinJobs(App):
 
     def __init__(self, app: App) -> None:
         self._app = app
-        config = msgspec.structs.replace(app.config, keep_seconds=0.0, keep_runs=0)  # the app's workers evict
+        config = msgspec.structs.replace(app.config, keep_seconds=0.0, keep_runs=0, keep_audit_seconds=0.0)
         super().__init__(BUILTIN, app.url, config=config)
         _declare_verify(self)
         _declare_purge(self)

@@ -14,6 +14,7 @@ from holdfast.errors import InvalidArguments
 from holdfast.machines import TERMINAL_RUN_STATUSES, JobState
 from holdfast.store import Command, Purge, Store
 from holdfast.store.blobs import DirectoryBlobs
+from holdfast.store.commands import PurgeAudit
 from holdfast.store.effects import EffectStore
 from holdfast.store.request_keys import Repeat
 
@@ -93,6 +94,19 @@ async def remove_jobs(store: Store, outside: Outside, command: Command) -> list[
         for job in removed:
             await place.remove(job)  # of a repeat too: the first one may have been cut off before this
     return removed
+
+
+async def evict_audit(store: Store, keep_seconds: float) -> int:
+    """Remove the rows of the audit log that are older than this, and return their number. 0 keeps all."""
+    if not keep_seconds:
+        return 0
+    before = await store.now() - keep_seconds
+    removed: int = 0
+    while True:
+        (batch,) = await store.commit([PurgeAudit(before, BATCH)])
+        removed += batch
+        if batch < BATCH:
+            return removed
 
 
 async def evict(store: Store, outside: Outside, keep_seconds: float, keep_runs: int) -> int:

@@ -1,7 +1,8 @@
 """The audit log: who did what to which run or queue, written in the transaction that did it.
 
 `Audited` wraps a command. The store executes the command and writes a row for it in the same transaction. A refused
-command leaves no row. Rows are never changed, and a purge of runs does not remove them.
+command leaves no row. Rows are never changed, and a purge of runs does not remove them. Workers remove old rows if
+`keep_audit_seconds` is set.
 """
 
 from __future__ import annotations

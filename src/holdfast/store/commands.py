@@ -308,6 +308,13 @@ class Purge(msgspec.Struct, frozen=True):
     jobs: tuple[str, ...] | None = None
 
 
+class PurgeAudit(msgspec.Struct, frozen=True):
+    """Remove up to `limit` rows of the audit log that are older than `before`, the oldest first. Result: how many."""
+
+    before: float
+    limit: int = 1000
+
+
 class KeepEvidence(msgspec.Struct, frozen=True):
     """Store the report of a call whose attempt had lost the right to write (E5). Result: whether it was new.
 
@@ -369,6 +376,7 @@ Command = (
     | Expire
     | ReleaseLeases
     | Purge
+    | PurgeAudit
     | Progress
     | KeepExport
     | PutBlob

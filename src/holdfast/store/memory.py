@@ -108,6 +108,7 @@ class MemoryStore:
             c.SetLimits: self._set_limits,
             c.PauseQueue: self._pause_queue,
             SpendBudget: self._spend_budget,
+            c.PurgeAudit: self._purge_audit,
             KeepAnswer: lambda command: command.answer,
         }
         self._lock = threading.Lock()
@@ -387,6 +388,13 @@ class MemoryStore:
         self._forget_runs()
         self._evidence = {key: report for key, report in self._evidence.items() if report.job in self._jobs}
         return c.JobIds(gone)
+
+    def _purge_audit(self, command: c.PurgeAudit) -> int:
+        removed = 0
+        while self._audit and self._audit[0].at < command.before and removed < command.limit:
+            self._audit.popleft()
+            removed += 1
+        return removed
 
     def _is_purged(self, job: Job, command: c.Purge) -> bool:
         parent = self._jobs.get(job.parent) if job.parent is not None else None

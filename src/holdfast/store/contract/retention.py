@@ -6,7 +6,8 @@ from typing import Any
 
 from holdfast.errors import UnknownJob
 from holdfast.machines import JobState
-from holdfast.store.commands import Cancel, Claim, KeepEvidence, Purge, Retry, SendSignal
+from holdfast.store.audit import Audited
+from holdfast.store.commands import Cancel, Claim, KeepEvidence, Pause, Purge, PurgeAudit, Resume, Retry, SendSignal
 from holdfast.store.contract.harness import LEASE, Lab, clause, submission
 from holdfast.store.rows import Evidence
 
@@ -64,6 +65,25 @@ async def a_purge_of_named_jobs_takes_no_other_and_none_that_has_to_stay(lab: La
     assert (await lab.do(Purge(now - 2, jobs=("b",)))).jobs == [], "it ended later"
     assert (await lab.do(Purge(now, jobs=("b",), states=frozenset({JobState.FAILED})))).jobs == []
     assert sorted(job.id for job in await lab.store.jobs()) == ["b", "queued"]
+
+
+@clause
+async def old_rows_of_the_audit_log_are_removed_in_order_and_numbers_are_not_used_again(lab: Lab) -> None:
+    await lab.submit("a")
+    for actor in ("ana", "bob", "cy", "di"):
+        await lab.do(Audited(Pause("a", actor), "pause", "a", actor))
+        lab.clock.move(10)
+    before = lab.clock.now() - 15
+    assert await lab.do(PurgeAudit(before, limit=2)) == 2
+    assert await lab.do(PurgeAudit(before, limit=2)) == 1
+    assert await lab.do(PurgeAudit(before)) == 0
+    await lab.do(Audited(Resume("a", "eve"), "resume", "a", "eve"))
+    rows = await lab.store.audit(None, 10)
+    assert [row.actor for row in rows] == ["eve", "di"]
+    assert [row.actor for row in await lab.store.audit(rows[0].number, 10)] == ["di"]
+    assert await lab.do(PurgeAudit(lab.clock.now() + 1)) == 2
+    await lab.do(Audited(Pause("a", "flo"), "pause", "a", "flo"))
+    assert (await lab.store.audit(None, 10))[0].number > rows[0].number
 
 
 @clause

@@ -149,6 +149,11 @@ class Statements:
         self.audit = (
             f"INSERT INTO {schema}.audit (at, actor, said, verb, subject, detail) VALUES (%s, %s, %s, %s, %s, %s::json)"
         )
+        oldest = f"SELECT number, at FROM {schema}.audit ORDER BY number LIMIT %s"  # the numbers grow with time
+        self.purge_audit = (
+            f"DELETE FROM {schema}.audit WHERE number IN (SELECT number FROM ({oldest}) o WHERE at < %s)"
+            " RETURNING number"
+        )
         self.claim_requests = (  # waits for a transaction that has claimed one of the keys
             f"INSERT INTO {schema}.request_keys (key, fingerprint, answer, at)"
             f" SELECT key, fingerprint, '', {schema}.clock() FROM unnest(%s::text[], %s::text[])"

@@ -312,6 +312,9 @@ class Transaction(Batch):
         for row in rows:
             self._connection.execute(self._sql.audit, (self.now, *row))
 
+    def purge_audit(self, command: c.PurgeAudit) -> int:
+        return len(self._all(self._sql.purge_audit, (command.limit, command.before)))
+
     def claim_requests(self, keys: list[tuple[str, str]]) -> Known:
         """Insert the keys, so that another transaction with one of them waits, and return those that were known."""
         names = [key for key, _ in keys]

@@ -110,6 +110,10 @@ class Batch(SignalTable):
         """Add rows to the audit log."""
 
     @abstractmethod
+    def purge_audit(self, command: c.PurgeAudit) -> int:
+        """Remove the oldest rows of the audit log; return how many."""
+
+    @abstractmethod
     def claim_requests(self, keys: list[tuple[str, str]]) -> Known:
         """Return the known ones of these keys. No other transaction executes a request with one of the others."""
 
@@ -592,6 +596,7 @@ class Batch(SignalTable):
         c.SetLimits: lambda batch, command: batch.limits.set_limits(batch, command),
         c.PauseQueue: lambda batch, command: batch.limits.pause_queue(batch, command),
         SpendBudget: _spend_budget,
+        c.PurgeAudit: lambda batch, command: batch.purge_audit(command),
         KeepAnswer: lambda _, command: command.answer,
     }
 

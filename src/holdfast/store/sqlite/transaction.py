@@ -269,6 +269,12 @@ class Transaction(Batch):
             [(self.now, *row) for row in rows],
         )
 
+    def purge_audit(self, command: c.PurgeAudit) -> int:
+        # The numbers grow with time, so only the first rows are read.
+        oldest = "SELECT number, at FROM audit ORDER BY number LIMIT ?"
+        sql = f"DELETE FROM audit WHERE number IN (SELECT number FROM ({oldest}) WHERE at < ?) RETURNING number"
+        return len(self._connection.execute(sql, (command.limit, command.before)).fetchall())
+
     def claim_requests(self, keys: list[tuple[str, str]]) -> Known:
         """Return the known keys. No other transaction runs at the same time."""
         names = msgspec.json.encode([key for key, _ in keys]).decode()
