@@ -276,7 +276,8 @@ def test_a_verify_goes_on_where_it_was_after_its_server_was_killed(store: str, t
     )
     ledger = tmp_path / "ledger"
     ledger.touch()
-    environment = {"LEDGER": str(ledger), "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], "tests"])}
+    paths = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[1])]
+    environment = {"LEDGER": str(ledger), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     app = jobs(App("shop", config=quick(url)))
     app.start_many("greet", [{"name": str(number)} for number in range(5)])
     with served(target, url, HOLD="yes", **environment) as first:
@@ -318,10 +319,12 @@ def test_a_canceled_verify_raises_in_the_client(tmp_path: Path, monkeypatch: pyt
                 if record.status == "running":
                     app.cancel(record.run_id)
 
-            with pytest.raises(RunCanceled):
-                client.verify(on_progress=cancel)  # type: ignore[call-arg]  # - of a remote client alone
+            try:
+                with pytest.raises(RunCanceled):
+                    client.verify(on_progress=cancel)  # type: ignore[call-arg]  # - of a remote client alone
+            finally:
+                held.go.set()  # before the server ends: it waits for a step that has begun
     finally:
-        held.go.set()
         app.close()
 
 
