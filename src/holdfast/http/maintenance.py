@@ -95,8 +95,9 @@ class Maintenance:
         finally:
             worker.stop(at_once=True)
             await asyncio.wait([working])
-        if self.jobs.is_current(store):  # else the app closed it under the worker, whose error says nothing new
-            working.result()
+        error = working.exception()
+        if error is not None and self.jobs.is_current(store):  # else the app closed the store under the worker
+            raise error
 
     async def _is_needed(self, store: Store) -> bool:
         if self._stopping or not self.jobs.is_current(store):  # the app was closed
