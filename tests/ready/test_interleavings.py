@@ -179,6 +179,14 @@ class Refused(Scenario):
         return super().state(), self.took_reload, self.hasty_polls
 
 
+class OneSource(Scenario):
+    """The same with one producer less: few enough orders to walk each, with a waiter."""
+
+    def actors(self, waiters: int, *, stranger: bool) -> dict[str, Actor]:
+        actors = super().actors(waiters, stranger=stranger)
+        return {name: actor for name, actor in actors.items() if name != "timer"}
+
+
 def walk(
     make_monitor: Callable[[], ReadyMonitor],
     waiters: int = 2,
@@ -226,9 +234,9 @@ def test_the_explorer_catches_a_monitor_that_keeps_the_sources_of_a_refused_poll
 
 def test_merging_equal_states_covers_the_same_orders_as_walking_each_to_its_end() -> None:
     """On scenarios small enough to do both."""
-    for waiters, stranger in [(0, False), (1, False)]:
-        merged = walk(ReadyMonitor, waiters, stranger=stranger)
-        whole = walk(ReadyMonitor, waiters, stranger=stranger, merge=False)
+    for waiters, scenario in [(0, Scenario), (1, OneSource)]:
+        merged = walk(ReadyMonitor, waiters, stranger=False, of=scenario)
+        whole = walk(ReadyMonitor, waiters, stranger=False, of=scenario, merge=False)
         assert merged.schedules == whole.schedules > 100
         assert merged.steps < whole.steps
 
@@ -329,6 +337,24 @@ def test_the_orders_walked_are_different_ones() -> None:
     outcome = explore(scenario)
     assert orders == {"aabb", "abab", "abba", "baab", "baba", "bbaa"}
     assert (outcome.schedules, outcome.steps) == (6, 24)
+
+
+def test_a_beginning_that_orders_share_is_looked_at_once_and_every_other_step_too() -> None:
+    order: list[str] = []
+    looked: list[str] = []
+
+    def scenario() -> Mapping[str, Actor]:
+        order.clear()
+        return {name: steps(order, name, 1) for name in "ab"}  # type: ignore[misc]
+
+    def look() -> None:
+        looked.append(" ".join(order))
+
+    outcome = explore(scenario, look)
+    assert (outcome.schedules, outcome.steps) == (6, 24)
+    # A last step writes nothing: after "a0" come its own end, b0, and so on. There are 18 different beginnings.
+    assert len(looked) == 18
+    assert set(looked) == {"a0", "b0", "a0 b0", "b0 a0"}
 
 
 def test_a_deadlock_names_its_schedule_and_who_is_stuck() -> None:

@@ -45,10 +45,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Fork:
-    """A point where one of several actors goes on: the current branch, the number of branches, and orders so far."""
+    """A point where one of several actors goes on: those that can, which one does, and orders so far."""
 
     key: Hashable
-    width: int
+    able: list[str]
     branch: int = 0
     schedules: int = 0
 
@@ -64,7 +64,8 @@ def explore(
 
     Args:
         scenario: builds new actors by name; called once per walk.
-        after_each_step: checks what the actors share, and raises if it is wrong.
+        after_each_step: checks what the actors share, and raises if it is wrong. Steps that schedules begin with in
+            common are checked once.
         state: returns everything that later steps depend on, except the progress of each actor, which is added.
             Without it every schedule is walked to its end.
         walks_max: the largest number of walks, so that a scenario that is too large fails instead of running on.
@@ -87,7 +88,7 @@ def explore(
         while forks:
             forks[-1].schedules += orders
             forks[-1].branch += 1
-            if forks[-1].branch < forks[-1].width:
+            if forks[-1].branch < len(forks[-1].able):
                 break
             done = forks.pop()
             orders = done.schedules
@@ -101,16 +102,21 @@ def explore(
 def _follow(
     walk: _Walk, forks: list[_Fork], known: Mapping[Hashable, int], state: Callable[[], Hashable] | None
 ) -> int:
-    """Walk along `forks`, then by first branches, to the end or to a known state. Return the orders found there."""
+    """Walk along `forks`, then by first branches, to the end or to a known state. Return the orders found there.
+
+    All forks but the last go where they went before. Those steps were checked then, so they are only taken again.
+    """
+    for fork in forks[:-1]:
+        walk.step(fork.able[fork.branch], look=False)
+    if forks:
+        walk.step(forks[-1].able[forks[-1].branch])
     while walk.waiting:
         able = walk.able()
-        depth = len(walk.schedule)
-        if depth == len(forks):
-            key = (state(), walk.progress()) if state is not None else None
-            if state is not None and key in known:
-                return known[key]
-            forks.append(_Fork(key, len(able)))
-        walk.step(able[forks[depth].branch])
+        key = (state(), walk.progress()) if state is not None else None
+        if state is not None and key in known:
+            return known[key]
+        forks.append(_Fork(key, able))
+        walk.step(able[0])
     return 1
 
 
@@ -133,7 +139,7 @@ class _Walk:
     def progress(self) -> Hashable:
         return tuple((taken, name in self.waiting) for name, taken in self._taken.items())
 
-    def step(self, name: str) -> None:
+    def step(self, name: str, *, look: bool = True) -> None:
         self.schedule.append(name)
         self._taken[name] += 1
         try:
@@ -143,6 +149,8 @@ class _Walk:
         except BaseException as error:
             error.add_note(f"in the schedule {' → '.join(self.schedule)}")
             raise
+        if not look:
+            return
         try:
             self._look()
         except BaseException as error:
