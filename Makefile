@@ -12,6 +12,12 @@ QUIET := --quiet --disable-pip-version-check
 PIP := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install $(QUIET)
 OWN_PIP := $(BIN)/python -m ensurepip --default-pip >/dev/null
 
+# Tests start hundreds of processes. A process that has to compile the package takes twice as long to start, so
+# compiled modules are kept, whatever the caller's environment says. COMPILE_ALL also writes those of the package that
+# only such processes import.
+export PYTHONDONTWRITEBYTECODE =
+COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
+
 .DEFAULT_GOAL := help
 .PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races fuzz plans scenarios programs exact neighbours silence servers bench fix docs site sbom lock clean
 
@@ -28,6 +34,7 @@ WALKS := tests/machines/test_every_stream.py tests/ready/test_interleavings.py t
 SIDE_BY_SIDE = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 test: $(READY)  ## run all tests, with full branch coverage of the machines and gates
+	$(COMPILE_ALL)
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -q -n auto --dist worksteal tests/machines tests/ready $(WALKS:%=--ignore=%)
 	@$(BIN)/coverage combine --quiet
@@ -35,6 +42,7 @@ test: $(READY)  ## run all tests, with full branch coverage of the machines and 
 	$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --dist worksteal $(WALKS) $(filter-out tests/machines/ tests/ready/,$(wildcard tests/*/))
 
 coverage: $(READY)  ## run all tests with coverage of the whole package; slower than test
+	$(COMPILE_ALL)
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -n auto --dist worksteal
 	@$(BIN)/coverage combine --quiet
@@ -53,6 +61,7 @@ prove: $(READY)  ## walk every legal job stream up to DEPTH=11; print the tally
 	$(BIN)/python tools/prove.py $(DEPTH)
 
 mutants: $(READY)  ## run the tests of machines, gates, plans and values on every mutant of the code; print the tally
+	$(COMPILE_ALL)
 	HOLDFAST_ALL_MUTANTS=1 $(BIN)/python -m pytest -n $(SIDE_BY_SIDE) tests/tidy/test_mutants.py
 
 KILLS ?= 1000
