@@ -36,6 +36,8 @@ from holdfast.client.retention import ENDED, evict, evict_audit, purge, remove_j
 from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.client.run_reads import RunWatcher, content, exported, watch
 from holdfast.client.store_url import open_effects, open_store
+from holdfast.client.story import STORY_PAGE, StoryEvent
+from holdfast.client.story_cache import StoryCache
 from holdfast.client.verify import violations_of
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, workers
@@ -129,6 +131,7 @@ class App(Planning, Client):
         self._effects: EffectStore | None = None
         self._forked_memory = False  # whether the parent of this process had a store in memory
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
+        self._stories = StoryCache()
         self._watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, RunWatcher] = weakref.WeakKeyDictionary()
 
     # Start
@@ -337,6 +340,9 @@ class App(Planning, Client):
         if not events:
             await self._row(job)  # raises if there is no such job
         return events
+
+    async def astory(self, run_id: str, *, after: int = 0, limit: int = STORY_PAGE) -> builtins.list[StoryEvent]:
+        return await self._stories.read(self._store(), await self._row(job_of_run(run_id)[0]), after, limit)
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         record = await self.aget(run_id)

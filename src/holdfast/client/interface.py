@@ -22,6 +22,7 @@ from holdfast.authoring.conductor import conductor
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
 from holdfast.client.portal import Portal
 from holdfast.client.process_fork import leave, survive_fork
+from holdfast.client.story import STORY_PAGE, StoryEvent
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.durations import Duration
@@ -156,6 +157,14 @@ class Client(ABC):
     @abstractmethod
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         """Return the events of a run's job, oldest first, that have a number greater than `after`."""
+
+    @abstractmethod
+    async def astory(self, run_id: str, *, after: int = 0, limit: int = STORY_PAGE) -> builtins.list[StoryEvent]:
+        """Return the story of a run's job: what each event after the number `after` has changed, oldest first.
+
+        The changes are JSON merge patches (RFC 7396). Applied in order to an empty object, they give the view of the
+        job after each event: state, attempts, waits, calls with their tries, children and plan nodes.
+        """
 
     @abstractmethod
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
@@ -442,6 +451,7 @@ class Client(ABC):
     outcome = blocking(aoutcome)
     current = blocking(acurrent)
     events = blocking(aevents)
+    story = blocking(astory)
     exports = blocking(aexports)
     evidence = blocking(aevidence)
     explain = blocking(aexplain)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.client.bulk import BulkResult
+from holdfast.client.story import StoryEvent
 from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.http import streams
@@ -68,6 +69,16 @@ def _runs() -> list[Operation]:
         Operation(
             "GET", f"{run}/events", READ, OF_RUN, reads.list_events, "List the events of the run's job, oldest first.",
             {200: Many(Event)}, query=reads.PAGED,
+        ),
+        Operation(
+            "GET", f"{run}/story", READ, OF_RUN, reads.get_story,
+            "List what each event of the run's job has changed, oldest first, as JSON merge patches.",
+            {200: Many(StoryEvent)}, query=reads.STORY_PAGED,
+        ),
+        Operation(
+            "GET", f"{run}/chain", READ, OF_RUN, reads.list_chain,
+            "List the texts that the hashes of the job's events cover, oldest first.",
+            {200: Many(reads.SealedEvent)}, query=reads.PAGED,
         ),
         Operation(
             "GET", f"{run}/evidence", READ, OF_RUN, reads.list_evidence, "List results that arrived too late.",

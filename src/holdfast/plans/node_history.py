@@ -6,8 +6,10 @@ and forks that reuse its results.
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,6 +28,7 @@ SETTLED = frozenset({"done", "skipped"})
 UNDECIDED = float("inf")  # after every event
 
 _AGAIN = re.compile(r"(.*:([^:#]+))#\d+")  # a node called again because the plan refused its result
+_ITEM = re.compile(r"(.*)\[(\d{1,9})\]", re.ASCII)  # an item of a map
 _OF_ENGINE = re.compile(r":(until|ended|id(\.\d+)?)$")  # values of waits and child jobs
 
 
@@ -61,7 +64,15 @@ class NodeHistory:
         self.values: dict[str, tuple[int, Any]] = {}
         self._newest: dict[str, str] = {}  # nodes that were called again, with the newest name
         for event in events:
-            self._read(event, event.payload, event.payload.get("node") or "")
+            self.push(event)
+
+    def push(self, event: Event) -> Collection[str]:
+        """Read the next event. Return the names of the calls, waits and values that it has changed."""
+        doubtful, node = self.doubtful, event.payload.get("node") or ""
+        self._read(event, event.payload, node)
+        if event.type == JobEvent.WAITING:
+            return doubtful ^ self.doubtful
+        return (node.removesuffix(ENDED),) if node else ()
 
     def newest(self, node: str) -> str:
         """Return the name under which a node of the plan was called last."""
@@ -101,7 +112,7 @@ class NodeHistory:
             doubts = [wait for wait in places if str(wait.get("correlation_key", "")).startswith(DOUBT_KEY)]
             self.doubtful = {str(wait.get("node")) for wait in doubts}
             return
-        self.doubtful.discard(node)
+        self.doubtful = self.doubtful - {node}
         if payload.get("node") is not None and payload.get("outcome") != "resolved":
             self._wait(event.seq, node, payload)
 
@@ -138,6 +149,30 @@ def label(node: Node, index: int | None = None) -> str:
             return f"{'sleep' if isinstance(node, SleepNode) else 'wait'}:{at}"
 
 
+class _MapTally(NamedTuple):
+    """The results of a map's items, and how many items are in each state."""
+
+    results: list[Any]
+    states: Counter[str]
+
+
+class _Index:
+    """Finds nodes of a graph by their names in events. `rank` is the place of a node after its dependencies."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.rank = {name: place for place, name in enumerate(graph.order())}
+        self._ids = {label(node): name for name, node in graph.nodes.items()}
+
+    def find(self, name: str) -> tuple[str, int | None] | None:
+        """Return the id of a node, and the number of a map's item, or None for the name of something else."""
+        again = _AGAIN.fullmatch(name)
+        name = again[1] if again is not None else name
+        if name in self._ids:
+            return self._ids[name], None
+        item = _ITEM.fullmatch(name)
+        return (self._ids[item[1]], int(item[2])) if item is not None and item[1] in self._ids else None
+
+
 class NodeStates:
     """The progress of one run of a plan.
 
@@ -150,19 +185,100 @@ class NodeStates:
     """
 
     def __init__(self, plan: Plan, past: NodeHistory) -> None:
-        self.plan = plan
+        self._first = plan
         self._past = past
-        self.added: dict[str, Plan] = {}
-        self._refused: set[str] = set()  # nodes whose extension is invalid
         self.results: dict[str, Any] = {}
         self.states: dict[str, str] = {}
         self.items: dict[str, list[str]] = {}
+        self._index: _Index | None = None  # made when it is needed
+        self._restart()
+
+    def _restart(self) -> dict[str, str]:
+        """Compute everything from the history. Return all states."""
+        self.plan = self._first
+        self.added: dict[str, Plan] = {}
+        self._refused: set[str] = set()  # nodes whose extension is invalid
         while self._follow():
             pass
+        return self.states
+
+    def update(self, names: Iterable[str]) -> Collection[str]:
+        """Follow the history after a `push` that returned these names. Return the ids of nodes that may have changed.
+
+        Only these nodes and the nodes that depend on them are computed. The result is that of a new object.
+        """
+        if self._index is None:
+            self._index = _Index(self.graph)
+        due: dict[str, set[int] | None] = {}  # id → items of a map that changed; None if all of the node may have
+        for name in names:
+            if name.startswith(EXTENSION):
+                if not self._is_applied(name.removeprefix(EXTENSION)):
+                    return self._restart()
+                continue
+            found = self._index.find(name)
+            if found is None:
+                continue
+            node, item = found
+            if node in self.added or node in self._refused:
+                return self._restart()  # it was called again
+            items = due.setdefault(node, set())
+            if item is None:
+                due[node] = None
+            elif items is not None:
+                items.add(item)
+        return self._propagate(due, self._index)
+
+    def _propagate(self, due: dict[str, set[int] | None], index: _Index) -> Collection[str]:
+        """Compute these nodes and those that depend on them, each after its dependencies."""
+        heap = [(index.rank[name], name) for name in due if name in index.rank]
+        heapq.heapify(heap)
+        changed: list[str] = []
+        last = ""
+        while heap:
+            _, name = heapq.heappop(heap)
+            if name == last:
+                continue
+            last, node = name, self.graph.nodes[name]
+            state, result = self.states[name], self.results.pop(name, None)
+            items = due.get(name)
+            if items is not None and isinstance(node, MapNode) and name in self.items:
+                self.states[name] = self._map_items(node, items)
+                changed.append(name)
+            else:
+                self.states[name] = self._state(node)
+            if self.states[name] == state and self.results.get(name) is result:
+                continue
+            changed.append(name)
+            if self._is_news(name) and extension_of(self.results.get(name)) is not None:
+                return self._extended(name)
+            for other in self.graph.feeds[name]:
+                due[other] = None
+                heapq.heappush(heap, (index.rank[other], other))
+        return changed
+
+    def _extended(self, name: str) -> Collection[str]:
+        """Apply a new extension. It comes last, unless another one is undecided or was decided later."""
+        others = [self._decided(other)[0] for other in (*self.added, *self._refused)]
+        if max(others, default=0.0) >= self._decided(name)[0]:
+            return self._restart()
+        while self._follow():
+            pass
+        return self.states
+
+    def _is_applied(self, name: str) -> bool:
+        """Return whether an extension that was decided now is applied as it was decided."""
+        seq, refused = self._decided(name)
+        if refused is not None:
+            return name in self._refused
+        others = [self._decided(other)[0] for other in (*self.added, *self._refused) if other != name]
+        return name in self.added and next(reversed(self.added)) == name and max(others, default=0.0) < seq
 
     def _follow(self) -> bool:
         """Compute the states once. Return whether an extension changed the plan, so that they are out of date."""
         self.graph = Graph(self.plan.nodes)
+        self._index = None
+        self.items = {}
+        self._tallies: dict[str, _MapTally] = {}
         args = self._past.created.get("args") or {}
         defaults = {
             name: field.default for name, field in self.plan.input.items() if field.default is not msgspec.UNSET
@@ -201,6 +317,7 @@ class NodeStates:
         return self._past.values.get(f"{EXTENSION}{name}", (UNDECIDED, None))
 
     def _state(self, node: Node) -> str:
+        self.items.pop(node.id, None)
         before = [self.states[other] for other in self.graph.needs[node.id]]
         if "failed" in before or "stopped" in before:
             return "stopped"
@@ -244,21 +361,39 @@ class NodeStates:
             return "failed"
         if not isinstance(over, list):
             return "failed"
-        results: list[Any] = []
-        states = self.items[node.id] = []
-        for index in range(len(over)):
-            name = self._past.newest(label(node, index))
-            ended = self._past.ended.get(name)
-            results.append(ended.result if ended is not None else None)
-            done = None if ended is None else "done" if ended.failure is None else "failed"
-            if ended is not None and node.call is not None and extension_of(ended.result) is not None:
-                done = "failed"  # an item must not extend the plan
-            busy = "in doubt" if name in self._past.doubtful else "running" if name in self._past.open else "ready"
-            states.append(done or ("waiting" if node.job is not None else busy))
-        if all(state == "done" for state in states):
-            self.results[node.id] = results
+        self.items[node.id] = [""] * len(over)
+        self._tallies[node.id] = _MapTally([None] * len(over), Counter({"": len(over)}))
+        return self._map_items(node, range(len(over)))
+
+    def _map_items(self, node: MapNode, items: Iterable[int]) -> str:
+        """Compute these items of a map. Return the state of the map."""
+        states, tally = self.items[node.id], self._tallies[node.id]
+        for item in items:
+            if item >= len(states):
+                continue
+            state, tally.results[item] = self._item(node, item)
+            tally.states[states[item]] -= 1
+            tally.states[state] += 1
+            states[item] = state
+        if tally.states["done"] == len(states):
+            self.results[node.id] = tally.results
             return "done"
-        return next((state for state in ("in doubt", "running", "waiting", "ready") if state in states), "failed")
+        return next((state for state in ("in doubt", "running", "waiting", "ready") if tally.states[state]), "failed")
+
+    def count_items(self, name: str) -> dict[str, int]:
+        """Count the items of a map that has started, by their states."""
+        return {state: count for state, count in self._tallies[name].states.items() if count}
+
+    def _item(self, node: MapNode, index: int) -> tuple[str, Any]:
+        """Return the state and the result of a map's item."""
+        name = self._past.newest(label(node, index))
+        ended = self._past.ended.get(name)
+        if ended is not None:
+            extends = node.call is not None and extension_of(ended.result) is not None  # which an item must not
+            return "failed" if ended.failure is not None or extends else "done", ended.result
+        if node.job is not None:
+            return "waiting", None
+        return "in doubt" if name in self._past.doubtful else "running" if name in self._past.open else "ready", None
 
     def _look_up(self, ref: str) -> Any:
         name, _, path = ref.partition(".")

@@ -24,6 +24,7 @@ from holdfast.client.remote.error_decoder import error_of
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
 from holdfast.client.remote.transport import Wire, at_run
 from holdfast.client.run_handle import RunHandle
+from holdfast.client.story import STORY_PAGE, StoryEvent
 from holdfast.client.views import (
     PAGE,
     Created,
@@ -221,6 +222,9 @@ class RemoteClient(Client):
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
         return await self._pages(at_run(run_id, "events"), Event, limit, _number(after), about=run_id)
+
+    async def astory(self, run_id: str, *, after: int = 0, limit: int = STORY_PAGE) -> builtins.list[StoryEvent]:
+        return await self._pages(at_run(run_id, "story"), StoryEvent, limit, _number(after), about=run_id)
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         return await self._pages(at_run(run_id, "exports"), Export, limit, _number(after), about=run_id)

@@ -11,12 +11,13 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
+from holdfast.client.story import STORY_MAX, STORY_PAGE
 from holdfast.client.views import PAGE, Attribute, Export, RunFilter
 from holdfast.errors import InvalidArguments
 from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query, matches_tag
 from holdfast.http.response import Answer, StreamAnswer, json, not_modified
-from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, Event, RunRecord, RunStatus
+from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, Event, RunRecord, RunStatus, canonical
 from holdfast.store import Evidence
 from holdfast.store.result_blobs import ResultBlob, reference_in
 
@@ -55,6 +56,10 @@ RUN_FILTERS = (
     Query("cursor", "string", "`next` of the previous page.", pattern=CURSOR),
 )
 PAGED = (LIMIT, NUMBER_CURSOR)
+STORY_PAGED = (
+    Query("limit", "integer", f"Maximum number of events, {STORY_PAGE} by default.", 1, STORY_MAX),
+    NUMBER_CURSOR,
+)
 WAIT_MAX = 60  # seconds: proxies often close a silent connection after that
 RESULT = (Query("wait", "number", "Seconds to wait for the end of the run, 0 by default.", 0, WAIT_MAX),)
 RESULT_RETRY = b"1"  # Retry-After of a result that is not there yet
@@ -85,6 +90,19 @@ class TokenView(msgspec.Struct):
     group: str | None
     expires_at: float | None
     actor: str
+
+
+class SealedEvent(msgspec.Struct):
+    """The text that the hash of an event covers, exactly.
+
+    `hash` is the SHA-256 of `sealed` in UTF-8. `previous` is the hash of the event before it, 64 zeros for the first.
+    It is the last value in `sealed`, too.
+    """
+
+    seq: int
+    sealed: str
+    hash: str
+    previous: str
 
 
 def page(items: list[Any], following: Any = None) -> Answer:
@@ -187,6 +205,34 @@ async def list_events(call: Call) -> Answer:
         return await call.client.aevents(call.run_id, after=after, limit=count)
 
     return await _bounded_page(call, read, lambda event, _: event.seq)
+
+
+async def get_story(call: Call) -> Answer:
+    """List what each event of a job has changed."""
+    asked = call.query(STORY_PAGED)
+    limit, after = asked.get("limit", STORY_PAGE), asked.get("cursor", 0)
+    events = await call.client.astory(call.run_id, after=after, limit=limit + 1)
+    items: list[msgspec.Raw] = []
+    size = 0
+    for event in events[:limit]:
+        items.append(msgspec.Raw(msgspec.json.encode(event)))
+        size += len(items[-1])
+        if size > PAGE_BYTES:
+            break
+    return page(items, events[len(items) - 1].seq if len(items) < len(events) else None)
+
+
+async def list_chain(call: Call) -> Answer:
+    """List the texts that the hashes of a job's events cover."""
+
+    async def read(after: int, count: int) -> list[SealedEvent]:
+        return list(map(_sealed, await call.client.aevents(call.run_id, after=after, limit=count)))
+
+    return await _bounded_page(call, read, lambda event, _: event.seq)
+
+
+def _sealed(event: Event) -> SealedEvent:
+    return SealedEvent(event.seq, canonical(event).decode(), event.hash, event.prev)
 
 
 async def list_evidence(call: Call) -> Answer:

@@ -1,0 +1,417 @@
+"""The story of a run: what was known of it after each event of its job.
+
+A `Story` reads the events of a job one by one, and keeps a view: a JSON object with what the events have said so far.
+For each event it returns the JSON merge patch (RFC 7396) that turns the view before the event into the view after it.
+So a page that has the patches can show the run as it was at any event.
+
+The view follows the readers that the engine uses: `Fold` for the state, the waits and the open calls, the projection of
+runs for the status, and `NodeStates` for the nodes of a plan. It has no arguments, results or payloads. It has no empty
+parts, so null in a patch always removes a part. A damaged stream has a story, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidPlan, InvalidRunTransition
+from holdfast.machines import TERMINAL_JOB_STATES, Event, Fold, HistoryEvent, JobEvent, JobState
+from holdfast.machines.job_table import TARGETS
+from holdfast.machines.keys import BUDGET_KEY, ENDED, UNTIL, parse_key
+from holdfast.machines.rules import is_failure
+from holdfast.machines.run_projection import RunFields, run_name
+from holdfast.plans.model import Plan
+from holdfast.plans.node_history import NodeHistory, NodeStates
+from holdfast.store.rows import course_after
+
+Path = tuple[str, ...]
+
+STORY_PAGE = 500  # default number of events
+STORY_MAX = 2000  # events of one read
+ERROR_MAX = 300  # characters of an error in the view
+
+_ID = re.compile(r"(.*):id(?:\.\d+)?", re.DOTALL)  # the name of the value that records the id of a child
+_KINDS = {"job": "child", "start": "start", "signal": "signal", "wait": "wait", "sleep": "sleep"}
+_HOW = {"lease_expired": "lost"}
+
+
+class StoryEvent(msgspec.Struct, frozen=True):
+    """One event of a run's story.
+
+    Attributes:
+        seq: The number of the event.
+        at: When it was written, in UTC epoch seconds.
+        type: What happened.
+        run_id: The run that it belongs to. An operator's retry opens another run of the same job.
+        changes: The JSON merge patch (RFC 7396) from the view before the event to the view after it.
+    """
+
+    seq: int
+    at: float
+    type: str
+    run_id: str
+    changes: dict[str, Any]
+
+
+class Story:
+    """Reads the events of one job. `view` is what is known after the last one."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.head = ""
+        self.view: dict[str, Any] = {}
+        self._before: dict[Path, Any] = {}  # the parts that the current event has changed, as they were
+        self._job = Fold()
+        self._course = RunFields()
+        self._running: dict[str, None] = {}  # calls with a try under way
+        self._waits: dict[str, None] = {}  # waits, children and other acts that have not ended
+        self._lease: str | None = None
+        self._since: dict[str, float] = {}  # key → when the wait for it began
+        self._past = NodeHistory(())
+        self._nodes: NodeStates | None = None
+
+    @property
+    def planned(self) -> bool:
+        """Return whether the job has a plan. Then this object keeps its results."""
+        return self._nodes is not None
+
+    def push(self, event: Event) -> StoryEvent:
+        """Read the next event."""
+        before = self._job.state
+        self._job.push(event)
+        self.seq, self.head = event.seq, event.hash
+        self._follow_run(event)
+        if self._lease is not None and (self._job.state is not JobState.RUNNING or event.type == JobEvent.RUNNING):
+            self._end_attempt(event)
+        handler = _HANDLERS.get(event.type)
+        if handler is not None:
+            handler(self, event, event.payload, _text(event.payload.get("node")) or "")
+        if self._job.state is not before or event.type in TARGETS:
+            self._set(("state",), self._job.state.value if self._job.state is not None else None)
+            self._show_waits(event)
+            if self._job.state in TERMINAL_JOB_STATES:
+                self._end_waits(event.at)
+        self._follow_plan(event)
+        return StoryEvent(event.seq, event.at, event.type, run_name(event.job, self._job.run), self._patch())
+
+    # The view
+
+    def _set(self, path: Path, value: Any) -> None:
+        """Set a part of the view, or remove it. A value is never changed in place."""
+        parent = self.view
+        for part in path[:-1]:
+            if value is None and part not in parent:
+                return
+            parent = parent.setdefault(part, {})
+        old = parent.get(path[-1])
+        if old == value:
+            return
+        self._before.setdefault(path, old)
+        if value is None:
+            del parent[path[-1]]
+        else:
+            parent[path[-1]] = value
+
+    def _patch(self) -> dict[str, Any]:
+        """Return the merge patch of the current event."""
+        patch: dict[str, Any] = {}
+        for path, old in self._before.items():
+            new: Any = self.view
+            for part in path:
+                new = new.get(part) if new is not None else None
+            if new == old:
+                continue
+            into = patch
+            for part in path[:-1]:
+                into = into.setdefault(part, {})
+            into[path[-1]] = _difference(old, new)
+        for path in self._before:
+            if len(path) > 1 and self.view.get(path[0]) == {}:
+                del self.view[path[0]]
+                patch[path[0]] = None
+        self._before = {}
+        return patch
+
+    # Run, attempt and waits
+
+    def _follow_run(self, event: Event) -> None:
+        job = self._job
+        if job.state is None:
+            return
+        with contextlib.suppress(InvalidRunTransition):  # a damaged stream: `verify` names the event
+            self._course = course_after(self._course, job, event)
+        course, error = self._course, self._course.error
+        failure = {"error": _cut(f"{error.code}: {error.message}")} if error is not None else {}
+        stage = {"stage": course.stage} if course.stage is not None else {}
+        run = {"id": run_name(event.job, job.run), "number": job.run, "status": course.status.value, **stage, **failure}
+        self._set(("run",), run)
+        self._set(("attempt",), job.attempt or None)
+        cancel = job.cancel
+        asked = None if cancel is None else _without_none({"reason": _cut(cancel.reason), "at": cancel.at})
+        self._set(("cancel",), asked)
+
+    def _begin_attempt(self, event: Event, payload: dict[str, Any], node: str) -> None:
+        del node
+        worker = _text(payload.get("worker"))
+        self._lease = str(self._job.attempt)
+        self._set(("worker",), worker)
+        self._set(("leases", self._lease), _without_none({"worker": worker, "from": event.at}))
+
+    def _end_attempt(self, event: Event) -> None:
+        """End the lease of an attempt that is over, and the tries that it has left."""
+        path = ("leases", self._lease or "")
+        reason = _text(event.payload.get("reason")) if event.type == JobEvent.REQUEUED else None
+        how = _HOW.get(reason or "", reason) or (self._job.state or JobState.QUEUED).value
+        self._set(path, {**self._get(path), "to": event.at, "how": _cut(how)})
+        self._set(("worker",), None)
+        self._lease = None
+        for node in list(self._running):
+            left = "in_doubt" if self._get(("calls", node)).get("kind") == "tool" else "lost"
+            self._end_try(node, event.at, left)
+            self._set(("calls", node, "status"), left)
+
+    def _end_waits(self, at: float) -> None:
+        """End the waits of a job that has ended."""
+        for node in list(self._waits):
+            self._end_try(node, at, "cut_off")
+            self._set(("calls", node, "status"), "cut_off")
+
+    def _show_waits(self, event: Event) -> None:
+        """Show what a job that does not run waits for."""
+        waits: dict[str, dict[str, Any]] = {}
+        wait = self._job.wait
+        if wait is not None:
+            for number, place in enumerate(wait.places()):
+                key = place.correlation_key or ""
+                shown: dict[str, Any] = {"kind": _kind_of_wait(key, wait.wait_type if not number else None), "key": key}
+                shown |= {"node": place.node, "since": self._since.setdefault(key, event.at)}
+                waits.setdefault(key, _without_none({**shown, "until": None if number else wait.deadline}))
+        elif self._job.state is JobState.QUEUED and self._job.not_before is not None:
+            gate, node = _text(event.payload.get("gate")), _text(event.payload.get("node"))
+            kind = "gate" if gate is not None else "retry"
+            shown = {"kind": kind, "key": gate, "node": node, "since": event.at, "until": self._job.not_before}
+            waits[kind] = _without_none(shown)
+        for key in [*self.view.get("waiting", {})]:
+            if key not in waits:
+                self._set(("waiting", key), None)
+        for key, shown in waits.items():
+            self._set(("waiting", key), shown)
+
+    # Calls
+
+    def _get(self, path: Path) -> dict[str, Any]:
+        part: Any = self.view
+        for name in path:
+            part = part.get(name, {})
+        return part if isinstance(part, dict) else {}
+
+    def _call_started(self, event: Event, payload: dict[str, Any], node: str) -> None:
+        tool = event.type == HistoryEvent.TOOL_STARTED
+        name = _text(payload.get("name")) or node.partition(":")[0]
+        self._begin_try(event, node, name, "tool" if tool else "step", payload.get("try"))
+
+    def _begin_try(self, event: Event, node: str, name: str, kind: str, number: object = None) -> None:
+        tries = self._get(("calls", node, "tries"))
+        if not isinstance(number, int) or number < 1 or str(number) in tries:
+            number = len(tries) + 1
+        waits = kind in _KINDS.values()  # then it outlives the attempt
+        (self._waits if waits else self._running)[node] = None
+        status = "waiting" if waits else "running"
+        self._set(("calls", node, "name"), name)
+        self._set(("calls", node, "kind"), kind)
+        self._set(("calls", node, "status"), status)
+        self._set(("calls", node, "retry_at"), None)
+        holder = {} if waits else {"attempt": self._job.attempt, "worker": self.view.get("worker")}
+        begun = _without_none({"from": event.at, "status": status, **holder})
+        self._set(("calls", node, "tries", str(number)), begun)
+
+    def _end_try(self, node: str, at: float, status: str, error: str | None = None) -> None:
+        """End the newest try of a call."""
+        self._running.pop(node, None)
+        self._waits.pop(node, None)
+        tries = self._get(("calls", node, "tries"))
+        number = next(reversed(tries), "1")
+        last = tries.get(number, {"from": at})
+        ended = {"settled": at} if "to" in last else {"to": at}  # a try in doubt ended when its worker died
+        failure = {"error": _cut(error)} if error else {}
+        self._set(("calls", node, "tries", number), {**last, **ended, "status": status, **failure})
+
+    def _call_ended(self, event: Event, payload: dict[str, Any], node: str) -> None:
+        """Read the result or the failure of a call."""
+        if node in self._job.open_steps or not node:
+            return
+        name = _text(payload.get("name")) or node.partition(":")[0]
+        if "name" not in self._get(("calls", node)):
+            kind = "tool" if event.type == HistoryEvent.TOOL_FINISHED else "step"
+            self._begin_try(event, node, name, kind)
+        if not is_failure(payload):
+            if event.type != HistoryEvent.NODE_FINISHED:  # which repeats it
+                self._end_try(node, event.at, "done")
+                self._set(("calls", node, "status"), "done")
+                self._set(("calls", node, "reused"), True if payload.get("reused") is True else None)
+            return
+        kind, reason = _text(payload.get("kind")) or "", _text(payload.get("reason")) or ""
+        retry_at = _number(payload.get("retry_at"))
+        status = "cut_off" if kind == "cut_off" else "failed"
+        if node in self._running or event.type == HistoryEvent.TOOL_FINISHED:
+            self._end_try(node, event.at, status, f"{kind}: {reason}")
+        again = status == "failed" and retry_at is not None and payload.get("final") is not True
+        self._set(("calls", node, "status"), "retrying" if again else status)
+        self._set(("calls", node, "retry_at"), retry_at if again else None)
+
+    # Waits and children, which outlive attempts
+
+    def _value(self, event: Event, payload: dict[str, Any], name: str) -> None:
+        value = payload.get("value")
+        if name.endswith(ENDED) and isinstance(value, dict):
+            self._wait_ended(event, name.removesuffix(ENDED), value)
+        elif name.endswith(UNTIL):
+            self._begin_wait(event, name.removesuffix(UNTIL))
+        elif (found := _ID.fullmatch(name)) is not None and isinstance(value, str):
+            self._begin_wait(event, found[1], value)
+
+    def _begin_wait(self, event: Event, node: str, run: str | None = None) -> None:
+        kind = _kind_of(node)
+        if kind is None:
+            return
+        if self._get(("calls", node)).get("status") != "waiting":
+            self._begin_try(event, node, node.partition(":")[0].partition(".")[2] or node.partition(":")[2], kind)
+        if run is not None and kind != "signal":
+            self._set(("calls", node, "run"), run)
+            if kind == "child":
+                entry = node.partition(":")[0].removeprefix("job.")
+                self._set(("children", run), {"entry": entry, "status": "started", "call": node})
+
+    def _waiting(self, event: Event, payload: dict[str, Any], node: str) -> None:
+        others = payload.get("also")
+        places = [payload, *(others if isinstance(others, list) else [])]
+        for place in places:
+            if isinstance(place, dict):
+                self._begin_wait(event, _text(place.get("node")) or "")
+        del node
+
+    def _wait_completed(self, event: Event, payload: dict[str, Any], node: str) -> None:
+        key, outcome = _text(payload.get("correlation_key")) or "", payload.get("outcome")
+        self._since.pop(key, None)
+        answer = payload.get("payload")
+        if outcome == "resolved" and isinstance(answer, dict):
+            said = {"answer": _text(answer.get("answer")), "by": _cut(_text(answer.get("actor"))), "at": event.at}
+            self._set(("calls", node, "answer"), _without_none(said))
+        elif node and key != BUDGET_KEY:
+            self._wait_ended(event, node, payload)
+
+    def _wait_ended(self, event: Event, node: str, ended: dict[str, Any]) -> None:
+        kind = _kind_of(node)
+        if kind is None:
+            return
+        if "name" not in self._get(("calls", node)):
+            self._begin_wait(event, node)
+        end = ended.get("payload")
+        error = None
+        match ended.get("outcome"):
+            case "refused":
+                status, error = "failed", f"{_text(ended.get('kind'))}: {_text(ended.get('reason'))}"
+            case "expired" if kind == "wait":
+                status = "timed_out"
+            case "cut_off" | "deadline":
+                status = "cut_off"
+            case _ if kind == "child" and isinstance(end, dict) and end.get("state") != "completed":
+                status = "failed"
+            case _:
+                status = "done"
+        if self._get(("calls", node)).get("status") == "waiting":
+            self._end_try(node, event.at, status, error)
+        self._set(("calls", node, "status"), status)
+        run = self._get(("calls", node)).get("run")
+        if kind == "child" and run is not None:
+            state = _text(end.get("state")) if isinstance(end, dict) else None
+            child = self._get(("children", run))
+            self._set(("children", run), {**child, "status": state or status})
+
+    # The nodes of a plan
+
+    def _follow_plan(self, event: Event) -> None:
+        if event.type == HistoryEvent.PLAN_GENERATED:
+            self._past.push(event)
+            try:
+                self._nodes = NodeStates(Plan.from_dict(self._past.plan), self._past)
+            except (InvalidPlan, msgspec.MsgspecError, TypeError, ValueError):
+                self._nodes = None  # a plan of a newer release
+            self._show_nodes(self._nodes.states if self._nodes is not None else ())
+        elif self._nodes is not None:
+            self._show_nodes(self._nodes.update(self._past.push(event)))
+        elif event.type == JobEvent.CREATED:  # the calls of a planner before its plan are not nodes
+            self._past.push(event)
+
+    def _show_nodes(self, names: Collection[str]) -> None:
+        nodes = self._nodes
+        if nodes is None:
+            return
+        for name in names:
+            shown: dict[str, Any] = {"status": _word(nodes.states[name])}
+            if name in nodes.items:
+                shown["items"] = {_word(state): count for state, count in nodes.count_items(name).items()}
+            self._set(("nodes", name), shown)
+        if names is nodes.states:  # a refused extension takes its nodes away
+            for name in [name for name in self.view.get("nodes", ()) if name not in nodes.states]:
+                self._set(("nodes", name), None)
+
+
+_HANDLERS: dict[str, Callable[[Story, Event, dict[str, Any], str], None]] = {
+    JobEvent.RUNNING.value: Story._begin_attempt,  # noqa: SLF001 - of the class above
+    JobEvent.WAITING.value: Story._waiting,  # noqa: SLF001
+    JobEvent.WAIT_COMPLETED.value: Story._wait_completed,  # noqa: SLF001
+    HistoryEvent.NODE_STARTED.value: Story._call_started,  # noqa: SLF001
+    HistoryEvent.TOOL_STARTED.value: Story._call_started,  # noqa: SLF001
+    HistoryEvent.COMMAND_COMMITTED.value: Story._call_ended,  # noqa: SLF001
+    HistoryEvent.TOOL_FINISHED.value: Story._call_ended,  # noqa: SLF001
+    HistoryEvent.NODE_FINISHED.value: Story._call_ended,  # noqa: SLF001
+    HistoryEvent.VALUE_RECORDED.value: Story._value,  # noqa: SLF001
+}
+
+
+def _kind_of(node: str) -> str | None:
+    """Return the kind of a wait, child or other act of job code, from its name in events. None for a step or tool."""
+    head = node.partition(":")[0]
+    kind = _KINDS.get(head.partition(".")[0])
+    return kind if (kind in {"child", "start"}) is ("." in head) else None
+
+
+def _kind_of_wait(key: str, wait_type: str | None) -> str:
+    """Return what a job waits for at a key, such as ``signal``, ``human``, ``sleep``, ``child`` or ``doubt``."""
+    reserved = parse_key(key)
+    if reserved is None:
+        return wait_type or "signal"
+    return "sleep" if reserved.kind == "timer" else reserved.kind
+
+
+def _difference(old: Any, new: Any) -> Any:
+    """Return the merge patch from one value to another."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    changed = {name: _difference(old.get(name), value) for name, value in new.items() if old.get(name) != value}
+    return changed | {name: None for name in old if name not in new}
+
+
+def _without_none(value: dict[str, Any]) -> dict[str, Any]:
+    return {name: item for name, item in value.items() if item is not None}
+
+
+def _word(state: str) -> str:
+    return state.replace(" ", "_")
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= ERROR_MAX else f"{text[: ERROR_MAX - 1]}…"
