@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import msgspec
 import pytest
 
 from holdfast import App, Limits, export
+from holdfast.client.story import StoryEvent
 from holdfast.http.handlers import reads
 from holdfast.machines import JOB, READY, RUN, RunRecord
 from holdfast.store import Evidence, KeepEvidence
@@ -113,6 +116,47 @@ def test_a_run_is_paused_resumed_cancelled_and_a_failed_one_retried(app: App) ->
             events = (await client.get(f"/api/v1/runs/{failed}/events")).json()["items"]
             assert events[-1]["payload"]["actor"] == "http", "who has done it is recorded"
             assert (await client.get(f"/api/v1/runs/{failed}.3")).status_code == 404
+
+    play(story())
+
+
+def test_the_story_of_a_run_is_told_page_by_page(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            run = (await create(client))["run_id"]
+            await drain(app)
+            told = (await client.get(f"/api/v1/runs/{run}/story")).json()
+            assert told["next"] is None
+            assert msgspec.convert(told["items"], list[StoryEvent]) == await app.astory(run)
+            paged: list[Any] = []
+            cursor: str | None = "0"
+            while cursor is not None:
+                page = (await client.get(f"/api/v1/runs/{run}/story", params={"cursor": cursor, "limit": 2})).json()
+                assert len(page["items"]) <= 2
+                paged, cursor = paged + page["items"], page["next"]
+            assert paged == told["items"]
+            end = await client.get(f"/api/v1/runs/{run}/story", params={"cursor": paged[-1]["seq"]})
+            assert end.json() == {"items": [], "next": None}
+            assert (await client.get(f"/api/v1/runs/{run}/story?limit=2001")).status_code == 422
+            assert (await client.get(f"/api/v1/runs/{NOBODY}/story")).status_code == 404
+
+    play(story())
+
+
+def test_the_texts_under_the_hashes_of_events_are_sent_as_they_are(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            run = (await create(client, attributes={"é": 2**53 + 1, "a": 1e-7}))["run_id"]
+            await drain(app)
+            chain = (await client.get(f"/api/v1/runs/{run}/chain")).json()["items"]
+            previous = "0" * 64
+            for event, link in zip(await app.aevents(run), chain, strict=True):
+                assert (link["seq"], link["hash"], link["previous"]) == (event.seq, event.hash, previous)
+                assert hashlib.sha256(link["sealed"].encode()).hexdigest() == link["hash"]
+                sealed = json.loads(link["sealed"])
+                assert (sealed[2], sealed[7], sealed[8]) == (event.seq, event.payload, previous)
+                previous = link["hash"]
+            assert (await client.get(f"/api/v1/runs/{NOBODY}/chain")).status_code == 404
 
     play(story())
 

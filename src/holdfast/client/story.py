@@ -81,20 +81,23 @@ class Story:
 
     def push(self, event: Event) -> StoryEvent:
         """Read the next event."""
-        before = self._job.state
-        self._job.push(event)
+        illegal = self._job.push(event)
         self.seq, self.head = event.seq, event.hash
-        self._follow_run(event)
+        moves = event.type in TARGETS
+        if moves or event.type == HistoryEvent.CANCEL_REQUESTED:  # no other event changes a run
+            self._follow_run(event)
         if self._lease is not None and (self._job.state is not JobState.RUNNING or event.type == JobEvent.RUNNING):
             self._end_attempt(event)
         handler = _HANDLERS.get(event.type)
         if handler is not None:
             handler(self, event, event.payload, _text(event.payload.get("node")) or "")
-        if self._job.state is not before or event.type in TARGETS:
+        if moves:
             self._set(("state",), self._job.state.value if self._job.state is not None else None)
             self._show_waits(event)
             if self._job.state in TERMINAL_JOB_STATES:
                 self._end_waits(event.at)
+        if illegal is not None:
+            self._nodes = None  # the states of nodes are known for legal streams only
         self._follow_plan(event)
         return StoryEvent(event.seq, event.at, event.type, run_name(event.job, self._job.run), self._patch())
 

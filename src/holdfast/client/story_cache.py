@@ -22,6 +22,7 @@ STORIES_MAX = 32  # that are kept
 EVENT_BYTES = 1000  # about what a kept event or call needs
 READ_BYTES = 2 * 1024 * 1024  # of events per read from the store, if they are as large as those before
 READ_MIN, READ_MAX = 16, 256  # events per read: one may have a megabyte
+LAST = 4  # events that are kept of a story with too many
 TURN = 32  # events between which other tasks get the loop
 
 
@@ -74,7 +75,8 @@ class StoryCache:
 
     def _keep(self, job: str, kept: _Kept) -> None:
         if kept.weight > CACHE_BYTES // 2:
-            kept.told, kept.first = [], kept.story.seq  # the next page can still be read from here
+            kept.told = kept.told[-LAST:]  # the next page can still be read from here
+            kept.first = kept.told[0].seq - 1 if kept.told else kept.story.seq
         if kept.weight > CACHE_BYTES // 2:
             return
         with self._keeping:
@@ -89,6 +91,7 @@ async def _continue(store: Store, job: str, kept: _Kept, after: int, limit: int)
     """Read a story up to the last event of a page."""
     story, count = kept.story, READ_MIN
     while story.seq < after + limit:
+        count = min(count, after + limit - story.seq)
         events = await store.events(job, story.seq, count)
         for place, event in enumerate(events, 1):
             kept.told.append(story.push(event))

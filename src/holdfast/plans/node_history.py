@@ -68,7 +68,8 @@ class NodeHistory:
 
     def push(self, event: Event) -> Collection[str]:
         """Read the next event. Return the names of the calls, waits and values that it has changed."""
-        doubtful, node = self.doubtful, event.payload.get("node") or ""
+        doubtful, node = self.doubtful, event.payload.get("node")
+        node = node if isinstance(node, str) else ""
         self._read(event, event.payload, node)
         if event.type == JobEvent.WAITING:
             return doubtful ^ self.doubtful
