@@ -14,8 +14,8 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 
 from holdfast import App, Plan, StepFailed, sleep, wait_for
-from holdfast.client import story_cache
-from holdfast.client.story import Story, StoryEvent
+from holdfast.client.overview import story_cache
+from holdfast.client.overview.story import Story, StoryEvent
 from holdfast.errors import UnknownJob
 from holdfast.machines import Event, Fold, fold, runs, seal
 from holdfast.plans.node_history import NodeHistory, NodeStates

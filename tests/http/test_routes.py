@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast import App, Limits, export
-from holdfast.client.story import StoryEvent
+from holdfast.client.overview.story import StoryEvent
 from holdfast.http.handlers import reads
 from holdfast.machines import JOB, READY, RUN, RunRecord
 from holdfast.store import Evidence, KeepEvidence

@@ -30,14 +30,14 @@ from holdfast.client.explain import explain, look
 from holdfast.client.fork import fork_command
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
+from holdfast.client.overview.story import STORY_PAGE, StoryEvent
+from holdfast.client.overview.story_cache import StoryCache
 from holdfast.client.plans import Planning
 from holdfast.client.process_fork import abandon_store, leave
 from holdfast.client.retention import ENDED, evict, evict_audit, purge, remove_jobs
 from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.client.run_reads import RunWatcher, content, exported, watch
 from holdfast.client.store_url import open_effects, open_store
-from holdfast.client.story import STORY_PAGE, StoryEvent
-from holdfast.client.story_cache import StoryCache
 from holdfast.client.verify import violations_of
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, workers

@@ -20,9 +20,9 @@ import msgspec
 
 from holdfast.authoring.conductor import conductor
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
+from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.portal import Portal
 from holdfast.client.process_fork import leave, survive_fork
-from holdfast.client.story import STORY_PAGE, StoryEvent
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.durations import Duration

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.client.bulk import BulkResult
-from holdfast.client.story import StoryEvent
+from holdfast.client.overview.story import StoryEvent
 from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.http import streams

@@ -20,11 +20,11 @@ from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import payload_for_server
 from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
+from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.remote.error_decoder import error_of
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
 from holdfast.client.remote.transport import Wire, at_run
 from holdfast.client.run_handle import RunHandle
-from holdfast.client.story import STORY_PAGE, StoryEvent
 from holdfast.client.views import (
     PAGE,
     Created,

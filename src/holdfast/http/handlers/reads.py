@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from holdfast.client.story import STORY_MAX, STORY_PAGE
+from holdfast.client.overview.story import STORY_MAX, STORY_PAGE
 from holdfast.client.views import PAGE, Attribute, Export, RunFilter
 from holdfast.errors import InvalidArguments
 from holdfast.http.problems import Problem

@@ -14,7 +14,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from holdfast.client.story import Story, StoryEvent
+from holdfast.client.overview.story import Story, StoryEvent
 from holdfast.store import Job, Store
 
 CACHE_BYTES = 64 * 1024 * 1024  # of all stories that are kept

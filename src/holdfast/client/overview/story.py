@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
+from holdfast.client.overview.patched_view import PatchedView
 from holdfast.errors import InvalidPlan, InvalidRunTransition
 from holdfast.machines import TERMINAL_JOB_STATES, Event, Fold, HistoryEvent, JobEvent, JobState
 from holdfast.machines.job_table import TARGETS
@@ -27,8 +28,6 @@ from holdfast.machines.run_projection import RunFields, run_name
 from holdfast.plans.model import Plan
 from holdfast.plans.node_history import NodeHistory, NodeStates
 from holdfast.store.rows import course_after
-
-Path = tuple[str, ...]
 
 STORY_PAGE = 500  # default number of events
 STORY_MAX = 2000  # events of one read
@@ -63,8 +62,7 @@ class Story:
     def __init__(self) -> None:
         self.seq = 0
         self.head = ""
-        self.view: dict[str, Any] = {}
-        self._before: dict[Path, Any] = {}  # the parts that the current event has changed, as they were
+        self._view = PatchedView()
         self._job = Fold()
         self._course = RunFields()
         self._running: dict[str, None] = {}  # calls with a try under way
@@ -73,6 +71,11 @@ class Story:
         self._since: dict[str, float] = {}  # key → when the wait for it began
         self._past = NodeHistory(())
         self._nodes: NodeStates | None = None
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """Return what is known after the last event."""
+        return self._view.value
 
     @property
     def planned(self) -> bool:
@@ -88,56 +91,33 @@ class Story:
             self._follow_run(event)
         if self._lease is not None and (self._job.state is not JobState.RUNNING or event.type == JobEvent.RUNNING):
             self._end_attempt(event)
-        handler = _HANDLERS.get(event.type)
-        if handler is not None:
-            handler(self, event, event.payload, _text(event.payload.get("node")) or "")
+        self._read(event, event.payload, _text(event.payload.get("node")) or "")
         if moves:
-            self._set(("state",), self._job.state.value if self._job.state is not None else None)
+            self._view.set(("state",), self._job.state.value if self._job.state is not None else None)
             self._show_waits(event)
             if self._job.state in TERMINAL_JOB_STATES:
                 self._end_waits(event.at)
         if illegal is not None:
             self._nodes = None  # the states of nodes are known for legal streams only
         self._follow_plan(event)
-        return StoryEvent(event.seq, event.at, event.type, run_name(event.job, self._job.run), self._patch())
+        return StoryEvent(event.seq, event.at, event.type, run_name(event.job, self._job.run), self._view.patch())
 
-    # The view
-
-    def _set(self, path: Path, value: Any) -> None:
-        """Set a part of the view, or remove it. A value is never changed in place."""
-        parent = self.view
-        for part in path[:-1]:
-            if value is None and part not in parent:
-                return
-            parent = parent.setdefault(part, {})
-        old = parent.get(path[-1])
-        if old == value:
-            return
-        self._before.setdefault(path, old)
-        if value is None:
-            del parent[path[-1]]
-        else:
-            parent[path[-1]] = value
-
-    def _patch(self) -> dict[str, Any]:
-        """Return the merge patch of the current event."""
-        patch: dict[str, Any] = {}
-        for path, old in self._before.items():
-            new: Any = self.view
-            for part in path:
-                new = new.get(part) if new is not None else None
-            if new == old:
-                continue
-            into = patch
-            for part in path[:-1]:
-                into = into.setdefault(part, {})
-            into[path[-1]] = _difference(old, new)
-        for path in self._before:
-            if len(path) > 1 and self.view.get(path[0]) == {}:
-                del self.view[path[0]]
-                patch[path[0]] = None
-        self._before = {}
-        return patch
+    def _read(self, event: Event, payload: dict[str, Any], node: str) -> None:
+        match event.type:
+            case HistoryEvent.NODE_STARTED | HistoryEvent.TOOL_STARTED:
+                self._call_started(event, payload, node)
+            case HistoryEvent.COMMAND_COMMITTED | HistoryEvent.TOOL_FINISHED | HistoryEvent.NODE_FINISHED:
+                self._call_ended(event, payload, node)
+            case HistoryEvent.VALUE_RECORDED:
+                self._value(event, payload, node)
+            case JobEvent.RUNNING:
+                self._begin_attempt(event, payload)
+            case JobEvent.WAITING:
+                self._waiting(event, payload)
+            case JobEvent.WAIT_COMPLETED:
+                self._wait_completed(event, payload, node)
+            case _:
+                pass
 
     # Run, attempt and waits
 
@@ -151,37 +131,36 @@ class Story:
         failure = {"error": _cut(f"{error.code}: {error.message}")} if error is not None else {}
         stage = {"stage": course.stage} if course.stage is not None else {}
         run = {"id": run_name(event.job, job.run), "number": job.run, "status": course.status.value, **stage, **failure}
-        self._set(("run",), run)
-        self._set(("attempt",), job.attempt or None)
+        self._view.set(("run",), run)
+        self._view.set(("attempt",), job.attempt or None)
         cancel = job.cancel
         asked = None if cancel is None else _without_none({"reason": _cut(cancel.reason), "at": cancel.at})
-        self._set(("cancel",), asked)
+        self._view.set(("cancel",), asked)
 
-    def _begin_attempt(self, event: Event, payload: dict[str, Any], node: str) -> None:
-        del node
+    def _begin_attempt(self, event: Event, payload: dict[str, Any]) -> None:
         worker = _text(payload.get("worker"))
         self._lease = str(self._job.attempt)
-        self._set(("worker",), worker)
-        self._set(("leases", self._lease), _without_none({"worker": worker, "from": event.at}))
+        self._view.set(("worker",), worker)
+        self._view.set(("leases", self._lease), _without_none({"worker": worker, "from": event.at}))
 
     def _end_attempt(self, event: Event) -> None:
         """End the lease of an attempt that is over, and the tries that it has left."""
         path = ("leases", self._lease or "")
         reason = _text(event.payload.get("reason")) if event.type == JobEvent.REQUEUED else None
         how = _HOW.get(reason or "", reason) or (self._job.state or JobState.QUEUED).value
-        self._set(path, {**self._get(path), "to": event.at, "how": _cut(how)})
-        self._set(("worker",), None)
+        self._view.set(path, {**self._view.get(path), "to": event.at, "how": _cut(how)})
+        self._view.set(("worker",), None)
         self._lease = None
         for node in list(self._running):
-            left = "in_doubt" if self._get(("calls", node)).get("kind") == "tool" else "lost"
+            left = "in_doubt" if self._view.get(("calls", node)).get("kind") == "tool" else "lost"
             self._end_try(node, event.at, left)
-            self._set(("calls", node, "status"), left)
+            self._view.set(("calls", node, "status"), left)
 
     def _end_waits(self, at: float) -> None:
         """End the waits of a job that has ended."""
         for node in list(self._waits):
             self._end_try(node, at, "cut_off")
-            self._set(("calls", node, "status"), "cut_off")
+            self._view.set(("calls", node, "status"), "cut_off")
 
     def _show_waits(self, event: Event) -> None:
         """Show what a job that does not run waits for."""
@@ -200,17 +179,11 @@ class Story:
             waits[kind] = _without_none(shown)
         for key in [*self.view.get("waiting", {})]:
             if key not in waits:
-                self._set(("waiting", key), None)
+                self._view.set(("waiting", key), None)
         for key, shown in waits.items():
-            self._set(("waiting", key), shown)
+            self._view.set(("waiting", key), shown)
 
     # Calls
-
-    def _get(self, path: Path) -> dict[str, Any]:
-        part: Any = self.view
-        for name in path:
-            part = part.get(name, {})
-        return part if isinstance(part, dict) else {}
 
     def _call_started(self, event: Event, payload: dict[str, Any], node: str) -> None:
         tool = event.type == HistoryEvent.TOOL_STARTED
@@ -218,44 +191,44 @@ class Story:
         self._begin_try(event, node, name, "tool" if tool else "step", payload.get("try"))
 
     def _begin_try(self, event: Event, node: str, name: str, kind: str, number: object = None) -> None:
-        tries = self._get(("calls", node, "tries"))
+        tries = self._view.get(("calls", node, "tries"))
         if not isinstance(number, int) or number < 1 or str(number) in tries:
             number = len(tries) + 1
         waits = kind in _KINDS.values()  # then it outlives the attempt
         (self._waits if waits else self._running)[node] = None
         status = "waiting" if waits else "running"
-        self._set(("calls", node, "name"), name)
-        self._set(("calls", node, "kind"), kind)
-        self._set(("calls", node, "status"), status)
-        self._set(("calls", node, "retry_at"), None)
+        self._view.set(("calls", node, "name"), name)
+        self._view.set(("calls", node, "kind"), kind)
+        self._view.set(("calls", node, "status"), status)
+        self._view.set(("calls", node, "retry_at"), None)
         holder = {} if waits else {"attempt": self._job.attempt, "worker": self.view.get("worker")}
         begun = _without_none({"from": event.at, "status": status, **holder})
-        self._set(("calls", node, "tries", str(number)), begun)
+        self._view.set(("calls", node, "tries", str(number)), begun)
 
     def _end_try(self, node: str, at: float, status: str, error: str | None = None) -> None:
         """End the newest try of a call."""
         self._running.pop(node, None)
         self._waits.pop(node, None)
-        tries = self._get(("calls", node, "tries"))
+        tries = self._view.get(("calls", node, "tries"))
         number = next(reversed(tries), "1")
         last = tries.get(number, {"from": at})
         ended = {"settled": at} if "to" in last else {"to": at}  # a try in doubt ended when its worker died
         failure = {"error": _cut(error)} if error else {}
-        self._set(("calls", node, "tries", number), {**last, **ended, "status": status, **failure})
+        self._view.set(("calls", node, "tries", number), {**last, **ended, "status": status, **failure})
 
     def _call_ended(self, event: Event, payload: dict[str, Any], node: str) -> None:
         """Read the result or the failure of a call."""
         if node in self._job.open_steps or not node:
             return
         name = _text(payload.get("name")) or node.partition(":")[0]
-        if "name" not in self._get(("calls", node)):
+        if "name" not in self._view.get(("calls", node)):
             kind = "tool" if event.type == HistoryEvent.TOOL_FINISHED else "step"
             self._begin_try(event, node, name, kind)
         if not is_failure(payload):
             if event.type != HistoryEvent.NODE_FINISHED:  # which repeats it
                 self._end_try(node, event.at, "done")
-                self._set(("calls", node, "status"), "done")
-                self._set(("calls", node, "reused"), True if payload.get("reused") is True else None)
+                self._view.set(("calls", node, "status"), "done")
+                self._view.set(("calls", node, "reused"), True if payload.get("reused") is True else None)
             return
         kind, reason = _text(payload.get("kind")) or "", _text(payload.get("reason")) or ""
         retry_at = _number(payload.get("retry_at"))
@@ -263,8 +236,8 @@ class Story:
         if node in self._running or event.type == HistoryEvent.TOOL_FINISHED:
             self._end_try(node, event.at, status, f"{kind}: {reason}")
         again = status == "failed" and retry_at is not None and payload.get("final") is not True
-        self._set(("calls", node, "status"), "retrying" if again else status)
-        self._set(("calls", node, "retry_at"), retry_at if again else None)
+        self._view.set(("calls", node, "status"), "retrying" if again else status)
+        self._view.set(("calls", node, "retry_at"), retry_at if again else None)
 
     # Waits and children, which outlive attempts
 
@@ -281,21 +254,20 @@ class Story:
         kind = _kind_of(node)
         if kind is None:
             return
-        if self._get(("calls", node)).get("status") != "waiting":
+        if self._view.get(("calls", node)).get("status") != "waiting":
             self._begin_try(event, node, node.partition(":")[0].partition(".")[2] or node.partition(":")[2], kind)
         if run is not None and kind != "signal":
-            self._set(("calls", node, "run"), run)
+            self._view.set(("calls", node, "run"), run)
             if kind == "child":
                 entry = node.partition(":")[0].removeprefix("job.")
-                self._set(("children", run), {"entry": entry, "status": "started", "call": node})
+                self._view.set(("children", run), {"entry": entry, "status": "started", "call": node})
 
-    def _waiting(self, event: Event, payload: dict[str, Any], node: str) -> None:
+    def _waiting(self, event: Event, payload: dict[str, Any]) -> None:
         others = payload.get("also")
         places = [payload, *(others if isinstance(others, list) else [])]
         for place in places:
             if isinstance(place, dict):
                 self._begin_wait(event, _text(place.get("node")) or "")
-        del node
 
     def _wait_completed(self, event: Event, payload: dict[str, Any], node: str) -> None:
         key, outcome = _text(payload.get("correlation_key")) or "", payload.get("outcome")
@@ -303,7 +275,7 @@ class Story:
         answer = payload.get("payload")
         if outcome == "resolved" and isinstance(answer, dict):
             said = {"answer": _text(answer.get("answer")), "by": _cut(_text(answer.get("actor"))), "at": event.at}
-            self._set(("calls", node, "answer"), _without_none(said))
+            self._view.set(("calls", node, "answer"), _without_none(said))
         elif node and key != BUDGET_KEY:
             self._wait_ended(event, node, payload)
 
@@ -311,7 +283,7 @@ class Story:
         kind = _kind_of(node)
         if kind is None:
             return
-        if "name" not in self._get(("calls", node)):
+        if "name" not in self._view.get(("calls", node)):
             self._begin_wait(event, node)
         end = ended.get("payload")
         error = None
@@ -326,14 +298,14 @@ class Story:
                 status = "failed"
             case _:
                 status = "done"
-        if self._get(("calls", node)).get("status") == "waiting":
+        if self._view.get(("calls", node)).get("status") == "waiting":
             self._end_try(node, event.at, status, error)
-        self._set(("calls", node, "status"), status)
-        run = self._get(("calls", node)).get("run")
+        self._view.set(("calls", node, "status"), status)
+        run = self._view.get(("calls", node)).get("run")
         if kind == "child" and run is not None:
             state = _text(end.get("state")) if isinstance(end, dict) else None
-            child = self._get(("children", run))
-            self._set(("children", run), {**child, "status": state or status})
+            child = self._view.get(("children", run))
+            self._view.set(("children", run), {**child, "status": state or status})
 
     # The nodes of a plan
 
@@ -358,23 +330,10 @@ class Story:
             shown: dict[str, Any] = {"status": _word(nodes.states[name])}
             if name in nodes.items:
                 shown["items"] = {_word(state): count for state, count in nodes.count_items(name).items()}
-            self._set(("nodes", name), shown)
+            self._view.set(("nodes", name), shown)
         if names is nodes.states:  # a refused extension takes its nodes away
             for name in [name for name in self.view.get("nodes", ()) if name not in nodes.states]:
-                self._set(("nodes", name), None)
-
-
-_HANDLERS: dict[str, Callable[[Story, Event, dict[str, Any], str], None]] = {
-    JobEvent.RUNNING.value: Story._begin_attempt,  # noqa: SLF001 - of the class above
-    JobEvent.WAITING.value: Story._waiting,  # noqa: SLF001
-    JobEvent.WAIT_COMPLETED.value: Story._wait_completed,  # noqa: SLF001
-    HistoryEvent.NODE_STARTED.value: Story._call_started,  # noqa: SLF001
-    HistoryEvent.TOOL_STARTED.value: Story._call_started,  # noqa: SLF001
-    HistoryEvent.COMMAND_COMMITTED.value: Story._call_ended,  # noqa: SLF001
-    HistoryEvent.TOOL_FINISHED.value: Story._call_ended,  # noqa: SLF001
-    HistoryEvent.NODE_FINISHED.value: Story._call_ended,  # noqa: SLF001
-    HistoryEvent.VALUE_RECORDED.value: Story._value,  # noqa: SLF001
-}
+                self._view.set(("nodes", name), None)
 
 
 def _kind_of(node: str) -> str | None:
@@ -390,14 +349,6 @@ def _kind_of_wait(key: str, wait_type: str | None) -> str:
     if reserved is None:
         return wait_type or "signal"
     return "sleep" if reserved.kind == "timer" else reserved.kind
-
-
-def _difference(old: Any, new: Any) -> Any:
-    """Return the merge patch from one value to another."""
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return new
-    changed = {name: _difference(old.get(name), value) for name, value in new.items() if old.get(name) != value}
-    return changed | {name: None for name in old if name not in new}
 
 
 def _without_none(value: dict[str, Any]) -> dict[str, Any]:
