@@ -354,7 +354,7 @@ def test_a_stream_ends_when_its_token_is_revoked_and_tells_nothing_more(
 # Deny by default: whoever adds a route says what it is to a token of a group, and names it here if that may use it.
 MAY = {
     Bound.OWN: {
-        "POST /api/v1/runs", "GET /api/v1/runs", "GET /api/v1/stream", "POST /api/v1/verify",
+        "POST /api/v1/runs", "GET /api/v1/runs", "GET /api/v1/stream", "POST /api/v1/verify", "GET /api/v1/inbox",
         "POST /api/v1/purge", "POST /api/v1/runs/purge",
         "POST /api/v1/runs/batch", "POST /api/v1/runs/cancel", "POST /api/v1/runs/retry", "POST /api/v1/runs/signal",
     },

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, Protocol
 from holdfast.errors import NotInsideJob
 
 if TYPE_CHECKING:
+    from holdfast.authoring.answer_form import Form
     from holdfast.authoring.functions import Call, JobFunction
 
 P = ParamSpec("P")
@@ -99,8 +100,10 @@ class Conductor(Protocol):
         """Await a coroutine of the worker's loop from the job's own loop."""
         ...
 
-    def wait(self, key: str, timeout: float | None, wait_type: str) -> Coroutine[Any, Any, Any]:
-        """Wait for a signal."""
+    def wait(
+        self, key: str, timeout: float | None, wait_type: str, form: Form | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """Wait for a signal. With a form, return its payload as the form's type."""
         ...
 
     def sleep(self, duration: float) -> Coroutine[Any, Any, None]:

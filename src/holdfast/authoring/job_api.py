@@ -11,9 +11,11 @@ grants more.
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
+from holdfast.authoring.answer_form import form_of
 from holdfast.authoring.conductor import CURE, conductor, current, external
 from holdfast.authoring.reports import reporter
 from holdfast.authoring.signature import user_key
@@ -23,32 +25,57 @@ from holdfast.errors import HoldfastError, InvalidArguments, NotInsideJob
 if TYPE_CHECKING:
     from holdfast.authoring.functions import Call
 
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+
+    class Answer(Any, Awaitable[T]):  # type: ignore[misc]  # - Any: a plain job uses it without await
+        """The answer of `wait_for` with a form. Await it in an async job, and use it as it is in a plain job."""
+
+
 WAIT_TYPES = ("signal", "human", "webhook")  # waits that a signal ends; timers and children have their own calls
 UNITS_MAX = 16  # per budget
 UNIT_MAX = 64  # characters per unit
 MILLIONTHS = 1_000_000
 
 
-def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") -> Any:
+@overload
+def wait_for(key: str, timeout: Duration | None = None, type: str = "signal") -> Any: ...
+@overload
+def wait_for(
+    key: str, timeout: Duration | None = None, type: str = "signal", *, form: builtins.type[T]
+) -> Answer[T]: ...
+@overload
+def wait_for(key: str, timeout: Duration | None = None, type: str = "signal", *, form: Any = None) -> Any: ...
+
+
+def wait_for(key: str, timeout: Duration | None = None, type: str = "signal", *, form: Any = None) -> Any:
     """Wait for the signal `key`, and return its payload. A waiting job is a row in the store, and nothing else.
 
     Args:
         key: the key of the signal. Keys that begin with ``holdfast:`` are reserved.
         timeout: how long to wait, such as ``"3d"`` or seconds; without it, there is no limit.
-        type: the kind of wait to show to operators: ``signal``, ``human`` or ``webhook``.
+        type: the kind of wait to show to operators: ``signal``, ``human`` or ``webhook``. A person answers a ``human``
+            wait: it is in the inbox.
+        form: the type of the answer: a dataclass, struct, TypedDict or model. The wait is then a ``human`` wait. Each
+            client checks an answer before it is stored. A wrong answer that was sent before the wait began makes the
+            job ask again.
 
     Returns:
-        The payload of the signal.
+        The payload of the signal, as the type `form` if there is one.
 
     Raises:
         WaitTimeout: no signal arrived in time.
-        InvalidArguments: the key or the type is invalid.
+        InvalidArguments: the key, the type or the form is invalid.
         NotInsideJob: this code does not run inside a job.
     """
     running = current("wait_for")
     if type not in WAIT_TYPES:
         raise InvalidArguments("wait_for", f"type must be one of {', '.join(WAIT_TYPES)}, got {type!r}")
-    wait = running.wait(user_key("wait_for", key), seconds(timeout) if timeout is not None else None, type)
+    if form is not None and type == "webhook":
+        raise InvalidArguments("wait_for", "a wait with form= is answered by a person: leave type out")
+    asked = form_of(form) if form is not None else None
+    wait = running.wait(user_key("wait_for", key), seconds(timeout) if timeout is not None else None, type, asked)
     return wait if running.in_loop() else running.from_thread(wait)
 
 

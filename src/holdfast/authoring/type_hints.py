@@ -37,6 +37,9 @@ def resolved_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         raise TypeError(f"{name}: a type hint names {error.name}, which does not exist here: {cure}") from None
 
 
+OF_SECRETS = "A secret: its value, which is encrypted on arrival and never shown."  # the description in a schema
+
+
 def schema_of(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a type's JSON Schema and the definitions it names; an empty schema if it has none."""
     try:
@@ -50,7 +53,7 @@ def schema_of(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _foreign_schema(hint: Any) -> dict[str, Any]:
     if secret_hint(hint) is not None:
-        return {"description": "A secret: its value, which is encrypted on arrival and never shown.", "writeOnly": True}
+        return {"description": OF_SECRETS, "writeOnly": True}
     if isinstance(hint, type) and issubclass(hint, PurePath):
         return {"type": "string", "format": "path"}
     if hasattr(hint, "model_json_schema"):

@@ -30,6 +30,7 @@ from holdfast.client.explain import explain, look
 from holdfast.client.fork import fork_command
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
+from holdfast.client.overview.inbox import Question, check_answer, questions
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.overview.story_cache import StoryCache
 from holdfast.client.plans import Planning
@@ -344,6 +345,11 @@ class App(Planning, Client):
     async def astory(self, run_id: str, *, after: int = 0, limit: int = STORY_PAGE) -> builtins.list[StoryEvent]:
         return await self._stories.read(self._store(), await self._row(job_of_run(run_id)[0]), after, limit)
 
+    async def ainbox(
+        self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None
+    ) -> builtins.list[Question]:
+        return await questions(self._store(), after=after, limit=limit, kind=kind, group=group)
+
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         record = await self.aget(run_id)
         rows = await self._store().exports(*job_of_run(run_id), after, limit)
@@ -412,13 +418,24 @@ class App(Planning, Client):
 
     # Control
 
-    async def asignal(self, run_id: str, key: str, payload: Any = None, id: str | None = None) -> str:
+    async def asignal(
+        self, run_id: str, key: str, payload: Any = None, id: str | None = None, *, actor: str | None = None
+    ) -> str:
         encoded = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
         job, key = job_of_run(run_id)[0], user_key("signal", key)
 
         async def send(name: str) -> str:
-            command = audited_creation(SendSignal(job, key, encoded, id or name), "signal", job, {"key": key})
-            return _outcome(await self._journal().write(once(command, job)))
+            signal = SendSignal(job, key, encoded, id or name)
+            sent = audited_creation(signal, "signal", job, {"key": key})
+            outcome = _outcome(await self._journal().write(once(sent, job)))
+            if outcome == "asks":
+                await check_answer(self._store(), job_of_run(await self.acurrent(run_id))[0], key, encoded)
+                answer = audited(signal, "answer", job, actor, {"key": key})
+                by = answer.actor if answer.said is None else f"{answer.actor} as {answer.said}"
+                command = msgspec.structs.replace(signal, checked=True, actor=by)
+                answer = msgspec.structs.replace(answer, command=command)
+                outcome = _outcome(await self._journal().write(once(answer, job, "answer")))
+            return outcome
 
         running = conductor.get()
         if running is not None:  # in job code: the engine records the signal and sends it once (E15)

@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.authoring.conductor import conductor
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
+from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.portal import Portal
 from holdfast.client.process_fork import leave, survive_fork
@@ -167,6 +168,19 @@ class Client(ABC):
         """
 
     @abstractmethod
+    async def ainbox(
+        self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None
+    ) -> builtins.list[Question]:
+        """List everything that waits for a person, oldest run first.
+
+        Args:
+            after: The `id` of the last question of the previous page.
+            limit: Maximum number of questions.
+            kind: Only ``doubt``, ``answer`` or ``budget``.
+            group: Only runs of this group.
+        """
+
+    @abstractmethod
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         """List the exports of a run in order, starting after the number `after` (R10)."""
 
@@ -223,7 +237,9 @@ class Client(ABC):
     # Control
 
     @abstractmethod
-    async def asignal(self, run_id: str, key: str, payload: Any = None, id: str | None = None) -> str:
+    async def asignal(
+        self, run_id: str, key: str, payload: Any = None, id: str | None = None, *, actor: str | None = None
+    ) -> str:
         """Send a signal to a run.
 
         Args:
@@ -231,6 +247,10 @@ class Client(ABC):
             key: The key that the job waits for with `wait_for`.
             payload: A JSON value for the waiting job.
             id: An id of the signal. The job receives signals with the same id once.
+            actor: Who answers, if a person has to. The name is recorded with the answer.
+
+        Raises:
+            InvalidArguments: The payload does not fit the form that the job waits for (`wait_for` with ``form=``).
 
         Returns:
             ``delivered``, ``kept`` (the job does not wait for it yet), ``repeat`` (the id is known) or ``too_late``
@@ -452,6 +472,7 @@ class Client(ABC):
     current = blocking(acurrent)
     events = blocking(aevents)
     story = blocking(astory)
+    inbox = blocking(ainbox)
     exports = blocking(aexports)
     evidence = blocking(aevidence)
     explain = blocking(aexplain)

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import msgspec
 
 from holdfast.authoring import plain_values
+from holdfast.authoring.answer_form import MISFIT_MAX, Form
 from holdfast.authoring.conductor import (
     Continued,
     Submitter,
@@ -60,13 +61,13 @@ from holdfast.engine.run_budget import Budget
 from holdfast.engine.step_calls import Calls, Outcomes
 from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.engine.waits import Waits
-from holdfast.errors import StaleAttempt, StoreUnavailable, WaitTimeout
+from holdfast.errors import InvalidArguments, StaleAttempt, StoreUnavailable, WaitTimeout
 from holdfast.group_commit import Journal
 from holdfast.ids import new_id
 from holdfast.job_log import job_ended
 from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.event import Frozen, freeze_plain
-from holdfast.machines.keys import timer_key
+from holdfast.machines.keys import HUMAN, timer_key
 from holdfast.store import Claimed, Command, Successor
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
@@ -534,16 +535,36 @@ class Attempt:
             call.name, lambda: self._calls.call(call, call.signature.encode(args, kwargs, self._limit))
         )
 
-    def wait(self, key: str, timeout: float | None, wait_type: str) -> Coroutine[Any, Any, Any]:
-        return self._tracked("wait_for", lambda: self._wait(key, timeout, wait_type))
+    def wait(
+        self, key: str, timeout: float | None, wait_type: str, form: Form | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        if form is None:
+            return self._tracked("wait_for", lambda: self._wait(key, timeout, wait_type))
+        return self._tracked("wait_for", lambda: self._answer(key, timeout, form))
 
-    async def _wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - kept over restarts
+    async def _wait(
+        self,
+        key: str,
+        timeout: float | None,  # noqa: ASYNC109 - kept over restarts
+        wait_type: str,
+        form: dict[str, Any] | None = None,
+    ) -> Any:
         node = self.replay.node("wait", {}, key)
-        outcome = await self.code.outcome(node, "wait", lambda at: self.waits.begin(at, key, wait_type, timeout))
+        outcome = await self.code.outcome(node, "wait", lambda at: self.waits.begin(at, key, wait_type, timeout, form))
         assert isinstance(outcome, Ended), "a wait ends"
         if outcome.completed.get("outcome") == "expired":
             raise WaitTimeout(key)
         return plain_values.as_recorded(outcome.completed.get("payload"))
+
+    async def _answer(self, key: str, timeout: float | None, form: Form) -> Any:  # noqa: ASYNC109 - kept over restarts
+        """Wait for an answer. Ask again while it cannot be used, and say why."""
+        asked: dict[str, Any] = {"schema": form.schema}
+        while True:
+            payload = await self._wait(key, timeout, HUMAN, asked)
+            try:
+                return form.decode(payload)
+            except InvalidArguments as error:
+                asked = {"schema": form.schema, "misfit": error.reason[:MISFIT_MAX]}
 
     def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
         return self._tracked("sleep", lambda: self._sleep(duration))

@@ -28,13 +28,14 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from holdfast.authoring.answer_form import Form
 from holdfast.authoring.conductor import Continued, Submitter, Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.engine.children import child_result, start_result
 from holdfast.engine.job_code import JobCode, Pending
 from holdfast.engine.replay import Ended, Outcome, Replay
 from holdfast.engine.step_calls import recorded_outcome
-from holdfast.errors import HoldfastError, InvalidResult, NonDeterminism, WaitTimeout
+from holdfast.errors import HoldfastError, InvalidArguments, InvalidResult, NonDeterminism, WaitTimeout
 from holdfast.machines import Event, JobEvent
 
 QUIET_SECONDS = 1.0  # without a new call: code that waits longer for something else is taken to have stopped
@@ -191,8 +192,16 @@ class ReplayCheck:
         node = self._replay.node(call.name, arguments, call.key)
         return recorded_outcome(call, node, await self._outcome(node, call.name, arguments))
 
-    async def wait(self, key: str, timeout: float | None, wait_type: str) -> Any:  # noqa: ASYNC109 - as the protocol has it
-        del timeout, wait_type
+    async def wait(
+        self,
+        key: str,
+        timeout: float | None,  # noqa: ASYNC109 - as the protocol has it
+        wait_type: str,
+        form: Form | None = None,
+    ) -> Any:
+        while form is not None:  # an answer that could not be used was asked for again
+            with contextlib.suppress(InvalidArguments):
+                return form.decode(await self.wait(key, timeout, wait_type))
         outcome = await self._outcome(self._replay.node("wait", {}, key), "wait")
         assert isinstance(outcome, Ended), "a wait ends"
         if outcome.completed.get("outcome") == "expired":

@@ -25,13 +25,14 @@ from holdfast.engine.job_code import Pending
 from holdfast.engine.replay import Ended
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import HistoryEvent, JobEvent
-from holdfast.machines.keys import PAUSE_KEY, ended_name, retry_key, until_name
+from holdfast.machines.keys import HUMAN, PAUSE_KEY, ended_name, is_reserved, retry_key, until_name
 from holdfast.store import Signal
 
 if TYPE_CHECKING:
     from holdfast.engine.job_attempt import Attempt
 
-PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park"})
+PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park", "form"})
+ASKED = ("wait_type", "deadline", "form")  # what is written of a question that is not the first place
 PAUSED = float("-inf")  # sorts before all other places: only a resume brings the job back
 
 
@@ -74,10 +75,11 @@ class Waits:
         key: str,
         wait_type: str,
         timeout: float | None = None,  # kept over restarts
+        form: dict[str, Any] | None = None,
     ) -> None:
-        """Register a wait of the code."""
-        until, intent = self._place(pending.node, key, wait_type, timeout)
-        self._add(OpenWait(until, intent, pending))
+        """Register a wait of the code. `form` is recorded with it, for people who answer."""
+        until, (kind, place) = self._place(pending.node, key, wait_type, timeout)
+        self._add(OpenWait(until, (kind, place if form is None else {**place, "form": form}), pending))
 
     async def blocked_on(
         self, node: str, key: str, wait_type: str, details: dict[str, Any] | None = None
@@ -268,6 +270,13 @@ def _with_others(intent: Written, others: list[OpenWait]) -> Written:
         node = payload["node"]
         key, timer = retry_key(node), {"wait_type": "timer", "deadline": payload["not_before"], "park": False}
         payload = {"node": f"{node}:retry", "correlation_key": key, **timer}
-    also = [{"node": wait["node"], "correlation_key": wait["correlation_key"]} for wait in waits]
+    also = [{"node": wait["node"], "correlation_key": wait["correlation_key"], **_asked(wait)} for wait in waits]
     details = {name: value for wait in waits for name, value in wait.items() if name not in PLACE}  # why it waits there
     return JobEvent.WAITING.value, {**details, **payload, "also": also}
+
+
+def _asked(wait: dict[str, Any]) -> dict[str, Any]:
+    """Return what people need to know to answer a wait of the code."""
+    if wait["wait_type"] != HUMAN or is_reserved(wait["correlation_key"]):
+        return {}
+    return {name: wait[name] for name in ASKED if wait.get(name) is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.client.bulk import BulkResult
+from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.story import StoryEvent
 from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
 from holdfast.client.worker_status import GateView, WorkerStatus
@@ -179,6 +180,10 @@ def _around() -> list[Operation]:
         Operation(
             "GET", f"{API}/stream", READ, OWN, streams.stream_runs, "Stream the changes of all runs.", {200: STREAM},
             refuses=(429,),
+        ),
+        Operation(
+            "GET", f"{API}/inbox", READ, OWN, reads.list_inbox, "List what waits for a person, oldest first.",
+            {200: Many(Question)}, query=reads.INBOX,
         ),
         Operation(
             "GET", f"{API}/workers", READ, NEVER, reads.list_workers,

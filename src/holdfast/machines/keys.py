@@ -19,6 +19,7 @@ CHILD_KEY = "holdfast:child:"  # the wait for a child's end
 RETRY_KEY = "holdfast:retry:"  # the pause before the next try of a call
 
 BUILTIN = "holdfast"  # the app and the queue of built-in jobs; no other app may have this name
+HUMAN = "human"  # the type of a wait that a person ends
 
 # Names of recorded values: how they begin, or how they end after the node.
 OF_RUN = "run:"  # holds for one run and not for the next

@@ -8,14 +8,18 @@ from typing import Any
 import msgspec
 
 from holdfast.machines.job_table import JobState
-from holdfast.machines.keys import CHILD_KEY, DOUBT_KEY
+from holdfast.machines.keys import BUDGET_KEY, CHILD_KEY, DOUBT_KEY, HUMAN, is_reserved
 
 
-class WaitPlace(msgspec.Struct, frozen=True):
-    """One place in a job's code that waits: where it is, and the key of the signal that ends it."""
+class WaitPlace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One place in a job's code that waits: where it is, and the key of the signal that ends it.
+
+    `wait_type` is set for a question to a person that is not the first place of its wait.
+    """
 
     node: str | None = None
     correlation_key: str | None = None
+    wait_type: str | None = None
 
 
 class OpenWait(msgspec.Struct, frozen=True, dict=True):
@@ -50,6 +54,22 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
             kept["by_key"] = {place.correlation_key: place for place in reversed(self.places())}
         places: Mapping[str | None, WaitPlace] = kept["by_key"]
         return places
+
+    def asks_person(self, key: str) -> bool:
+        """Return whether a person answers the wait for a key of the code, and not another program."""
+        if is_reserved(key):
+            return False
+        if key == self.correlation_key:
+            return self.wait_type == HUMAN
+        place = self.place(key)
+        return place is not None and place.wait_type == HUMAN
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Return whether a person has to end it: a human wait, a call in doubt, a spent budget, or a pause."""
+        if self.wait_type == HUMAN or self.in_doubt:
+            return True
+        return any(place.wait_type == HUMAN or place.correlation_key == BUDGET_KEY for place in self.also)
 
     @property
     def in_doubt(self) -> bool:

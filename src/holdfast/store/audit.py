@@ -15,6 +15,7 @@ import msgspec
 
 __all__ = ["Acting", "AuditRow", "Audited", "acting", "audit_rows", "audited", "audited_creation", "unwrapped"]
 
+UNCHANGED = {"repeat", "asks"}  # outcomes of signals that have changed nothing
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -40,8 +41,8 @@ class AuditRow(msgspec.Struct, frozen=True):
         at: when, in UTC epoch seconds, by the store's clock.
         actor: who did it: ``token:NAME``, ``http`` for an open server, or the name that a local caller gave.
         said: the name that a client gave in addition to its token; nothing proves it.
-        verb: what was done: create, fork, signal, cancel, retry, pause, resume, resolve, grant, purge, set_limits,
-            pause_queue or resume_queue.
+        verb: what was done: create, fork, signal, answer, cancel, retry, pause, resume, resolve, grant, purge,
+            set_limits, pause_queue or resume_queue.
         subject: the run's job or the queue.
         detail: more about it, such as a reason or the number of removed runs.
     """
@@ -96,7 +97,7 @@ def audit_rows(batch: Sequence[Any], answers: Sequence[Any]) -> list[tuple[str, 
     for command, answer in zip(batch, answers, strict=True):
         if not isinstance(command, Audited) or isinstance(answer, Exception):
             continue
-        if getattr(answer, "existing", False) or getattr(answer, "outcome", None) == "repeat":
+        if getattr(answer, "existing", False) or getattr(answer, "outcome", None) in UNCHANGED:
             continue
         subject, detail = command.subject or getattr(answer, "job", ""), command.detail
         if command.verb == "purge":

@@ -208,6 +208,9 @@ class SendSignal(msgspec.Struct, frozen=True):
     A repeat with the same id changes nothing. A job that has ended accepts no signals. If it was continued, its
     successor gets them.
 
+    If a person answers the wait for its key, a signal that was not `checked` changes nothing, and the outcome is
+    ``asks``. The sender compares the payload with the form of the wait, and sends it again. `actor` is who answers.
+
     The result of a child is sent with `may_wait`. If its parent also waits for other children, the signal is kept. The
     parent wakes a little later, with all results that have come by then. The last result wakes it at once.
     """
@@ -217,12 +220,14 @@ class SendSignal(msgspec.Struct, frozen=True):
     payload: Any
     id: str
     may_wait: bool = False
+    checked: bool = False
+    actor: str | None = None
 
 
 class SignalResult(msgspec.Struct, frozen=True):
-    """The outcome of a signal: delivered to a wait, kept for later, a repeat, or too late."""
+    """The outcome of a signal: delivered to a wait, kept for later, a repeat, too late, or unchecked for a form."""
 
-    outcome: str  # "delivered" | "kept" | "repeat" | "too_late"
+    outcome: str  # "delivered" | "kept" | "repeat" | "too_late" | "asks"
 
 
 class Cancel(msgspec.Struct, frozen=True):

@@ -310,13 +310,15 @@ def _signal(command: c.SendSignal, job: Job, now: float, inbox: Inbox) -> Decisi
     writer = StreamWriter(job, now)
     writer.decision.kept = (signal,)
     place = job.wait.place(command.key) if job.wait is not None else None
+    if job.wait is not None and not command.checked and job.wait.asks_person(command.key):
+        return Decision(job, answer=c.SignalResult("asks"))
     wake_at = _wake_later(job, command.key, now, inbox) if place is not None and command.may_wait else None
     if wake_at is not None:
         place = None
         if job.wake_at is None:
             writer.set(wake_at=wake_at)
     if place is not None:
-        writer.complete_wait("signal", command.payload, signal=command.id, place=place)
+        writer.complete_wait("signal", command.payload, signal=command.id, place=place, actor=command.actor)
         writer.decision.used = (signal,)
     decision = writer.end()
     decision.answer = c.SignalResult("delivered" if place is not None else "kept")

@@ -520,6 +520,16 @@ class MemoryStore:
         return merged(matching, limit, oldest_first=where.oldest_first)
 
     @_alone
+    async def questions(self, *, group: str | None = None, after: str | None = None, limit: int = 100) -> list[Job]:
+        asking = (
+            job
+            for name, job in sorted(self._jobs.items())
+            if (after is None or name > after) and (group is None or job.group == group)
+            if job.wait is not None and job.started and job.wait.waits_for_person
+        )
+        return [job for job, _ in zip(asking, range(limit), strict=False)]
+
+    @_alone
     async def index_entries(self, job: str) -> IndexEntries | None:
         """Return a job's index entries, which are its row here."""
         row = self._jobs.get(job)

@@ -89,6 +89,14 @@ class Store(Protocol):
         """List the runs that match, by job and number, newest first, from the given cursor on, without its run."""
         ...
 
+    async def questions(self, *, group: str | None = None, after: str | None = None, limit: int = 100) -> list[Job]:
+        """List the jobs that wait for a person, oldest first by id, from after the given id.
+
+        A person ends a wait of type ``human``, answers for a call in doubt, or grants a budget. A paused job may be in
+        the list, too.
+        """
+        ...
+
     async def index_entries(self, job: str) -> IndexEntries | None:
         """Read the index entries of a job in one snapshot, to compare them with the expected ones."""
         ...

@@ -79,17 +79,18 @@ class RequestKey(msgspec.Struct, frozen=True):
 request_key: ContextVar[RequestKey | None] = ContextVar("request_key", default=None)
 
 
-def once(command: Any, subject: str = "") -> Any:
+def once(command: Any, subject: str = "", part: str = "") -> Any:
     """Return a command that is executed once, if the request in this context has a key. Otherwise return it unchanged.
 
     Args:
         command: The command.
         subject: What the command is about. It tells the commands of one request apart.
+        part: Names a later command of a request that has several about the same subject.
     """
     request = request_key.get()
     if request is None:
         return command
-    parts = (request.actor, request.key, *((subject,) if request.many else ()))
+    parts = (request.actor, request.key, *((subject,) if request.many else ()), *((part,) if part else ()))
     return Once(command, _SPLIT.join(parts), request.fingerprint)
 
 

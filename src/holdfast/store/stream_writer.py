@@ -103,14 +103,21 @@ class StreamWriter:
         self.put(kind, payload, attempt=attempt)
 
     def complete_wait(
-        self, outcome: str, payload: Any = None, *, signal: str | None = None, place: WaitPlace | None = None
+        self,
+        outcome: str,
+        payload: Any = None,
+        *,
+        signal: str | None = None,
+        place: WaitPlace | None = None,
+        actor: str | None = None,
     ) -> None:
         """Complete the wait at this place, or at the one that time ends first."""
         wait = self.job.wait
         assert wait is not None, "only a blocked job has a wait to complete"
         at = place if place is not None else wait.places()[0]
         completed = {"correlation_key": at.correlation_key, "node": at.node, "outcome": outcome, "payload": payload}
-        self.put(JobEvent.WAIT_COMPLETED, {**completed, "signal": signal})
+        by = {"actor": actor} if actor is not None else {}  # a person who answers
+        self.put(JobEvent.WAIT_COMPLETED, {**completed, "signal": signal, **by})
 
     def end(self) -> Decision:
         """Finish the decision: end the lease of a job that no longer runs, and signal a child's end to its parent."""

@@ -20,6 +20,7 @@ from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import payload_for_server
 from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
+from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.remote.error_decoder import error_of
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
@@ -226,6 +227,13 @@ class RemoteClient(Client):
     async def astory(self, run_id: str, *, after: int = 0, limit: int = STORY_PAGE) -> builtins.list[StoryEvent]:
         return await self._pages(at_run(run_id, "story"), StoryEvent, limit, _number(after), about=run_id)
 
+    async def ainbox(
+        self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None
+    ) -> builtins.list[Question]:
+        query = [*_without_none(kind=kind, group=group).items()]
+        cursor = None if after is None else f"~{after}"
+        return await self._pages("/inbox", Question, limit, cursor, query=query)
+
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         return await self._pages(at_run(run_id, "exports"), Export, limit, _number(after), about=run_id)
 
@@ -298,10 +306,12 @@ class RemoteClient(Client):
 
     # Control
 
-    async def asignal(self, run_id: str, key: str, payload: Any = None, id: str | None = None) -> str:
+    async def asignal(
+        self, run_id: str, key: str, payload: Any = None, id: str | None = None, *, actor: str | None = None
+    ) -> str:
         """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `Client.asignal`."""
         encoded = kept(f"the payload of the signal {key!r}", payload)
-        body = {"key": key, "payload": encoded, "id": id or new_id()}
+        body = {"key": key, "payload": encoded, "id": id or new_id(), **_without_none(actor=actor)}
         path = at_run(run_id, "signal")
         return (await self._post(path, _SignalOutcome, body, about=run_id))[1].outcome
 

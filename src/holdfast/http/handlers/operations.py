@@ -38,11 +38,12 @@ class Pause(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Signal(msgspec.Struct, forbid_unknown_fields=True):
-    """A signal: its key, its payload, and an id. A repeat with the same id has no effect."""
+    """A signal: its key, its payload, and an id. A repeat with the same id has no effect. `actor` is who answers."""
 
     key: Text
     payload: Any = None
     id: Name | None = None
+    actor: Name | None = None
 
 
 class Outcome(msgspec.Struct):
@@ -152,9 +153,9 @@ async def resume_run(call: Call) -> Answer:
 async def signal_run(call: Call) -> Answer:
     """Send a signal to a run."""
     asked = await call.body(Signal)
-    return json(
-        {"outcome": await call.client.asignal(call.run_id, asked.key, asked.payload, asked.id or call.idempotency_key)}
-    )
+    name = asked.id or call.idempotency_key
+    outcome = await call.client.asignal(call.run_id, asked.key, asked.payload, name, actor=call.actor(asked.actor))
+    return json({"outcome": outcome})
 
 
 async def grant_run(call: Call) -> Answer:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
+from holdfast.client.overview.inbox import KINDS
 from holdfast.client.overview.story import STORY_MAX, STORY_PAGE
 from holdfast.client.views import PAGE, Attribute, Export, RunFilter
 from holdfast.errors import InvalidArguments
@@ -31,6 +32,7 @@ NUMBER_MAX = 10**15 - 1  # more events than any stream has
 TIME_MAX = 10**12  # seconds, far beyond any real date
 RUN_ID = r"^[A-Za-z0-9_~:@.-]{1,255}$"
 CURSOR = r"^~[A-Za-z0-9_~:@.-]{1,255}$"  # clients must not read it: its form may change
+QUESTION_CURSOR = r"^~[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}~[0-9]{1,9}$"
 LIMIT = Query("limit", "integer", f"Maximum number of items, {PAGE} by default.", 1, PAGE_MAX)
 NUMBER_CURSOR = Query("cursor", "integer", "`next` of the previous page.", 0, NUMBER_MAX)
 RUN_FILTERS = (
@@ -59,6 +61,12 @@ PAGED = (LIMIT, NUMBER_CURSOR)
 STORY_PAGED = (
     Query("limit", "integer", f"Maximum number of events, {STORY_PAGE} by default.", 1, STORY_MAX),
     NUMBER_CURSOR,
+)
+INBOX = (
+    Query("kind", "string", "Only questions of this kind.", words=KINDS),
+    Query("group", "string", "Only runs of this group. A token of a group allows that group only."),
+    LIMIT,
+    Query("cursor", "string", "`next` of the previous page.", pattern=QUESTION_CURSOR),
 )
 WAIT_MAX = 60  # seconds: proxies often close a silent connection after that
 RESULT = (Query("wait", "number", "Seconds to wait for the end of the run, 0 by default.", 0, WAIT_MAX),)
@@ -233,6 +241,18 @@ async def list_chain(call: Call) -> Answer:
 
 def _sealed(event: Event) -> SealedEvent:
     return SealedEvent(event.seq, canonical(event).decode(), event.hash, event.prev)
+
+
+async def list_inbox(call: Call) -> Answer:
+    """List everything that waits for a person."""
+    asked = call.query(INBOX)
+    limit, cursor = asked.get("limit", PAGE), asked.get("cursor")
+    if cursor is not None and not re.fullmatch(QUESTION_CURSOR, cursor, re.ASCII):
+        raise InvalidArguments("cursor", "must be `next` of the previous page")
+    after = cursor[1:] if cursor is not None else None
+    group = call.group(asked.get("group"))
+    found = await call.client.ainbox(after=after, limit=limit + 1, kind=asked.get("kind"), group=group)
+    return page(found[:limit], f"~{found[limit - 1].id}" if len(found) > limit else None)
 
 
 async def list_evidence(call: Call) -> Answer:

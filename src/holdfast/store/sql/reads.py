@@ -17,6 +17,7 @@ from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, reb
 from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter, counts_of, merged
 from holdfast.store.sql.columns import card_of, event_of, evidence_of, job_of, signal_of
 from holdfast.store.sql.run_sql import (
+    WAITING,
     ReadSql,
     audit_row_of,
     export_of,
@@ -107,6 +108,12 @@ class SqlReads(ABC):
         if may_be_past(where):
             runs += await self._read_many(*self._reads.past_runs(where, before, limit), past_of, few=few)
         return merged(runs, limit, oldest_first=where.oldest_first)
+
+    async def questions(self, *, group: str | None = None, after: str | None = None, limit: int = 100) -> list[Job]:
+        rows: list[Job] = []
+        for status in WAITING:
+            rows += await self._read_many(*self._reads.questions(status, group, after, limit), job_of)
+        return [await self._up_to_date(row) for row in sorted(rows, key=lambda job: job.id)[:limit]]
 
     async def index_entries(self, job: str) -> IndexEntries | None:
         return index_entries_of(await self._read(self._reads.index_entries, (job,) * 4))

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
-from holdfast.machines.keys import DOUBT_KEY
+from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, HUMAN
 from holdfast.store.audit import AuditRow
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
@@ -24,6 +24,10 @@ OF_A_JOB = ("signals", "evidence", "past_runs", "progress", "attributes", "expor
 # Statuses of a run that another follows (R4): every failure of its job, also a deadline during a cancel.
 PAST = frozenset({RunStatus.FAILED, RunStatus.TIMEOUT, RunStatus.CANCELED})
 ENDED = {status.value for status in TERMINAL_RUN_STATUSES}
+
+# What the column `wait` of a job contains that a person has to answer.
+PEOPLE = (f'%"wait_type":"{HUMAN}"%', f'%"{DOUBT_KEY}%', f'%"{BUDGET_KEY}"%')
+WAITING = (RunStatus.RUNNING, RunStatus.CANCEL_REQUESTED)  # statuses of runs whose code may wait
 
 _EXPORT_COLUMNS = ExportRow.__struct_fields__
 LAST = 2**62  # after every row of the audit log
@@ -126,6 +130,24 @@ class ReadSql:
         return (
             f"SELECT {columns}, p.said, p.at FROM {source} LEFT JOIN {self._schema}progress p"
             f" ON p.job = j.id AND p.run = j.run {filtered} ORDER BY {place} {order} LIMIT {self._mark}"
+        ), [*values, limit]
+
+    def questions(self, status: str, group: str | None, after: str | None, limit: int) -> tuple[str, list[Any]]:
+        """Return the statement and values that list jobs with one run status that wait for a person, oldest first.
+
+        With one status, an index has the rows in the order of the list.
+        """
+        asks = " OR ".join(f"wait LIKE {self._mark}" for _ in PEOPLE)
+        conditions, values = [f"status = '{RunStatus(status).value}'", "state = 'waiting'", f"({asks})"], list(PEOPLE)
+        if group is not None:
+            conditions.append(f"length(group_name) > 0 AND group_name = {self._mark}")
+            values.append(group)
+        if after is not None:
+            conditions.append(f"id > {self._mark}")
+            values.append(after)
+        return (
+            f"SELECT {JOB_COLUMNS} FROM {self._schema}jobs WHERE {' AND '.join(conditions)}"
+            f" ORDER BY id LIMIT {self._mark}"
         ), [*values, limit]
 
     def past_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:

@@ -1,0 +1,218 @@
+"""The inbox: everything that waits for a person, and the check of answers to forms.
+
+- **doubt**: a tool was started, its worker died, and it may have acted. `resolve` answers it.
+- **answer**: job code waits for a person: `wait_for` with ``form=`` or ``type="human"``. `signal` answers it.
+- **budget**: a run has spent more than its budget. `grant` answers it.
+
+A run is listed while no part of it can move. A question of a branch appears when the other branches wait, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.authoring.answer_form import misfit
+from holdfast.engine.replay import call_text
+from holdfast.errors import InvalidArguments
+from holdfast.machines import Event, HistoryEvent, JobEvent, OpenWait
+from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, HUMAN, is_reserved
+from holdfast.machines.run_projection import run_name
+from holdfast.store import Job, Store
+
+LOOK_BACK = 512  # events in which the start of a call in doubt is looked for
+CHUNK = 64  # events per read
+PAGE = 100  # jobs per read, at least
+KINDS = ("doubt", "answer", "budget")
+
+
+class DoubtfulCall(msgspec.Struct, frozen=True):
+    """The call that is in doubt: the name of its tool, and its arguments as text, without secrets."""
+
+    name: str
+    args: str
+
+
+class Spending(msgspec.Struct, frozen=True):
+    """What a run has spent of a unit, and may spend."""
+
+    spent: float
+    limit: float
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that waits for a person.
+
+    Attributes:
+        id: Its place in the inbox, the cursor of a listing.
+        kind: ``doubt``, ``answer`` or ``budget``.
+        run_id: The run that waits.
+        plugin_id: The app.
+        entry_id: The job.
+        attributes: The attributes of the run.
+        since: When the run began to wait.
+        until: When the wait ends by itself. None means never.
+        key: What the answer names: the step for `resolve`, the key for `signal`. For a budget it has no meaning.
+        title: The tool, the key, or ``budget``.
+        question: The question in words.
+        call: For a doubt, the call. None if its start is too far back in the history.
+        form: For an answer, the JSON Schema of its type. None for a wait without a form.
+        misfit: Why the last answer could not be used.
+        amounts: For a budget, the units that are spent.
+    """
+
+    id: str
+    kind: Literal["doubt", "answer", "budget"]
+    run_id: str
+    plugin_id: str
+    entry_id: str
+    attributes: dict[str, Any]
+    since: float
+    until: float | None
+    key: str
+    title: str
+    question: str
+    call: DoubtfulCall | None = None
+    form: dict[str, Any] | None = None
+    misfit: str | None = None
+    amounts: dict[str, Spending] | None = None
+
+
+async def questions(
+    store: Store, *, after: str | None, limit: int, kind: str | None, group: str | None
+) -> list[Question]:
+    """List what waits for a person, oldest run first."""
+    job, _, number = (after or "").rpartition("~")
+    found: list[Question] = []
+    row = await store.get(job) if job else None
+    if row is not None and (group is None or row.group == group):
+        found = [one for one in await _of_job(store, row, kind) if int(one.id.rpartition("~")[2]) > int(number)]
+    last, count = job or None, max(limit, PAGE)
+    while len(found) < limit:
+        rows = await store.questions(group=group, after=last, limit=count)
+        for row in rows:
+            found += await _of_job(store, row, kind)
+            if len(found) >= limit:
+                break
+        if len(rows) < count:
+            break
+        last = rows[-1].id
+    return found[:limit]
+
+
+def _may_ask(wait: OpenWait, kind: str | None) -> bool:
+    """Return whether a wait has a question of this kind. It costs no read."""
+    keys = [place.correlation_key or "" for place in wait.places()]
+    kinds = {
+        "doubt": wait.in_doubt,
+        "budget": BUDGET_KEY in keys,
+        "answer": any(wait.asks_person(key) for key in keys),
+    }
+    return kinds[kind] if kind is not None else any(kinds.values())
+
+
+async def _of_job(store: Store, row: Job, kind: str | None) -> list[Question]:
+    """Return the questions of a job that waits."""
+    if row.wait is None or not _may_ask(row.wait, kind):
+        return []
+    last = await _waiting_event(store, row)
+    if last is None:
+        return []
+    asked = [one for one in _places(row, last) if kind is None or one.kind == kind]
+    starts = await _starts(store, row, {one.key for one in asked if one.kind == "doubt"})
+    return [_with_call(one, starts.get(one.key)) if one.kind == "doubt" else one for one in asked]
+
+
+async def _waiting_event(store: Store, row: Job) -> Event | None:
+    """Return the event with which a job began to wait: its last one, or None if it does not wait."""
+    if row.wait is None:
+        return None
+    last = await store.events(row.id, row.version - 1, 1)
+    return last[0] if last and last[0].type == JobEvent.WAITING else None
+
+
+def _places(row: Job, event: Event) -> Iterator[Question]:
+    payload = event.payload
+    for number, place in enumerate([payload, *(payload.get("also") or [])]):
+        key = place.get("correlation_key") or ""
+        asked = {
+            "id": f"{row.id}~{number}",
+            "run_id": run_name(row.id, row.run),
+            "plugin_id": row.plugin,
+            "entry_id": row.entry,
+            "attributes": row.attributes or {},
+            "since": event.at,
+            "until": place.get("deadline"),
+        }
+        if key.startswith(DOUBT_KEY):
+            node = key.removeprefix(DOUBT_KEY)
+            tool = node.partition(":")[0]
+            question = f"Did {tool} happen? Its worker died during the call, so it may have acted."
+            why = payload.get("misfit")
+            yield Question(**asked, kind="doubt", key=node, title=tool, question=question, misfit=why)
+        elif key == BUDGET_KEY:
+            over = payload.get("over_budget") or {}
+            amounts = {unit: Spending(spent, limit) for unit, (spent, limit) in sorted(over.items())}
+            spent = ", ".join(f"{one.spent:g} of {one.limit:g} {unit}" for unit, one in amounts.items())
+            question = f"It has spent {spent or 'more than its budget'}. How much may it spend in addition?"
+            yield Question(**asked, kind="budget", key=key, title="budget", question=question, amounts=amounts)
+        elif place.get("wait_type") == HUMAN and not is_reserved(key):
+            form = place.get("form") or {}
+            schema = form.get("schema")
+            yield Question(
+                **asked, kind="answer", key=key, title=key, question=_wording(key, schema), form=schema,
+                misfit=form.get("misfit"),
+            )  # fmt: skip
+
+
+def _wording(key: str, schema: dict[str, Any] | None) -> str:
+    """Return the description of a form's type, or a sentence with the key."""
+    described = schema or {}
+    name = str(described.get("$ref", "")).rpartition("/")[2]
+    described = described.get("$defs", {}).get(name, described)
+    text = str(described.get("description") or "").strip().partition("\n")[0]
+    return text or f"The run waits for {key!r}."
+
+
+async def _starts(store: Store, row: Job, nodes: set[str]) -> dict[str, Event]:
+    """Find the newest start of each of these calls. Look at the last events only."""
+    found: dict[str, Event] = {}
+    end = row.version
+    while nodes - found.keys() and end > max(0, row.version - LOOK_BACK):
+        begin = max(0, end - CHUNK)
+        for event in reversed(await store.events(row.id, begin, end - begin)):
+            node = event.payload.get("node")
+            if event.type == HistoryEvent.TOOL_STARTED and node in nodes:
+                found.setdefault(node, event)
+        end = begin
+    return found
+
+
+def _with_call(question: Question, start: Event | None) -> Question:
+    if start is None:
+        return question
+    name, args = str(start.payload.get("name") or question.title), start.payload.get("args")
+    text = call_text(name, args, question.key)
+    asked = f"Did {text} happen? Its worker died during the call, so it may have acted."
+    shown = text.removeprefix(f"{name}(").removesuffix(")") if text.startswith(f"{name}(") else ""
+    return msgspec.structs.replace(question, title=name, question=asked, call=DoubtfulCall(name, shown))
+
+
+async def check_answer(store: Store, job: str, key: str, payload: Any) -> None:
+    """Compare an answer with the form of the wait for a key.
+
+    Raises:
+        InvalidArguments: the answer does not fit. The message has the place of the problem.
+    """
+    row = await store.get(job)
+    event = await _waiting_event(store, row) if row is not None else None
+    if event is None:
+        return
+    for place in [event.payload, *(event.payload.get("also") or [])]:
+        if place.get("correlation_key") == key:
+            problem = misfit((place.get("form") or {}).get("schema"), payload)
+            if problem is not None:
+                raise InvalidArguments(f"the answer to {key!r}", problem)
+            return
