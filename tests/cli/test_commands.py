@@ -52,6 +52,35 @@ def test_a_run_from_start_to_end_on_the_command_line(shell: Shell) -> None:
     assert shell.json("verify", run) == {}
 
 
+ASKING = """
+import msgspec
+from holdfast import App, wait_for
+app = App("shop")
+
+class Approval(msgspec.Struct):
+    approved: bool
+
+@app.job
+async def ship() -> str:
+    return "shipped" if (await wait_for("approval", form=Approval)).approved else "refused"
+"""
+
+
+def test_a_question_is_listed_with_its_command_and_a_wrong_answer_is_refused(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "asking.py"
+    file.write_text(ASKING)
+    run = shell.run("start", str(file), "ship")
+    shell.run("worker", str(file), "--until-idle")
+    (asked,) = shell.json("inbox", "--kind", "answer")
+    assert (asked["run_id"], asked["key"], "Approval" in asked["form"]["$defs"]) == (run, "approval", True)
+    assert f"holdfast signal {run} approval JSON" in shell.run("inbox")
+    refused = shell.run("signal", run, "approval", '{"approved": 1}', code=2)
+    assert "answer.approved: must be true or false, got 1" in refused
+    assert shell.run("signal", run, "approval", '{"approved": true}', "--actor", "ana") == "delivered"
+    assert shell.json("events", run)[-1]["payload"]["actor"] == "ana"
+    assert shell.run("inbox", "--kind", "doubt") in {"", "nothing waits for a person"}
+
+
 def test_runs_that_match_are_canceled_after_a_question(shell: Shell) -> None:
     runs = {shell.run("start", SHOP, "notify", f"text={number}") for number in range(3)}
     assert set(shell.run("cancel", "--entry", "notify", "--dry-run").split()) == runs

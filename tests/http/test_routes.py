@@ -12,7 +12,8 @@ import httpx
 import msgspec
 import pytest
 
-from holdfast import App, Limits, export
+from holdfast import App, Limits, export, wait_for
+from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.story import StoryEvent
 from holdfast.http.handlers import reads
 from holdfast.machines import JOB, READY, RUN, RunRecord
@@ -157,6 +158,44 @@ def test_the_texts_under_the_hashes_of_events_are_sent_as_they_are(app: App) -> 
                 assert (sealed[2], sealed[7], sealed[8]) == (event.seq, event.payload, previous)
                 previous = link["hash"]
             assert (await client.get(f"/api/v1/runs/{NOBODY}/chain")).status_code == 404
+
+    play(story())
+
+
+def test_what_waits_for_a_person_is_listed_and_an_answer_that_does_not_fit_is_422(app: App) -> None:
+    class Approval(msgspec.Struct):
+        approved: bool
+
+    @app.job
+    async def approve() -> bool:
+        return (await wait_for("approval", form=Approval)).approved
+
+    async def story() -> None:
+        async with near(app) as client:
+            made = [await app.astart(approve) for _ in range(3)]
+            await drain(app)
+            listed = (await client.get("/api/v1/inbox")).json()
+            assert msgspec.convert(listed["items"], list[Question]) == await app.ainbox()
+            assert [one["run_id"] for one in listed["items"]] == [run.id for run in made]
+            paged: list[Any] = []
+            query = "limit=2&kind=answer"
+            while query:
+                page = (await client.get(f"/api/v1/inbox?{query}")).json()
+                paged += page["items"]
+                query = f"limit=2&kind=answer&cursor={page['next']}" if page["next"] is not None else ""
+            assert paged == listed["items"]
+            assert (await client.get("/api/v1/inbox?kind=doubt")).json() == {"items": [], "next": None}
+            for wrong in ("kind=other", "cursor=x", "cursor=~x~", "limit=0"):
+                assert (await client.get(f"/api/v1/inbox?{wrong}")).status_code == 422, wrong
+            path = f"/api/v1/runs/{made[0].id}/signal"
+            refused = await client.post(path, json={"key": "approval", "payload": {"approved": "no"}})
+            assert (refused.status_code, refused.json()["code"]) == (422, "invalid_arguments")
+            reason = 'answer.approved: must be true or false, got "no"'
+            assert refused.json()["params"] == {"name": "the answer to 'approval'", "reason": reason}
+            answer = {"key": "approval", "payload": {"approved": True}, "actor": "ana"}
+            assert (await client.post(path, json=answer)).json() == {"outcome": "delivered"}
+            assert (await made[0].aevents())[-1].payload["actor"] == "ana"
+            assert len((await client.get("/api/v1/inbox")).json()["items"]) == 2
 
     play(story())
 

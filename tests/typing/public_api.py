@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from typing import TypedDict, assert_type
 
 import holdfast
 from holdfast import App, Codec, Secret
@@ -101,3 +101,16 @@ assert_type(Secret(7), Secret[int])
 assert_type(Secret("x").reveal(), str)
 assert_type(Secret.env("NAME"), Secret[str])
 app.include(App("mail"))
+
+
+class Approval(TypedDict):
+    """An answer of a person."""
+
+    approved: bool
+
+
+async def ask() -> None:
+    """An async job awaits the answer, a plain job uses it as it is."""
+    assert_type(await holdfast.wait_for("approval", form=Approval), Approval)
+    plain: Approval = holdfast.wait_for("approval", timeout="3d", form=Approval)
+    print(plain, await holdfast.wait_for("any", form=int | str))

@@ -41,6 +41,7 @@ actor_option = click.option("--actor", help="Your name, to record with the run. 
 @click.option("--id", "name", help="Id of the signal: a repeat with the same id changes nothing.")
 @click.option("--dry-run", is_flag=True, help="List the runs that match, and send nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask before many runs get the signal.")
+@actor_option
 @json_option
 def send_signal(
     words: tuple[str, ...],
@@ -50,12 +51,13 @@ def send_signal(
     name: str | None,
     dry_run: bool,
     yes: bool,
+    actor: str | None,
     as_json: bool,
 ) -> None:
     """Send the signal KEY to RUN, or to all runs that match the options.
 
-    PAYLOAD is JSON or text. For one run, print delivered, kept, repeat or too_late. The exit code is 4 if RUN has
-    ended. With options that select runs, leave RUN out.
+    PAYLOAD is JSON or text. If RUN waits with a form, PAYLOAD must fit it. For one run, print delivered, kept, repeat
+    or too_late. The exit code is 4 if RUN has ended. With options that select runs, leave RUN out.
     """
     run, rest = (words[0], words[1:]) if not filters else (None, words)
     if not 1 <= len(rest) <= 2:  # noqa: PLR2004 - KEY, and PAYLOAD
@@ -64,7 +66,7 @@ def send_signal(
     client = open_client(where)
     if run is not None:
         run_id = full_id(client, run)
-        _show_outcome(run_id, client.signal(run_id, key, payload, name), as_json)
+        _show_outcome(run_id, client.signal(run_id, key, payload, name, actor=actor_of(where, actor)), as_json)
         return
     act = partial(client.signal_runs, key, payload, name or new_id(), **filters)
     act_on_many("signal", act, as_json=as_json, dry_run=dry_run, yes=yes)
