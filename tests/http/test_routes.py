@@ -144,6 +144,39 @@ def test_the_story_of_a_run_is_told_page_by_page(app: App) -> None:
     play(story())
 
 
+def test_the_plan_of_a_run_is_a_graph_whose_calls_are_those_of_the_story(app: App) -> None:
+    @app.step
+    async def double(n: int) -> int:
+        return 2 * n
+
+    nodes = [
+        {"id": "a", "kind": "call", "call": "double", "args": {"n": 1}},
+        {"id": "m", "kind": "map", "call": "double", "over": [1, 2], "args": {"n": {"$ref": "item"}}},
+        {"id": "b", "kind": "call", "call": "double", "args": {"n": {"$ref": "a"}}, "after": ["m"]},
+    ]
+    app.plan("graph", {"nodes": nodes})
+
+    async def story() -> None:
+        async with near(app) as client:
+            run = await app.astart("graph")
+            await drain(app)
+            plan = (await client.get(f"/api/v1/runs/{run.id}/plan")).json()
+            assert [(node["id"], node["kind"], sorted(node["needs"])) for node in plan["nodes"]] == [
+                ("a", "call", []), ("m", "map", []), ("b", "call", ["a", "m"]),
+            ]  # fmt: skip
+            calls = {name for item in await app.astory(run.id) for name in item.changes.get("calls", {})}
+            assert {node["call"] for node in plan["nodes"]} == {"double:a", "double:m", "double:b"}
+            assert calls == {"double:a", "double:b", "double:m[0]", "double:m[1]"}
+            other = (await create(client))["run_id"]
+            missing = await client.get(f"/api/v1/runs/{other}/plan")
+            assert (missing.status_code, missing.json()["code"]) == (404, "no_plan")
+            assert await app.arun_plan(other) is None
+            gone = await client.get(f"/api/v1/runs/{NOBODY}/plan")
+            assert (gone.status_code, gone.json()["code"]) == (404, "unknown_job")
+
+    play(story())
+
+
 def test_the_texts_under_the_hashes_of_events_are_sent_as_they_are(app: App) -> None:
     async def story() -> None:
         async with near(app) as client:

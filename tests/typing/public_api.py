@@ -113,4 +113,5 @@ async def ask() -> None:
     """An async job awaits the answer, a plain job uses it as it is."""
     assert_type(await holdfast.wait_for("approval", form=Approval), Approval)
     plain: Approval = holdfast.wait_for("approval", timeout="3d", form=Approval)
-    print(plain, await holdfast.wait_for("any", form=int | str))
+    assert plain
+    assert await holdfast.wait_for("any", form=int | str)

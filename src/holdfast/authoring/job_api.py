@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:
 
-    class Answer(Any, Awaitable[T]):  # type: ignore[misc]  # - Any: a plain job uses it without await
+    class Answer(Awaitable[T], Any):  # type: ignore[misc]  # - Any: a plain job uses it without await
         """The answer of `wait_for` with a form. Await it in an async job, and use it as it is in a plain job."""
 
 

@@ -31,6 +31,7 @@ from holdfast.client.fork import fork_command
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.overview.inbox import Question, check_answer, questions
+from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.overview.story_cache import StoryCache
 from holdfast.client.plans import Planning
@@ -344,6 +345,9 @@ class App(Planning, Client):
 
     async def astory(self, run_id: str, *, after: int = 0, limit: int = STORY_PAGE) -> builtins.list[StoryEvent]:
         return await self._stories.read(self._store(), await self._row(job_of_run(run_id)[0]), after, limit)
+
+    async def arun_plan(self, run_id: str) -> PlanView | None:
+        return await self._stories.plan(self._store(), await self._row(job_of_run(run_id)[0]))
 
     async def ainbox(
         self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None

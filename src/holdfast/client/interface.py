@@ -21,6 +21,7 @@ import msgspec
 from holdfast.authoring.conductor import conductor
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
 from holdfast.client.overview.inbox import Question
+from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.portal import Portal
 from holdfast.client.process_fork import leave, survive_fork
@@ -166,6 +167,10 @@ class Client(ABC):
         The changes are JSON merge patches (RFC 7396). Applied in order to an empty object, they give the view of the
         job after each event: state, attempts, waits, calls with their tries, children and plan nodes.
         """
+
+    @abstractmethod
+    async def arun_plan(self, run_id: str) -> PlanView | None:
+        """Return the plan of a run with all nodes that extended it, or None if the run has no plan."""
 
     @abstractmethod
     async def ainbox(
@@ -472,6 +477,7 @@ class Client(ABC):
     current = blocking(acurrent)
     events = blocking(aevents)
     story = blocking(astory)
+    run_plan = blocking(arun_plan)
     inbox = blocking(ainbox)
     exports = blocking(aexports)
     evidence = blocking(aevidence)

@@ -26,7 +26,7 @@ CODES: dict[int, tuple[str, ...]] = {
     400: ("invalid_path", "invalid_header", "invalid_query", "invalid_json", "bad_request"),
     401: ("unauthorized",),
     403: ("forbidden", "foreign_origin"),
-    404: ("not_found", "unknown_job", "unknown_entry"),
+    404: ("not_found", "unknown_job", "unknown_entry", "no_plan"),
     405: ("method_not_allowed",),
     408: ("request_timeout",),
     409: (

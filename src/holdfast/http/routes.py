@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.client.bulk import BulkResult
 from holdfast.client.overview.inbox import Question
+from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.story import StoryEvent
 from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
 from holdfast.client.worker_status import GateView, WorkerStatus
@@ -75,6 +76,10 @@ def _runs() -> list[Operation]:
             "GET", f"{run}/story", READ, OF_RUN, reads.get_story,
             "List what each event of the run's job has changed, oldest first, as JSON merge patches.",
             {200: Many(StoryEvent)}, query=reads.STORY_PAGED,
+        ),
+        Operation(
+            "GET", f"{run}/plan", READ, OF_RUN, reads.get_plan,
+            "Return the nodes of the run's plan, with those that extended it.", {200: PlanView},
         ),
         Operation(
             "GET", f"{run}/chain", READ, OF_RUN, reads.list_chain,

@@ -381,6 +381,10 @@ class NodeStates:
             return "done"
         return next((state for state in ("in doubt", "running", "waiting", "ready") if tally.states[state]), "failed")
 
+    def name_of(self, name: str) -> str:
+        """Return the name of a node in events: the newest, if it was called again."""
+        return self._past.newest(label(self.graph.nodes[name]))
+
     def count_items(self, name: str) -> dict[str, int]:
         """Count the items of a map that has started, by their states."""
         return {state: count for state, count in self._tallies[name].states.items() if count}

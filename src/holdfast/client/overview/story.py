@@ -78,9 +78,9 @@ class Story:
         return self._view.value
 
     @property
-    def planned(self) -> bool:
-        """Return whether the job has a plan. Then this object keeps its results."""
-        return self._nodes is not None
+    def nodes(self) -> NodeStates | None:
+        """Return the states of the nodes, if the job has a plan. Then this object keeps their results."""
+        return self._nodes
 
     def push(self, event: Event) -> StoryEvent:
         """Read the next event."""

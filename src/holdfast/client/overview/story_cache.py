@@ -14,6 +14,7 @@ from collections import OrderedDict
 
 import msgspec
 
+from holdfast.client.overview.plan_view import PlanView, plan_view
 from holdfast.client.overview.story import Story, StoryEvent
 from holdfast.store import Job, Store
 
@@ -41,7 +42,7 @@ class _Kept:
     def weight(self) -> int:
         """Return about how many bytes it needs. The story of a plan keeps the results of its nodes."""
         calls = len(self.story.view.get("calls", ()))
-        return EVENT_BYTES * (calls + len(self.told)) + (self.size if self.story.planned else 0)
+        return EVENT_BYTES * (calls + len(self.told)) + (self.size if self.story.nodes is not None else 0)
 
 
 class StoryCache:
@@ -54,15 +55,28 @@ class StoryCache:
 
     async def read(self, store: Store, row: Job, after: int, limit: int) -> list[StoryEvent]:
         """Return up to `limit` events of a job's story, oldest first, that have a number greater than `after`."""
-        name = (id(asyncio.get_running_loop()), row.id)
-        turn = self._turns.get(name) or self._turns.setdefault(name, asyncio.Lock())
-        async with turn:  # many requests for one long story read it once
+        async with self._turn(row.id):
             kept = self._take(row, after)
             await _continue(store, row.id, kept, after, limit)
             begin = bisect.bisect_right(kept.told, after, key=lambda event: event.seq)
             page = kept.told[begin : begin + limit]
             self._keep(row.id, kept)
         return page
+
+    async def plan(self, store: Store, row: Job) -> PlanView | None:
+        """Return the plan of a job as it is now, or None if it has none."""
+        async with self._turn(row.id):
+            kept = self._take(row, row.version)
+            await _continue(store, row.id, kept, row.version, 0)
+            nodes = kept.story.nodes
+            view = await asyncio.to_thread(plan_view, nodes) if nodes is not None else None
+            self._keep(row.id, kept)
+        return view
+
+    def _turn(self, job: str) -> asyncio.Lock:
+        """Return the lock of a job's story, so that many requests for a long story read it once."""
+        name = (id(asyncio.get_running_loop()), job)
+        return self._turns.get(name) or self._turns.setdefault(name, asyncio.Lock())
 
     def _take(self, row: Job, after: int) -> _Kept:
         """Take the kept story of a job out of the cache if it can be continued, else return a new one."""

@@ -21,6 +21,7 @@ from holdfast.authoring.signature import payload_for_server
 from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
 from holdfast.client.overview.inbox import Question
+from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.remote.error_decoder import error_of
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
@@ -41,7 +42,7 @@ from holdfast.client.views import (
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.config import Config
 from holdfast.durations import Duration, seconds
-from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable, UnknownEntry, shown_url
+from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable, UnknownEntry, UnknownJob, shown_url
 from holdfast.ids import new_id
 from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 from holdfast.store import Evidence, Limits, QueueState
@@ -226,6 +227,13 @@ class RemoteClient(Client):
 
     async def astory(self, run_id: str, *, after: int = 0, limit: int = STORY_PAGE) -> builtins.list[StoryEvent]:
         return await self._pages(at_run(run_id, "story"), StoryEvent, limit, _number(after), about=run_id)
+
+    async def arun_plan(self, run_id: str) -> PlanView | None:
+        try:
+            return await self._get(at_run(run_id, "plan"), PlanView, run_id)
+        except UnknownJob:
+            await self.aget(run_id)  # raises if it is the run that is missing
+            return None
 
     async def ainbox(
         self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None

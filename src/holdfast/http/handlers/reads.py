@@ -230,6 +230,14 @@ async def get_story(call: Call) -> Answer:
     return page(items, events[len(items) - 1].seq if len(items) < len(events) else None)
 
 
+async def get_plan(call: Call) -> Answer:
+    """Return the nodes of a run's plan."""
+    plan = await call.client.arun_plan(call.run_id)
+    if plan is None:
+        raise Problem(404, "no_plan", "the run has no plan", "GET the run's story: it has the calls of the job's code")
+    return json(plan)
+
+
 async def list_chain(call: Call) -> Answer:
     """List the texts that the hashes of a job's events cover."""
 
