@@ -32,6 +32,7 @@ from holdfast.store import (
     WorkerCard,
 )
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.request_keys import KeepAnswer, Once, Repeat
 from holdfast.store.sqlite.store import SqliteStore
 from support.postgres import fresh_schema, server
 from support.shell import Shell
@@ -377,12 +378,15 @@ def test_limits_and_groups_move_along(tmp_path: Path) -> None:
     before = [old.set_limits(Limits(queue="default", concurrency=3, rate=5), actor="ana")]
     old.pause_queue("mail", actor="bo")
     log = [(row.at, row.actor, row.verb, row.subject, row.detail) for row in old.audit()]
+    assert old.block(old.store().commit([Once(KeepAnswer({"page": 1}), "ana\nk", "one")])) == [{"page": 1}]
     assert [row[1:3] for row in log] == [("bo", "pause_queue"), ("ana", "set_limits")]
     old.close()
     move(source, place)
     new = App("shop", place)
     assert [one.limits for one in new.limits()][:1] == [one.limits for one in before]
     assert [(row.at, row.actor, row.verb, row.subject, row.detail) for row in new.audit()] == log
+    repeat = new.block(new.store().commit([Once(KeepAnswer({"page": 2}), "ana\nk", "one")]))
+    assert repeat == [Repeat({"page": 1})], "a request that was executed before the move is not executed again"
     assert [job.group for job in new.block(new.store().jobs())] == ["g"]
     new.job(name="nothing")(lambda: None)
     new.worker().run(until_idle=True)

@@ -339,6 +339,11 @@ def test_a_small_purge_is_answered_at_once(app: App) -> None:
     asyncio.run(story())
 
 
+def test_a_built_in_run_that_waits_names_the_server_and_not_a_worker(app: App) -> None:
+    run = asyncio.run(Maintenance(app).jobs.start_verify(None, None, None)).record.run_id
+    assert "start one with `holdfast serve`" in app.explain(run).explanation
+
+
 def test_a_server_that_has_nothing_to_do_has_no_thread(app: App) -> None:
     maintenance = Maintenance(app)
 

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.machines import Event, HistoryEvent, JobEvent, JobState
 from holdfast.machines.keys import (
     BUDGET_KEY,
+    BUILTIN,
     CHILD_KEY,
     DOUBT_KEY,
     PAUSE_KEY,
@@ -118,6 +119,8 @@ def _held(job: Job, queue: QueueState | None, now: float) -> str | None:
 def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequence[WorkerCard] | None) -> list[str]:
     """Return which workers could take a due job, or that no worker can."""
     name = f"{job.plugin}.{job.entry}"
+    if job.plugin == BUILTIN:
+        return ["A server executes it: one that runs takes it within ten seconds, or start one with `holdfast serve`."]
     waits = [f"It waits for a worker that has the job {name}."] if entries is None else []
     if entries is not None and (job.plugin, job.entry) not in entries:
         waits = [f"This app does not have the job {name}. The run waits for a worker that has it."]

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.machines import Event, RunRecord
 from holdfast.store import commands as c
 from holdfast.store.limits import LimitRow
-from holdfast.store.request_keys import DROPPED_MAX, KEPT_SECONDS, Known
+from holdfast.store.request_keys import Known
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.shared_budgets import BudgetRow
 from holdfast.store.sql.batch import Batch, Key, Sealed
@@ -35,6 +35,7 @@ from holdfast.store.sql.columns import (
 )
 from holdfast.store.sql.limit_claims import Running, started_at
 from holdfast.store.sql.run_sql import OF_A_JOB, export_row
+from holdfast.store.sqlite import request_rows
 from holdfast.store.sqlite.bulk import inserts, updates
 from holdfast.store.sqlite.limits import count_waiting, running_by_group
 
@@ -264,31 +265,18 @@ class Transaction(Batch):
 
     def write_audit(self, rows: list[tuple[str, str | None, str, str, str]]) -> None:
         """Add rows to the audit log."""
-        self._connection.executemany(
-            "INSERT INTO audit (at, actor, said, verb, subject, detail) VALUES (?, ?, ?, ?, ?, ?)",
-            [(self.now, *row) for row in rows],
-        )
+        request_rows.write_audit(self._connection, rows, self.now)
 
     def purge_audit(self, command: c.PurgeAudit) -> int:
-        # The numbers grow with time, so only the first rows are read.
-        oldest = "SELECT number, at FROM audit ORDER BY number LIMIT ?"
-        sql = f"DELETE FROM audit WHERE number IN (SELECT number FROM ({oldest}) WHERE at < ?) RETURNING number"
-        return len(self._connection.execute(sql, (command.limit, command.before)).fetchall())
+        return request_rows.purge_audit(self._connection, command.before, command.limit)
 
     def claim_requests(self, keys: list[tuple[str, str]]) -> Known:
-        """Return the known keys. No other transaction runs at the same time."""
-        names = msgspec.json.encode([key for key, _ in keys]).decode()
-        sql = "SELECT key, fingerprint, answer FROM request_keys WHERE key IN (SELECT value FROM json_each(?))"
-        return {key: (fingerprint, answer) for key, fingerprint, answer in self._connection.execute(sql, (names,))}
+        return request_rows.known_requests(self._connection, [key for key, _ in keys])
 
     def keep_requests(self, rows: list[tuple[str, str, str]], refused: list[str]) -> None:
         """Keep the answers of requests. Refused ones have left nothing."""
         del refused
-        sql = "INSERT INTO request_keys (key, fingerprint, answer, at) VALUES (?, ?, ?, ?)"
-        self._connection.executemany(sql, [(*row, self.now) for row in rows])
-        old = "SELECT key FROM request_keys WHERE at < ? ORDER BY at LIMIT ?"
-        values = (self.now - KEPT_SECONDS, DROPPED_MAX)
-        self._connection.execute(f"DELETE FROM request_keys WHERE key IN ({old})", values)
+        request_rows.keep_requests(self._connection, rows, self.now)
 
     def put_progress(self, job: str, number: int, progress_json: bytes) -> None:
         self._connection.execute(_PROGRESS, (job, number, progress_json.decode(), self.now))
