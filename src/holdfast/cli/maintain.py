@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.operate import act_on_many, actor_of, actor_option
+from holdfast.cli.operate import act_on_matching, actor_of, actor_option
 from holdfast.cli.options import Where, json_option, local_app, open_client, show_result, url_option, where_options
 from holdfast.cli.run_filters import filter_options, moment
 from holdfast.cli.terminal_text import ProgressLine
@@ -75,7 +75,7 @@ def purge(
         filters["finished_before"] = min(oldest, filters.get("finished_before", oldest))
     client = open_client(where)
     act = partial(client.purge_runs, actor=actor_of(where, actor), **filters)
-    act_on_many("purge", act, as_json=as_json, dry_run=dry_run, yes=yes, most=limit)
+    act_on_matching("purge", act, as_json=as_json, dry_run=dry_run, yes=yes, most=limit)
 
 
 def _purge_all(where: Where, older_than: str, limit: int | None, statuses: tuple[str, ...], *, as_json: bool) -> None:

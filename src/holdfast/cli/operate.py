@@ -69,7 +69,7 @@ def send_signal(
         _show_outcome(run_id, client.signal(run_id, key, payload, name, actor=actor_of(where, actor)), as_json)
         return
     act = partial(client.signal_runs, key, payload, name or new_id(), **filters)
-    act_on_many("signal", act, as_json=as_json, dry_run=dry_run, yes=yes)
+    act_on_matching("signal", act, as_json=as_json, dry_run=dry_run, yes=yes)
 
 
 def _show_outcome(run_id: str, outcome: str, as_json: bool) -> None:
@@ -99,7 +99,9 @@ def _run_or_filter_command(
             return
         client = open_client(where)
         values["actor"] = actor_of(where, values["actor"])
-        act_on_many(name, partial(act_on_many, client, **values, **filters), as_json=as_json, dry_run=dry_run, yes=yes)
+        act_on_matching(
+            name, partial(act_on_many, client, **values, **filters), as_json=as_json, dry_run=dry_run, yes=yes
+        )
 
     decorated: Any = json_option(where_options(filter_options(command)))
     options = [
@@ -114,7 +116,7 @@ def _run_or_filter_command(
     return click.command(name=name, help=text, epilog=f"Example: holdfast {name} --status failed --since 1h")(decorated)
 
 
-def act_on_many(
+def act_on_matching(
     name: str, act: Callable[..., BulkResult], *, as_json: bool, dry_run: bool, yes: bool, most: int | None = None
 ) -> None:
     """Show which runs match, ask, and act on them page by page, on `most` runs at most."""
