@@ -38,7 +38,7 @@ RETRY_AFTER_MAX_SECONDS = 5.0  # a server that asks for a longer wait counts as 
 SILENCE_SECONDS = 60.0  # a stream without any bytes, comments included, for this long is dead
 FIRST_ERROR = 300  # statuses from here on are no success
 LOST_SECONDS = 60.0  # how long a watch tries to reconnect
-RESPONSE_BYTES_MAX = 64 * 1024 * 1024  # a page of a server has 8 MiB at most
+RESPONSE_BYTES_MAX = 1024 * 1024 * 1024  # a page has 8 MiB at most; a result, as much as its workers allow
 _LATER = frozenset({429, 502, 503, 504})
 _LOOPBACK: dict[str, Any] = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
 

@@ -32,6 +32,8 @@ from holdfast.http.response import Answer, json
 from holdfast.machines import RunRecord
 
 BATCH_MAX = 1000  # runs of one batch
+CHANGED_MAX = 50  # runs that one request changes, at one to two milliseconds of CPU each
+SIGNAL_BYTES_MAX = 8 * 1024 * 1024  # payloads of one request, all runs together
 BULK_FILTERS = tuple(query for query in RUN_FILTERS if query.name not in {"before", "newest", "order"})
 
 
@@ -154,7 +156,8 @@ async def signal_runs(call: Call) -> Answer:
     def signal(run_id: str) -> Awaitable[str]:
         return call.client.asignal(run_id, asked.key, asked.payload, asked.id)
 
-    return await _apply(call, CANCEL_STATUSES, one_by_one(signal), dry_run=asked.dry_run)
+    most = max(1, SIGNAL_BYTES_MAX // len(msgspec.json.encode(asked.payload)))
+    return await _apply(call, CANCEL_STATUSES, one_by_one(signal), dry_run=asked.dry_run, most=most)
 
 
 async def purge_runs(call: Call) -> Answer:
@@ -173,8 +176,12 @@ async def _remember(call: Call, page: dict[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-async def _apply(call: Call, allowed: tuple[str, ...], act: ActOnRuns, *, dry_run: bool) -> Answer:
+async def _apply(
+    call: Call, allowed: tuple[str, ...], act: ActOnRuns, *, dry_run: bool, most: int = CHANGED_MAX
+) -> Answer:
     where, limit, before = filter_of(call, BULK_FILTERS, BULK_MAX)
+    if not dry_run:
+        limit = min(limit, most, CHANGED_MAX)
     if "group" not in call.query(BULK_FILTERS) and msgspec.structs.replace(where, group=None) == RunFilter():
         raise InvalidArguments("filter", NO_FILTER)  # the group of the token is no choice of the client
     result: BulkResult = await apply_to_runs(
