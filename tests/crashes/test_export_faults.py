@@ -17,9 +17,9 @@ PAGES = 2
 LARGE = bytes(range(256)) * 1200  # two pieces of a blob
 
 
-def press(store: Store, witness: list[str], blobs: str) -> App:
+def press(store: Store, witness: list[str], blobs: str, *, lease_seconds: float = 15.0) -> App:
     """An app whose job exports small and large things: in steps, in a tool, beside them. A new process, as it were."""
-    app = App("press", config=quick("memory:", lease_seconds=0.2, progress_seconds=0.001, blobs=blobs))
+    app = App("press", config=quick("memory:", lease_seconds=lease_seconds, progress_seconds=0.001, blobs=blobs))
     app._opened = store
 
     @app.step
@@ -72,7 +72,7 @@ async def settle(app: App, run: str) -> bool:
 async def survive(inner: Store, faulty: FaultyStore, blobs: str) -> None:
     """Run the story with one fault; then again without, as a new process would; look at everything."""
     witness: list[str] = []
-    app = press(faulty, witness, blobs)
+    app = press(faulty, witness, blobs, lease_seconds=0.2)  # a claim whose answer is lost ends while it waits
     started = None
     while started is None and not faulty.crashed:
         try:

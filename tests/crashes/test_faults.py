@@ -24,9 +24,9 @@ from support.faults import FaultyEffects, FaultyStore, closing, store_of
 from support.stories import drain, play, quick
 
 
-def shop(store: Store, witness: list[str], effects: EffectStore | None = None) -> App:
+def shop(store: Store, witness: list[str], effects: EffectStore | None = None, *, lease_seconds: float = 15.0) -> App:
     """An app whose job writes everything: steps, tools, a value, a wait, a child. A new process, as it were."""
-    app = App("shop", config=quick("memory:", lease_seconds=0.2))
+    app = App("shop", config=quick("memory:", lease_seconds=lease_seconds))
     app._opened = store
     app._effects = effects
 
@@ -62,6 +62,7 @@ def claim_of(app: App) -> Claim:
     return Claim(worker="w", entries=frozenset(app.entries), queues=None, limit=1, lease_seconds=15.0)
 
 
+SHORT = 0.2
 RESULT = ["receipt 6", "dhl", "sent", True]
 
 
@@ -83,7 +84,7 @@ async def survive(inner: Store, faulty: FaultyStore, effects: EffectStore | None
     and on a busy machine one of them may end. Then a tool is in doubt, and the story stops there.
     """
     witness: list[str] = []
-    app = shop(faulty, witness, failing)
+    app = shop(faulty, witness, failing, lease_seconds=SHORT)  # a claim whose answer is lost ends while it waits
     started = None
     while started is None and not faulty.crashed:
         try:
