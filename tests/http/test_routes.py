@@ -177,6 +177,19 @@ def test_the_plan_of_a_run_is_a_graph_whose_calls_are_those_of_the_story(app: Ap
     play(story())
 
 
+def test_the_series_of_the_last_minutes_is_what_the_app_counts(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            await create(client)
+            await drain(app)
+            read = (await client.get("/api/v1/series?minutes=3&queue=default")).json()
+            assert (sum(read["starts"]), sum(read["ends"]), len(read["depth"]), read["complete"]) == (1, 1, 3, True)
+            assert read["from"] < read["now"]
+            assert (await client.get("/api/v1/series?minutes=0")).status_code == 422
+
+    play(story())
+
+
 def test_the_texts_under_the_hashes_of_events_are_sent_as_they_are(app: App) -> None:
     async def story() -> None:
         async with near(app) as client:

@@ -32,6 +32,7 @@ from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.overview.inbox import Question, check_answer, questions
 from holdfast.client.overview.plan_view import PlanView
+from holdfast.client.overview.series import MINUTES, Series, read_series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.overview.story_cache import StoryCache
 from holdfast.client.plans import Planning
@@ -348,6 +349,9 @@ class App(Planning, Client):
 
     async def arun_plan(self, run_id: str) -> PlanView | None:
         return await self._stories.plan(self._store(), await self._row(job_of_run(run_id)[0]))
+
+    async def aseries(self, *, minutes: int = MINUTES, queue: str | None = None) -> Series:
+        return await read_series(self._store(), minutes, queue)
 
     async def ainbox(
         self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None

@@ -22,6 +22,7 @@ from holdfast.authoring.conductor import conductor
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
 from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.plan_view import PlanView
+from holdfast.client.overview.series import MINUTES, Series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.portal import Portal
 from holdfast.client.process_fork import leave, survive_fork
@@ -171,6 +172,18 @@ class Client(ABC):
     @abstractmethod
     async def arun_plan(self, run_id: str) -> PlanView | None:
         """Return the plan of a run with all nodes that extended it, or None if the run has no plan."""
+
+    @abstractmethod
+    async def aseries(self, *, minutes: int = MINUTES, queue: str | None = None) -> Series:
+        """Return the starts, ends, failures and waiting runs of the last minutes, for charts.
+
+        Args:
+            minutes: The length of the window, 1,440 at most.
+            queue: Only runs in this queue.
+
+        Raises:
+            InvalidArguments: The number of minutes is out of bounds.
+        """
 
     @abstractmethod
     async def ainbox(
@@ -479,6 +492,7 @@ class Client(ABC):
     story = blocking(astory)
     run_plan = blocking(arun_plan)
     inbox = blocking(ainbox)
+    series = blocking(aseries)
     exports = blocking(aexports)
     evidence = blocking(aevidence)
     explain = blocking(aexplain)

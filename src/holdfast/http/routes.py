@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.client.bulk import BulkResult
 from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.plan_view import PlanView
+from holdfast.client.overview.series import Series
 from holdfast.client.overview.story import StoryEvent
 from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
 from holdfast.client.worker_status import GateView, WorkerStatus
@@ -189,6 +190,11 @@ def _around() -> list[Operation]:
         Operation(
             "GET", f"{API}/inbox", READ, OWN, reads.list_inbox, "List what waits for a person, oldest first.",
             {200: Many(Question)}, query=reads.INBOX,
+        ),
+        Operation(
+            "GET", f"{API}/series", READ, NEVER, reads.get_series,
+            "Return the starts, ends, failures and waiting runs of the last minutes, for charts.", {200: Series},
+            query=reads.SERIES,
         ),
         Operation(
             "GET", f"{API}/workers", READ, NEVER, reads.list_workers,

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, QueueFull, UnknownJob
-from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState, RunRecord
+from holdfast.machines import TERMINAL_JOB_STATES, TERMINAL_RUN_STATUSES, Event, JobState, RunRecord, RunStatus
 from holdfast.machines.run_projection import run_name
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
@@ -41,6 +41,9 @@ from holdfast.store.run_queries import (
     IndexEntries,
     RunCursor,
     RunFilter,
+    WaitCount,
+    Window,
+    WindowCounts,
     counts_of,
     expected_index_entries,
     merged,
@@ -552,6 +555,28 @@ class MemoryStore:
                 due += [job.due_at] if job.state is JobState.QUEUED and not delayed else []
         counted = [(queue, state, count) for (queue, state), count in queues.items()]
         return counts_of(list(runs.items()), counted, min(due, default=None))
+
+    async def window_counts(self, window: Window) -> WindowCounts:
+        listed = sorted(self._jobs.values(), key=lambda job: job.id, reverse=True)
+        newest = [job for job in listed if job.id >= window.oldest][: window.limit]
+        queued = [job for job in listed if job.id < window.oldest and job.course.status is RunStatus.QUEUED]
+        seen = [*newest, *queued[: window.limit]]
+        groups: dict[tuple[int, int | None, bool], list[float]] = {}
+        ends: Counter[tuple[int, str]] = Counter()
+        for job in seen:
+            if window.queue is not None and job.queue != window.queue:
+                continue
+            begun, ended = job.course.started_at, job.course.status in TERMINAL_RUN_STATUSES
+            due = job.created_at if begun is not None and job.due_at > begun else job.due_at
+            gone = begun if begun is not None else job.updated_at if ended else None
+            paused = begun is None and job.state is JobState.WAITING
+            if due < window.end and (gone is None or gone >= window.start) and not paused:
+                left = window.bucket(gone) if gone is not None else None
+                groups.setdefault((window.bucket(due), left, begun is not None), []).append(due)
+            if ended and window.start <= job.updated_at < window.end:
+                ends[window.bucket(job.updated_at), job.course.status.value] += 1
+        waits = [WaitCount(*group, len(dues), min(dues)) for group, dues in groups.items()]
+        return WindowCounts(len(seen), min((job.created_at for job in seen), default=None), waits, dict(ends))
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
         return self._exports.get((job, number), [])[after : after + limit]

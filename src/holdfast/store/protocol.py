@@ -18,7 +18,7 @@ from holdfast.store.audit import AuditRow
 from holdfast.store.commands import Command, Leases
 from holdfast.store.limits import QueueState
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
-from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter
+from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter, Window, WindowCounts
 
 
 class Store(Protocol):
@@ -103,6 +103,14 @@ class Store(Protocol):
 
     async def counts(self) -> Counts:
         """Count runs by status, and open jobs by queue."""
+        ...
+
+    async def window_counts(self, window: Window) -> WindowCounts:
+        """Count the starts, ends and waits of runs in a window of time. The newest run of each job counts.
+
+        A run waits from the time it is due until its first start, or until it ends without one. A run that was requeued
+        after its start counts as due from its creation.
+        """
         ...
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:

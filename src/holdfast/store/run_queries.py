@@ -5,7 +5,7 @@ Runs are listed by the job's id and the run's number, newest first.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -69,6 +69,64 @@ class Counts(msgspec.Struct, frozen=True):
     runs: dict[str, int]
     queues: dict[str, dict[str, int]]
     oldest_due: float | None
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of time, cut into buckets, and the runs that are counted in it.
+
+    Attributes:
+        start: when the first bucket begins, in UTC epoch seconds.
+        end: when the last bucket ends.
+        seconds: length of a bucket.
+        oldest: count only jobs whose id is not less than this one, and those that are still queued.
+        limit: of these, count the newest so many.
+        queue: count only jobs in this queue.
+    """
+
+    start: float
+    end: float
+    seconds: float
+    oldest: str
+    limit: int
+    queue: str | None = None
+
+    def bucket(self, at: float) -> int:
+        """Return the number of the bucket of a time: -1 before the first."""
+        return int((at - self.start) / self.seconds) if at >= self.start else -1
+
+
+class WaitCount(NamedTuple):
+    """How many runs became due and left the queue in the same two buckets.
+
+    Attributes:
+        due: the bucket in which they became due; -1 before the window.
+        left: the bucket in which they started or ended; None if they still wait.
+        started: whether they started.
+        number: how many.
+        oldest: when the first of them became due.
+    """
+
+    due: int
+    left: int | None
+    started: bool
+    number: int
+    oldest: float
+
+
+class WindowCounts(msgspec.Struct, frozen=True):
+    """What happened to runs in a window.
+
+    Attributes:
+        seen: the number of jobs that were looked at.
+        since: when the oldest of them was created; None if there are none.
+        waits: runs that waited for their first start in the window.
+        ends: number of runs that ended, by bucket and status.
+    """
+
+    seen: int
+    since: float | None
+    waits: list[WaitCount]
+    ends: dict[tuple[int, str], int]
 
 
 class ExportRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -22,6 +22,7 @@ from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
 from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.plan_view import PlanView
+from holdfast.client.overview.series import MINUTES, Series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.remote.error_decoder import error_of
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
@@ -234,6 +235,10 @@ class RemoteClient(Client):
         except UnknownJob:
             await self.aget(run_id)  # raises if it is the run that is missing
             return None
+
+    async def aseries(self, *, minutes: int = MINUTES, queue: str | None = None) -> Series:
+        query = urlencode(_without_none(minutes=minutes, queue=queue))
+        return await self._get(f"/series?{query}", Series, "")
 
     async def ainbox(
         self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None

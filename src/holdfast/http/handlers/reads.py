@@ -12,6 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.client.overview.inbox import KINDS
+from holdfast.client.overview.series import MINUTES, MINUTES_MAX
 from holdfast.client.overview.story import STORY_MAX, STORY_PAGE
 from holdfast.client.views import PAGE, Attribute, Export, RunFilter
 from holdfast.errors import InvalidArguments
@@ -67,6 +68,10 @@ INBOX = (
     Query("group", "string", "Only runs of this group. A token of a group allows that group only."),
     LIMIT,
     Query("cursor", "string", "`next` of the previous page.", pattern=QUESTION_CURSOR),
+)
+SERIES = (
+    Query("minutes", "integer", f"Length of the window, {MINUTES} by default.", 1, MINUTES_MAX),
+    Query("queue", "string", "Only runs in this queue."),
 )
 WAIT_MAX = 60  # seconds: proxies often close a silent connection after that
 RESULT = (Query("wait", "number", "Seconds to wait for the end of the run, 0 by default.", 0, WAIT_MAX),)
@@ -261,6 +266,12 @@ async def list_inbox(call: Call) -> Answer:
     group = call.group(asked.get("group"))
     found = await call.client.ainbox(after=after, limit=limit + 1, kind=asked.get("kind"), group=group)
     return page(found[:limit], f"~{found[limit - 1].id}" if len(found) > limit else None)
+
+
+async def get_series(call: Call) -> Answer:
+    """Return what happened to runs in the last minutes."""
+    asked = call.query(SERIES)
+    return json(await call.client.aseries(minutes=asked.get("minutes", MINUTES), queue=asked.get("queue")))
 
 
 async def list_evidence(call: Call) -> Answer:

@@ -8,10 +8,21 @@ import msgspec
 
 from holdfast.errors import StaleAttempt, UnknownJob
 from holdfast.machines import RunRecord, RunStatus, runs
-from holdfast.store.commands import Cancel, KeepExport, Progress, Purge, PutBlob, Reclaim, Retry
+from holdfast.store.commands import (
+    Cancel,
+    KeepExport,
+    Pause,
+    Progress,
+    Purge,
+    PutBlob,
+    Reclaim,
+    Retry,
+    SendSignal,
+    SignalResult,
+)
 from holdfast.store.contract.harness import LEASE, Lab, clause
 from holdfast.store.rows import Job
-from holdfast.store.run_queries import RunFilter
+from holdfast.store.run_queries import RunFilter, Window
 
 
 async def _names(lab: Lab, limit: int = 100, before: tuple[str, int] | None = None, **where: Any) -> list[str]:
@@ -289,3 +300,83 @@ async def a_record_is_kept_whole_whatever_it_says(lab: Lab) -> None:
     record = await _record(lab)
     assert msgspec.structs.asdict(record).items() >= {**report, "metrics": {"x": [1, None, {"y": "ü"}]}}.items()
     assert await _names(lab, attributes={"ключ": "значение 🙂", "flag": True, "pi": 3.25}) == ["a"]
+
+
+@clause
+async def the_starts_ends_and_waits_of_a_window_are_counted(lab: Lab) -> None:
+    began = lab.clock.now()
+    await lab.submit("a1")
+    await lab.submit("a2", queue="mail", due_at=began + 90)
+    await lab.submit("a3")
+    lab.clock.move(70)
+    claimed = await lab.claim(2)
+    await lab.append(claimed[0].job, ("job_completed", {"result": 1}))
+    await lab.append(claimed[1].job, ("job_requeued", {"reason": "retry", "not_before": lab.clock.now() + 5}))
+    lab.clock.move(60)
+    await lab.submit("a4")
+    await lab.do(Cancel("a4", "enough"))
+    await lab.submit("a5")
+    now = lab.clock.now()
+    window = Window(start=began, end=now + 1, seconds=60.0, oldest="a", limit=100)
+    counts = await lab.store.window_counts(window)
+    assert (counts.seen, counts.since) == (5, began)
+    waits = {(0, 1, True, 2, began), (1, None, False, 1, began + 90), (2, 2, False, 1, now), (2, None, False, 1, now)}
+    assert {tuple(wait) for wait in counts.waits} == waits
+    assert counts.ends == {(1, "succeeded"): 1, (2, "canceled"): 1}
+    later = Window(start=began + 60, end=now + 1, seconds=60.0, oldest="a3", limit=100)
+    counts = await lab.store.window_counts(later)
+    assert counts.seen == 4, "a2 is still queued"
+    assert (-1, 0, True, 1, began) in counts.waits
+    mail = Window(start=began, end=now + 1, seconds=60.0, oldest="a", limit=100, queue="mail")
+    assert (await lab.store.window_counts(mail)).waits == [(1, None, False, 1, began + 90)]
+    few = Window(start=began, end=now + 1, seconds=60.0, oldest="a", limit=2)
+    counts = await lab.store.window_counts(few)
+    assert (counts.seen, counts.since) == (2, now)
+    await lab.do(Pause("a5"))
+    assert sum(wait.number for wait in (await lab.store.window_counts(few)).waits) == 1, "a paused job does not wait"
+
+
+@clause
+async def jobs_that_wait_for_a_person_are_listed_oldest_first(lab: Lab) -> None:
+    human = {"node": "w", "correlation_key": "ok", "wait_type": "human", "park": True}
+    doubt = {"correlation_key": "holdfast:doubt:pay:1", "wait_type": "human", "park": True}
+    signal = {"correlation_key": "go", "wait_type": "signal"}
+    place = {"node": "w", "correlation_key": "ok"}
+    waits: dict[str, dict[str, Any]] = {
+        "a": human,
+        "b": signal,
+        "c": doubt,
+        "d": {**signal, "also": [{**place, "wait_type": "human"}]},
+        "e": {**signal, "also": [place]},
+        "f": {**signal, "also": [{"correlation_key": "holdfast:budget"}]},
+    }
+    for name, wait in waits.items():
+        held = await lab.running(name, group="g" if name in {"a", "e"} else None)
+        await lab.append(held, ("job_waiting", wait))
+    await lab.submit("q")
+    await lab.do(Pause("q"))
+
+    async def names(**where: Any) -> list[str]:
+        return [job.id for job in await lab.store.questions(**where)]
+
+    assert await names() == ["a", "c", "d", "f"]
+    assert await names(limit=2) == ["a", "c"]
+    assert await names(after="c") == ["d", "f"]
+    assert await names(group="g") == ["a"]
+    row = await lab.job("d")
+    assert row.wait is not None
+    assert [row.wait.asks_person(key) for key in ("go", "ok", "no", "holdfast:pause")] == [False, True, False, False]
+
+
+@clause
+async def an_answer_that_was_not_checked_changes_nothing(lab: Lab) -> None:
+    held = await lab.running()
+    await lab.append(held, ("job_waiting", {"node": "w", "correlation_key": "ok", "wait_type": "human"}))
+    before = await lab.store.events("a")
+    assert await lab.do(SendSignal("a", "ok", 1, "s1")) == SignalResult("asks")
+    assert (await lab.store.events("a"), await lab.store.inbox("a")) == (before, [])
+    assert await lab.do(SendSignal("a", "ok", 1, "s1", checked=True, actor="ana")) == SignalResult("delivered")
+    ended = (await lab.store.events("a"))[-1]
+    assert (ended.type, ended.payload["actor"], ended.payload["payload"]) == ("wait_completed", "ana", 1)
+    assert await lab.do(SendSignal("a", "ok", 1, "s1", checked=True)) == SignalResult("repeat")
+    await lab.job()

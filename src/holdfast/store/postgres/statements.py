@@ -44,6 +44,8 @@ class Statements:
             " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)",
             unused="NOT used",
             past_end="(r.record::json ->> 'finished_at')::float8",
+            started="CASE WHEN course = '' THEN NULL ELSE (course::json ->> 'started_at')::float8 END",
+            whole="floor({})::bigint",
             as_text="::text",
             schema=f"{schema}.",
         )

@@ -14,7 +14,17 @@ from holdfast.machines.run_projection import run_name
 from holdfast.store.audit import AuditRow
 from holdfast.store.commands import Leases
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
-from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter, counts_of, merged
+from holdfast.store.run_queries import (
+    Counts,
+    ExportRow,
+    IndexEntries,
+    RunCursor,
+    RunFilter,
+    Window,
+    WindowCounts,
+    counts_of,
+    merged,
+)
 from holdfast.store.sql.columns import card_of, event_of, evidence_of, job_of, signal_of
 from holdfast.store.sql.run_sql import (
     WAITING,
@@ -26,6 +36,7 @@ from holdfast.store.sql.run_sql import (
     newest_of,
     past_of,
     record_of_newest,
+    window_counts_of,
 )
 
 T = TypeVar("T")
@@ -123,6 +134,9 @@ class SqlReads(ABC):
         queues = await self._read_many(self._reads.count_queues, (now,), tuple)
         oldest = await self._read_many(self._reads.oldest_due, (now,), tuple)
         return counts_of(await self._read_many(self._reads.count_runs, (), tuple), queues, oldest[0][0])
+
+    async def window_counts(self, window: Window) -> WindowCounts:
+        return window_counts_of(await self._read_many(*self._reads.window_counts(window), tuple))
 
     async def exports(self, job: str, number: int, after: int, limit: int) -> list[ExportRow]:
         bindings = (job, number, after, limit)

@@ -16,7 +16,17 @@ from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, HUMAN
 from holdfast.store.audit import AuditRow
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
-from holdfast.store.run_queries import ExportRow, IndexEntries, RunCursor, RunFilter, attribute_text, with_progress
+from holdfast.store.run_queries import (
+    ExportRow,
+    IndexEntries,
+    RunCursor,
+    RunFilter,
+    WaitCount,
+    Window,
+    WindowCounts,
+    attribute_text,
+    with_progress,
+)
 from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_COLUMNS, job_of
 
 # Tables of a job other than its row and its stream. They are removed and moved with it.
@@ -28,6 +38,8 @@ ENDED = {status.value for status in TERMINAL_RUN_STATUSES}
 # What the column `wait` of a job contains that a person has to answer.
 PEOPLE = (f'%"wait_type":"{HUMAN}"%', f'%"{DOUBT_KEY}%', f'%"{BUDGET_KEY}"%')
 WAITING = (RunStatus.RUNNING, RunStatus.CANCEL_REQUESTED)  # statuses of runs whose code may wait
+
+SEEN, WAIT, END = range(3)  # kinds of rows of `window_counts`
 
 _EXPORT_COLUMNS = ExportRow.__struct_fields__
 LAST = 2**62  # after every row of the audit log
@@ -45,13 +57,24 @@ class ReadSql:
         unused: the condition of signals that were not used, as in the index.
         as_text: the cast from its JSON type to text, if it has such a type.
         past_end: the expression for the end of an earlier run ``r``, which is in its record.
+        started: the expression for the start of a job's newest run, which is in its course.
+        whole: the expression for a number without its fraction, with a place for it.
         schema: the prefix of a table's name, with its dot.
     """
 
     def __init__(
-        self, mark: str, *, requests_for: str, unused: str, past_end: str, as_text: str = "", schema: str = ""
+        self,
+        mark: str,
+        *,
+        requests_for: str,
+        unused: str,
+        past_end: str,
+        started: str,
+        whole: str,
+        as_text: str = "",
+        schema: str = "",
     ) -> None:
-        self._past_end = past_end
+        self._past_end, self._started, self._whole = past_end, started, whole
         self.requests_for = requests_for
         self.job = f"SELECT {JOB_COLUMNS} FROM {schema}jobs WHERE id = {mark}"
         event_columns = EVENT_COLUMNS.replace("payload", f"payload{as_text}")
@@ -150,6 +173,44 @@ class ReadSql:
             f" ORDER BY id LIMIT {self._mark}"
         ), [*values, limit]
 
+    def window_counts(self, window: Window) -> tuple[str, list[Any]]:
+        """Return the statement and values that count runs in a window: one statement, which reads one snapshot.
+
+        Its rows are the jobs that were looked at, then the groups of waits, then those of ends.
+        """
+        mark, jobs = self._mark, f"{self._schema}jobs"
+        columns = "queue, status, state, course, created_at, due_at, updated_at"
+        at = f"CAST({mark} AS double precision)"
+        ended = ", ".join(f"'{status}'" for status in sorted(ENDED))
+        in_queue = f"WHERE queue = {mark}" if window.queue is not None else ""
+        due = self._whole.format(f"(due - {at}) / {at}")
+        left = self._whole.format(f"(gone - {at}) / {at}")
+        over = self._whole.format(f"(updated_at - {at}) / {at}")
+        sql = (
+            f"WITH newest AS (SELECT * FROM (SELECT {columns} FROM {jobs} WHERE id >= {mark}"
+            f" ORDER BY id DESC LIMIT {mark}) n"
+            f" UNION ALL SELECT * FROM (SELECT {columns} FROM {jobs} WHERE status = 'queued' AND id < {mark}"
+            f" ORDER BY id DESC LIMIT {mark}) o),"
+            f" mine AS (SELECT *, {self._started} AS begun FROM newest {in_queue}),"
+            f" waits AS (SELECT CASE WHEN begun IS NOT NULL AND due_at > begun THEN created_at ELSE due_at END AS due,"
+            f" CASE WHEN begun IS NOT NULL THEN begun WHEN status IN ({ended}) THEN updated_at END AS gone,"
+            f" CASE WHEN begun IS NOT NULL THEN 1 ELSE 0 END AS begins FROM mine"
+            f" WHERE begun IS NOT NULL OR state <> 'waiting')"
+            f" SELECT {SEEN}, count(*), 0, 0, 0, min(created_at), '' FROM newest UNION ALL"
+            f" SELECT {WAIT}, CASE WHEN due < {at} THEN -1 ELSE {due} END,"
+            f" CASE WHEN gone IS NULL THEN -1 ELSE {left} END, begins, count(*), min(due), '' FROM waits"
+            f" WHERE due < {at} AND (gone IS NULL OR gone >= {at})"
+            f" GROUP BY 2, 3, 4 UNION ALL"
+            f" SELECT {END}, {over}, 0, 0, count(*), 0, status FROM mine"
+            f" WHERE status IN ({ended}) AND updated_at >= {at} AND updated_at < {at} GROUP BY 2, 7"
+        )
+        start, seconds, last = window.start, window.seconds, window.end
+        values = [window.oldest, window.limit, window.oldest, window.limit]
+        values += [window.queue] if window.queue is not None else []
+        values += [start, start, seconds, start, seconds, last, start]
+        values += [start, seconds, start, last]
+        return sql, values
+
     def past_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
         """Return the statement and values that list earlier runs."""
         conditions, values = self._conditions(where, "r.status", self._past_end)
@@ -245,6 +306,18 @@ def index_entries_of(rows: list[Any]) -> IndexEntries | None:
         {what: value for what, value, _, named in rows if named},
         {int(number): int(value) for (what, number), value in by_kind.items() if what == "exports"},
     )
+
+
+def window_counts_of(rows: list[Any]) -> WindowCounts:
+    """Return the counts of a window from the rows of its statement."""
+    (_, seen, _, _, _, since, _) = next(row for row in rows if row[0] == SEEN)
+    waits = [
+        WaitCount(due, None if left < 0 else left, bool(begins), count, oldest)
+        for what, due, left, begins, count, oldest, _ in rows
+        if what == WAIT
+    ]
+    ends = {(bucket, status): count for what, bucket, _, _, count, _, status in rows if what == END}
+    return WindowCounts(seen, since, waits, ends)
 
 
 def export_row(command: KeepExport, number: int, now: float) -> tuple[Any, ...]:

@@ -64,6 +64,8 @@ READS = ReadSql(
     " WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1)",
     unused="used = 0",
     past_end="json_extract(r.record, '$.finished_at')",
+    started="CASE WHEN course = '' THEN NULL ELSE json_extract(course, '$.started_at') END",
+    whole="CAST({} AS INTEGER)",
 )
 ROWS_MAX = 20_000  # cached rows
 POLL_SECONDS = 0.02
