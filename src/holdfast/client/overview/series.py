@@ -48,8 +48,8 @@ class Series(msgspec.Struct, frozen=True, rename={"start": "from"}):
     starts: list[int]
     ends: list[int]
     failures: list[int]
-    depth: list[int] | list[None]
-    oldest_seconds: list[float] | list[None]
+    depth: list[int | None]
+    oldest_seconds: list[float | None]
 
 
 async def read_series(store: Store, minutes: int, queue: str | None) -> Series:
@@ -86,7 +86,8 @@ def _series(window: Window, counts: WindowCounts, since: float, count: int) -> S
             ends[bucket] += number
             failures[bucket] += number if status in FAILURES else 0
     open_waits = [_open_at(counts.waits, bucket) for bucket in range(count)]
-    ages = [_age(waits, min(window.start + (bucket + 1) * window.seconds, window.end))
+    depth: list[int | None] = [sum(wait.number for wait in waits) for waits in open_waits]
+    ages: list[float | None] = [_age(waits, min(window.start + (bucket + 1) * window.seconds, window.end))
             for bucket, waits in enumerate(open_waits)]  # fmt: skip
     if counts.since is not None and not complete:
         since = max(since, counts.since)
@@ -100,7 +101,7 @@ def _series(window: Window, counts: WindowCounts, since: float, count: int) -> S
         starts=starts,
         ends=ends,
         failures=failures,
-        depth=[sum(wait.number for wait in waits) for waits in open_waits] if complete else [None] * count,
+        depth=depth if complete else [None] * count,
         oldest_seconds=ages if complete else [None] * count,
     )
 
