@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races fuzz plans scenarios programs exact neighbours silence servers bench fix docs site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races fuzz plans scenarios programs exact neighbours silence servers bench fix docs page pagecheck site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -33,7 +33,7 @@ WALKS := tests/machines/test_every_stream.py tests/ready/test_interleavings.py t
 # One more than the number of cores, because many tests wait for processes that they start.
 SIDE_BY_SIDE = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
-test: $(READY)  ## run all tests, with full branch coverage of the machines and gates
+test: $(READY) pagecheck  ## run all tests, with full branch coverage of the machines and gates
 	$(COMPILE_ALL)
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -q -n auto --dist worksteal tests/machines tests/ready $(WALKS:%=--ignore=%)
@@ -131,6 +131,20 @@ docs: $(READY)  ## write the generated pages
 	$(BIN)/python tools/write_docs.py
 	$(BIN)/python tools/api_contract.py
 
+# The built dashboard is committed, so only people who change web/ need Node. Its bytes are the same on every machine.
+PAGE_TOOLS := web/node_modules/.package-lock.json
+$(PAGE_TOOLS): web/package-lock.json
+	@echo 'Installing the tools of the dashboard …' >&2
+	@cd web && npm ci --silent --no-audit --no-fund
+	@touch $@
+
+page: $(PAGE_TOOLS)  ## build the dashboard from web/ into the package; needs Node 20 or newer
+	cd web && npm run --silent build
+
+pagecheck:  ## check that the committed dashboard is what web/ builds; a notice where there is no Node
+	@if command -v node >/dev/null && command -v npm >/dev/null; then $(MAKE) --no-print-directory $(PAGE_TOOLS) && cd web && npm run --silent check; \
+	else printf '\n*** NOTICE: no Node here, so the bytes of the dashboard are not compared with web/. ***\n\n' >&2; fi
+
 site: $(SITE)  ## build the documentation as a site with search, in site/; a broken link or a load from another host fails
 	$(BIN)/zensical build --strict
 	$(BIN)/python tools/check_site.py site
@@ -151,7 +165,7 @@ lock: $(READY)  ## resolve the dependencies again
 	$(COMPILE) --group site --constraint requirements.lock -o requirements-site.lock
 
 clean:  ## remove all generated files
-	rm -rf $(VENV) .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache .cache build dist site
+	rm -rf $(VENV) web/node_modules .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache .cache build dist site
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer; name one with PYTHON=…")'

@@ -22,6 +22,7 @@ def asgi(
     tokens: Sequence[Token] | str | None = None,
     hosts: Iterable[str] = (),
     limits: Limits | None = None,
+    page: bool = True,
 ) -> Service:
     """Return an ASGI application that serves the runs of an app.
 
@@ -33,8 +34,9 @@ def asgi(
             application accepts requests from this machine only.
         hosts: Host names to accept in addition to the loopback names.
         limits: Maximum sizes of requests.
+        page: Serve the dashboard at the root of the application.
     """
-    return Service(app, keyring(app.config, app.url, tokens), hosts, limits)
+    return Service(app, keyring(app.config, app.url, tokens), hosts, limits, page=page)
 
 
 def token(

@@ -28,8 +28,11 @@ FILES_MAX = 5000
 _SKIPPED = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
 
 
-def develop(target: str, url: str | None, options: list[str]) -> None:
-    """Run the server and the worker until this process receives SIGTERM or SIGINT."""
+def develop(target: str, url: str | None, options: list[str], first: list[str] | None = None) -> None:
+    """Run the server and the worker until this process receives SIGTERM or SIGINT.
+
+    `options` are those of the server. `first` are more options for its first start only.
+    """
     app = App("holdfast-dev", url)
     if app.url.startswith("memory:"):
         raise click.UsageError(
@@ -44,7 +47,7 @@ def develop(target: str, url: str | None, options: list[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     folder = _folder(target)
-    children = _Children(app, target, options)
+    children = _Children(app, target, options, first or [])
     seen = sources(folder)
     children.start()
     while not stopping:
@@ -84,19 +87,21 @@ def _folder(target: str) -> Path:
 class _Children:
     """The server process and the worker process."""
 
-    def __init__(self, app: App, target: str, options: list[str]) -> None:
+    def __init__(self, app: App, target: str, options: list[str], first: list[str]) -> None:
         self._app = app
         self._target = [target, "--url", app.url]
         self._options = options
+        self._first = first
         self._worker = ""
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
         self._worker = new_id()
         self._running = {
-            "server": self._process("serve", *self._target, *self._options, "--worker", self._worker),
+            "server": self._process("serve", *self._target, *self._options, *self._first, "--worker", self._worker),
             "worker": self._process("worker", *self._target, "--name", self._worker),
         }
+        self._first = []
 
     def look(self) -> None:
         """Report a process that has ended by itself, once."""

@@ -21,6 +21,7 @@ _host = click.option("--host", default="127.0.0.1", show_default=True, help="Add
 _port = click.option(
     "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port to listen on. 0 means any."
 )
+_no_page = click.option("--no-page", is_flag=True, help="Leave the dashboard out and serve the API only.")
 _hosts = click.option("--allow-host", "hosts", multiple=True, help="Host name to accept in requests. Repeatable.")
 
 
@@ -32,9 +33,11 @@ _hosts = click.option("--allow-host", "hosts", multiple=True, help="Host name to
 @_port
 @_hosts
 @click.option("--open", "is_open", is_flag=True, help="Need no token if none exists. Only for loopback addresses.")
+@_no_page
+@click.option("--browser", is_flag=True, hidden=True)
 @click.option("--worker", "workers", multiple=True, hidden=True)
 @supervised_option
-def serve(
+def serve(  # noqa: PLR0913, PLR0917 - click passes one argument per option
     target: str | None,
     plugins: bool,
     url: str | None,
@@ -42,12 +45,14 @@ def serve(
     port: int,
     hosts: tuple[str, ...],
     is_open: bool,
+    no_page: bool,
+    browser: bool,
     workers: tuple[str, ...],
 ) -> None:
-    """Serve the HTTP API of the App in TARGET.
+    """Serve the HTTP API and the dashboard of the App in TARGET.
 
     TARGET is a file or a module. The server runs until SIGTERM or Ctrl-C stops it. If there is no token, the first
-    start makes one with every right and prints it. See holdfast tokens for more.
+    start makes one with every right and prints it, with a link to the dashboard. See holdfast tokens for more.
     """
     from holdfast.cli.target import load
     from holdfast.client.logs import guard_process
@@ -73,13 +78,22 @@ def serve(
     except OSError as error:
         raise click.UsageError(f"cannot listen on {host} port {port}: {error.strerror}; choose another") from error
     shown = f"[{host}]" if ":" in host else host
-    click.echo(f"holdfast: {app.name} on http://{shown}:{socket.getsockname()[1]}", err=True)
+    address = f"http://{shown}:{socket.getsockname()[1]}"
+    page = f"{address}/"
+    click.echo(f"holdfast: {app.name} on {address}", err=True)
     if not has_tokens and not is_open:
         secret = TokenFile(file).create("first", "admin")
         click.echo(f"holdfast: token {secret} has every right. It is shown only now, and kept in {file}", err=True)
         keys = keyring(app.config, app.url)
+        page += f"#t={secret}"  # a browser never sends this part to a server
     click.echo(f"holdfast: {_reach(len(keys), local=is_loopback(host))}", err=True)
-    uvicorn_server.serve(Service(app, keys, [*hosts, shown], workers=workers), socket)
+    if not no_page:
+        click.echo(f"holdfast: dashboard at {page}{' asks for a token' if has_tokens else ''}", err=True)
+    if browser and not no_page:
+        import webbrowser
+
+        webbrowser.open(page)  # the socket listens already, so the browser waits for the answer
+    uvicorn_server.serve(Service(app, keys, [*hosts, shown], workers=workers, page=not no_page), socket)
 
 
 def _reach(tokens: int, *, local: bool) -> str:
@@ -96,8 +110,18 @@ def _reach(tokens: int, *, local: bool) -> str:
 @_host
 @_port
 @_hosts
-def dev(target: str, url: str | None, host: str, port: int, hosts: tuple[str, ...]) -> None:
-    """Serve the HTTP API of TARGET and run its jobs. Restart both when a .py file in its folder changes.
+@_no_page
+@click.option("--browser", is_flag=True, help="Open the dashboard in a browser.")
+def dev(
+    target: str,
+    url: str | None,
+    host: str,
+    port: int,
+    hosts: tuple[str, ...],
+    no_page: bool,
+    browser: bool,
+) -> None:
+    """Serve the API and the dashboard of TARGET, and run its jobs. Restart when a .py file in its folder changes.
 
     On a loopback address the API needs no token, unless one exists.
     """
@@ -106,7 +130,9 @@ def dev(target: str, url: str | None, host: str, port: int, hosts: tuple[str, ..
 
     names = [part for name in hosts for part in ("--allow-host", name)]
     is_open = ["--open"] if is_loopback(host) else []
-    develop(target, url, ["--host", host, "--port", str(port), *is_open, *names])
+    left_out = ["--no-page"] if no_page else []
+    first = ["--browser"] if browser else []
+    develop(target, url, ["--host", host, "--port", str(port), *is_open, *names, *left_out], first)
 
 
 def _token_file(url: str | None) -> TokenFile:

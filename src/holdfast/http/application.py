@@ -25,6 +25,7 @@ from holdfast.http.auth import HEADS, Guard
 from holdfast.http.connections import Connections
 from holdfast.http.maintenance import Maintenance
 from holdfast.http.metrics import Metrics
+from holdfast.http.page import page_routes
 from holdfast.http.problems import Problem, problem_of
 from holdfast.http.readiness import Readiness
 from holdfast.http.request_limits import Limits, check_request, heads_of
@@ -45,7 +46,10 @@ _log = logging.getLogger("holdfast.http")
 
 
 class Service(Starlette):
-    """An ASGI application over one client. `workers` names worker processes that are part of its readiness."""
+    """An ASGI application over one client.
+
+    `workers` names worker processes that are part of its readiness. `page` adds the dashboard at the root.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,8 @@ class Service(Starlette):
         hosts: Iterable[str] = (),
         limits: Limits | None = None,
         workers: Sequence[str] = (),
+        *,
+        page: bool = True,
     ) -> None:
         self.client = client
         self.limits = limits or Limits()
@@ -66,7 +72,7 @@ class Service(Starlette):
         self._turn = asyncio.Lock()
         self._turn_loop: asyncio.AbstractEventLoop | None = None
         super().__init__(
-            routes=routes(),
+            routes=[*routes(), *(page_routes() if page else ())],
             middleware=[
                 Middleware(_RequestCounter, metrics=self.metrics, maintenance=self.maintenance),
                 Middleware(ExceptionMiddleware, handlers={Exception: _refuse}),

@@ -120,6 +120,17 @@ class Guard:
     def _ours(self, host: str) -> bool:
         return _is_among(host, self._hosts)
 
+    def check_host(self, connection: Connection) -> None:
+        """Refuse a request whose Host is not a name of this server."""
+        host = connection[HEADS].get(b"host", b"")
+        if host not in self._seen and not self._know(host):
+            raise Problem(
+                421,
+                "unknown_host",
+                "the Host header does not name this server",
+                "allow the name with --allow-host, or hosts=",
+            )
+
     def _check_origin(self, connection: Connection) -> None:
         """Refuse an unknown Host, and a request that a page of another origin sends, such as of another port."""
         heads = connection[HEADS]
@@ -129,13 +140,7 @@ class Guard:
             place = origin.decode("latin-1").lower().partition("://")[2]
             # A proxy may send another Host. The names that the operator allows are those that browsers see.
             foreign = place != host.decode("latin-1").lower() and not _is_among(place, self._allowed)
-        if host not in self._seen and not self._know(host):
-            raise Problem(
-                421,
-                "unknown_host",
-                "the Host header does not name this server",
-                "allow the name with --allow-host, or hosts=",
-            )
+        self.check_host(connection)
         if foreign:
             raise Problem(
                 403,

@@ -1,6 +1,6 @@
 """The route table: every route, the scope that it needs, and what a token of a group may do with it.
 
-The server has no other routes.
+The server has no other routes, except those of the dashboard (`page`).
 """
 
 from __future__ import annotations

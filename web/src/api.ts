@@ -1,0 +1,111 @@
+// Calls of the API. Every address is relative to the document, so the page works under any mount prefix.
+import { signal } from "@preact/signals";
+
+const BASE = new URL("api/v1/", document.baseURI.replace(/[?#].*$/, ""));
+const KEPT = "holdfast.token";
+
+export class Problem extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+    readonly hint: string = "",
+  ) {
+    super(message);
+  }
+}
+
+export const token = signal<string | null>(null);
+export const refused = signal<string>(""); // why the server does not accept the page's token; "" while it does
+
+// Move a token from the address to the session storage, so that it is in no history, bookmark or screenshot.
+export function takeToken(): void {
+  const found = /^#t=([^&]*)(?:&(.*))?$/.exec(location.hash);
+  if (found) {
+    sessionStorage.setItem(KEPT, decodeURIComponent(found[1]!));
+    history.replaceState(null, "", location.pathname + location.search + (found[2] ? `#${found[2]}` : ""));
+  }
+  token.value = sessionStorage.getItem(KEPT);
+}
+
+export function keepToken(text: string | null): void {
+  if (text) sessionStorage.setItem(KEPT, text);
+  else sessionStorage.removeItem(KEPT);
+  token.value = text;
+  refused.value = "";
+}
+
+export function address(path: string, query?: Query): URL {
+  const url = new URL(path, BASE);
+  for (const [name, value] of Object.entries(query ?? {})) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== undefined && one !== null && one !== "") url.searchParams.append(name, String(one));
+    }
+  }
+  return url;
+}
+
+export type Query = Record<string, string | number | string[] | undefined | null>;
+
+export async function send(path: string, options: RequestInit & { query?: Query } = {}): Promise<Response> {
+  const headers = new Headers(options.headers);
+  const used = token.value;
+  if (used) headers.set("Authorization", `Bearer ${used}`);
+  let response: Response;
+  try {
+    response = await fetch(address(path, options.query), {
+      ...options, headers, credentials: "omit", cache: "no-store", referrerPolicy: "no-referrer",
+    });
+  } catch (error) {
+    if ((error as Error).name === "AbortError") throw error;
+    throw new Problem(0, "unreachable", "the server does not answer", "is it running? The page tries again by itself");
+  }
+  if (response.ok) return response;
+  const problem = await problemOf(response);
+  if (response.status === 401 && token.value === used) {
+    refused.value = used ? "The server no longer accepts this token." : "This server asks for a token.";
+  }
+  throw problem;
+}
+
+async function problemOf(response: Response): Promise<Problem> {
+  try {
+    const body = await response.json();
+    return new Problem(response.status, body.code, body.detail ?? body.message, body.hint ?? "");
+  } catch {
+    return new Problem(response.status, "unknown", `the server answered with status ${response.status}`);
+  }
+}
+
+export async function get<T>(path: string, query?: Query, signal?: AbortSignal): Promise<T> {
+  return (await (await send(path, { query, signal })).json()) as T;
+}
+
+export async function getText(path: string, query?: Query): Promise<string> {
+  return (await send(path, { query })).text();
+}
+
+export async function post<T>(path: string, body: unknown, query?: Query): Promise<T> {
+  return postText<T>(path, JSON.stringify(body), query);
+}
+
+// Send JSON that is text already: numbers stay as the user wrote them.
+export async function postText<T>(path: string, body: string, query?: Query, method = "POST", heads = {}): Promise<T> {
+  const headers = { "Content-Type": "application/json", ...heads };
+  return (await (await send(path, { method, body, query, headers })).json()) as T;
+}
+
+export function runPath(id: string, rest = ""): string {
+  return `runs/${encodeURIComponent(id)}${rest}`;
+}
+
+export function sentence(error: unknown): string {
+  const problem = error as Problem;
+  const text = String(problem.message ?? error);
+  const hint = problem instanceof Problem && problem.hint ? `. ${capital(problem.hint)}` : "";
+  return `${capital(text)}${hint}.`.replace(/\.\.$/, ".");
+}
+
+export function capital(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}

@@ -1,0 +1,47 @@
+// The keyboard. A view binds its keys while it is shown; the list of keys shows all that are bound.
+import { signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+
+export interface Key {
+  keys: string; // "g r" is g, then r
+  does: string;
+  run: (event: KeyboardEvent) => void;
+}
+
+export const bound = signal<Key[]>([]);
+let first = "";
+let firstAt = 0;
+
+// Bind keys while a component is shown. The newest binding of a key wins.
+export function useKeys(keys: Key[], inputs: unknown[] = []): void {
+  useEffect(() => {
+    bound.value = [...bound.peek(), ...keys];
+    return () => {
+      bound.value = bound.peek().filter((key) => !keys.includes(key));
+    };
+  }, inputs);
+}
+
+function typing(target: EventTarget | null): boolean {
+  const element = target as HTMLElement | null;
+  if (!element?.matches) return false;
+  return element.matches("input:not([type=range]):not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable]");
+}
+
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || typing(event.target)) return;
+  if (document.querySelector("dialog[open]")) return;
+  const name = event.key === " " ? "Space" : event.key;
+  const pair = Date.now() - firstAt < 1200 ? `${first} ${name}` : "";
+  const keys = [...bound.value].reverse();
+  const found = (pair && keys.find((key) => key.keys === pair)) || keys.find((key) => key.keys === name);
+  first = name;
+  firstAt = Date.now();
+  if (!found) return;
+  // A focused control keeps the keys that press or move it.
+  const control = (event.target as HTMLElement | null)?.closest?.("button, a, summary, [role=tab], input");
+  if (control && (name === "Space" || name === "Enter" || (name.startsWith("Arrow") && !control.matches("[data-slider]")))) return;
+  event.preventDefault();
+  first = "";
+  found.run(event);
+});

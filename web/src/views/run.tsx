@@ -1,0 +1,510 @@
+// One run: where it is and why, what may be done with it, and its history in several forms.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { address, get, getText, post, Problem, runPath, send, sentence } from "../api";
+import { elements, member, parseExact, plain, type Exact } from "../exact";
+import { bytes, duration, local, now, relative, short, shortId, words } from "../format";
+import { useKeys } from "../keys";
+import { go, link, route } from "../router";
+import { may, openRun } from "../session";
+import { Story } from "../story";
+import { onChanges, refresh, status as live } from "../stream";
+import { FINAL, type Family, type PlanNode, type RunBrief, type RunRecord, type View } from "../types";
+import { Bar, Button, Confirm, Copy, Dialog, Empty, Failure, Icon, Json, RunLink, Status, T, Tabs, tell, Time, useLoaded } from "../ui";
+import { Events, missing, Verify } from "./events";
+import { Graph } from "./graph";
+import { Ask, sendSignal, useInbox } from "./inbox";
+import { Timeline } from "./timeline";
+
+const TABS = [
+  { id: "timeline", title: "Timeline" }, { id: "plan", title: "Plan" }, { id: "events", title: "Events" },
+  { id: "data", title: "Data" }, { id: "exports", title: "Exports" }, { id: "evidence", title: "Evidence" },
+  { id: "family", title: "Family" }, { id: "verify", title: "Verify" }, { id: "raw", title: "Raw" },
+];
+
+interface Loaded {
+  run: RunRecord;
+  explanation: string;
+}
+
+async function load(id: string): Promise<Loaded> {
+  const [run, explained] = await Promise.all([
+    get<RunRecord>(runPath(id)),
+    get<{ explanation: string }>(runPath(id, "/explain")).catch((error: unknown) => ({ explanation: sentence(error) })),
+  ]);
+  return { run, explanation: explained.explanation };
+}
+
+export function RunView({ id, tab }: { id: string; tab: string }) {
+  const { value, error, reload } = useLoaded(() => load(id), [id]);
+  const [version, setVersion] = useState(0);
+  useEffect(() => {
+    openRun.value = id;
+    let timer: number | undefined;
+    const stop = onChanges((changed, missed) => {
+      const ours = missed || changed.has(id) || [...changed.values()].some((run) => run.task_id !== null && run.task_id === value?.run.task_id);
+      if (!ours || timer !== undefined) return;
+      timer = window.setTimeout(() => {
+        timer = undefined;
+        reload();
+        setVersion((before) => before + 1);
+      }, 100);
+    });
+    return () => {
+      stop();
+      clearTimeout(timer);
+    };
+  }, [id, value?.run.task_id]);
+  const pick = (name: string) => go(["runs", id, name], undefined, true);
+  const step = (by: number) => {
+    const at = TABS.findIndex((one) => one.id === tab);
+    pick(TABS[(at + by + TABS.length) % TABS.length]!.id);
+  };
+  useKeys([
+    { keys: "]", does: "Next tab", run: () => step(1) },
+    { keys: "[", does: "Previous tab", run: () => step(-1) },
+    { keys: "u", does: "Back to the list", run: () => history.length > 1 ? history.back() : go(["runs"]) },
+  ], [tab, id]);
+  if (error !== null && !value) {
+    const gone = error instanceof Problem && error.status === 404;
+    return (
+      <section class="view">
+        {gone
+          ? <Empty title="No run has this id"><p>It may have been deleted, or it belongs to a group that your token cannot see.</p><a class="button" href="#/runs">All runs</a></Empty>
+          : <Failure error={error} again={reload} />}
+      </section>
+    );
+  }
+  if (!value) return <section class="view"><p class="loading muted" role="status">Reading the run…</p></section>;
+  return (
+    <section class="view run">
+      <Head run={value.run} explanation={value.explanation} version={version} />
+      <Tabs tabs={TABS} current={tab} onPick={pick} label="Parts of the run" />
+      <div class="panel" role="tabpanel" aria-label={TABS.find((one) => one.id === tab)?.title ?? tab}>
+        {(tab === "timeline" || tab === "plan") && <Past run={value.run} tab={tab} version={version} />}
+        {tab === "events" && <Events id={id} />}
+        {tab === "data" && <Data run={value.run} version={version} />}
+        {tab === "exports" && <Exports id={id} version={version} />}
+        {tab === "evidence" && <Evidence id={id} version={version} />}
+        {tab === "family" && <FamilyTree id={id} version={version} />}
+        {tab === "verify" && <Verify id={id} />}
+        {tab === "raw" && <Raw id={id} version={version} />}
+      </div>
+    </section>
+  );
+}
+
+function Head({ run, explanation, version }: { run: RunRecord; explanation: string; version: number }) {
+  const ended = FINAL.has(run.status);
+  const end = run.finished_at ?? (ended ? run.updated_at : now.value);
+  const steps = run.step != null ? `step ${run.step}${run.step_total != null ? ` of ${run.step_total}` : ""}` : "";
+  const where = [run.stage, run.message, steps].filter(Boolean).join(" · ");
+  return (
+    <header class="run-head">
+      <div class="run-title">
+        <Status status={run.status} strong />
+        <h1><span class="muted"><T text={short(run.plugin_id, 40)} />.</span><T text={short(run.entry_id, 80)} /></h1>
+        <Actions run={run} version={version} />
+      </div>
+      <p class="run-id mono muted"><T text={run.run_id} /> <Copy text={run.run_id} label="Copy the id" /></p>
+      <p class="explain"><T text={short(explanation, 1000)} /></p>
+      {!ended && run.progress != null && <Bar value={run.progress} />}
+      <dl class="facts wide-facts">
+        {where && !ended && <><dt>Where</dt><dd><T text={short(where, 200)} /></dd></>}
+        <dt>Created</dt><dd><Time at={run.created_at} both /></dd>
+        {run.started_at != null && <><dt>{ended ? "Took" : "Runs for"}</dt><dd>{duration(end - run.started_at)}</dd></>}
+        {!ended && run.eta_seconds != null && <><dt>Left</dt><dd>about {duration(run.eta_seconds)}</dd></>}
+        {run.idempotency_key && <><dt>Key</dt><dd><T text={short(run.idempotency_key, 120)} /> <Copy text={run.idempotency_key} label="Copy the key" /></dd></>}
+        {run.cancel_reason && <><dt>Cancel reason</dt><dd><T text={short(run.cancel_reason, 300)} /></dd></>}
+        {run.continues && <><dt>Continues</dt><dd><RunLink id={run.continues}>{shortId(run.continues)}</RunLink></dd></>}
+        {run.continued_as && <><dt>Continued as</dt><dd><RunLink id={run.continued_as}>{shortId(run.continued_as)}</RunLink></dd></>}
+        {Object.entries(run.attributes ?? {}).map(([name, value]) => (
+          <><dt><T text={short(name, 40)} /></dt><dd><a href={link(["runs"], new URLSearchParams([[`attr.${name}`, String(value)]]))}><T text={short(String(value), 120)} /></a></dd></>
+        ))}
+      </dl>
+      {run.error && <ErrorBox error={run.error} />}
+      {!ended && <Asks run={run} />}
+    </header>
+  );
+}
+
+function ErrorBox({ error }: { error: NonNullable<RunRecord["error"]> }) {
+  const details = Object.keys(error.details ?? {}).length ? JSON.stringify(error.details) : "";
+  return (
+    <div class="error-box">
+      <p><strong><T text={error.code} /></strong> <T text={short(error.message, 2000)} /> <Copy text={`${error.code}: ${error.message}`} label="Copy the error" /></p>
+      {details && <details><summary>Details</summary><Json source={details} label="error details" /></details>}
+    </div>
+  );
+}
+
+function Asks({ run }: { run: RunRecord }) {
+  const { items, reload } = useInbox();
+  const ours = items.filter((item) => item.run_id === run.run_id);
+  return <div class="cards">{ours.map((item) => <Ask key={item.key + item.kind} item={item} onDone={reload} />)}</div>;
+}
+
+type Verb = "cancel" | "retry" | "pause" | "resume" | "signal" | "fork";
+
+function Actions({ run }: { run: RunRecord; version: number }) {
+  const [verb, setVerb] = useState<Verb | null>(null);
+  const ended = FINAL.has(run.status);
+  const close = () => setVerb(null);
+  const act = (name: string, done: string) => async (reason: string) => {
+    const body = name === "pause" || name === "resume" ? {} : { reason: reason || null };
+    const made = await post<RunRecord>(runPath(run.run_id, `/${name}`), body);
+    tell(done);
+    refresh();
+    if (made.run_id !== run.run_id) go(["runs", made.run_id]);
+  };
+  useKeys([
+    ...(may("operate") && !ended ? [{ keys: "c", does: "Cancel the run", run: () => setVerb("cancel") }] : []),
+    ...(may("operate") && ended && run.status !== "succeeded" ? [{ keys: "r", does: "Retry the run", run: () => setVerb("retry") }] : []),
+    ...(may("signal") && !ended ? [{ keys: "s", does: "Send a signal", run: () => setVerb("signal") }] : []),
+  ], [run.status, run.run_id]);
+  const name = <strong><T text={short(run.entry_id, 60)} /> <span class="mono">{shortId(run.run_id)}</span></strong>;
+  return (
+    <div class="actions">
+      {!ended && may("signal") && <Button onClick={() => setVerb("signal")}>Signal…</Button>}
+      {!ended && may("operate") && (
+        <>
+          <Button onClick={() => setVerb("pause")}>Pause</Button>
+          <Button onClick={() => setVerb("resume")}>Resume</Button>
+          <Button kind="danger" onClick={() => setVerb("cancel")} disabled={run.status === "cancel_requested"}>Cancel…</Button>
+        </>
+      )}
+      {(run.status === "failed" || run.status === "timeout") && may("operate") && <Button kind="primary" onClick={() => setVerb("retry")}>Retry…</Button>}
+      {may("submit") && <Button onClick={() => setVerb("fork")}>Fork…</Button>}
+      {verb === "cancel" && (
+        <Confirm title="Cancel the run" verb="Cancel the run" danger reason="wanted" onClose={close} onYes={act("cancel", "Cancellation requested.")}>
+          <p>{name} is asked to stop at its next step. Its cleanup code runs. Steps that ended stay recorded.</p>
+        </Confirm>
+      )}
+      {verb === "retry" && (
+        <Confirm title="Retry the run" verb="Retry" reason="needed" onClose={close} onYes={act("retry", "A new run continues the job.")}>
+          <p>{name} is reopened as a new run. It continues after the last recorded step.</p>
+        </Confirm>
+      )}
+      {verb === "pause" && (
+        <Confirm title="Pause the run" verb="Pause" onClose={close} onYes={act("pause", "The run pauses at its next step.")}>
+          <p>{name} stops at its next step and waits until you resume it.</p>
+        </Confirm>
+      )}
+      {verb === "resume" && (
+        <Confirm title="Resume the run" verb="Resume" onClose={close} onYes={act("resume", "The run goes on.")}>
+          <p>{name} goes on, if it is paused.</p>
+        </Confirm>
+      )}
+      {verb === "signal" && <SignalDialog run={run} onClose={close} />}
+      {verb === "fork" && <ForkDialog run={run} onClose={close} />}
+    </div>
+  );
+}
+
+function SignalDialog({ run, onClose }: { run: RunRecord; onClose: () => void }) {
+  const [key, setKey] = useState("");
+  const [payload, setPayload] = useState("");
+  const [error, setError] = useState<unknown>(null);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    if (!key.trim()) return;
+    try {
+      const outcome = await sendSignal(run.run_id, key.trim(), payload);
+      tell(outcome === "kept" ? "The signal is kept until the run waits for it." : `The signal was ${words(outcome)}.`);
+      refresh();
+      onClose();
+    } catch (caught) {
+      setError(caught);
+    }
+  };
+  return (
+    <Dialog title="Send a signal" onClose={onClose}>
+      <form onSubmit={(event) => void submit(event)}>
+        <p>A wait for this key in <strong><T text={short(run.entry_id, 60)} /></strong> ends with the payload. A signal that comes early is kept.</p>
+        <label class="field"><span>Key</span><input type="text" value={key} onInput={(event) => setKey(event.currentTarget.value)} autofocus /></label>
+        <label class="field"><span>Payload <span class="muted">JSON, empty means null</span></span>
+          <textarea class="mono" rows={4} value={payload} spellcheck={false} onInput={(event) => { setPayload(event.currentTarget.value); setError(null); }} /></label>
+        {error !== null && <Failure error={error} />}
+        <div class="dialog-foot"><Button onClick={onClose}>Back</Button><button type="submit" class="button primary" disabled={!key.trim()}>Send</button></div>
+      </form>
+    </Dialog>
+  );
+}
+
+function ForkDialog({ run, onClose }: { run: RunRecord; onClose: () => void }) {
+  const [place, setPlace] = useState("");
+  const [kind, setKind] = useState<"from_step" | "from_node">("from_step");
+  const [error, setError] = useState<unknown>(null);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    if (!place.trim()) return;
+    try {
+      const made = await post<RunRecord>(runPath(run.run_id, "/fork"), { [kind]: place.trim() });
+      onClose();
+      tell("The fork has started.");
+      go(["runs", made.run_id]);
+    } catch (caught) {
+      setError(caught);
+    }
+  };
+  return (
+    <Dialog title="Fork the run" onClose={onClose}>
+      <form onSubmit={(event) => void submit(event)}>
+        <p>A new run starts with the same arguments. It reuses the recorded results up to the named place, and runs from there.</p>
+        <label class="field"><span>Fork from a</span>
+          <select value={kind} onChange={(event) => setKind(event.currentTarget.value as "from_step")}><option value="from_step">step</option><option value="from_node">plan node</option></select></label>
+        <label class="field"><span>Name</span><input type="text" value={place} onInput={(event) => { setPlace(event.currentTarget.value); setError(null); }} autofocus /></label>
+        {error !== null && <Failure error={error} />}
+        <div class="dialog-foot"><Button onClick={onClose}>Back</Button><button type="submit" class="button primary" disabled={!place.trim()}>Fork</button></div>
+      </form>
+    </Dialog>
+  );
+}
+
+// Timeline or plan, with the slider that goes through the run's past.
+function Past({ run, tab, version }: { run: RunRecord; tab: string; version: number }) {
+  const story = useMemo(() => new Story(run.run_id), [run.run_id]);
+  const [length, setLength] = useState(0);
+  const [error, setError] = useState<unknown>(null);
+  const [loaded, setLoaded] = useState(false);
+  const [position, setPosition] = useState<number | null>(null); // null is the newest: live
+  const reading = useRef<Promise<unknown>>(Promise.resolve());
+  useEffect(() => {
+    reading.current = reading.current.then(() => story.read()).then(
+      () => { setLength(story.items.length); setLoaded(true); setError(null); },
+      (caught) => { setError(caught); setLoaded(true); },
+    );
+  }, [story, version]);
+  useEffect(() => setPosition(null), [story]);
+  if (!loaded) return <p class="loading muted" role="status">Reading the history…</p>;
+  if (error !== null && !length) return <Failure error={missing(error)} />;
+  const at = position ?? length;
+  const ended = FINAL.has(run.status);
+  const newest = story.items[length - 1]?.at ?? run.created_at;
+  const whole = story.view(length);
+  const end = ended ? newest : Math.max(newest, now.value);
+  const view = story.view(at);
+  const time = position === null ? end : story.items[at - 1]?.at ?? run.created_at;
+  return (
+    <>
+      {tab === "timeline"
+        ? <Timeline view={view} at={time} whole={{ ...whole }} end={ended ? newest : Math.ceil(end / 2) * 2} />
+        : <PlanTab run={run} view={view} version={version} />}
+      {length > 0 && <Slider story={story} length={length} position={position} onMove={setPosition} view={view} />}
+    </>
+  );
+}
+
+function PlanTab({ run, view, version }: { run: RunRecord; view: View; version: number }) {
+  const { value, error, reload } = useLoaded(() => get<{ nodes: PlanNode[] }>(runPath(run.run_id, "/plan")), [run.run_id]);
+  useEffect(() => {
+    if (value) reload(); // a plan may grow
+  }, [version]);
+  const nodes = useRef<{ text: string; nodes: PlanNode[] }>({ text: "", nodes: [] });
+  if (error !== null && !value) {
+    return error instanceof Problem && error.status === 404
+      ? <Empty title="This run has no plan"><p>Its steps are plain code. The timeline shows them.</p></Empty>
+      : <Failure error={missing(error)} />;
+  }
+  if (!value) return <p class="loading muted" role="status">Reading the plan…</p>;
+  const text = JSON.stringify(value.nodes);
+  if (text !== nodes.current.text) nodes.current = { text, nodes: value.nodes };
+  return <Graph nodes={nodes.current.nodes} view={view} />;
+}
+
+const SPEEDS = [1, 5, 20, 100];
+
+function Slider(props: { story: Story; length: number; position: number | null; onMove: (position: number | null) => void; view: View }) {
+  const { story, length, position, onMove, view } = props;
+  const [playing, setPlaying] = useState(false);
+  const [speed, setSpeed] = useState(5);
+  const at = position ?? length;
+  const move = (to: number) => onMove(to >= length ? null : Math.max(0, to));
+  const toggle = () => {
+    if (!playing && at >= length) move(0);
+    setPlaying(!playing);
+  };
+  useEffect(() => {
+    if (!playing) return;
+    const timer = setInterval(() => {
+      if (at >= length) return setPlaying(false);
+      move(at + Math.max(1, Math.round(speed / 5)));
+    }, Math.max(50, 1000 / speed));
+    return () => clearInterval(timer);
+  }, [playing, at, length, speed]);
+  useKeys([
+    { keys: "ArrowLeft", does: "One event back in time", run: () => move(at - 1) },
+    { keys: "ArrowRight", does: "One event forward in time", run: () => move(at + 1) },
+    { keys: "Space", does: "Play the history, or stop", run: toggle },
+    { keys: "End", does: "Newest event", run: () => onMove(null) },
+    { keys: "Home", does: "Before the first event", run: () => move(0) },
+  ], [at, length, playing]);
+  const item = story.items[at - 1];
+  const asOf = item ? `event ${item.seq} of ${length}, ${words(item.type)}, ${local(item.at)}` : "before the first event";
+  return (
+    <div class="slider">
+      <Button onClick={() => move(at - 1)} label="One event back"><Icon name="left" /></Button>
+      <Button onClick={toggle} label={playing ? "Stop" : "Play the history"} pressed={playing}><Icon name={playing ? "pause" : "play"} /></Button>
+      <Button onClick={() => move(at + 1)} label="One event forward"><Icon name="right" /></Button>
+      <input
+        type="range" data-slider min={0} max={length} value={at} aria-label="Position in the history" aria-valuetext={asOf}
+        onInput={(event) => move(Number(event.currentTarget.value))}
+      />
+      <label class="speed"><span class="away">Speed</span>
+        <select value={String(speed)} onChange={(event) => setSpeed(Number(event.currentTarget.value))}>{SPEEDS.map((one) => <option key={one} value={String(one)}>{one}×</option>)}</select></label>
+      <Button onClick={() => onMove(null)} pressed={position === null} disabled={position === null}>{position === null ? (live.value === "live" ? "Live" : "Newest") : "To newest"}</Button>
+      <p class="slider-text" aria-live="polite">
+        {item ? <><strong>{item.seq}</strong> of {length} · {words(item.type)} · <span title={local(item.at)}>{relative(item.at)}</span></> : "Before the first event"}
+        {view.state && <> · <Status status={view.state} /></>}
+        {view.run && <> · run <Status status={view.run.status} /></>}
+        {view.worker && <> · <T text={short(view.worker, 40)} /></>}
+        {view.attempt ? <> · attempt {view.attempt}</> : null}
+      </p>
+    </div>
+  );
+}
+
+// Arguments and result, exactly as recorded.
+function Data({ run, version }: { run: RunRecord; version: number }) {
+  const { value, error } = useLoaded(async () => {
+    const [result, first] = await Promise.all([
+      getText(runPath(run.run_id, "/result")),
+      getText(runPath(run.run_id, "/events"), { limit: 1 }),
+    ]);
+    const created = member(elements(member(parseExact(first), "items"))[0], "payload");
+    return { result: member(parseExact(result), "result"), created };
+  }, [run.run_id, run.status, version]);
+  if (error !== null) return <Failure error={error} />;
+  if (!value) return <p class="loading muted" role="status">Reading…</p>;
+  const args = member(value.created, "args") ?? member(value.created, "arguments") ?? member(member(value.created, "spec"), "args") ?? value.created;
+  return (
+    <div class="pad columns">
+      <div><h3>Arguments</h3>{args ? <Json node={args} label="arguments" /> : <p class="muted">None.</p>}</div>
+      <div>
+        <h3>Result</h3>
+        {run.status === "succeeded" && value.result ? <Json node={value.result} label="result" />
+          : <p class="muted">{FINAL.has(run.status) ? "The run ended without a result." : "The run has not ended yet."}</p>}
+        {run.error && <><h3>Error</h3><ErrorBox error={run.error} /></>}
+      </div>
+      {run.metrics && Object.keys(run.metrics).length > 0 && (
+        <div><h3>Metrics</h3><dl class="facts">{Object.entries(run.metrics).map(([name, number]) => <><dt><T text={name} /></dt><dd>{String(number)}</dd></>)}</dl></div>
+      )}
+    </div>
+  );
+}
+
+const LISTED = 200;
+
+function useExactList(path: string, inputs: unknown[]): { items: Exact[] | null; error: unknown } {
+  const { value, error } = useLoaded(async () => elements(member(parseExact(await getText(path, { limit: LISTED })), "items")), inputs);
+  return { items: value, error };
+}
+
+function Exports({ id, version }: { id: string; version: number }) {
+  const { items, error } = useExactList(runPath(id, "/exports"), [id, version]);
+  const save = async (number: string, name: string) => {
+    try {
+      const content = await (await send(runPath(id, `/exports/${number}/content`))).blob();
+      const anchor = document.createElement("a");
+      anchor.href = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
+      anchor.download = name.replace(/[^\w.-]+/g, "_") || "export";
+      anchor.click();
+      setTimeout(() => URL.revokeObjectURL(anchor.href), 10_000);
+    } catch (caught) {
+      tell(sentence(caught), true);
+    }
+  };
+  if (error !== null) return <Failure error={error} />;
+  if (!items) return <p class="loading muted" role="status">Reading exports…</p>;
+  if (!items.length) return <Empty title="No exports"><p>A job publishes what it makes with <code>export(name, value)</code>.</p></Empty>;
+  return (
+    <div class="pad stack">
+      {items.map((item) => {
+        const field = (name: string) => plain(member(item, name));
+        const value = member(item, "value");
+        return (
+          <article class="card" key={field("number")}>
+            <div class="card-head">
+              <h3><T text={short(field("name"), 120)} /></h3>
+              <span class="muted"><T text={field("media_type")} /> · {bytes(Number(field("size")))} · <Time at={Number(field("at"))} />{field("provisional") === "true" ? " · provisional" : ""}</span>
+              <Button onClick={() => save(field("number"), field("name"))} label={`Download ${short(field("name"), 60)}`}><Icon name="download" /></Button>
+            </div>
+            {value && plain(value) !== "null" && <Json node={value} label={`export ${field("name")}`} />}
+          </article>
+        );
+      })}
+    </div>
+  );
+}
+
+function Evidence({ id, version }: { id: string; version: number }) {
+  const { items, error } = useExactList(runPath(id, "/evidence"), [id, version]);
+  if (error !== null) return <Failure error={error} />;
+  if (!items) return <p class="loading muted" role="status">Reading evidence…</p>;
+  if (!items.length) return <Empty title="No evidence"><p>A result that arrives after its attempt has lost the job is kept here. It helps to answer what is in doubt.</p></Empty>;
+  return (
+    <div class="pad stack">
+      {items.map((item, index) => {
+        const field = (name: string) => plain(member(item, name));
+        const result = member(item, "result");
+        return (
+          <article class="card" key={index}>
+            <div class="card-head"><h3><T text={short(field("node"), 120)} /></h3><span class="muted">attempt {field("attempt")} · <Time at={Number(field("at"))} /></span></div>
+            {field("error") && field("error") !== "null" && <p class="bad"><T text={short(field("error"), 1000)} /></p>}
+            {result && <Json node={result} label="late result" />}
+          </article>
+        );
+      })}
+    </div>
+  );
+}
+
+function FamilyTree({ id, version }: { id: string; version: number }) {
+  const { value, error } = useLoaded(() => get<Family>(runPath(id, "/family")), [id, version]);
+  if (error !== null && !value) return <Failure error={missing(error)} />;
+  if (!value) return <p class="loading muted" role="status">Reading the family…</p>;
+  const above = value.ancestors ?? (value.parent ? [value.parent] : []);
+  const alone = !above.length && !value.children.length && !value.earlier.length && !value.later.length;
+  return (
+    <div class="pad family">
+      {alone && <Empty title="No relatives"><p>Parents, children, retries and forks of the run appear here.</p></Empty>}
+      <Kin title="Above" runs={above} />
+      <Kin title="Earlier: retried, continued or forked from" runs={value.earlier} />
+      <Kin title={`Children${value.children_total > value.children.length ? `, the first ${value.children.length} of ${value.children_total}` : ""}`} runs={value.children} />
+      <Kin title="Later: retries, continuations and forks" runs={value.later} />
+    </div>
+  );
+}
+
+function Kin({ title, runs }: { title: string; runs: RunBrief[] }) {
+  if (!runs.length) return null;
+  return (
+    <>
+      <h3>{title}</h3>
+      <ul class="kin">
+        {runs.map((run) => (
+          <li key={run.run_id}>
+            <Status status={run.status} /> <a href={link(["runs", run.run_id])}><T text={short(run.entry_id, 80)} /></a> <span class="mono muted">{shortId(run.run_id)}</span>
+            <span class="muted right"><Time at={run.created_at} />{run.finished_at ? `, took ${duration(run.finished_at - run.created_at)}` : ""}</span>
+          </li>
+        ))}
+      </ul>
+    </>
+  );
+}
+
+function Raw({ id, version }: { id: string; version: number }) {
+  const { value, error } = useLoaded(() => getText(runPath(id)), [id, version]);
+  if (error !== null) return <Failure error={error} />;
+  const command = `curl -H "Authorization: Bearer $HOLDFAST_TOKEN" ${address(runPath(id)).href}`;
+  return (
+    <div class="pad">
+      {value !== null && <Json source={value} label="record" />}
+      <p class="muted">The same with curl: <code class="wrap">{command}</code> <Copy text={command} label="Copy the command" /></p>
+    </div>
+  );
+}
+
+export function currentTab(): string {
+  const name = route.value.parts[2];
+  return TABS.some((tab) => tab.id === name) ? name! : "timeline";
+}

@@ -1,0 +1,445 @@
+// The list of runs: filters as chips in the address, counts, saved views and actions on all that match.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { get, post, Problem, runPath } from "../api";
+import { count, duration, now, short, shortId, words } from "../format";
+import { useKeys } from "../keys";
+import { queryOf, RunList } from "../run_list";
+import { go, link, route } from "../router";
+import { entries, may, savedViews, saveViews, stats, whole } from "../session";
+import { refresh } from "../stream";
+import { FINAL, STATUSES, type RunRecord } from "../types";
+import { Bar, Button, Confirm, Dialog, Empty, Failure, Icon, Status, T, tell, Time } from "../ui";
+
+const NAMES: Record<string, string> = {
+  status: "status", plugin_id: "app", entry_id: "job", task_id: "job id", queue: "queue", group: "group",
+  idempotency_key: "key", created_after: "created after", created_before: "created before", finished_after: "ended after",
+  finished_before: "ended before", parent: "parent", top: "top level", asks: "asks", newest: "newest",
+};
+const TYPED_ABOVE = 100; // from here on the user types the number of runs
+
+function withFilter(filters: URLSearchParams, name: string, value: string | null): URLSearchParams {
+  const made = new URLSearchParams(filters);
+  if (value === null) made.delete(name);
+  else made.set(name, value);
+  return made;
+}
+
+export function RunsView() {
+  const filters = route.value.query;
+  const text = filters.toString();
+  const list = useMemo(() => new RunList(new URLSearchParams(text)), [text]);
+  useEffect(() => () => list.close(), [list]);
+  const [bulk, setBulk] = useState<"cancel" | "retry" | null>(null);
+  const [saving, setSaving] = useState(false);
+  const show = (query: URLSearchParams) => go(["runs"], query);
+  useKeys([{ keys: "x", does: "Remove all filters", run: () => show(new URLSearchParams()) }]);
+
+  return (
+    <section class="view runs">
+      <h1 class="away">Runs</h1>
+      <Counts filters={filters} />
+      <div class="toolbar">
+        <Search filters={filters} />
+        <div class="tools">
+          {savedViews.value.length > 0 && <Views current={text} />}
+          <Button onClick={() => setSaving(true)} disabled={!text} label="Save this view"><Icon name="bookmark" /></Button>
+          {may("operate") && (
+            <>
+              <Button onClick={() => setBulk("cancel")} disabled={!text}>Cancel all…</Button>
+              <Button onClick={() => setBulk("retry")} disabled={!text}>Retry all…</Button>
+            </>
+          )}
+        </div>
+      </div>
+      {text && (
+        <div class="chips">
+          {[...filters].map(([name, value]) => (
+            <span class="chip" key={name + value}>
+              <span class="muted">{name.startsWith("attr.") ? <T text={name.slice(5)} /> : NAMES[name] ?? name}</span>{" "}
+              <T text={name === "status" ? words(value) : short(value, 60)} />
+              <button
+                type="button" class="copy" aria-label={`Remove the filter ${NAMES[name] ?? name}`}
+                onClick={() => {
+                  const left = new URLSearchParams([...filters].filter((pair) => pair[0] !== name || pair[1] !== value));
+                  show(left);
+                }}
+              >
+                <Icon name="close" />
+              </button>
+            </span>
+          ))}
+          <Button kind="quiet" onClick={() => show(new URLSearchParams())}>Clear</Button>
+        </div>
+      )}
+      <Table list={list} filtered={text !== ""} />
+      {bulk && <Bulk verb={bulk} filters={filters} onClose={() => setBulk(null)} />}
+      {saving && <SaveView query={text} onClose={() => setSaving(false)} />}
+    </section>
+  );
+}
+
+function Counts({ filters }: { filters: URLSearchParams }) {
+  if (!whole.value || !stats.value) return null;
+  const chosen = filters.getAll("status");
+  const all = Object.values(stats.value.runs).reduce((sum, number) => sum + number, 0);
+  return (
+    <div class="counts" role="group" aria-label="Runs by status">
+      <a class={`count${chosen.length ? "" : " chosen"}`} href={link(["runs"], withFilter(filters, "status", null))}>
+        <span class="number">{count(all)}</span> <span class="muted">all</span>
+      </a>
+      {STATUSES.map((status) => {
+        const number = stats.value!.runs[status] ?? 0;
+        if (!number && !chosen.includes(status) && (status === "cancel_requested" || status === "timeout")) return null;
+        return (
+          <a
+            key={status} class={`count${chosen.includes(status) ? " chosen" : ""}`}
+            href={link(["runs"], withFilter(filters, "status", status))}
+          >
+            <span class="number">{count(number)}</span> <Status status={status} />
+          </a>
+        );
+      })}
+    </div>
+  );
+}
+
+function Views({ current }: { current: string }) {
+  return (
+    <span class="views">
+      {savedViews.value.map((view) => (
+        <span class={`chip${view.query === current ? " chosen" : ""}`} key={view.name}>
+          <a href={`#/runs?${view.query}`}><T text={short(view.name, 30)} /></a>
+          <button
+            type="button" class="copy" aria-label={`Delete the view ${view.name}`}
+            onClick={() => saveViews(savedViews.value.filter((other) => other !== view))}
+          >
+            <Icon name="close" />
+          </button>
+        </span>
+      ))}
+    </span>
+  );
+}
+
+function SaveView({ query, onClose }: { query: string; onClose: () => void }) {
+  const [name, setName] = useState("");
+  const save = (event: Event) => {
+    event.preventDefault();
+    if (!name.trim()) return;
+    saveViews([...savedViews.value.filter((view) => view.name !== name.trim()), { name: name.trim(), query }]);
+    onClose();
+  };
+  return (
+    <Dialog title="Save this view" onClose={onClose}>
+      <form onSubmit={save}>
+        <p class="muted">The name and the filters stay in this browser.</p>
+        <label class="field">
+          <span>Name</span>
+          <input type="text" value={name} maxLength={60} onInput={(event) => setName(event.currentTarget.value)} autofocus />
+        </label>
+        <div class="dialog-foot">
+          <Button onClick={onClose}>Back</Button>
+          <button type="submit" class="button primary" disabled={!name.trim()}>Save</button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+interface Meaning {
+  title: string;
+  detail: string;
+  pick: () => unknown;
+}
+
+function Search({ filters }: { filters: URLSearchParams }) {
+  const [text, setText] = useState("");
+  const [open, setOpen] = useState(false);
+  const [at, setAt] = useState(0);
+  const input = useRef<HTMLInputElement>(null);
+  useKeys([
+    { keys: "/", does: "Search runs", run: () => input.current?.focus() },
+    { keys: "f", does: "Search runs", run: () => input.current?.focus() },
+  ]);
+  const wanted = text.trim();
+  const filter = (name: string, value: string) => {
+    go(["runs"], withFilter(filters, name, value));
+    setText("");
+    setOpen(false);
+  };
+  const openById = async () => {
+    try {
+      const run = await get<RunRecord>(runPath(wanted));
+      setText("");
+      go(["runs", run.run_id]);
+    } catch (error) {
+      tell(error instanceof Problem && error.status === 404 ? `No run has the id ${short(wanted, 60)}.` : String(error), true);
+    }
+  };
+  const meanings: Meaning[] = [];
+  if (wanted) {
+    const pair = /^(?:attr\.)?([^=\s]{1,100})=(.*)$/.exec(wanted);
+    if (pair) meanings.push({ title: `${pair[1]} = ${pair[2]}`, detail: "attribute", pick: () => filter(`attr.${pair[1]}`, pair[2]!) });
+    if (/^[0-9a-f]{8}-|^[0-9a-f-]{20,}/.test(wanted)) meanings.push({ title: wanted, detail: "open the run with this id", pick: openById });
+    for (const entry of entries.value) {
+      if (entry.entry_id.toLowerCase().includes(wanted.toLowerCase()) && meanings.length < 6) {
+        meanings.push({ title: entry.entry_id, detail: `job of ${entry.plugin_id}`, pick: () => filter("entry_id", entry.entry_id) });
+      }
+    }
+    for (const status of STATUSES) {
+      if (words(status).startsWith(wanted.toLowerCase())) meanings.push({ title: words(status), detail: "status", pick: () => filter("status", status) });
+    }
+    for (const queue of Object.keys(stats.value?.queues ?? {})) {
+      if (queue.toLowerCase().startsWith(wanted.toLowerCase()) && meanings.length < 8) {
+        meanings.push({ title: queue, detail: "queue", pick: () => filter("queue", queue) });
+      }
+    }
+    meanings.push({ title: wanted, detail: "idempotency key", pick: () => filter("idempotency_key", wanted) });
+    if (!meanings.some((one) => one.pick === openById)) meanings.push({ title: wanted, detail: "open the run with this id", pick: openById });
+    if (!entries.value.some((one) => one.entry_id === wanted)) meanings.push({ title: wanted, detail: "job name", pick: () => filter("entry_id", wanted) });
+  }
+  const chosen = Math.min(at, meanings.length - 1);
+  const press = (event: KeyboardEvent) => {
+    if (event.key === "ArrowDown") setAt(Math.min(chosen + 1, meanings.length - 1));
+    else if (event.key === "ArrowUp") setAt(Math.max(chosen - 1, 0));
+    else if (event.key === "Enter" && meanings[chosen]) void meanings[chosen].pick();
+    else if (event.key === "Escape") {
+      if (!text) input.current?.blur();
+      setText("");
+      setOpen(false);
+    } else return;
+    event.preventDefault();
+  };
+  return (
+    <div class="search">
+      <Icon name="search" />
+      <input
+        ref={input} type="text" role="combobox" aria-label="Search runs by id, key, job or attribute" autocomplete="off" spellcheck={false}
+        placeholder="Search: id, key, job, attribute=value" value={text} aria-expanded={open && meanings.length > 0}
+        aria-controls="meanings" aria-activedescendant={open && meanings.length ? `meaning-${chosen}` : undefined}
+        onInput={(event) => { setText(event.currentTarget.value); setAt(0); setOpen(true); }}
+        onFocus={() => setOpen(true)} onBlur={() => setTimeout(() => setOpen(false), 150)} onKeyDown={press}
+      />
+      <kbd aria-hidden="true">/</kbd>
+      <ul id="meanings" role="listbox" aria-label="What to search for" hidden={!open || !meanings.length}>
+        {meanings.map((one, index) => (
+          <li
+            key={one.detail + one.title} id={`meaning-${index}`} role="option" aria-selected={index === chosen}
+            onMouseDown={(event) => { event.preventDefault(); void one.pick(); }}
+          >
+            <T text={short(one.title, 60)} /> <span class="muted">{one.detail}</span>
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+const ROW = 38;
+const ROW_NARROW = 62;
+
+function Table({ list, filtered }: { list: RunList; filtered: boolean }) {
+  const box = useRef<HTMLDivElement>(null);
+  const space = useRef<HTMLDivElement>(null);
+  const [place, setPlace] = useState({ top: 0, height: 800 });
+  const [chosen, setChosen] = useState<string | null>(null);
+  const narrow = useNarrow();
+  const row = narrow ? ROW_NARROW : ROW;
+  list.version.value; // draws again with every change
+  const rows = list.rows;
+  const from = Math.max(0, Math.floor(place.top / row) - 10);
+  const to = Math.min(rows.length, Math.ceil((place.top + place.height) / row) + 10);
+
+  useEffect(() => {
+    const element = box.current!;
+    const look = () => {
+      list.atTop = element.scrollTop < row;
+      setPlace({ top: element.scrollTop, height: element.clientHeight });
+    };
+    look();
+    const watcher = new ResizeObserver(look);
+    watcher.observe(element);
+    element.addEventListener("scroll", look, { passive: true });
+    return () => {
+      watcher.disconnect();
+      element.removeEventListener("scroll", look);
+    };
+  }, [list, row]);
+  useEffect(() => {
+    space.current!.style.height = `${rows.length * row}px`;
+    for (const element of space.current!.children as unknown as HTMLElement[]) {
+      element.style.transform = `translateY(${Number(element.dataset.at) * row}px)`;
+    }
+    if (list.added) {
+      // New rows at the top must not move what the user reads further down.
+      if (!list.atTop) box.current!.scrollTop += list.added * row;
+      list.added = 0;
+    }
+    if (to > rows.length - 200 && !list.error.value) void list.more();
+  });
+
+  const index = rows.findIndex((one) => one.run_id === chosen);
+  const move = (step: number) => {
+    if (!rows.length) return;
+    const next = Math.max(0, Math.min(rows.length - 1, index + step));
+    setChosen(rows[next]!.run_id);
+    const element = box.current!;
+    if (next * row < element.scrollTop) element.scrollTop = next * row;
+    else if ((next + 1) * row > element.scrollTop + element.clientHeight) element.scrollTop = (next + 1) * row - element.clientHeight;
+  };
+  useKeys([
+    { keys: "j", does: "Next run", run: () => move(1) },
+    { keys: "ArrowDown", does: "Next run", run: () => move(1) },
+    { keys: "k", does: "Previous run", run: () => move(-1) },
+    { keys: "ArrowUp", does: "Previous run", run: () => move(-1) },
+    { keys: "Enter", does: "Open the chosen run", run: () => { if (chosen) go(["runs", chosen]); } },
+    { keys: "Home", does: "First run", run: () => move(-rows.length) },
+    { keys: "End", does: "Last loaded run", run: () => move(rows.length) },
+  ], [index, rows, row]);
+
+  return (
+    <div class="list" role="table" aria-label="Runs" aria-rowcount={list.ended ? rows.length : -1}>
+      <div class="list-head" role="row">
+        <span role="columnheader">Status</span>
+        <span role="columnheader">Job</span>
+        <span role="columnheader">Run</span>
+        <span role="columnheader">Where it is</span>
+        <span role="columnheader" class="right">Took</span>
+        <span role="columnheader" class="right">Created</span>
+      </div>
+      <div class="list-body" ref={box} tabIndex={0} role="rowgroup" aria-label="Runs, newest first">
+        <div class="list-space" ref={space} role="presentation">
+          {rows.slice(from, to).map((run, offset) => (
+            <Row key={run.run_id} run={run} at={from + offset} chosen={run.run_id === chosen} />
+          ))}
+        </div>
+        {list.error.value !== null && <Failure error={list.error.value} again={() => void list.more()} />}
+        {!rows.length && list.ended && (filtered
+          ? <Empty title="No run matches these filters"><Button onClick={() => go(["runs"])}>Show all runs</Button></Empty>
+          : (
+            <Empty title="No runs yet">
+              {may("submit") && entries.value.length > 0
+                ? <p><a href="#/start">Start one here</a>, or with <code>job.start(…)</code> in your code.</p>
+                : <p>Start one with <code>job.start(…)</code> in your code, or with <code>holdfast start</code>.</p>}
+            </Empty>
+          ))}
+        {list.loading.value && <p class="loading muted" role="status">Reading runs…</p>}
+      </div>
+    </div>
+  );
+}
+
+function Row({ run, at, chosen }: { run: RunRecord; at: number; chosen: boolean }) {
+  const attributes = Object.entries(run.attributes ?? {});
+  const end = run.finished_at ?? (FINAL.has(run.status) ? run.updated_at : now.value);
+  return (
+    <div class={`row${chosen ? " chosen" : ""}`} role="row" data-at={at} aria-rowindex={at + 1} aria-selected={chosen}>
+      <span role="cell"><Status status={run.status} /></span>
+      <span role="cell" class="cut">
+        <a class="row-link" href={link(["runs", run.run_id])} tabIndex={-1}><T text={short(run.entry_id, 60)} /></a>
+        {run.idempotency_key && <T class="muted key" text={short(run.idempotency_key, 40)} />}
+      </span>
+      <span role="cell" class="mono muted cut" title={run.run_id}>{shortId(run.run_id)}</span>
+      <span role="cell" class="cut where">
+        {run.error && FINAL.has(run.status)
+          ? <T class="bad" text={short(`${run.error.code}: ${run.error.message}`, 120)} />
+          : <T text={short([run.stage, run.message].filter(Boolean).join(" · "), 120)} />}
+        {run.progress !== null && run.progress !== undefined && !FINAL.has(run.status) && <Bar value={run.progress} />}
+        {attributes.map(([name, value]) => (
+          <span class="attribute" key={name}><T text={short(`${name}=${String(value)}`, 40)} /></span>
+        ))}
+      </span>
+      <span role="cell" class="right muted took">{run.started_at ? duration(end - run.started_at) : "–"}</span>
+      <span role="cell" class="right muted"><Time at={run.created_at} /></span>
+    </div>
+  );
+}
+
+export function useNarrow(): boolean {
+  const [narrow, setNarrow] = useState(() => matchMedia("(max-width: 720px)").matches);
+  useEffect(() => {
+    const media = matchMedia("(max-width: 720px)");
+    const look = () => setNarrow(media.matches);
+    media.addEventListener("change", look);
+    return () => media.removeEventListener("change", look);
+  }, []);
+  return narrow;
+}
+
+interface BulkPage {
+  run_ids: string[];
+  refused?: { run_id: string; code: string; detail: string }[];
+  next?: string | null;
+}
+
+// Count first, with dry runs over all pages; then ask; then act page by page.
+function Bulk({ verb, filters, onClose }: { verb: "cancel" | "retry"; filters: URLSearchParams; onClose: () => void }) {
+  const [found, setFound] = useState<number | null>(null);
+  const [counted, setCounted] = useState(0);
+  const [error, setError] = useState<unknown>(null);
+  const [done, setDone] = useState<{ acted: number; refused: { run_id: string; detail: string }[] } | null>(null);
+  const alive = useRef(true);
+  const each = async (body: object, onPage: (page: BulkPage) => void) => {
+    let cursor: string | null | undefined;
+    do {
+      const page: BulkPage = await post(`runs/${verb}`, body, { ...queryOf(filters), limit: 1000, cursor });
+      onPage(page);
+      cursor = page.next;
+    } while (cursor && alive.current);
+  };
+  useEffect(() => {
+    let sum = 0;
+    each({ reason: "count", dry_run: true }, (page) => setCounted((sum += page.run_ids.length))).then(() => setFound(sum), setError);
+    return () => void (alive.current = false);
+  }, []);
+  const act = async (reason: string) => {
+    const result = { acted: 0, refused: [] as { run_id: string; detail: string }[] };
+    await each({ reason: reason || null }, (page) => {
+      result.acted += page.run_ids.length;
+      result.refused.push(...(page.refused ?? []));
+      setCounted(result.acted);
+    });
+    refresh();
+    setDone(result);
+    return false;
+  };
+  const title = verb === "cancel" ? "Cancel runs" : "Retry runs";
+  if (done) {
+    return (
+      <Dialog title={title} onClose={onClose}>
+        <p><strong>{count(done.acted)}</strong> {done.acted === 1 ? "run was" : "runs were"} {verb === "cancel" ? "asked to cancel" : "retried"}.</p>
+        {done.refused.length > 0 && (
+          <>
+            <p>{count(done.refused.length)} refused:</p>
+            <ul class="plain">{done.refused.slice(0, 20).map((one) => <li key={one.run_id}><span class="mono">{shortId(one.run_id)}</span> <T text={one.detail} /></li>)}</ul>
+          </>
+        )}
+        <div class="dialog-foot"><Button kind="primary" onClick={onClose}>Close</Button></div>
+      </Dialog>
+    );
+  }
+  if (error !== null || found === null || found === 0) {
+    return (
+      <Dialog title={title} onClose={onClose}>
+        {error !== null ? <Failure error={error} /> : found === 0
+          ? <p>No run that matches these filters can be {verb === "cancel" ? "cancelled: all of them have ended" : "retried: only failed and timed out runs can"}.</p>
+          : <p role="status">Counting… {count(counted)}</p>}
+        <div class="dialog-foot"><Button onClick={onClose}>Close</Button></div>
+      </Dialog>
+    );
+  }
+  return (
+    <Confirm
+      title={title} verb={`${verb === "cancel" ? "Cancel" : "Retry"} ${count(found)} ${found === 1 ? "run" : "runs"}`} danger={verb === "cancel"}
+      reason={verb === "retry" ? "needed" : "wanted"} typed={found > TYPED_ABOVE ? String(found) : undefined}
+      onClose={onClose} onYes={act}
+    >
+      <p>
+        <strong>{count(found)}</strong> {found === 1 ? "run matches" : "runs match"} the filters now. {verb === "cancel"
+          ? "Each is asked to stop at its next step, and its cleanup code runs."
+          : "Each gets a new run that continues after the last recorded step."}
+      </p>
+      {counted > 0 && counted !== found && <p role="status">{count(counted)} done…</p>}
+    </Confirm>
+  );
+}
