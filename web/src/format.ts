@@ -79,3 +79,8 @@ export function shortId(id: string): string {
 export function words(name: string): string {
   return name.replaceAll("_", " ");
 }
+
+// The server writes times in UTC. Readers want their own.
+export function localTimes(text: string): string {
+  return text.replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (_, day: string, time: string) => local(Date.parse(`${day}T${time}Z`) / 1000));
+}

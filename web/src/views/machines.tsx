@@ -53,12 +53,11 @@ export function MachinesView() {
           ? <>Marked: the path of the run <a class="mono" href={link(["runs", id])}>{shortId(id)}</a>.</> : "Open a run to see its path here."}</p>
       </header>
       {error !== null && <Failure error={error} again={reload} />}
-      {value?.items.map((table) => <Machine key={table.machine} table={table} path={paths?.[table.machine as "job" | "run"] ?? []} />)}
+      {value?.items.map((table) => <Machine key={table.machine} table={table} path={paths?.[table.machine.toLowerCase() as "job" | "run"] ?? []} />)}
     </section>
   );
 }
 
-const TITLES: Record<string, string> = { job: "Job", run: "Run", ready: "Readiness" };
 const SHOWN = 12;
 
 function Machine({ table, path }: { table: MachineTable; path: Step[] }) {
@@ -71,7 +70,7 @@ function Machine({ table, path }: { table: MachineTable; path: Step[] }) {
   const starts = table.rows.some((row) => row.from === null) ? [null, ...table.states] : table.states;
   return (
     <div class="machine">
-      <h2>{TITLES[table.machine] ?? table.machine}</h2>
+      <h2>{table.machine === "ReadyState" ? "Readiness" : table.machine}</h2>
       {path.length > 0 && (
         <ol class="path" aria-label={`Path of the run through the ${table.machine} machine`}>
           {path.slice(-SHOWN).map((step, at) => <li key={at}><span class="muted">{path.length > SHOWN ? path.length - SHOWN + at + 1 : at + 1}</span> <Status status={step.to} /></li>)}

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { address, get, getText, post, Problem, runPath, send, sentence } from "../api";
 import { elements, member, parseExact, plain, type Exact } from "../exact";
-import { bytes, duration, local, now, relative, short, shortId, words } from "../format";
+import { bytes, duration, local, localTimes, now, relative, short, shortId, words } from "../format";
 import { useKeys } from "../keys";
 import { go, link, route } from "../router";
 import { may, openRun } from "../session";
@@ -54,6 +54,7 @@ export function RunView({ id, tab }: { id: string; tab: string }) {
       clearTimeout(timer);
     };
   }, [id, value?.run.task_id]);
+  const past = useStory(id, version);
   const pick = (name: string) => go(["runs", id, name], undefined, true);
   const step = (by: number) => {
     const at = TABS.findIndex((one) => one.id === tab);
@@ -77,10 +78,10 @@ export function RunView({ id, tab }: { id: string; tab: string }) {
   if (!value) return <section class="view"><p class="loading muted" role="status">Reading the run…</p></section>;
   return (
     <section class="view run">
-      <Head run={value.run} explanation={value.explanation} version={version} />
+      <Head run={value.run} explanation={value.explanation} view={past.story.view(past.length)} />
       <Tabs tabs={TABS} current={tab} onPick={pick} label="Parts of the run" />
       <div class="panel" role="tabpanel" aria-label={TABS.find((one) => one.id === tab)?.title ?? tab}>
-        {(tab === "timeline" || tab === "plan") && <Past run={value.run} tab={tab} version={version} />}
+        {(tab === "timeline" || tab === "plan") && <Past run={value.run} tab={tab} version={version} past={past} />}
         {tab === "events" && <Events id={id} />}
         {tab === "data" && <Data run={value.run} version={version} />}
         {tab === "exports" && <Exports id={id} version={version} />}
@@ -93,7 +94,28 @@ export function RunView({ id, tab }: { id: string; tab: string }) {
   );
 }
 
-function Head({ run, explanation, version }: { run: RunRecord; explanation: string; version: number }) {
+interface Told {
+  story: Story;
+  length: number; // events read so far
+  loaded: boolean;
+  error: unknown;
+}
+
+// The story of a run, read again whenever the run changes.
+function useStory(id: string, version: number): Told {
+  const story = useMemo(() => new Story(id), [id]);
+  const [state, setState] = useState<Omit<Told, "story">>({ length: 0, loaded: false, error: null });
+  const reading = useRef<Promise<unknown>>(Promise.resolve());
+  useEffect(() => {
+    reading.current = reading.current.then(() => story.read()).then(
+      () => setState({ length: story.items.length, loaded: true, error: null }),
+      (error) => setState({ length: story.items.length, loaded: true, error }),
+    );
+  }, [story, version]);
+  return { story, ...state };
+}
+
+function Head({ run, explanation, view }: { run: RunRecord; explanation: string; view: View }) {
   const ended = FINAL.has(run.status);
   const end = run.finished_at ?? (ended ? run.updated_at : now.value);
   const steps = run.step != null ? `step ${run.step}${run.step_total != null ? ` of ${run.step_total}` : ""}` : "";
@@ -103,22 +125,22 @@ function Head({ run, explanation, version }: { run: RunRecord; explanation: stri
       <div class="run-title">
         <Status status={run.status} strong />
         <h1><span class="muted"><T text={short(run.plugin_id, 40)} />.</span><T text={short(run.entry_id, 80)} /></h1>
-        <Actions run={run} version={version} />
+        <Actions run={run} view={view} />
       </div>
       <p class="run-id mono muted"><T text={run.run_id} /> <Copy text={run.run_id} label="Copy the id" /></p>
-      <p class="explain"><T text={short(explanation, 1000)} /></p>
+      <p class="explain"><T text={short(localTimes(explanation), 1000)} /></p>
       {!ended && run.progress != null && <Bar value={run.progress} />}
       <dl class="facts wide-facts">
-        {where && !ended && <><dt>Where</dt><dd><T text={short(where, 200)} /></dd></>}
-        <dt>Created</dt><dd><Time at={run.created_at} both /></dd>
-        {run.started_at != null && <><dt>{ended ? "Took" : "Runs for"}</dt><dd>{duration(end - run.started_at)}</dd></>}
-        {!ended && run.eta_seconds != null && <><dt>Left</dt><dd>about {duration(run.eta_seconds)}</dd></>}
-        {run.idempotency_key && <><dt>Key</dt><dd><T text={short(run.idempotency_key, 120)} /> <Copy text={run.idempotency_key} label="Copy the key" /></dd></>}
-        {run.cancel_reason && <><dt>Cancel reason</dt><dd><T text={short(run.cancel_reason, 300)} /></dd></>}
-        {run.continues && <><dt>Continues</dt><dd><RunLink id={run.continues}>{shortId(run.continues)}</RunLink></dd></>}
-        {run.continued_as && <><dt>Continued as</dt><dd><RunLink id={run.continued_as}>{shortId(run.continued_as)}</RunLink></dd></>}
+        {where && !ended && <div><dt>Where</dt><dd><T text={short(where, 200)} /></dd></div>}
+        <div><dt>Created</dt><dd><Time at={run.created_at} both /></dd></div>
+        {run.started_at != null && <div><dt>{ended ? "Took" : "Runs for"}</dt><dd>{duration(end - run.started_at)}</dd></div>}
+        {!ended && run.eta_seconds != null && <div><dt>Left</dt><dd>about {duration(run.eta_seconds)}</dd></div>}
+        {run.idempotency_key && <div><dt>Key</dt><dd><T text={short(run.idempotency_key, 120)} /> <Copy text={run.idempotency_key} label="Copy the key" /></dd></div>}
+        {run.cancel_reason && <div><dt>Cancel reason</dt><dd><T text={short(run.cancel_reason, 300)} /></dd></div>}
+        {run.continues && <div><dt>Continues</dt><dd><RunLink id={run.continues}>{shortId(run.continues)}</RunLink></dd></div>}
+        {run.continued_as && <div><dt>Continued as</dt><dd><RunLink id={run.continued_as}>{shortId(run.continued_as)}</RunLink></dd></div>}
         {Object.entries(run.attributes ?? {}).map(([name, value]) => (
-          <><dt><T text={short(name, 40)} /></dt><dd><a href={link(["runs"], new URLSearchParams([[`attr.${name}`, String(value)]]))}><T text={short(String(value), 120)} /></a></dd></>
+          <div key={name}><dt><T text={short(name, 40)} /></dt><dd><a href={link(["runs"], new URLSearchParams([[`attr.${name}`, String(value)]]))}><T text={short(String(value), 120)} /></a></dd></div>
         ))}
       </dl>
       {run.error && <ErrorBox error={run.error} />}
@@ -140,12 +162,14 @@ function ErrorBox({ error }: { error: NonNullable<RunRecord["error"]> }) {
 function Asks({ run }: { run: RunRecord }) {
   const { items, reload } = useInbox();
   const ours = items.filter((item) => item.run_id === run.run_id);
+  if (!ours.length) return null;
   return <div class="cards">{ours.map((item) => <Ask key={item.key + item.kind} item={item} onDone={reload} />)}</div>;
 }
 
 type Verb = "cancel" | "retry" | "pause" | "resume" | "signal" | "fork";
 
-function Actions({ run }: { run: RunRecord; version: number }) {
+function Actions({ run, view }: { run: RunRecord; view: View }) {
+  const paused = Object.values(view.waiting ?? {}).some((wait) => wait.kind === "pause");
   const [verb, setVerb] = useState<Verb | null>(null);
   const ended = FINAL.has(run.status);
   const close = () => setVerb(null);
@@ -167,8 +191,7 @@ function Actions({ run }: { run: RunRecord; version: number }) {
       {!ended && may("signal") && <Button onClick={() => setVerb("signal")}>Signal…</Button>}
       {!ended && may("operate") && (
         <>
-          <Button onClick={() => setVerb("pause")}>Pause</Button>
-          <Button onClick={() => setVerb("resume")}>Resume</Button>
+          {paused ? <Button kind="primary" onClick={() => setVerb("resume")}>Resume…</Button> : <Button onClick={() => setVerb("pause")}>Pause…</Button>}
           <Button kind="danger" onClick={() => setVerb("cancel")} disabled={run.status === "cancel_requested"}>Cancel…</Button>
         </>
       )}
@@ -191,17 +214,20 @@ function Actions({ run }: { run: RunRecord; version: number }) {
       )}
       {verb === "resume" && (
         <Confirm title="Resume the run" verb="Resume" onClose={close} onYes={act("resume", "The run goes on.")}>
-          <p>{name} goes on, if it is paused.</p>
+          <p>{name} goes on with its next step.</p>
         </Confirm>
       )}
-      {verb === "signal" && <SignalDialog run={run} onClose={close} />}
-      {verb === "fork" && <ForkDialog run={run} onClose={close} />}
+      {verb === "signal" && <SignalDialog run={run} view={view} onClose={close} />}
+      {verb === "fork" && <ForkDialog run={run} view={view} onClose={close} />}
     </div>
   );
 }
 
-function SignalDialog({ run, onClose }: { run: RunRecord; onClose: () => void }) {
-  const [key, setKey] = useState("");
+const ANSWERED = new Set(["signal", "human", "webhook"]);
+
+function SignalDialog({ run, view, onClose }: { run: RunRecord; view: View; onClose: () => void }) {
+  const waits = Object.values(view.waiting ?? {}).filter((wait) => ANSWERED.has(wait.kind)).map((wait) => wait.key);
+  const [key, setKey] = useState(waits[0] ?? "");
   const [payload, setPayload] = useState("");
   const [error, setError] = useState<unknown>(null);
   const submit = async (event: Event) => {
@@ -220,7 +246,8 @@ function SignalDialog({ run, onClose }: { run: RunRecord; onClose: () => void })
     <Dialog title="Send a signal" onClose={onClose}>
       <form onSubmit={(event) => void submit(event)}>
         <p>A wait for this key in <strong><T text={short(run.entry_id, 60)} /></strong> ends with the payload. A signal that comes early is kept.</p>
-        <label class="field"><span>Key</span><input type="text" value={key} onInput={(event) => setKey(event.currentTarget.value)} autofocus /></label>
+        <label class="field"><span>Key</span><input type="text" value={key} list="waits" onInput={(event) => setKey(event.currentTarget.value)} autofocus /></label>
+        <datalist id="waits">{waits.map((one) => <option key={one} value={one} />)}</datalist>
         <label class="field"><span>Payload <span class="muted">JSON, empty means null</span></span>
           <textarea class="mono" rows={4} value={payload} spellcheck={false} onInput={(event) => { setPayload(event.currentTarget.value); setError(null); }} /></label>
         {error !== null && <Failure error={error} />}
@@ -230,9 +257,11 @@ function SignalDialog({ run, onClose }: { run: RunRecord; onClose: () => void })
   );
 }
 
-function ForkDialog({ run, onClose }: { run: RunRecord; onClose: () => void }) {
+function ForkDialog({ run, view, onClose }: { run: RunRecord; view: View; onClose: () => void }) {
+  const steps = Object.entries(view.calls ?? {}).filter(([, call]) => call.kind === "step" || call.kind === "tool").map(([step]) => step);
+  const nodes = Object.keys(view.nodes ?? {});
   const [place, setPlace] = useState("");
-  const [kind, setKind] = useState<"from_step" | "from_node">("from_step");
+  const [kind, setKind] = useState<"from_step" | "from_node">(nodes.length ? "from_node" : "from_step");
   const [error, setError] = useState<unknown>(null);
   const submit = async (event: Event) => {
     event.preventDefault();
@@ -252,7 +281,8 @@ function ForkDialog({ run, onClose }: { run: RunRecord; onClose: () => void }) {
         <p>A new run starts with the same arguments. It reuses the recorded results up to the named place, and runs from there.</p>
         <label class="field"><span>Fork from a</span>
           <select value={kind} onChange={(event) => setKind(event.currentTarget.value as "from_step")}><option value="from_step">step</option><option value="from_node">plan node</option></select></label>
-        <label class="field"><span>Name</span><input type="text" value={place} onInput={(event) => { setPlace(event.currentTarget.value); setError(null); }} autofocus /></label>
+        <label class="field"><span>Name</span><input type="text" value={place} list="places" onInput={(event) => { setPlace(event.currentTarget.value); setError(null); }} autofocus /></label>
+        <datalist id="places">{(kind === "from_step" ? steps : nodes).slice(0, 200).map((one) => <option key={one} value={one} />)}</datalist>
         {error !== null && <Failure error={error} />}
         <div class="dialog-foot"><Button onClick={onClose}>Back</Button><button type="submit" class="button primary" disabled={!place.trim()}>Fork</button></div>
       </form>
@@ -261,19 +291,9 @@ function ForkDialog({ run, onClose }: { run: RunRecord; onClose: () => void }) {
 }
 
 // Timeline or plan, with the slider that goes through the run's past.
-function Past({ run, tab, version }: { run: RunRecord; tab: string; version: number }) {
-  const story = useMemo(() => new Story(run.run_id), [run.run_id]);
-  const [length, setLength] = useState(0);
-  const [error, setError] = useState<unknown>(null);
-  const [loaded, setLoaded] = useState(false);
+function Past({ run, tab, version, past }: { run: RunRecord; tab: string; version: number; past: Told }) {
+  const { story, length, loaded, error } = past;
   const [position, setPosition] = useState<number | null>(null); // null is the newest: live
-  const reading = useRef<Promise<unknown>>(Promise.resolve());
-  useEffect(() => {
-    reading.current = reading.current.then(() => story.read()).then(
-      () => { setLength(story.items.length); setLoaded(true); setError(null); },
-      (caught) => { setError(caught); setLoaded(true); },
-    );
-  }, [story, version]);
   useEffect(() => setPosition(null), [story]);
   if (!loaded) return <p class="loading muted" role="status">Reading the history…</p>;
   if (error !== null && !length) return <Failure error={missing(error)} />;
@@ -289,7 +309,7 @@ function Past({ run, tab, version }: { run: RunRecord; tab: string; version: num
       {tab === "timeline"
         ? <Timeline view={view} at={time} whole={{ ...whole }} end={ended ? newest : Math.ceil(end / 2) * 2} />
         : <PlanTab run={run} view={view} version={version} />}
-      {length > 0 && <Slider story={story} length={length} position={position} onMove={setPosition} view={view} />}
+      {length > 0 && <Slider story={story} length={length} position={position} onMove={setPosition} view={view} moving={!ended} />}
     </>
   );
 }
@@ -313,8 +333,8 @@ function PlanTab({ run, view, version }: { run: RunRecord; view: View; version: 
 
 const SPEEDS = [1, 5, 20, 100];
 
-function Slider(props: { story: Story; length: number; position: number | null; onMove: (position: number | null) => void; view: View }) {
-  const { story, length, position, onMove, view } = props;
+function Slider(props: { story: Story; length: number; position: number | null; onMove: (position: number | null) => void; view: View; moving: boolean }) {
+  const { story, length, position, onMove, view, moving } = props;
   const [playing, setPlaying] = useState(false);
   const [speed, setSpeed] = useState(5);
   const at = position ?? length;
@@ -351,7 +371,7 @@ function Slider(props: { story: Story; length: number; position: number | null; 
       />
       <label class="speed"><span class="away">Speed</span>
         <select value={String(speed)} onChange={(event) => setSpeed(Number(event.currentTarget.value))}>{SPEEDS.map((one) => <option key={one} value={String(one)}>{one}×</option>)}</select></label>
-      <Button onClick={() => onMove(null)} pressed={position === null} disabled={position === null}>{position === null ? (live.value === "live" ? "Live" : "Newest") : "To newest"}</Button>
+      <Button onClick={() => onMove(null)} pressed={position === null} disabled={position === null}>{position === null ? (moving && live.value === "live" ? "Live" : "Newest") : "To newest"}</Button>
       <p class="slider-text" aria-live="polite">
         {item ? <><strong>{item.seq}</strong> of {length} · {words(item.type)} · <span title={local(item.at)}>{relative(item.at)}</span></> : "Before the first event"}
         {view.state && <> · <Status status={view.state} /></>}

@@ -1,0 +1,134 @@
+"""The app that the browser tests look at: jobs of every kind that the dashboard shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from holdfast import App, Backoff, export, progress, spend, wait_for
+
+app = App("shop")
+TRIES: Counter[str] = Counter()
+
+
+@app.step(retries=3, timeout=10)
+async def price(sku: str) -> int:
+    """Look up a price."""
+    await asyncio.sleep(0.03)
+    return 100 * len(sku)
+
+
+@app.step(retries=3, backoff=Backoff(first_seconds=0.05))
+async def reserve(sku: str) -> str:
+    """Reserve the goods; the warehouse answers at the third try."""
+    TRIES[sku] += 1
+    if TRIES[sku] % 3:
+        raise ConnectionError(f"the warehouse does not answer for {sku}")
+    return f"reserved {sku}"
+
+
+@app.tool(on_doubt="ask")
+async def charge(card: str, cents: int) -> dict[str, Any]:
+    """Charge a card."""
+    await asyncio.sleep(0.02)
+    return {"receipt": f"ch_{card}", "cents": cents, "ledger": 12345678901234567890}
+
+
+@app.tool(on_doubt="ask", timeout=0.05)
+async def transfer(iban: str, cents: int) -> str:
+    """Send money; the bank is slower than the time limit, so the outcome is in doubt."""
+    await asyncio.sleep(0.2)
+    return f"sent {cents} to {iban}"
+
+
+@app.step
+async def write_mail(text: str) -> str:
+    """Write to the customer."""
+    return f"Dear customer: {text}."
+
+
+@app.job
+async def notify(text: str) -> str:
+    """Notify the customer, in a separate job."""
+    return await write_mail(text)
+
+
+@app.job
+async def checkout(sku: str, card: str, amount: int = 1) -> dict[str, Any]:
+    """Price, reserve, charge, wait for the parcel, notify."""
+    progress(0.1, stage="pricing")
+    cents = await price(sku)
+    await reserve(sku)
+    progress(0.5, stage="charging", message=f"{amount} × {cents} cents")
+    receipt = await charge(card, cents * amount)
+    progress(0.8, stage="waiting for the parcel")
+    await wait_for("shipped", timeout="3d")
+    mail = await notify(f"your {sku} is on its way")
+    await export({"receipt": receipt, "mail": mail}, "invoice")
+    return {"receipt": receipt, "mail": mail}
+
+
+@app.job
+async def payout(iban: str, cents: int) -> str:
+    """Send money to a supplier."""
+    return await transfer(iban, cents)
+
+
+@app.step
+async def ask_model(question: str) -> str:
+    """Ask a model, which costs."""
+    spend(tokens=1200)
+    return f"an answer to {question}"
+
+
+@app.job
+async def research(question: str) -> list[str]:
+    """Ask a model several times, within a budget."""
+    return [await ask_model(f"{question} {number}") for number in range(3)]
+
+
+@app.job
+async def reconcile(day: str) -> None:
+    """Compare the books; they do not agree."""
+    await price(day)
+    raise ValueError(f"the books of {day} differ by 3 cents")
+
+
+@app.job
+async def quick(number: int) -> int:
+    """Return at once."""
+    return number
+
+
+@app.job
+async def echo(text: str) -> str:
+    """Return a text, which may be anything."""
+    progress(0.5, stage=text[:100], message=text[:500])
+    await export(text, text[:200] or "empty")
+    return text
+
+
+@app.step
+async def extract(day: str) -> dict[str, list[int]]:
+    """Read the rows of a day."""
+    return {"rows": [3, 1, 2]}
+
+
+@app.step
+async def double(row: int) -> int:
+    """Double a row."""
+    return row * 2
+
+
+@app.tool
+async def load(rows: list[int], approved_by: str) -> str:
+    """Load the rows."""
+    return f"{sum(rows)} loaded for {approved_by}"
+
+
+etl = app.plan("etl")
+raw = etl.call(extract, day=etl.input.day)
+rows = etl.map(double, raw["rows"], row=etl.item)
+approval = etl.wait("approve", after=rows, type="human", timeout="3d")
+etl.call(load, rows=rows, approved_by=approval.by)
