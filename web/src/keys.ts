@@ -39,8 +39,9 @@ addEventListener("keydown", (event) => {
   firstAt = Date.now();
   if (!found) return;
   // A focused control keeps the keys that press or move it.
-  const control = (event.target as HTMLElement | null)?.closest?.("button, a, summary, [role=tab], input");
-  if (control && (name === "Space" || name === "Enter" || (name.startsWith("Arrow") && !control.matches("[data-slider]")))) return;
+  const target = event.target as HTMLElement | null;
+  if ((name === "Space" || name === "Enter") && target?.closest?.("button, a, summary, input")) return;
+  if (name.startsWith("Arrow") && target?.closest?.("[role=tab], input:not([data-slider])")) return;
   event.preventDefault();
   first = "";
   found.run(event);

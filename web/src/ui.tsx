@@ -246,7 +246,7 @@ export function Dialog({ title, onClose, children, wide }: { title: string; onCl
     >
       <div class="dialog-head">
         <h2>{title}</h2>
-        <button type="button" class="copy" aria-label="Close" onClick={onClose}><Icon name="close" /></button>
+        <button type="button" class="copy" aria-label="Close the dialog" onClick={onClose}><Icon name="close" /></button>
       </div>
       <div class="dialog-body">{children}</div>
     </dialog>

@@ -1,0 +1,7 @@
+"""Fixtures of the browser tests: one browser and one filled shop for all tests of a process."""
+
+from __future__ import annotations
+
+from support.dashboard import browser, busy_shop, shop
+
+__all__ = ["browser", "busy_shop", "shop"]

@@ -1,0 +1,130 @@
+"""A filled shop, its server, and what the browser tests do with the dashboard again and again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from support.browser import SHOP, launched, working
+from support.scripts import load
+from support.web import served
+
+HOSTILE = (
+    "<img src=x onerror=\"document.title='owned'\">",
+    "<script>document.title='owned'</script>",
+    "</pre><svg/onload=document.title='owned'>",
+    "javascript:document.title='owned'",
+    "{{constructor.constructor('document.title=1')()}}",
+    "‮gnitirw-desrever‬ ⁦isolated⁩ ​zero",
+    "'\"`&lt;&#60;%3Cscript%3E\\u003c",
+    "a\u0000b\u0007c",
+)
+
+
+class Shop(NamedTuple):
+    """A served shop. `runs` has the ids of some runs by a name."""
+
+    url: str
+    store: str
+    runs: dict[str, str]
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def shop_at(store: str) -> ModuleType:
+    """Import the shop with a store."""
+    with _environment(HOLDFAST_URL=store):
+        return load(SHOP)
+
+
+def fill(shop: ModuleType) -> dict[str, str]:
+    """Make runs in every state, and return some of their ids."""
+    runs = {
+        "done": shop.checkout.options(key="order-17", attributes={"customer": "grace", "tier": 2}).start(
+            "B2", card="5555", amount=3
+        ),
+        "parked": shop.checkout.options(key="order-18", attributes={"customer": "ada"}).start("A1", card="4242"),
+        "doubt": shop.payout.start("DE89 3704 0044 0532 0130 00", 12000),
+        "budget": shop.research.options(budget={"tokens": 2000}).start("why is the sky blue"),
+        "failed": shop.reconcile.start("monday"),
+        "plan": shop.etl.start(day="monday"),
+        "hostile": shop.echo.options(key=HOSTILE[0], attributes={"note": HOSTILE[1]}).start("\n".join(HOSTILE)),
+    }
+    for number in range(12):
+        shop.quick.start(number)
+    shop.app.worker().run(until_idle=True)
+    runs["done"].signal("shipped", {"by": "the post"})
+    shop.app.worker().run(until_idle=True)
+    shop.app.close()
+    return {name: run.id for name, run in runs.items()}
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Return a started browser."""
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def shop(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Return a served shop that no test changes."""
+    del browser  # without one nothing needs to be served
+    yield from _served_shop(tmp_path_factory.mktemp("shop"), busy=False)
+
+
+@pytest.fixture
+def busy_shop(browser: Browser, tmp_path: Path) -> Iterator[Shop]:
+    """Return a served shop with a worker, for one test."""
+    del browser
+    yield from _served_shop(tmp_path, busy=True)
+
+
+def _served_shop(folder: Path, *, busy: bool) -> Iterator[Shop]:
+    store = f"sqlite:///{folder / 'jobs.db'}"
+    runs = fill(shop_at(store))
+    with served(SHOP, store) as server:
+        if not busy:
+            yield Shop(server.url + "/", store, runs)
+            return
+        with working(store):
+            yield Shop(server.url + "/", store, runs)
+
+
+def press(page: Page | Locator, name: str) -> None:
+    """Press the button with a name."""
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def confirm(page: Page, verb: str, reason: str | None = None) -> None:
+    """Answer the question of a dialog with yes."""
+    dialog = page.get_by_role("dialog")
+    if reason is not None:
+        dialog.get_by_label("Reason").fill(reason)
+    dialog.get_by_role("button", name=verb, exact=True).click()
+    expect(dialog).to_be_hidden()
+
+
+def open_run(page: Page, shop: Shop, name: str, tab: str = "timeline") -> None:
+    """Open a run of the shop."""
+    page.goto(f"{shop.url}#/runs/{shop.runs[name]}/{tab}")
+    expect(page.get_by_role("tab", selected=True)).to_have_attribute("data-tab", tab)
