@@ -36,6 +36,7 @@ SIDE_BY_SIDE = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)
 test: $(READY) pagecheck  ## run all tests, with full branch coverage of the machines and gates
 	$(COMPILE_ALL)
 	@rm -f .coverage .coverage.*
+	@$(BIN)/python tools/find_browser.py
 	$(BIN)/coverage run -m pytest -q -n auto --dist worksteal tests/machines tests/ready $(WALKS:%=--ignore=%)
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='src/holdfast/machines/*,src/holdfast/ready/*' --fail-under=100

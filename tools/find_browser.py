@@ -1,7 +1,7 @@
 """Finds the browser for the tests of the dashboard, or installs Debian's. `make test` runs it first.
 
-An installed Chromium or Chrome is used. Without one, Debian's package is installed if this process may do that. If there
-is still none, the tests of the dashboard cannot run: an error with CI=true, and a loud notice elsewhere.
+An installed Chromium or Chrome is used. Without one, Debian's package is installed if this process may do that. If
+there is still none, the tests of the dashboard cannot run: an error with CI=true, and a loud notice elsewhere.
 """
 
 from __future__ import annotations

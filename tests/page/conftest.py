@@ -1,4 +1,4 @@
-"""Fixtures of the browser tests: one browser and one filled shop for all tests of a process."""
+"""Fixtures of the browser tests: one browser and one filled shop for each module."""
 
 from __future__ import annotations
 

@@ -132,3 +132,17 @@ raw = etl.call(extract, day=etl.input.day)
 rows = etl.map(double, raw["rows"], row=etl.item)
 approval = etl.wait("approve", after=rows, type="human", timeout="3d")
 etl.call(load, rows=rows, approved_by=approval.by)
+
+wide = app.plan("wide")
+for column in range(10):
+    last = wide.call(extract, day=wide.input.day, id=f"read_{column}_0")
+    for place in range(1, 100):
+        last = wide.call(extract, day=wide.input.day, id=f"read_{column}_{place}", after=last)
+
+
+@app.job
+async def long(count: int) -> int:
+    """Run many steps, one after the other."""
+    for number in range(count):
+        await double(number)
+    return count

@@ -22,7 +22,7 @@ HOSTILE = (
     "</pre><svg/onload=document.title='owned'>",
     "javascript:document.title='owned'",
     "{{constructor.constructor('document.title=1')()}}",
-    "‮gnitirw-desrever‬ ⁦isolated⁩ ​zero",
+    "\u202egnitirw-desrever\u202c \u2066isolated\u2069 \u200bzero",
     "'\"`&lt;&#60;%3Cscript%3E\\u003c",
     "a\u0000b\u0007c",
 )
@@ -78,14 +78,14 @@ def fill(shop: ModuleType) -> dict[str, str]:
     return {name: run.id for name, run in runs.items()}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # and no longer: while it runs, no other test of the process can start an event loop
 def browser() -> Iterator[Browser]:
     """Return a started browser."""
     with launched() as started:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shop(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """Return a served shop that no test changes."""
     del browser  # without one nothing needs to be served
