@@ -45,7 +45,7 @@ def test_a_token_leaves_the_address_and_ends_with_its_revocation(browser: Browse
             file.revoke("ana")
             began = time.monotonic()
             expect(page.get_by_role("alert")).to_have_text("The server no longer accepts this token.")
-            assert time.monotonic() - began < 2 + 1, "a second for the server to read the file, one for the page"
+            assert time.monotonic() - began < 5, "not only with the next heartbeat of the stream, after 15 seconds"
             assert "checkout" not in page.content()
             assert page.evaluate("sessionStorage.getItem('holdfast.token')") is None
 

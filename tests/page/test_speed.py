@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
-import time
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
-from holdfast import App
 from support.browser import SHOP, looking
 from support.dashboard import shop_at
-from support.web import served
+from support.web import Served, served
 
-OPEN_SECONDS = 1.0
+OPEN_SECONDS = 1.0  # of processor time, of page and server together: other tests may keep the machine busy
 STEPS = 3333  # three events each
+HOUR = 50 * 3600  # changes in an hour, at fifty a second
+BATCH = 4500
 
 
-def _open_seconds(page: Page, address: str, shown: str) -> float:
-    """Return how long the page itself takes from a click on a link until an element is there."""
-    took = page.evaluate(
-        """([address, shown]) => new Promise((done) => {
-            const began = performance.now();
-            const look = () => document.querySelector(shown) ? done((performance.now() - began) / 1000) : requestAnimationFrame(look);
-            location.hash = address;
-            look();
-        })""",
-        [address, shown],
-    )
-    return float(took)
+class Clock:
+    """Counts the processor time that the page and its server use."""
+
+    def __init__(self, page: Page, server: Served) -> None:
+        self._session = page.context.new_cdp_session(page)
+        self._session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        self._process = Path(f"/proc/{server.process.pid}/stat")
+
+    def seconds(self) -> float:
+        """Return the seconds so far."""
+        metrics = {one["name"]: one["value"] for one in self._session.send("Performance.getMetrics")["metrics"]}
+        fields = self._process.read_text().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        return float(metrics["ThreadTime"]) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _open_seconds(page: Page, server: Served, address: str, shown: str) -> float:
+    """Return what it costs to open an address from the list, until an element is there."""
+    page.goto(f"{server.url}/#/runs")
+    expect(page.get_by_role("row").last).to_be_visible()
+    clock = Clock(page, server)
+    before = clock.seconds()
+    page.evaluate("address => { location.hash = address }", address)
+    page.wait_for_selector(shown)
+    return clock.seconds() - before
 
 
 def test_ten_thousand_events_open_within_a_second(browser: Browser, tmp_path: Path) -> None:
@@ -39,34 +53,27 @@ def test_ten_thousand_events_open_within_a_second(browser: Browser, tmp_path: Pa
     shop.app.worker().run(until_idle=True)
     shop.app.close()
     with served(SHOP, store) as server, looking(browser, f"{server.url}/") as page:
-        expect(page.get_by_role("row").last).to_be_visible()
-        first = _open_seconds(page, f"#/runs/{run.id}", ".slider")
-        page.goto(f"{server.url}/#/runs")
-        again = _open_seconds(page, f"#/runs/{run.id}", ".slider")
-        assert min(first, again) < OPEN_SECONDS, (first, again)
+        assert _open_seconds(page, server, f"#/runs/{run.id}", ".slider") < OPEN_SECONDS
         expect(page.locator("canvas")).to_be_visible()
-        total = int(page.get_by_role("slider").get_attribute("max") or "0")
-        assert total > 3 * STEPS
-        nodes = page.evaluate("document.querySelectorAll('*').length")
-        assert nodes < 1500, "no element for each event"
         slider = page.get_by_role("slider", name="Position in the history")
-        moved = page.evaluate(
-            """() => new Promise((done) => {
+        assert int(slider.get_attribute("max") or "0") > 3 * STEPS
+        assert page.evaluate("document.querySelectorAll('*').length") < 1500, "no element for each event"
+        clock = Clock(page, server)
+        before = clock.seconds()
+        places = [5000, 100, 9000, 4321, 1, 9999, 777]
+        page.evaluate(
+            """async (places) => {
                 const slider = document.querySelector('[data-slider]');
-                const places = [5000, 100, 9000, 4321, 1, 9999, 777];
-                const began = performance.now();
-                const step = () => {
-                    const place = places.shift();
-                    if (place === undefined) return done((performance.now() - began) / 1000);
+                for (const place of places) {
                     slider.value = place;
                     slider.dispatchEvent(new Event('input', { bubbles: true }));
-                    requestAnimationFrame(() => requestAnimationFrame(step));
-                };
-                step();
-            })"""
+                    await new Promise(requestAnimationFrame);
+                }
+            }""",
+            places,
         )
-        assert moved < 7 * 0.25, moved
         expect(slider).to_have_attribute("aria-valuetext", re.compile("^event 777 of"))
+        assert (clock.seconds() - before) / len(places) < 0.1, "the slider follows the hand"
         page.get_by_role("tab", name="Verify").click()
         page.get_by_role("button", name="Check the history").click()
         expect(page.get_by_text(re.compile("The chain is whole: 10,0.. events"))).to_be_visible()
@@ -80,11 +87,7 @@ def test_a_plan_of_a_thousand_nodes_opens_within_a_second(browser: Browser, tmp_
     run = shop.wide.start(day="monday")
     shop.app.close()
     with served(SHOP, store) as server, looking(browser, f"{server.url}/") as page:
-        expect(page.get_by_role("row").last).to_be_visible()
-        first = _open_seconds(page, f"#/runs/{run.id}/plan", ".node")
-        page.goto(f"{server.url}/#/runs")
-        again = _open_seconds(page, f"#/runs/{run.id}/plan", ".node")
-        assert min(first, again) < OPEN_SECONDS, (first, again)
+        assert _open_seconds(page, server, f"#/runs/{run.id}/plan", ".node") < OPEN_SECONDS
         assert page.locator(".node").count() == 1000
 
 
@@ -139,34 +142,43 @@ def test_a_hundred_thousand_runs_scroll_without_a_gap(browser: Browser, tmp_path
         expect(page.locator('.row[aria-rowindex="40"]')).to_be_visible()
 
 
-def test_many_live_changes_leave_the_memory_flat(browser: Browser, tmp_path: Path) -> None:
-    """The changes of an hour at fifty a second, through the parts that handle them, without the wait between them."""
+def test_an_hour_of_live_changes_leaves_the_memory_flat(browser: Browser, tmp_path: Path) -> None:
+    """The page gets all changes of an hour at fifty a second, without the time between them."""
     store = f"sqlite:///{tmp_path / 'jobs.db'}"
-    App("shop", store).close()
-    hour = 50 * 3600
-    with served(SHOP, store) as server, looking(browser, f"{server.url}/") as page:
+    shop_at(store).app.close()
+    batches = HOUR // BATCH
+    sent = 0
+
+    def answer(route: Route) -> None:
+        nonlocal sent
+        sent += 1
+        route.fulfill(content_type="text/event-stream", body=_changes(sent) if sent <= batches else "")
+
+    with served(SHOP, store) as server, looking(browser, f"{server.url}/healthz") as page:
+        page.route("**/api/v1/stream", answer)
+        page.goto(f"{server.url}/")
         session = page.context.new_cdp_session(page)
-        page.route("**/api/v1/stream", lambda route: route.fulfill(content_type="text/event-stream", body=_changes(batch)))
-        sizes = []
-        batch = 0
-        for batch in range(1, 5):
-            page.reload()
-            expect(page.get_by_role("row").last).to_be_visible()
-            page.wait_for_function("document.querySelectorAll('.row').length > 5")
+        sizes: dict[int, int] = {}
+        for number in (batches // 4, batches):
+            newest = page.locator(f'.row [title="{_run(number, BATCH - 1)}"]')
+            newest.wait_for(timeout=120_000)
             session.send("HeapProfiler.collectGarbage")
-            sizes.append(page.evaluate("performance.memory.usedJSHeapSize"))
-        assert hour
-        assert sizes[-1] < 1.5 * sizes[0] + 4_000_000, sizes
+            sizes[number] = session.send("Runtime.getHeapUsage")["usedSize"]
+        first, last = sizes.values()
+        assert last < first + 3_000_000, sizes
+
+
+def _run(batch: int, number: int) -> str:
+    return f"{batch:08d}-0000-7000-8000-{number:012d}"
 
 
 def _changes(batch: int) -> str:
-    now = time.time()
-    lines = []
-    for number in range(5000):
-        run = f"0{batch}000000-0000-7000-8000-{number:012d}"
-        record = (
-            f'{{"run_id":"{run}","plugin_id":"shop","entry_id":"quick","status":"succeeded","created_at":{now},'
-            f'"updated_at":{now},"started_at":{now},"finished_at":{now},"attributes":{{}}}}'
-        )
-        lines.append(f"event: run\nid: aaaaaaaa-{batch * 5000 + number}\ndata: {record}\n\n")
-    return "".join(lines)
+    """Return a stream with as many new runs as one batch has."""
+    fields = (
+        '"plugin_id":"shop","entry_id":"quick","status":"succeeded","created_at":1800000000,"updated_at":1800000000,'
+        '"started_at":1800000000,"finished_at":1800000000,"attributes":{}'
+    )
+    return "".join(
+        f'event: run\nid: aaaaaaaa-{batch * BATCH + number}\ndata: {{"run_id":"{_run(batch, number)}",{fields}}}\n\n'
+        for number in range(BATCH)
+    )

@@ -4,7 +4,8 @@ import { get, type Query } from "./api";
 import { onChanges } from "./stream";
 import type { Page, RunRecord } from "./types";
 
-const PAGE = 500;
+const FIRST = 200; // rows of the first page, which shall be there at once
+const PAGE = 1000;
 const KEPT_LIVE = 2000; // rows kept while new runs push in at the top and the user reads the top
 // Filters that can be checked with the fields of a record. With others, a new run makes the list ask the server.
 const CHECKS: Record<string, (run: RunRecord, values: string[]) => boolean> = {
@@ -65,7 +66,7 @@ export class RunList {
     this.error.value = null;
     try {
       const last = this.rows[this.rows.length - 1];
-      const page = await get<Page<RunRecord>>("runs", { ...queryOf(this.filters), limit: PAGE, before: last?.run_id });
+      const page = await get<Page<RunRecord>>("runs", { ...queryOf(this.filters), limit: last ? PAGE : FIRST, before: last?.run_id });
       if (turn !== this.turn) return;
       const known = new Set(this.rows.slice(-PAGE).map((row) => row.run_id));
       this.rows.push(...page.items.filter((row) => !known.has(row.run_id)).map(slim));
@@ -82,7 +83,7 @@ export class RunList {
   async reread(): Promise<void> {
     const turn = this.turn;
     try {
-      const page = await get<Page<RunRecord>>("runs", { ...queryOf(this.filters), limit: PAGE });
+      const page = await get<Page<RunRecord>>("runs", { ...queryOf(this.filters), limit: FIRST });
       if (turn !== this.turn) return;
       const edge = page.items[page.items.length - 1]?.run_id;
       const older = page.next === null || edge === undefined ? [] : this.rows.filter((row) => row.run_id < edge);

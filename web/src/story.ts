@@ -4,7 +4,7 @@ import type { Page, StoryItem, View } from "./types";
 
 type Json = Record<string, unknown>;
 const STRIDE = 500; // events between two kept views
-const PAGE = 1000;
+const PAGE = 2000; // the most that the server gives
 
 // Apply a merge patch to `target` in place. A null removes a field.
 export function patch(target: Json, changes: Json): void {

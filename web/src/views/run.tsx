@@ -66,7 +66,7 @@ export function RunView({ id, tab }: { id: string; tab: string }) {
     { keys: "u", does: "Back to the list", run: () => history.length > 1 ? history.back() : go(["runs"]) },
   ], [tab, id]);
   if (error !== null && !value) {
-    const gone = error instanceof Problem && error.status === 404;
+    const gone = error instanceof Problem && (error.status === 404 || error.status === 400);
     return (
       <section class="view">
         {gone
