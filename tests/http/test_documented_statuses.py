@@ -29,6 +29,9 @@ DOCUMENT = document(list(TABLE.values()))
 LIMITS = Limits(stream_seconds=0.001, body_seconds=0.01, body_bytes=10_000)
 HELLO: dict[str, Any] = {"plugin_id": "shop", "entry_id": "greet", "args": {"name": "Ada"}}
 
+KEY = {"Idempotency-Key": "once"}
+OF_GROUP = "g" * 40
+
 # A request of each route that is answered well: the run that it is about, and its body.
 GOOD: dict[str, tuple[str, Any]] = {
     "create_run": ("", HELLO),
@@ -36,6 +39,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "cancel_runs": ("", {"dry_run": True}),
     "retry_runs": ("", {"reason": "again", "dry_run": True}),
     "signal_runs": ("", {"key": "answer", "dry_run": True}),
+    "purge_runs": ("", {"dry_run": True}),
     "cancel_run": ("spare", {}),
     "retry_run": ("fail", {"reason": "again"}),
     "pause_run": ("ask", {}),
@@ -49,7 +53,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "purge": ("", {"older_than": "30d"}),
     "put_limits": ("", {"concurrency": 3}),
 }
-FILTERED = {"cancel_runs", "retry_runs", "signal_runs"}  # a filter must be given
+FILTERED = {"cancel_runs", "retry_runs", "signal_runs", "purge_runs"}  # a filter must be given
 # What a route answers beside its usual status and beside what every route refuses: the run, the body, the rest.
 SPECIAL: dict[tuple[str, int], tuple[str, Any, dict[str, Any]]] = {
     ("create_run", 200): ("", {**HELLO, "idempotency_key": "twice"}, {}),
@@ -68,7 +72,13 @@ SPECIAL: dict[tuple[str, int], tuple[str, Any, dict[str, Any]]] = {
     ("fork_run", 409): ("other", {"from_step": "price", "idempotency_key": "twice"}, {}),
     ("fork_run", 429): ("full", {"from_step": "price"}, {}),
     ("resolve_run", 409): ("ask", {"step": "charge:1", "answer": "fail"}, {}),
+    ("verify", 200): ("", {"run_id": "greet"}, {}),
+    ("verify", 202): ("", {}, {"headers": KEY}),
     ("verify", 404): ("", {"run_id": "missing"}, {}),
+    ("verify", 409): ("", {}, {"headers": {**KEY, "Authorization": f"Bearer {OF_GROUP}"}}),
+    ("purge", 200): ("", {"older_than": "30d", "limit": 1}, {}),
+    ("purge", 202): ("", {"older_than": "30d"}, {"headers": KEY}),
+    ("purge", 409): ("", {"older_than": "40d"}, {"headers": KEY}),
     ("get_limits", 304): ("", None, {"headers": {"If-None-Match": "*"}}),
     ("put_limits", 412): ("", {"concurrency": 3}, {"headers": {"If-Match": '"other"'}}),
     ("delete_limits", 412): ("", None, {"headers": {"If-Match": '"other"'}}),
@@ -128,6 +138,8 @@ class Asker:
             change = dict(refusal(name, status))
             query, missing = change.pop("query", query), change.pop("missing", False)
             sent, body = change, None if "content" in change else body
+        if isinstance(body, dict) and body.get("run_id") in self.runs:
+            body = {"run_id": self.runs[body["run_id"]]}
         known = {"id": self.runs.get(run, ""), "queue": "mail", "machine": "job", "number": "1"}
         lost = {"id": "missing", "queue": ".x", "machine": "other", "number": "9"}
         path = one.path.format(**(lost if missing else known))
@@ -173,7 +185,8 @@ def test_every_documented_status_of_every_route_can_be_seen(app: App) -> None:
     async def story() -> None:
         runs = await prepared(app)
         for limits, is_full in ((LIMITS, False), (Limits(streams=0), True)):
-            async with near(app, tokens=[token(SECRET, scope="admin")], limits=limits) as client:
+            tokens = [token(SECRET, scope="admin"), token(OF_GROUP, scope="admin", group="acme")]
+            async with near(app, tokens=tokens, limits=limits) as client:
                 client.headers["Authorization"] = f"Bearer {SECRET}"
                 for name in TABLE:
                     for status in documented(name):

@@ -17,6 +17,7 @@ from holdfast.http.routes import routes
 from holdfast.server import token
 from holdfast.store.request_keys import Once, request_key
 from support.app_fixtures import url as url  # noqa: PLC0414 - a fixture
+from support.fuzzing import extended, some_runs
 from support.postgres import fresh_url
 from support.stories import drain
 from support.web import near, shop
@@ -217,3 +218,17 @@ def test_every_post_documents_the_key() -> None:
     for route in routes():
         names = [one["name"] for one in paths[route.path][route.method.lower()]["parameters"]]
         assert ("Idempotency-Key" in names) is (route.method == "POST"), route.path
+
+
+def test_an_answer_about_a_call_in_doubt_and_a_fork_are_taken_once(app: App) -> None:
+    async def story() -> None:
+        runs = await some_runs(extended(app))
+        async with near(app) as client:
+            answer = {"step": "charge:1", "answer": "done", "result": "paid"}
+            await twice(client, f"/runs/{runs['pay']}/resolve", answer, "resolve")
+            plain = await client.post(f"/api/v1/runs/{runs['pay']}/resolve", json=answer)
+            assert plain.json()["code"] == "not_in_doubt", "without the key it is another request"
+            await twice(client, f"/runs/{runs['publish']}/fork", {"from_step": "price"}, "fork")
+            assert len(await app.alist(entry_id="publish")) == 2
+
+    asyncio.run(story())
