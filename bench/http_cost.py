@@ -1,8 +1,8 @@
 """What one request may cost: the CPU of the worst legal request of every route, and of a probe beside 20 of them.
 
 The requests are as large as the limits allow, with the content that takes longest. Their CPU is that of the whole
-process, in all threads, and the best of several tries counts. `verify` of everything costs what the store has, so it is
-only part of the load. CPU is measured and not time, so that other processes of the machine do not count.
+process, in all threads, and the best of several tries counts. `verify` and `purge` of everything are runs, whose work
+is not part of a request. CPU is measured and not time, so that other processes of the machine do not count.
 
 `python bench/http_cost.py --postgres` measures a server on PostgreSQL.
 """
@@ -224,9 +224,8 @@ async def probes_beside_load(url: str, seconds: float = SECONDS) -> tuple[float,
     async def load(number: int) -> None:
         nonlocal count
         body = b'{"plugin_id":"b","entry_id":"take","args":{"x":%b}}' % values[number % len(values)]
-        path = "/api/v1/runs" if number else "/api/v1/verify"
         while time.monotonic() < end:
-            await call(service, "POST", path, body if number else b"{}")
+            await call(service, "POST", "/api/v1/runs", body)
             count += 1
 
     async def probe() -> float:
