@@ -253,7 +253,8 @@ def _parameter(query: Query) -> dict[str, Any]:
 def _response(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kind, Text):
         schema = _MESSAGE if kind.media_type == "text/event-stream" else {"type": "string"}
-        return {"description": "Success; the body is not JSON.", "content": {kind.media_type: {"schema": schema}}}
+        content = {kind.media_type: {"schema": schema}, **{other: {"schema": {}} for other in kind.others}}
+        return {"description": "Success; the body is no object of this API.", "content": content}
     if kind is None:
         return {"description": "Success without a body: there is nothing more to send."}
     schema = known[repr(kind.item if isinstance(kind, Many) else kind)]

@@ -47,9 +47,10 @@ class Many(msgspec.Struct, frozen=True):
 
 
 class Text(msgspec.Struct, frozen=True):
-    """A response that is not JSON."""
+    """A response of any content. `others` are media types that it may have instead."""
 
     media_type: str
+    others: tuple[str, ...] = ()
 
 
 class Operation(Route):

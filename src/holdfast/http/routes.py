@@ -98,7 +98,7 @@ def _runs() -> list[Operation]:
         Operation(
             "GET", f"{run}/exports/{{number}}/content", READ, OF_RUN, reads.get_content,
             "Download the content of an export.",
-            {200: Text("application/octet-stream"), 304: None},
+            {200: Text("application/octet-stream", ("application/json", "text/plain")), 304: None},
         ),
         Operation(
             "GET", f"{run}/stream", READ, OF_RUN, streams.stream_run,
