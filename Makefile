@@ -120,6 +120,8 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/over_http.py
 	$(BIN)/python bench/http_cost.py
 	$(BIN)/python bench/http_cost.py --postgres
+	$(BIN)/python bench/streams.py
+	$(BIN)/python bench/streams.py --postgres
 	$(BIN)/python bench/postgres.py
 	$(BIN)/python bench/postgres_growth.py
 	$(BIN)/python bench/gates.py
