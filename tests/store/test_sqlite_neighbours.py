@@ -295,13 +295,14 @@ def test_a_link_to_the_file_is_as_good_as_the_file(tmp_path: Path) -> None:
     assert fresh_look(link) == {"a", "b"}
 
 
-# A process that stops in the middle of a transaction, as under a debugger or in a frozen container.
+# A process that stops in the middle of a transaction, as under a debugger or in a frozen container. The signal goes to
+# the thread that commits: where another thread takes it, this one may reach the end of the commit before it stops.
 STOPPED = """
-import os, signal, sys
+import signal, sys, threading
 from holdfast.store import Submit
 from holdfast.store.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1])
-store._write_connection.set_commit_hook(lambda: os.kill(os.getpid(), signal.SIGSTOP) or 0)
+store._write_connection.set_commit_hook(lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP) or 0)
 for line in sys.stdin:
     store.commit_blocking([Submit(job=line.strip(), plugin="shop", entry="checkout", args={})])
     print("kept", flush=True)
