@@ -27,7 +27,7 @@ BACKENDS = ["memory", "sqlite", "postgres"]
 
 
 def test_no_history_grows_in_a_long_loop_of_waits(app: App) -> None:
-    rounds = 1000 if app.url.startswith("sqlite") else 300
+    rounds = 300
     begun: set[int] = set()
 
     async def story() -> None:
