@@ -30,6 +30,7 @@ from holdfast.client.explain import explain, look
 from holdfast.client.fork import fork_command
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
+from holdfast.client.overview.family import Family, read_family
 from holdfast.client.overview.inbox import Question, check_answer, questions
 from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.series import MINUTES, Series, read_series
@@ -352,6 +353,9 @@ class App(Planning, Client):
 
     async def aseries(self, *, minutes: int = MINUTES, queue: str | None = None) -> Series:
         return await read_series(self._store(), minutes, queue)
+
+    async def afamily(self, run_id: str, *, group: str | None = None) -> Family:
+        return await read_family(self._store(), *job_of_run(run_id), group)
 
     async def ainbox(
         self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None

@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.authoring.conductor import conductor
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
+from holdfast.client.overview.family import Family
 from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.series import MINUTES, Series
@@ -183,6 +184,18 @@ class Client(ABC):
 
         Raises:
             InvalidArguments: The number of minutes is out of bounds.
+        """
+
+    @abstractmethod
+    async def afamily(self, run_id: str, *, group: str | None = None) -> Family:
+        """Return the family of a run: parents, children, and the runs that it continues, retries or was forked from.
+
+        Args:
+            run_id: The run.
+            group: Leave out runs of other groups.
+
+        Raises:
+            UnknownJob: No run has this id.
         """
 
     @abstractmethod
@@ -491,6 +504,7 @@ class Client(ABC):
     events = blocking(aevents)
     story = blocking(astory)
     run_plan = blocking(arun_plan)
+    family = blocking(afamily)
     inbox = blocking(ainbox)
     series = blocking(aseries)
     exports = blocking(aexports)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.client.bulk import BulkResult
+from holdfast.client.overview.family import Family
 from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.series import Series
@@ -81,6 +82,11 @@ def _runs() -> list[Operation]:
         Operation(
             "GET", f"{run}/plan", READ, OF_RUN, reads.get_plan,
             "Return the nodes of the run's plan, with those that extended it.", {200: PlanView},
+        ),
+        Operation(
+            "GET", f"{run}/family", READ, OF_RUN, reads.get_family,
+            "Return the parents and children of a run, and the runs that it continues, retries or was forked from.",
+            {200: Family},
         ),
         Operation(
             "GET", f"{run}/chain", READ, OF_RUN, reads.list_chain,

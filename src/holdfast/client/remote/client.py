@@ -20,6 +20,7 @@ from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import payload_for_server
 from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
+from holdfast.client.overview.family import Family
 from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.series import MINUTES, Series
@@ -239,6 +240,11 @@ class RemoteClient(Client):
     async def aseries(self, *, minutes: int = MINUTES, queue: str | None = None) -> Series:
         query = urlencode(_without_none(minutes=minutes, queue=queue))
         return await self._get(f"/series?{query}", Series, "")
+
+    async def afamily(self, run_id: str, *, group: str | None = None) -> Family:
+        """Return the family of a run. The group of the token restricts it; `group` is for an app."""
+        del group
+        return await self._get(at_run(run_id, "family"), Family, run_id)
 
     async def ainbox(
         self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None

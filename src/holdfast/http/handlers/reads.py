@@ -243,6 +243,11 @@ async def get_plan(call: Call) -> Answer:
     return json(plan)
 
 
+async def get_family(call: Call) -> Answer:
+    """Return the family of a run, as far as the token may see it."""
+    return json(await call.client.afamily(call.run_id, group=call.principal.group))
+
+
 async def list_chain(call: Call) -> Answer:
     """List the texts that the hashes of a job's events cover."""
 
