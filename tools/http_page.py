@@ -40,7 +40,13 @@ other groups return 404.
 
 A stream sends server-sent events. `run` carries the run record. `event` carries an event of the job; a payload over
 4 KiB is replaced by `{"truncated": true}`. The server sends a comment every 15 seconds. Reconnect with `Last-Event-ID`,
-and no event is missed. The stream of all runs is checked for changes four times per second.
+and no event is missed.
+
+The stream of all runs sends `run` for each run that has changed, also by a new event or a progress report. It checks
+four times per second. It follows the newest 1,000 active runs, and the newest 100 of all. If it cannot resume, because
+the server was restarted or the client was away for long, it sends `reset`: read the runs again.
+
+A stream ends within a second after its token was revoked.
 """
 
 REPEATS = """\

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from holdfast import App
+from holdfast.http.tokens import TokenFile
 from holdfast.machines import Event, RunRecord
 from holdfast.server import Limits, asgi
 from holdfast.store.memory import MemoryStore
@@ -293,6 +294,56 @@ def test_the_stream_of_all_runs_tells_their_changes_and_is_resumed(small: App) -
         service.stop()
         await asyncio.gather(peer.task, behind.task)
         assert service.hub._feeds == {}
+
+    play(story())
+
+
+def test_a_client_of_all_runs_that_has_missed_changes_is_told_to_read_again(
+    small: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.http.run_feed.RING", 2)
+
+    async def story() -> None:
+        service = asgi(small)
+        peer = Peer(service, "/api/v1/stream")
+        await peer.has(": alive")
+        feed = next(iter(service.hub._feeds.values()))
+
+        async def looked() -> bool:
+            return feed._known is not None
+
+        await until(looked)
+        for _ in range(2):
+            await peer.has((await small.astart("greet", "Ada")).id)
+        (_, place, _), *_ = told(peer.text)
+        back = Peer(service, "/api/v1/stream", headers={"last-event-id": place})
+        await back.has(told(peer.text)[-1][1])
+        for _ in range(2):
+            await peer.has((await small.astart("greet", "Bob")).id)
+        assert "reset" not in peer.text + back.text, "they have missed nothing"
+        for unknown in (place, "00000000-1", "nonsense"):
+            lost = Peer(service, "/api/v1/stream", headers={"last-event-id": unknown})
+            await lost.has("event: reset")
+            ((event, position, data),) = told(lost.text)
+            assert (event, data) == ("reset", {})
+            again = Peer(service, "/api/v1/stream", headers={"last-event-id": position})
+            await again.has(": alive")
+            assert "reset" not in again.text
+        service.stop()
+
+    play(story())
+
+
+def test_a_silent_stream_ends_soon_after_its_token_was_revoked(small: App, tmp_path: Path) -> None:
+    async def story() -> None:
+        file = TokenFile(tmp_path / "tokens")
+        token = file.create("page", "read")
+        service = asgi(small, tokens=str(tmp_path / "tokens"), limits=Limits(heartbeat_seconds=600.0))
+        peer = Peer(service, "/api/v1/stream", headers={"authorization": f"Bearer {token}"})
+        await peer.has("alive")
+        file.revoke("page")
+        await peer.task
+        assert peer.text.count("alive") == 1, "it did not wait for a heartbeat"
 
     play(story())
 

@@ -36,7 +36,7 @@ _MESSAGE = {  # one message of a stream; its data is a RunRecord or an Event as 
     "type": "object",
     "required": ["event", "id", "data"],
     "properties": {
-        "event": {"type": "string", "enum": ["run", "event"]},
+        "event": {"type": "string", "enum": ["run", "event", "reset"]},
         "id": {"type": "string"},
         "data": {"type": "string", "contentMediaType": "application/json"},
     },

@@ -5,7 +5,8 @@ current record of each run, not every step. A run that starts and ends between t
 follows up to a thousand active runs and a thousand new ones.
 
 The feed keeps the newest changes in a ring, and a client has only a position in it. The server ends the stream of a
-client whose position has left the ring. Clients whose tokens are bound to the same group share one feed of that group.
+client whose position has left the ring. A client that comes back, and has missed changes, is told so (`reset`). Clients
+whose tokens are bound to the same group share one feed of that group.
 """
 
 from __future__ import annotations
@@ -48,14 +49,26 @@ class Feed:
         self._known: dict[str, RunRecord] | None = None
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
-    def place(self, said: str | None) -> int:
-        """Return the position of a Last-Event-ID, or the current position if the id is not valid here."""
+    def place(self, said: str | None) -> tuple[int, bytes]:
+        """Return the position of a client, and what it gets first.
+
+        A client that sends a Last-Event-ID gets the changes since then. If they are no longer known, because the server
+        was restarted or the client was away for long, it gets a `reset`: it has to read its runs again.
+        """
         found = _PLACE.match(said or "")
-        return min(int(found[2]), self._number) if found is not None and found[1] == self._name else self._number
+        number = int(found[2]) if found is not None and found[1] == self._name else None
+        if number is not None and number <= self._number and not self._has_lost(number):
+            return number, b""
+        reset = b"event: reset\nid: %b-%d\ndata: {}\n\n" % (self._name.encode(), self._number)
+        return self._number, reset if said else b""
+
+    def _has_lost(self, number: int) -> bool:
+        """Return whether the ring no longer has all frames after a position."""
+        return bool(self._ring) and self._ring[0][0] > number + 1
 
     def after(self, number: int) -> tuple[int | None, list[bytes]]:
         """Return the new position and the frames after a position. The position is None if the ring has lost them."""
-        if self._ring and self._ring[0][0] > number + 1:
+        if self._has_lost(number):
             return None, []
         return self._number, [frame for at, frame in self._ring if at > number]
 

@@ -36,6 +36,7 @@ from holdfast.http.tokens import Scope as Needed
 from holdfast.machines import TERMINAL_RUN_STATUSES
 
 ALIVE = b": alive\n\n"
+CHECK_SECONDS = 0.4  # between checks of a stream's token; with that of the token file, less than a second
 ABORT = "holdfast.abort"  # an ASGI extension of Holdfast's server: aborts the connection of a client that reads nothing
 
 RUN_STREAM = (
@@ -142,8 +143,11 @@ class Hub:
         if feed is None or feed.ended:
             feed = self._feeds[key] = Feed(self._client, group)
         feed.users.add(seat)
-        place: int | None = feed.place(last)
+        position, first = feed.place(last)
+        place: int | None = position
         try:
+            if first:
+                yield first
             while place is not None and not feed.ended:
                 seat.wake.clear()
                 place, frames = feed.after(place)
@@ -165,6 +169,7 @@ class EventStream(Response):
         super().__init__()
         self.raw_headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"), *SAFE]
         self._call, self._seat, self._frames = call, seat, frames
+        self._checking: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -172,6 +177,7 @@ class EventStream(Response):
         loop = asyncio.get_running_loop()
         listening = loop.create_task(listen(receive, self._seat))
         ending = loop.call_later(limits.stream_seconds, self._seat.end)
+        self._check_token(loop)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             if scope["method"] != "HEAD":
@@ -184,8 +190,19 @@ class EventStream(Response):
         finally:
             ending.cancel()
             listening.cancel()
+            if self._checking is not None:
+                self._checking.cancel()
             hub.seats.discard(self._seat)
             await self._frames.aclose()
+
+    def _check_token(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the stream soon after its token was revoked or has expired, also if there is nothing to send."""
+        if self._call.principal.token is None:
+            return
+        if not self._may_stay():
+            self._seat.end()
+            return
+        self._checking = loop.call_later(CHECK_SECONDS, self._check_token, loop)
 
     async def _send_frames(self, send: Send, limits: Limits) -> None:
         silent = b""  # the first heartbeat goes out at once, so that the client knows that it is connected

@@ -27,7 +27,7 @@ from holdfast.store.sqlite.file_lock import FileLock
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 1.0  # the server refuses a revoked token after this time at most
+LOOK_SECONDS = 0.5  # the server refuses a revoked token after this time at most
 GROUP_MAX = 255  # characters of a group's name
 SECRET_MIN = 32  # characters of a token; a shorter one can be guessed
 FILE = "holdfast-tokens.json"
@@ -107,7 +107,7 @@ class TokenFile:
         self._tokens: list[Token] = []
 
     def all(self) -> list[Token]:
-        """Return all tokens. Check once a second whether the file has changed, and read it only then."""
+        """Return all tokens. Check twice a second whether the file has changed, and read it only then."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return self._tokens
