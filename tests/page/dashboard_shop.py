@@ -1,10 +1,10 @@
 """The app that the browser tests look at: jobs of every kind that the dashboard shows."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from holdfast import App, Backoff, export, progress, spend, wait_for
 
@@ -73,6 +73,23 @@ async def checkout(sku: str, card: str, amount: int = 1) -> dict[str, Any]:
 async def payout(iban: str, cents: int) -> str:
     """Send money to a supplier."""
     return await transfer(iban, cents)
+
+
+class Approval(msgspec.Struct):
+    """The answer of the person who approves a refund."""
+
+    approved: bool
+    amount: Annotated[int, msgspec.Meta(ge=0, le=500, description="In cents, at most 500.")]
+    reason: Literal["damaged", "late", "other"]
+    note: str = ""
+    copies_to: list[str] = []
+
+
+@app.job
+async def refund(order: str, cents: int) -> str:
+    """Ask a person to approve a refund."""
+    answer = await wait_for("approval", form=Approval, timeout="7d")
+    return f"{order}: {answer.amount} of {cents} cents back, {answer.reason}" if answer.approved else f"{order}: refused"
 
 
 @app.step

@@ -15,7 +15,7 @@ def test_the_list_counts_filters_searches_and_saves_views(browser: Browser, shop
         rows = page.get_by_role("rowgroup", name="Runs, newest first").get_by_role("row")
         counts = page.get_by_role("group", name="Runs by status")
         expect(counts.get_by_role("link", name="1 failed")).to_be_visible()
-        expect(rows).to_have_count(20)
+        expect(rows).to_have_count(21)
         counts.get_by_role("link", name="1 failed").click()
         expect(page).to_have_url(re.compile(r"#/runs\?status=failed$"))
         expect(rows).to_have_count(1)
@@ -24,7 +24,7 @@ def test_the_list_counts_filters_searches_and_saves_views(browser: Browser, shop
         page.get_by_label("Name").fill("broken")
         press(page, "Save")
         press(page, "Clear")
-        expect(rows).to_have_count(20)
+        expect(rows).to_have_count(21)
         search = page.get_by_role("combobox", name="Search runs")
         search.fill("order-17")
         page.get_by_role("option", name="order-17 idempotency key").click()
@@ -159,6 +159,63 @@ def test_every_button_of_a_run_acts(browser: Browser, busy_shop: Shop) -> None:
         confirm(page, "Retry", "the books are mended")
         expect(page).to_have_url(re.compile(rf"{busy_shop.runs['failed']}\.2"))
         expect(status).to_have_text("failed")
+
+
+def test_the_inbox_answers_doubts_questions_and_budgets(browser: Browser, busy_shop: Shop) -> None:
+    with looking(browser, f"{busy_shop.url}#/inbox") as page:
+        cards = page.get_by_role("article")
+        expect(cards).to_have_count(4)  # the approval of the plan waits for a person, too
+        question = cards.filter(has_text="refund")
+        press(question, "Answer")
+        expect(question.get_by_role("alert")).to_contain_text("is needed")
+        question.get_by_label("amount").fill("501")
+        press(question, "Answer")
+        expect(question.get_by_role("alert")).to_contain_text("must be at most 500")
+        question.get_by_label("approved").check()
+        question.get_by_label("amount").fill("480")
+        question.get_by_label("reason").select_option("late")
+        press(question, "Add an item")
+        question.get_by_label("1", exact=True).fill("ada@example.com")
+        press(question, "Answer")
+        expect(question).to_have_count(0)
+
+        budget = cards.filter(has_text="research")
+        budget.get_by_label(re.compile("^Add tokens")).fill("10000")
+        press(budget, "Grant")
+        expect(budget).to_have_count(0)
+
+        approval = cards.filter(has_text="etl")
+        approval.get_by_label(re.compile("^value")).fill('{"by": "ann"}')
+        press(approval, "Answer")
+        expect(approval).to_have_count(0)
+
+        doubt = cards.filter(has_text="payout")
+        expect(doubt.get_by_label("arguments", exact=True)).to_contain_text("DE89 3704")
+        press(doubt, "Fail the step…")
+        press(page, "Back")
+        doubt.get_by_label(re.compile("^It happened")).fill('{"reference": 90071992547409931}')
+        press(doubt, "Done")
+        expect(page.get_by_text("Nothing waits for you")).to_be_visible()
+
+        page.goto(f"{busy_shop.url}#/runs/{busy_shop.runs['question']}/data")
+        expect(page.get_by_label("result", exact=True)).to_contain_text("480 of 480 cents back, late")
+        page.goto(f"{busy_shop.url}#/runs/{busy_shop.runs['doubt']}/data")
+        expect(page.get_by_label("result", exact=True)).to_contain_text("90071992547409931")
+        page.goto(f"{busy_shop.url}#/runs/{busy_shop.runs['plan']}/plan")
+        expect(page.locator(".node.tone-succeeded")).to_have_count(4)
+        page.get_by_role("group", name=re.compile("^Plan")).press("ArrowRight")
+        page.get_by_role("group", name=re.compile("^Plan")).press("ArrowRight")
+        expect(page.get_by_text("needs extract")).to_be_visible()
+
+
+def test_a_doubt_is_answered_on_the_page_of_its_run(browser: Browser, busy_shop: Shop) -> None:
+    with looking(browser, busy_shop.url) as page:
+        open_run(page, busy_shop, "doubt")
+        press(page, "Not done: run it again")
+        expect(page.get_by_text(re.compile("it runs again"))).to_be_visible()
+        press(page, "Fail the step…")
+        confirm(page, "Fail the step")
+        expect(page.locator(".run-title .status")).to_have_text("failed")
 
 
 def test_bulk_actions_count_first_and_ask_for_the_number(browser: Browser, busy_shop: Shop) -> None:

@@ -10,6 +10,7 @@ export class Problem extends Error {
     readonly code: string,
     message: string,
     readonly hint: string = "",
+    readonly params: Record<string, unknown> = {},
   ) {
     super(message);
   }
@@ -71,7 +72,7 @@ export async function send(path: string, options: RequestInit & { query?: Query 
 async function problemOf(response: Response): Promise<Problem> {
   try {
     const body = await response.json();
-    return new Problem(response.status, body.code, body.detail ?? body.message, body.hint ?? "");
+    return new Problem(response.status, body.code, body.detail ?? body.message, body.hint ?? "", body.params ?? {});
   } catch {
     return new Problem(response.status, "unknown", `the server answered with status ${response.status}`);
   }

@@ -6,7 +6,7 @@ import { get, keepToken, refused, sentence, takeToken, token } from "./api";
 import { count } from "./format";
 import { bound, useKeys } from "./keys";
 import { go, route } from "./router";
-import { applyTheme, asking, forget, may, me, readEntries, readStats, setTheme, stats, theme, whole } from "./session";
+import { applyTheme, asking, forget, may, me, readAsking, readEntries, readStats, setTheme, stats, theme, whole } from "./session";
 import { connect, disconnect, held, onChanges, paused, status } from "./stream";
 import type { TokenView } from "./types";
 import { Button, Dialog, Failure, Icon, Notices, Shape, T } from "./ui";
@@ -50,7 +50,7 @@ function Frame() {
     const stop = onChanges(() => {
       timer ??= window.setTimeout(() => {
         timer = undefined;
-        void readStats().catch(() => undefined);
+        void Promise.allSettled([readStats(), readAsking()]);
       }, 1000);
     });
     return () => {
@@ -72,7 +72,7 @@ function Frame() {
         {PLACES.filter((place) => place.id !== "start" || may("submit")).map((place) => (
           <a key={place.id} href={`#/${place.id}`} class="place" aria-current={here === place.id ? "page" : undefined}>
             <Icon name={place.id} /> <span>{place.title}</span>
-            {place.id === "inbox" && asking.value ? <span class="badge" aria-label={`${asking.value} wait`}>{count(asking.value)}</span> : null}
+            {place.id === "inbox" && asking.value ? <span class="badge" aria-label={`${asking.value} wait`}>{asking.value >= 100 ? "99+" : count(asking.value)}</span> : null}
           </a>
         ))}
       </nav>
@@ -209,7 +209,7 @@ function start(): void {
   opening = (async () => {
     me.value = await get<TokenView>("token");
     connect();
-    await Promise.allSettled([readStats(), readEntries()]);
+    await Promise.allSettled([readStats(), readEntries(), readAsking()]);
   })();
   opening.catch(() => undefined); // shown by Opening
 }

@@ -19,9 +19,17 @@ export const whole = computed(() => me.value !== null && me.value.group === null
 
 export async function readStats(): Promise<void> {
   if (!whole.value) return;
-  const found = await get<Stats>("stats");
-  stats.value = found;
-  asking.value = found.asks ?? null;
+  stats.value = await get<Stats>("stats");
+}
+
+const ASKING_SECONDS = 3;
+let askedAt = 0;
+
+// Count what waits for a person, not more often than every few seconds.
+export async function readAsking(): Promise<void> {
+  if (Date.now() - askedAt < ASKING_SECONDS * 1000) return;
+  askedAt = Date.now();
+  asking.value = (await get<Page<unknown>>("inbox", { limit: 100 })).items.length;
 }
 
 export async function readEntries(): Promise<void> {

@@ -126,10 +126,12 @@ export interface PlanNode {
   kind: string;
   title: string;
   needs: string[];
-  call: string | null;
+  chosen_by?: string[]; // choices among `needs`
+  call?: string | null;
 }
 
 export interface InboxItem {
+  id: string;
   kind: "doubt" | "answer" | "budget";
   run_id: string;
   plugin_id: string;
@@ -142,7 +144,8 @@ export interface InboxItem {
   question: string;
   call?: { name: string; args: string } | null;
   form?: Schema | null;
-  amounts?: Record<string, unknown> | null;
+  misfit?: string | null; // why the last answer could not be used
+  amounts?: Record<string, { spent: number; limit: number }> | null;
 }
 
 export interface Series {

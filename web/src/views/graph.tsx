@@ -16,7 +16,7 @@ export interface Place {
 
 export interface Layout {
   places: Map<string, Place>;
-  edges: { from: string; to: string; path: string }[];
+  edges: { from: string; to: string; path: string; chosen: boolean }[];
   width: number;
   height: number;
 }
@@ -78,7 +78,7 @@ export function layout(nodes: PlanNode[]): Layout {
     const to = places.get(node.id)!;
     const [x1, y1, x2, y2] = [from.x + WIDTH, from.y + HEIGHT / 2, to.x - 5, to.y + HEIGHT / 2];
     const bend = Math.max(20, (x2 - x1) / 2);
-    return { from: need, to: node.id, path: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}` };
+    return { from: need, to: node.id, chosen: node.chosen_by?.includes(need) ?? false, path: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}` };
   }));
   return { places, edges, width: 24 + layers.length * (WIDTH + APART) - APART, height: Math.max(height, HEIGHT + 2 * BETWEEN) };
 }
@@ -133,7 +133,7 @@ export function Graph({ nodes, view }: { nodes: PlanNode[]; view: View }) {
       <div class="graph-scroll" ref={box} tabIndex={0} role="group" aria-label="Plan. Arrow keys move from node to node." onKeyDown={step}>
         <svg ref={picture} viewBox={`0 0 ${made.width} ${made.height}`} role="img" aria-label={`Plan with ${nodes.length} nodes`}>
           {made.edges.map((edge) => (
-            <path key={edge.from + "\n" + edge.to} d={edge.path} class={`edge${near.has(edge.from + "\n" + edge.to) ? " near" : ""}`} />
+            <path key={edge.from + "\n" + edge.to} d={edge.path} class={`edge${edge.chosen ? " choice" : ""}${near.has(edge.from + "\n" + edge.to) ? " near" : ""}`} />
           ))}
           {nodes.map((node) => {
             const place = made.places.get(node.id)!;

@@ -1,8 +1,8 @@
 // The inbox: everything that waits for a person, answered in place.
 import { useEffect, useState } from "preact/hooks";
-import { capital, get, postText, runPath } from "../api";
+import { capital, get, postText, Problem, runPath } from "../api";
 import { parseExact } from "../exact";
-import { short, visible } from "../format";
+import { count, short, visible } from "../format";
 import { useKeys } from "../keys";
 import { asking, may } from "../session";
 import { onChanges, refresh } from "../stream";
@@ -67,7 +67,7 @@ export function InboxView() {
           <p>A tool in doubt, a question with a form, or a spent budget appears here.</p>
         </Empty>
       )}
-      <div class="cards">{shown.map((item) => <Ask key={`${item.run_id} ${item.key} ${item.kind}`} item={item} onDone={reload} />)}</div>
+      <div class="cards">{shown.map((item) => <Ask key={item.id} item={item} onDone={reload} />)}</div>
       {more && <p class="muted pad">More wait. They appear when these are answered.</p>}
     </section>
   );
@@ -82,6 +82,7 @@ export function Ask({ item, onDone }: { item: InboxItem; onDone: () => void }) {
           {item.until ? <> · until <Time at={item.until} /></> : null}</span>
       </div>
       <p class="question"><T text={short(capital(item.question), 600)} /></p>
+      {item.misfit && <p class="bad">The last answer could not be used: <T text={short(item.misfit, 300)} /></p>}
       {item.call && item.call.args && <Block text={item.call.args} label="arguments" />}
       {item.kind === "doubt" && <Doubt item={item} onDone={onDone} />}
       {item.kind === "answer" && <Answer item={item} onDone={onDone} />}
@@ -171,7 +172,15 @@ function Answer({ item, onDone }: { item: InboxItem; onDone: () => void }) {
       throw caught;
     }
     const body = `{"key":${JSON.stringify(item.key)},"payload":${text ?? "null"}}`;
-    await run(() => postText(runPath(item.run_id, "/signal"), body), `${item.title || item.key}: answered.`);
+    await run(async () => {
+      try {
+        await postText(runPath(item.run_id, "/signal"), body);
+      } catch (caught) {
+        const wrong = mistakeOf(caught);
+        if (wrong) setMistake(wrong);
+        throw caught;
+      }
+    }, `${item.title || item.key}: answered.`);
   };
   return (
     <form class="answer-form" onSubmit={(event) => void submit(event)} noValidate>
@@ -180,6 +189,13 @@ function Answer({ item, onDone }: { item: InboxItem; onDone: () => void }) {
       <button type="submit" class="button primary" disabled={busy}>Answer</button>
     </form>
   );
+}
+
+// The field that the server refused: "answer.lines[0].amount: must be at most 100, got 101".
+function mistakeOf(error: unknown): Mistake | null {
+  const reason = error instanceof Problem && error.status === 422 ? String(error.params.reason ?? "") : "";
+  const found = /^answer\.?([^:]*): (.*)$/s.exec(reason);
+  return found ? new Mistake(found[1]!, found[2]!) : null;
 }
 
 function Budget({ item, onDone }: { item: InboxItem; onDone: () => void }) {
@@ -198,7 +214,7 @@ function Budget({ item, onDone }: { item: InboxItem; onDone: () => void }) {
     <form class="answers" onSubmit={grant}>
       {shown.map((unit) => (
         <label class="field" key={unit}>
-          <span>Add {unit} <span class="muted">{describe(item.amounts?.[unit])}</span></span>
+          <span>Add {unit} {item.amounts?.[unit] && <span class="muted">{count(item.amounts[unit]!.spent)} spent of {count(item.amounts[unit]!.limit)}</span>}</span>
           <input type="text" inputMode="decimal" value={amounts[unit] ?? ""} onInput={(event) => setAmounts({ ...amounts, [unit]: event.currentTarget.value })} />
         </label>
       ))}
@@ -206,12 +222,6 @@ function Budget({ item, onDone }: { item: InboxItem; onDone: () => void }) {
       <button type="submit" class="button primary" disabled={busy || !given.length}>Grant</button>
     </form>
   );
-}
-
-function describe(amount: unknown): string {
-  if (amount === null || amount === undefined) return "";
-  if (typeof amount !== "object") return `spent ${String(amount)}`;
-  return Object.entries(amount).map(([name, value]) => `${name} ${String(value)}`).join(", ");
 }
 
 export async function sendSignal(id: string, key: string, payload: string): Promise<string> {
