@@ -64,6 +64,7 @@ async def checkout(sku: str, card: str, amount: int = 1) -> dict[str, Any]:
     receipt = await charge(card, cents * amount)
     progress(0.8, stage="waiting for the parcel")
     await wait_for("shipped", timeout="3d")
+    await price(sku + " again")
     mail = await notify(f"your {sku} is on its way")
     await export({"receipt": receipt, "mail": mail}, "invoice")
     return {"receipt": receipt, "mail": mail}

@@ -125,6 +125,7 @@ async function follow(signal: AbortSignal): Promise<void> {
         if (done) break;
         for (const message of messages.read(value)) {
           lastId = message.id || lastId;
+          if (message.event === "reset") refresh(); // the server cannot tell what happened since the last id
           if (message.event === "run") take(JSON.parse(message.data) as RunRecord);
         }
       }

@@ -34,6 +34,7 @@ export interface RunRecord {
 }
 
 export interface RunBrief {
+  relation?: string;
   run_id: string;
   plugin_id: string;
   entry_id: string;
@@ -151,6 +152,8 @@ export interface InboxItem {
 export interface Series {
   from: number;
   bucket_seconds: number;
+  since?: number;
+  complete?: boolean;
   starts: (number | null)[];
   ends: (number | null)[];
   failures: (number | null)[];

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { get, post, Problem, send } from "../api";
-import { count, duration, short } from "../format";
+import { count, duration, local, short } from "../format";
 import { link } from "../router";
 import { may, readStats, stats, theme, whole } from "../session";
 import { onChanges } from "../stream";
@@ -165,6 +165,7 @@ export function Charts() {
   const known = (list: (number | null)[] | null) => list !== null && list.some((one) => one !== null);
   return (
     <div class="charts">
+      {value.complete === false && value.since && <p class="muted">So many runs are in the store that the charts count only those created since {local(value.since)}.</p>}
       <Chart title="Starts, ends and failures per minute" series={value} lines={LINES} />
       {known(value.depth) && <Chart title="Due jobs" series={value} lines={[["depth", "Due", "--queued"]]} />}
       {known(value.oldest_seconds) && <Chart title="Oldest due job, seconds" series={value} lines={[["oldest_seconds", "Oldest", "--timeout"]]} />}

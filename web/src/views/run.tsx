@@ -172,11 +172,13 @@ function Actions({ run, view }: { run: RunRecord; view: View }) {
   const paused = Object.values(view.waiting ?? {}).some((wait) => wait.kind === "pause");
   const [verb, setVerb] = useState<Verb | null>(null);
   const ended = FINAL.has(run.status);
+  const [asked, setAsked] = useState(false); // to pause; the run stops at its next step only
   const close = () => setVerb(null);
   const act = (name: string, done: string) => async (reason: string) => {
     const body = name === "pause" || name === "resume" ? {} : { reason: reason || null };
     const made = await post<RunRecord>(runPath(run.run_id, `/${name}`), body);
     tell(done);
+    if (name === "pause" || name === "resume") setAsked(name === "pause");
     refresh();
     if (made.run_id !== run.run_id) go(["runs", made.run_id]);
   };
@@ -191,7 +193,7 @@ function Actions({ run, view }: { run: RunRecord; view: View }) {
       {!ended && may("signal") && <Button onClick={() => setVerb("signal")}>Signal…</Button>}
       {!ended && may("operate") && (
         <>
-          {paused ? <Button kind="primary" onClick={() => setVerb("resume")}>Resume…</Button> : <Button onClick={() => setVerb("pause")}>Pause…</Button>}
+          {paused || asked ? <Button kind="primary" onClick={() => setVerb("resume")}>Resume…</Button> : <Button onClick={() => setVerb("pause")}>Pause…</Button>}
           <Button kind="danger" onClick={() => setVerb("cancel")} disabled={run.status === "cancel_requested"}>Cancel…</Button>
         </>
       )}
@@ -503,7 +505,7 @@ function Kin({ title, runs }: { title: string; runs: RunBrief[] }) {
       <ul class="kin">
         {runs.map((run) => (
           <li key={run.run_id}>
-            <Status status={run.status} /> <a href={link(["runs", run.run_id])}><T text={short(run.entry_id, 80)} /></a> <span class="mono muted">{shortId(run.run_id)}</span>
+            <Status status={run.status} /> {run.relation && run.relation !== "child" && <span class="muted">{run.relation}</span>} <a href={link(["runs", run.run_id])}><T text={short(run.entry_id, 80)} /></a> <span class="mono muted">{shortId(run.run_id)}</span>
             <span class="muted right"><Time at={run.created_at} />{run.finished_at ? `, took ${duration(run.finished_at - run.created_at)}` : ""}</span>
           </li>
         ))}
