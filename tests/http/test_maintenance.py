@@ -17,7 +17,7 @@ import pytest
 from holdfast import App, connect
 from holdfast.client import builtin_jobs
 from holdfast.client.run_handle import RunHandle
-from holdfast.errors import InvalidSetting, RunCanceled
+from holdfast.errors import InvalidSetting, RunCanceled, StoreUnavailable
 from holdfast.http.maintenance import Maintenance
 from holdfast.machines import RunRecord
 from holdfast.server import asgi, token
@@ -110,6 +110,35 @@ def test_a_purge_of_everything_is_a_run_that_removes_in_batches(app: App) -> Non
             assert [record["run_id"] for record in left] == [everything["run_id"]]
             rows = [row for row in await app.aaudit() if row.verb == "purge"]
             assert [(row.actor, row.detail["removed"]) for row in rows] == [("http", 3)] * 3
+
+    asyncio.run(story())
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_purge_that_was_cut_off_after_a_batch_removes_no_more_than_its_limit(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = builtin_jobs.BuiltinJobs.remove
+    cut: list[int] = []
+
+    async def removed(self: builtin_jobs.BuiltinJobs, command: Any) -> int:
+        count = await remove(self, command)
+        if not cut:  # the jobs are gone, and the step does not know it
+            cut.append(count)
+            raise StoreUnavailable("the connection was lost")
+        return count
+
+    monkeypatch.setattr(builtin_jobs.BuiltinJobs, "remove", removed)
+    monkeypatch.setattr("holdfast.http.handlers.operations.BATCH", 3)
+
+    async def story() -> None:
+        async with near(app) as client:
+            await app.astart_many("greet", [{"name": str(number)} for number in range(7)])
+            await drain(app)
+            run = await accepted(client, "/purge", {"older_than": 0, "limit": 4})
+            assert (await ended(client, run["run_id"]))["result"] == {"removed": 4}
+            assert len(await app.alist(entry_id="greet")) == 3
+            assert cut == [3]
 
     asyncio.run(story())
 

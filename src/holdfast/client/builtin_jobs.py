@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.authoring.functions import Backoff
 from holdfast.authoring.job_api import external_key
 from holdfast.authoring.reports import progress
 from holdfast.client.app import App
@@ -35,7 +36,7 @@ CHECK_JOBS = 1000  # jobs that one step checks at most
 PAGE = 100  # jobs per read
 REPORT_BYTES = 256 * 1024  # of the damaged jobs that a report names; it counts all of them
 VIOLATIONS_MAX = 20  # of one job in a report
-RETRIES = 10  # of a step that the store did not answer
+RETRY = Backoff(retries=10, first_seconds=0.2)  # of a step that the store did not answer: minutes in all
 OPEN_MAX = 50  # runs that are looked at to find one that needs a worker
 
 _OPEN = tuple(str(status) for status in RunStatus if status not in TERMINAL_RUN_STATUSES)
@@ -126,12 +127,12 @@ class BuiltinJobs(App):
 
 
 def _declare_verify(jobs: BuiltinJobs) -> None:
-    @jobs.step(retries=RETRIES)
+    @jobs.step(backoff=RETRY)
     async def count_jobs(group: str | None) -> int | None:
         """Count the jobs to check; None if the number is not known."""
         return sum((await jobs.store().counts()).runs.values()) if group is None else None
 
-    @jobs.step(retries=RETRIES)
+    @jobs.step(backoff=RETRY)
     async def check_histories(before: str | None, group: str | None) -> dict[str, Any]:
         """Check the next jobs before an id, newest first."""
         return await _check(jobs.store(), before, group)
@@ -197,12 +198,12 @@ async def _next_jobs(store: Store, before: str | None, group: str | None) -> lis
 
 
 def _declare_purge(jobs: BuiltinJobs) -> None:
-    @jobs.step(retries=RETRIES)
+    @jobs.step(backoff=RETRY)
     async def ended_before(older_than_seconds: float) -> float:
         """Return the time by the store's clock before which jobs must have ended."""
         return await jobs.store().now() - older_than_seconds
 
-    @jobs.step(retries=RETRIES)
+    @jobs.step(backoff=RETRY)
     async def remove_part(
         before: float, statuses: list[str], size: int, group: str | None, after: str | None, actor: str
     ) -> dict[str, Any]:
