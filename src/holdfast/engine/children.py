@@ -153,7 +153,7 @@ class Children:
         submit = self._submission(job, name, arguments, attempt.now())
         group = submit.group if submit.group is not None else attempt.row.group
         await attempt.durable()
-        return msgspec.structs.replace(submit, group=group)
+        return msgspec.structs.replace(submit, group=group, trace_id=attempt.row.trace_id)
 
     async def _act(self, act: Submitter, node: str) -> str:
         """Act under an id that is recorded and on disk, so that a repeated act is the same."""
