@@ -13,6 +13,7 @@ from holdfast.cli.options import json_option, plugins_option, show_result, url_o
 from holdfast.parent_death import stop_with_supervisor, supervised_option
 
 if TYPE_CHECKING:
+    from holdfast.http.request_limits import Limits
     from holdfast.http.tokens import TokenFile
 
 PORT = 4653
@@ -35,6 +36,13 @@ _hosts = click.option("--allow-host", "hosts", multiple=True, help="Host name to
 @click.option("--open", "is_open", is_flag=True, help="Need no token if none exists. Only for loopback addresses.")
 @_no_page
 @click.option("--browser", is_flag=True, hidden=True)
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help="Limit of requests, such as json_values=100000. Repeatable.",
+)
 @click.option("--worker", "workers", multiple=True, hidden=True)
 @supervised_option
 def serve(  # noqa: PLR0913, PLR0917 - click passes one argument per option
@@ -47,6 +55,7 @@ def serve(  # noqa: PLR0913, PLR0917 - click passes one argument per option
     is_open: bool,
     no_page: bool,
     browser: bool,
+    limits: tuple[str, ...],
     workers: tuple[str, ...],
 ) -> None:
     """Serve the HTTP API and the dashboard of the App in TARGET.
@@ -61,6 +70,7 @@ def serve(  # noqa: PLR0913, PLR0917 - click passes one argument per option
     from holdfast.http.auth import is_loopback
     from holdfast.http.tokens import TokenFile, keyring, token_path
 
+    chosen = _limits(limits)
     app = load(target, url, plugins=plugins)
     file = token_path(app.config, app.url)
     keys = keyring(app.config, app.url)
@@ -93,7 +103,29 @@ def serve(  # noqa: PLR0913, PLR0917 - click passes one argument per option
         import webbrowser
 
         webbrowser.open(page)  # the socket listens already, so the browser waits for the answer
-    uvicorn_server.serve(Service(app, keys, [*hosts, shown], workers=workers, page=not no_page), socket)
+    uvicorn_server.serve(Service(app, keys, [*hosts, shown], chosen, workers, page=not no_page), socket)
+
+
+def _limits(named: tuple[str, ...]) -> Limits:
+    """Return the limits of requests: the usual ones, with those that the options name."""
+    import msgspec
+
+    from holdfast.http.request_limits import Limits
+
+    fields = {field.name: field.type for field in msgspec.structs.fields(Limits)}
+    chosen: dict[str, float] = {}
+    for each in named:
+        name, _, text = each.partition("=")
+        if name not in fields:
+            raise click.UsageError(f"--limit {each}: there is no limit {name!r}; the limits are {', '.join(fields)}")
+        try:
+            chosen[name] = msgspec.convert(text, fields[name], strict=False)
+        except msgspec.ValidationError as error:
+            usual = getattr(Limits(), name)
+            raise click.UsageError(f"--limit {each}: {name} must be a number, such as {usual}") from error
+        if not chosen[name] > 0:
+            raise click.UsageError(f"--limit {each}: {name} must be greater than 0")
+    return Limits(**chosen)  # type: ignore[arg-type]  # each was converted to the type of its field
 
 
 def _reach(tokens: int, *, local: bool) -> str:
