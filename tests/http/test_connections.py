@@ -390,6 +390,28 @@ def test_a_stream_that_waits_in_line_when_the_server_goes_does_not_keep_it(
     assert answers.endswith(b"0\r\n\r\n"), "and the first stream came to its end"
 
 
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_create_that_waits_in_line_when_the_server_goes_is_answered_or_not_executed(
+    small: App, name: str, heard: list[int]
+) -> None:
+    stream = f"GET /api/v1/runs/{small.start('ask').id}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    body = b'{"plugin_id":"shop","entry_id":"greet","args":{"name":"Ada"}}'
+    head = (
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    )
+    with contextlib.ExitStack() as stays:
+        with serving(asgi(small), name) as url:
+            connection = stays.enter_context(connected(url))
+            send(connection, stream + head % len(body) + body, heard)
+            wait_until(lambda: b"event: run" in connection.recv(65536, socket.MSG_PEEK))
+            began = time.monotonic()
+        assert time.monotonic() - began < 4, "after 5 s it is called off"
+        with connection.makefile("rb") as told:
+            answers = told.read()
+    made = [run for run in small.list() if run.entry_id == "greet"]
+    assert len(made) == answers.count(b"HTTP/1.1 201"), "a run that no client knows of"
+
+
 def test_a_small_request_leaves_nothing_for_the_garbage_collector(small: App) -> None:
     """What refers to itself waits for the collector, which then looks at everything: a fifth of what a create costs."""
     sent = [post("/api/v1/runs", creation(f"number {number}")) for number in range(200)]

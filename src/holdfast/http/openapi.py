@@ -36,7 +36,7 @@ _MESSAGE = {  # one message of a stream; its data is a RunRecord or an Event as 
     "type": "object",
     "required": ["event", "id", "data"],
     "properties": {
-        "event": {"type": "string", "enum": ["run", "event", "reset"]},
+        "event": {"type": "string", "enum": ["run", "event"]},
         "id": {"type": "string"},
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
@@ -73,8 +73,8 @@ _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "A repeat of the request with the same key is not executed again, for a day at least. It has 1 to "
-    "200 visible ASCII characters, in quotes or not.",
+    "description": "A repeat of the request with the same key is not executed again, for a day at least. It has 1 to"
+    " 200 visible ASCII characters, in quotes or not.",
     "schema": {"type": "string", "pattern": "^[!-~]{1,202}$"},
 }
 
