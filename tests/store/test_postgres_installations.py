@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from holdfast.store import Submit
 from holdfast.store.postgres.store import PostgresStore
 from support.pooler import Pooler
 from support.postgres import fresh_schema, server
+from support.scripts import ROOT
+from support.stories import play, until
 
 
 @pytest.fixture
@@ -160,3 +164,20 @@ def test_connections_are_made_in_one_place_which_prepares_nothing() -> None:
     connecting = [path.name for path in source.rglob("*.py") if "psycopg.connect(" in path.read_text()]
     assert connecting == ["connection.py"]
     assert "prepare_threshold=None" in (source / "store" / "postgres" / "connection.py").read_text()
+
+
+def test_the_server_of_a_test_process_that_is_killed_ends_with_it_and_leaves_no_files() -> None:
+    code = "from support.postgres import server as s\nprint(s()._process.pid, s()._folder, flush=True)\ninput()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT / "tests", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    process, folder = holder.stdout.readline().split()
+    assert Path(folder, "data").exists()
+    holder.kill()
+    holder.communicate()
+
+    async def is_gone() -> bool:
+        return not Path(f"/proc/{process}").exists() and not Path(folder).exists()
+
+    play(until(is_gone))

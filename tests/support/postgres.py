@@ -75,6 +75,19 @@ class Server:
             self._process.wait(60)
             self._process = None
 
+    def end_with_this_process(self) -> None:
+        """Remove the server when this process ends, also if it is killed: then a shell does, which reads no line."""
+        assert self._process is not None
+        script = 'read -r line && exit; kill -QUIT "$0"; rm -rf "$1"'
+        command = ["/bin/sh", "-c", script, str(self._process.pid), str(self._folder)]
+        watcher = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+        def orderly() -> None:
+            self.remove()
+            watcher.communicate(b"removed\n")
+
+        atexit.register(orderly)
+
     def remove(self) -> None:
         """Stop it and leave nothing."""
         self.stop()
@@ -103,7 +116,7 @@ def server() -> Server:
     """The server of this process, started when it is first asked for."""
     made = Server()
     made.start(fsync="off", synchronous_commit="off")  # tests that kill the server start one of their own
-    atexit.register(made.remove)
+    made.end_with_this_process()
     return made
 
 
