@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import App
-from holdfast.cli.terminal.event_lines import Story
+from holdfast.cli.event_lines import Story
 from holdfast.cli.main import main
 from holdfast.cli.target import load
-from holdfast.cli.terminal.tracebacks import folded
+from holdfast.cli.tracebacks import folded
 from holdfast.machines import Event
 from holdfast.store import Append, Claim
 

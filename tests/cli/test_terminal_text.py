@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from holdfast import App, export
 from holdfast.cli.main import main
-from holdfast.cli.terminal.terminal_text import safe_text
+from holdfast.cli.terminal_text import safe_text
 from support.stories import drain, play, quick
 
 EVIL = "\x1b]52;c;AAAA\x07 \x9b2J \u202etxt\u2066 \x08\r"

@@ -71,7 +71,6 @@ LONG = {
     "errors.py": "the tree of errors",
     "store/decide.py": "what each command means, one decision each",
     "store/sql/batch.py": "what every command does in a transaction, for all SQL backends",
-    "plans/node_history.py": "the state of each node of a plan, read from its events",
     "plans/executor.py": "a plan as the code of a job, from its first node to its result",
     "store/memory.py": "one implementation of the store's protocol",
     "store/postgres/transaction.py": "one implementation of a transaction's protocol",

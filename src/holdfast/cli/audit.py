@@ -22,7 +22,7 @@ def audit(limit: int, before: int | None, where: Where, as_json: bool) -> None:
 
     Every command of an operator has a row. Created runs and signals have one if a token was used.
     """
-    from holdfast.cli.terminal.text_table import show_table
+    from holdfast.cli.text_table import show_table
 
     rows = open_client(where).audit(before=before, limit=limit)
     if as_json:

@@ -18,7 +18,7 @@ from holdfast.cli.options import (
     show_result,
     where_options,
 )
-from holdfast.cli.terminal.terminal_text import ProgressLine
+from holdfast.cli.terminal_text import ProgressLine
 
 if TYPE_CHECKING:
     from holdfast.client.interface import Client

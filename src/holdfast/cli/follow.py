@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.event_lines import Line, NodeProgress, Story
 from holdfast.cli.options import (
     Where,
     as_exit_code,
@@ -23,9 +24,8 @@ from holdfast.cli.options import (
     show_result,
     where_options,
 )
-from holdfast.cli.terminal.event_lines import Line, NodeProgress, Story
-from holdfast.cli.terminal.terminal_text import echo, echo_json
-from holdfast.cli.terminal.text_table import lasted, on_terminal
+from holdfast.cli.terminal_text import echo, echo_json
+from holdfast.cli.text_table import lasted, on_terminal
 
 if TYPE_CHECKING:
     from holdfast.client.interface import Client
@@ -125,7 +125,7 @@ def _as_lines(client: Client, run_id: str) -> RunRecord:
 
 
 def _live(client: Client, run_id: str) -> RunRecord:
-    from holdfast.cli.terminal.live_view import Screen
+    from holdfast.cli.live_view import Screen
 
     story, nodes = Story(), NodeProgress()
     with Screen(run_id) as screen:

@@ -9,7 +9,7 @@ import click
 from holdfast.cli.options import Where, json_option, reader, show_result, where_options
 
 if TYPE_CHECKING:
-    from holdfast.client.overview.questions import Question
+    from holdfast.client.overview.inbox import Question
 
 
 @click.command(epilog="Example: holdfast inbox --kind doubt")
@@ -24,8 +24,8 @@ def inbox(kind: str | None, group: str | None, after: str | None, limit: int, wh
 
     Print each question, and the command that answers it.
     """
-    from holdfast.cli.terminal.terminal_text import echo
-    from holdfast.cli.terminal.text_table import ago
+    from holdfast.cli.terminal_text import echo
+    from holdfast.cli.text_table import ago
 
     asked = reader(where).inbox(kind=kind, group=group, after=after, limit=limit)
     if as_json:

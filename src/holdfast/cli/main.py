@@ -31,7 +31,7 @@ from holdfast.cli import (
     start,
     workers,
 )
-from holdfast.cli.terminal.terminal_text import echo
+from holdfast.cli.terminal_text import echo
 
 EXIT_CODES = {
     0: "done",

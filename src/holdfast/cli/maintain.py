@@ -11,7 +11,7 @@ import click
 from holdfast.cli.operate import act_on_matching, actor_of, actor_option
 from holdfast.cli.options import Where, json_option, local_app, open_client, show_result, url_option, where_options
 from holdfast.cli.run_filters import filter_options, moment
-from holdfast.cli.terminal.terminal_text import ProgressLine
+from holdfast.cli.terminal_text import ProgressLine
 
 
 @click.command(epilog="Example: holdfast migrate --check || holdfast migrate")

@@ -16,7 +16,7 @@ import click
 
 from holdfast import errors
 from holdfast.cli import completion
-from holdfast.cli.terminal.terminal_text import echo, echo_json
+from holdfast.cli.terminal_text import echo, echo_json
 
 if TYPE_CHECKING:
     from holdfast import App

@@ -11,7 +11,7 @@ import click
 
 from holdfast.cli.fork import start
 from holdfast.cli.options import Where, full_id, json_option, json_value, open_client, show_result, where_options
-from holdfast.cli.terminal.terminal_text import echo, echo_json
+from holdfast.cli.terminal_text import echo, echo_json
 
 if TYPE_CHECKING:
     from holdfast.plans.model import Plan

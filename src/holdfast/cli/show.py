@@ -21,8 +21,8 @@ from holdfast.cli.options import (
     where_options,
 )
 from holdfast.cli.run_filters import filter_options
-from holdfast.cli.terminal.terminal_text import echo
-from holdfast.cli.terminal.text_table import ago, bar, lasted, on_terminal, show_table
+from holdfast.cli.terminal_text import echo
+from holdfast.cli.text_table import ago, bar, lasted, on_terminal, show_table
 
 if TYPE_CHECKING:
     from holdfast.client.interface import Client
@@ -142,7 +142,7 @@ def show(run: str, where: Where, as_json: bool) -> None:
 
 def _show_error(error: dict[str, Any]) -> None:
     """Print why a run failed: code, message and details, and its traceback as Python prints it."""
-    from holdfast.cli.terminal.tracebacks import folded
+    from holdfast.cli.tracebacks import folded
 
     details = dict(error["details"])
     trace = details.pop("traceback", None)

@@ -25,7 +25,7 @@ from holdfast.cli.options import (
     where_options,
 )
 from holdfast.cli.run_filters import pairs
-from holdfast.cli.terminal.terminal_text import echo
+from holdfast.cli.terminal_text import echo
 from holdfast.gc_settings import tune_gc
 from holdfast.parent_death import is_supervised, stop_with_supervisor, supervised_option
 

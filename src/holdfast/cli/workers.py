@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.options import Where, json_option, open_client, reader, show_result, where_options
-from holdfast.cli.terminal.terminal_text import echo
-from holdfast.cli.terminal.text_table import lasted, show_table
+from holdfast.cli.terminal_text import echo
+from holdfast.cli.text_table import lasted, show_table
 
 if TYPE_CHECKING:
     from holdfast.client.worker_status import WorkerStatus

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.terminal.terminal_text import safe_text
+from holdfast.cli.terminal_text import safe_text
 
 # Terminal styles of run statuses and worker states.
 STYLES = {

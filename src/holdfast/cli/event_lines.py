@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.cli.terminal.text_table import ago, lasted
+from holdfast.cli.text_table import ago, lasted
 
 if TYPE_CHECKING:
     from holdfast.machines import Event

@@ -15,12 +15,12 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from holdfast.cli.terminal.event_lines import BEGAN
-from holdfast.cli.terminal.terminal_text import safe_text
-from holdfast.cli.terminal.text_table import STYLES
+from holdfast.cli.event_lines import BEGAN
+from holdfast.cli.terminal_text import safe_text
+from holdfast.cli.text_table import STYLES
 
 if TYPE_CHECKING:
-    from holdfast.cli.terminal.event_lines import Line
+    from holdfast.cli.event_lines import Line
     from holdfast.machines import RunRecord
 
 SHOWN_MAX = 8  # steps in progress that are listed one by one
