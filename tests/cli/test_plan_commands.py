@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from holdfast.cli.main import main
 from holdfast.plans import Draft, Plan
-from holdfast.plans.node_history import STATES
+from holdfast.plans.node_states import STATES
 from holdfast.plans.plan_diagram import MARKS, dot, mermaid, tree
 from support.scripts import ROOT
 

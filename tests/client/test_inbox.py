@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast import App, InvalidArguments, Secret, gather, spend, wait_for
 from holdfast.authoring.answer_form import Form, form_of, misfit
-from holdfast.client.overview.inbox import Question
+from holdfast.client.overview.questions import Question
 from support.stories import drain, play
 from support.timeless import given, settings
 

@@ -18,7 +18,8 @@ from holdfast.client.overview import story_cache
 from holdfast.client.overview.story import Story, StoryEvent
 from holdfast.errors import UnknownJob
 from holdfast.machines import Event, Fold, fold, runs, seal
-from holdfast.plans.node_history import NodeHistory, NodeStates
+from holdfast.plans.node_history import NodeHistory
+from holdfast.plans.node_states import NodeStates
 from holdfast.store.memory import MemoryStore
 from holdfast.store.rows import Job, rebuilt
 from support.planned import Witness, calculator, random_plan, signals_of

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast import App, Limits, export, wait_for
-from holdfast.client.overview.inbox import Question
+from holdfast.client.overview.questions import Question
 from holdfast.client.overview.story import StoryEvent
 from holdfast.http.handlers import reads
 from holdfast.machines import JOB, READY, RUN, RunRecord

@@ -10,7 +10,8 @@ import pytest
 from holdfast import App, Plan, RunFailed, extend, external_key
 from holdfast.client.verify import check_replay
 from holdfast.plans import Draft, Extension
-from holdfast.plans.node_history import NodeHistory, NodeStates
+from holdfast.plans.node_history import NodeHistory
+from holdfast.plans.node_states import NodeStates
 from holdfast.store import Reclaim, ReleaseLeases
 from holdfast.store.effects import DirectoryEffects, Effect
 from support.clocked import opened

@@ -21,7 +21,8 @@ from holdfast import (
 )
 from holdfast.client.verify import check_replay
 from holdfast.plans import Draft, Extension
-from holdfast.plans.node_history import NodeHistory, NodeStates
+from holdfast.plans.node_history import NodeHistory
+from holdfast.plans.node_states import NodeStates
 from holdfast.ready import ConcurrencyGate
 from holdfast.store import Reclaim, ReleaseLeases
 from support.codec import HmacCodec

@@ -13,7 +13,8 @@ from typing import Any
 
 from holdfast import App, Plan, RunFailed, RunHandle, StoreUnavailable
 from holdfast.machines import Event
-from holdfast.plans.node_history import NodeHistory, NodeStates
+from holdfast.plans.node_history import NodeHistory
+from holdfast.plans.node_states import NodeStates
 from holdfast.store import ReleaseLeases, Store
 from holdfast.store.memory import MemoryStore
 from support.faults import FaultyStore

@@ -114,7 +114,8 @@ class NodeProgress:
 
     def _line(self) -> str:
         from holdfast.plans.model import Plan
-        from holdfast.plans.node_history import NodeHistory, NodeStates
+        from holdfast.plans.node_history import NodeHistory
+        from holdfast.plans.node_states import NodeStates
 
         past = NodeHistory(self._events)
         states = NodeStates(Plan.from_dict(past.plan), past).states

@@ -21,7 +21,6 @@ from holdfast.cli import (
     doctor,
     follow,
     fork,
-    inbox,
     maintain,
     operate,
     plans,
@@ -66,7 +65,7 @@ _CODES: list[tuple[type[Exception], int]] = [
 # The commands, in the order in which the help and the reference list them.
 SECTIONS: dict[str, list[click.Command]] = {
     "Start and run": [*start.COMMANDS, *fork.COMMANDS, *serve.COMMANDS],
-    "Inspect": [*show.COMMANDS, *inbox.COMMANDS, *workers.COMMANDS, *follow.COMMANDS, *audit.COMMANDS],
+    "Inspect": [*show.COMMANDS, *workers.COMMANDS, *follow.COMMANDS, *audit.COMMANDS],
     "Control": [*operate.COMMANDS, *queues.COMMANDS],
     "Check and maintain": [
         *check.COMMANDS,

@@ -90,7 +90,8 @@ def schema() -> None:
 def _plan_of(subject: str, where: Where) -> tuple[Plan, dict[str, str] | None]:
     """Return the plan of a file or a run, and for a run the states of its nodes."""
     from holdfast.plans.model import Plan
-    from holdfast.plans.node_history import NodeHistory, NodeStates
+    from holdfast.plans.node_history import NodeHistory
+    from holdfast.plans.node_states import NodeStates
 
     if Path(subject).is_file():
         return Plan.read(subject), None

@@ -31,8 +31,8 @@ from holdfast.client.fork import fork_command
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.overview.family import Family, read_family
-from holdfast.client.overview.inbox import Question, check_answer, questions
 from holdfast.client.overview.plan_view import PlanView
+from holdfast.client.overview.questions import Question, check_answer, questions
 from holdfast.client.overview.series import MINUTES, Series, read_series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.overview.story_cache import StoryCache

@@ -23,7 +23,8 @@ from holdfast.plans.builder import Draft
 from holdfast.plans.checker import Names, check_plan, problems
 from holdfast.plans.graph import values_of
 from holdfast.plans.model import MapNode, Plan, references
-from holdfast.plans.node_history import SETTLED, CallStart, NodeEnd, NodeHistory, NodeStates, label
+from holdfast.plans.node_history import CallStart, NodeEnd, NodeHistory, label
+from holdfast.plans.node_states import SETTLED, NodeStates
 from holdfast.store import Submit
 from holdfast.store.rows import JobSpec
 

@@ -21,8 +21,8 @@ import msgspec
 from holdfast.authoring.conductor import conductor
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
 from holdfast.client.overview.family import Family
-from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.plan_view import PlanView
+from holdfast.client.overview.questions import Question
 from holdfast.client.overview.series import MINUTES, Series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.portal import Portal

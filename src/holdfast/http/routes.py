@@ -9,14 +9,14 @@ from typing import Any
 
 from holdfast.client.bulk import BulkResult
 from holdfast.client.overview.family import Family
-from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.plan_view import PlanView
+from holdfast.client.overview.questions import Question
 from holdfast.client.overview.series import Series
 from holdfast.client.overview.story import StoryEvent
 from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.http import streams
-from holdfast.http.handlers import bulk, forks, operations, probes, queues, reads
+from holdfast.http.handlers import bulk, forks, operations, overview, probes, queues, reads
 from holdfast.http.openapi import Machine, get_openapi
 from holdfast.http.route import PUBLIC, Bound, Many, Operation, Text
 from holdfast.http.tokens import Scope
@@ -75,23 +75,23 @@ def _runs() -> list[Operation]:
             {200: Many(Event)}, query=reads.PAGED,
         ),
         Operation(
-            "GET", f"{run}/story", READ, OF_RUN, reads.get_story,
+            "GET", f"{run}/story", READ, OF_RUN, overview.get_story,
             "List what each event of the run's job has changed, oldest first, as JSON merge patches.",
-            {200: Many(StoryEvent)}, query=reads.STORY_PAGED,
+            {200: Many(StoryEvent)}, query=overview.STORY_PAGED,
         ),
         Operation(
-            "GET", f"{run}/plan", READ, OF_RUN, reads.get_plan,
+            "GET", f"{run}/plan", READ, OF_RUN, overview.get_plan,
             "Return the nodes of the run's plan, with those that extended it.", {200: PlanView},
         ),
         Operation(
-            "GET", f"{run}/family", READ, OF_RUN, reads.get_family,
+            "GET", f"{run}/family", READ, OF_RUN, overview.get_family,
             "Return the parents and children of a run, and the runs that it continues, retries or was forked from.",
             {200: Family},
         ),
         Operation(
-            "GET", f"{run}/chain", READ, OF_RUN, reads.list_chain,
+            "GET", f"{run}/chain", READ, OF_RUN, overview.list_chain,
             "List the texts that the hashes of the job's events cover, oldest first.",
-            {200: Many(reads.SealedEvent)}, query=reads.PAGED,
+            {200: Many(overview.SealedEvent)}, query=reads.PAGED,
         ),
         Operation(
             "GET", f"{run}/evidence", READ, OF_RUN, reads.list_evidence, "List results that arrived too late.",
@@ -194,13 +194,13 @@ def _around() -> list[Operation]:
             refuses=(429,),
         ),
         Operation(
-            "GET", f"{API}/inbox", READ, OWN, reads.list_inbox, "List what waits for a person, oldest first.",
-            {200: Many(Question)}, query=reads.INBOX,
+            "GET", f"{API}/inbox", READ, OWN, overview.list_inbox, "List what waits for a person, oldest first.",
+            {200: Many(Question)}, query=overview.INBOX,
         ),
         Operation(
-            "GET", f"{API}/series", READ, NEVER, reads.get_series,
+            "GET", f"{API}/series", READ, NEVER, overview.get_series,
             "Return the starts, ends, failures and waiting runs of the last minutes, for charts.", {200: Series},
-            query=reads.SERIES,
+            query=overview.SERIES,
         ),
         Operation(
             "GET", f"{API}/workers", READ, NEVER, reads.list_workers,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.plans.node_history import NodeStates
+from holdfast.plans.node_states import NodeStates
 from holdfast.plans.plan_diagram import what
 
 

@@ -26,7 +26,8 @@ from holdfast.machines.keys import BUDGET_KEY, ENDED, UNTIL, parse_key
 from holdfast.machines.rules import is_failure
 from holdfast.machines.run_projection import RunFields, run_name
 from holdfast.plans.model import Plan
-from holdfast.plans.node_history import NodeHistory, NodeStates
+from holdfast.plans.node_history import NodeHistory
+from holdfast.plans.node_states import NodeStates
 from holdfast.store.rows import course_after
 
 STORY_PAGE = 500  # default number of events

@@ -21,8 +21,8 @@ from holdfast.authoring.signature import payload_for_server
 from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
 from holdfast.client.overview.family import Family
-from holdfast.client.overview.inbox import Question
 from holdfast.client.overview.plan_view import PlanView
+from holdfast.client.overview.questions import Question
 from holdfast.client.overview.series import MINUTES, Series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.remote.error_decoder import error_of

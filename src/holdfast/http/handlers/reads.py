@@ -11,15 +11,12 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from holdfast.client.overview.inbox import KINDS
-from holdfast.client.overview.series import MINUTES, MINUTES_MAX
-from holdfast.client.overview.story import STORY_MAX, STORY_PAGE
 from holdfast.client.views import PAGE, Attribute, Export, RunFilter
 from holdfast.errors import InvalidArguments
 from holdfast.http.problems import Problem
 from holdfast.http.request import Call, Query, matches_tag
 from holdfast.http.response import Answer, StreamAnswer, json, not_modified
-from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, Event, RunRecord, RunStatus, canonical
+from holdfast.machines import JOB, READY, RUN, TERMINAL_RUN_STATUSES, Event, RunRecord, RunStatus
 from holdfast.store import Evidence
 from holdfast.store.result_blobs import ResultBlob, reference_in
 
@@ -33,7 +30,6 @@ NUMBER_MAX = 10**15 - 1  # more events than any stream has
 TIME_MAX = 10**12  # seconds, far beyond any real date
 RUN_ID = r"^[A-Za-z0-9_~:@.-]{1,255}$"
 CURSOR = r"^~[A-Za-z0-9_~:@.-]{1,255}$"  # clients must not read it: its form may change
-QUESTION_CURSOR = r"^~[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}~[0-9]{1,9}$"
 LIMIT = Query("limit", "integer", f"Maximum number of items, {PAGE} by default.", 1, PAGE_MAX)
 NUMBER_CURSOR = Query("cursor", "integer", "`next` of the previous page.", 0, NUMBER_MAX)
 RUN_FILTERS = (
@@ -59,20 +55,6 @@ RUN_FILTERS = (
     Query("cursor", "string", "`next` of the previous page.", pattern=CURSOR),
 )
 PAGED = (LIMIT, NUMBER_CURSOR)
-STORY_PAGED = (
-    Query("limit", "integer", f"Maximum number of events, {STORY_PAGE} by default.", 1, STORY_MAX),
-    NUMBER_CURSOR,
-)
-INBOX = (
-    Query("kind", "string", "Only questions of this kind.", words=KINDS),
-    Query("group", "string", "Only runs of this group. A token of a group allows that group only."),
-    LIMIT,
-    Query("cursor", "string", "`next` of the previous page.", pattern=QUESTION_CURSOR),
-)
-SERIES = (
-    Query("minutes", "integer", f"Length of the window, {MINUTES} by default.", 1, MINUTES_MAX),
-    Query("queue", "string", "Only runs in this queue."),
-)
 WAIT_MAX = 60  # seconds: proxies often close a silent connection after that
 RESULT = (Query("wait", "number", "Seconds to wait for the end of the run, 0 by default.", 0, WAIT_MAX),)
 RESULT_RETRY = b"1"  # Retry-After of a result that is not there yet
@@ -103,19 +85,6 @@ class TokenView(msgspec.Struct):
     group: str | None
     expires_at: float | None
     actor: str
-
-
-class SealedEvent(msgspec.Struct):
-    """The text that the hash of an event covers, exactly.
-
-    `hash` is the SHA-256 of `sealed` in UTF-8. `previous` is the hash of the event before it, 64 zeros for the first.
-    It is the last value in `sealed`, too.
-    """
-
-    seq: int
-    sealed: str
-    hash: str
-    previous: str
 
 
 def page(items: list[Any], following: Any = None) -> Answer:
@@ -217,66 +186,7 @@ async def list_events(call: Call) -> Answer:
     async def read(after: int, count: int) -> list[Event]:
         return await call.client.aevents(call.run_id, after=after, limit=count)
 
-    return await _bounded_page(call, read, lambda event, _: event.seq)
-
-
-async def get_story(call: Call) -> Answer:
-    """List what each event of a job has changed."""
-    asked = call.query(STORY_PAGED)
-    limit, after = asked.get("limit", STORY_PAGE), asked.get("cursor", 0)
-    events = await call.client.astory(call.run_id, after=after, limit=limit + 1)
-    items: list[msgspec.Raw] = []
-    size = 0
-    for event in events[:limit]:
-        items.append(msgspec.Raw(msgspec.json.encode(event)))
-        size += len(items[-1])
-        if size > PAGE_BYTES:
-            break
-    return page(items, events[len(items) - 1].seq if len(items) < len(events) else None)
-
-
-async def get_plan(call: Call) -> Answer:
-    """Return the nodes of a run's plan."""
-    plan = await call.client.arun_plan(call.run_id)
-    if plan is None:
-        raise Problem(404, "no_plan", "the run has no plan", "GET the run's story: it has the calls of the job's code")
-    return json(plan)
-
-
-async def get_family(call: Call) -> Answer:
-    """Return the family of a run, as far as the token may see it."""
-    return json(await call.client.afamily(call.run_id, group=call.principal.group))
-
-
-async def list_chain(call: Call) -> Answer:
-    """List the texts that the hashes of a job's events cover."""
-
-    async def read(after: int, count: int) -> list[SealedEvent]:
-        return list(map(_sealed, await call.client.aevents(call.run_id, after=after, limit=count)))
-
-    return await _bounded_page(call, read, lambda event, _: event.seq)
-
-
-def _sealed(event: Event) -> SealedEvent:
-    return SealedEvent(event.seq, canonical(event).decode(), event.hash, event.prev)
-
-
-async def list_inbox(call: Call) -> Answer:
-    """List everything that waits for a person."""
-    asked = call.query(INBOX)
-    limit, cursor = asked.get("limit", PAGE), asked.get("cursor")
-    if cursor is not None and not re.fullmatch(QUESTION_CURSOR, cursor, re.ASCII):
-        raise InvalidArguments("cursor", "must be `next` of the previous page")
-    after = cursor[1:] if cursor is not None else None
-    group = call.group(asked.get("group"))
-    found = await call.client.ainbox(after=after, limit=limit + 1, kind=asked.get("kind"), group=group)
-    return page(found[:limit], f"~{found[limit - 1].id}" if len(found) > limit else None)
-
-
-async def get_series(call: Call) -> Answer:
-    """Return what happened to runs in the last minutes."""
-    asked = call.query(SERIES)
-    return json(await call.client.aseries(minutes=asked.get("minutes", MINUTES), queue=asked.get("queue")))
+    return await bounded_page(call, read, lambda event, _: event.seq)
 
 
 async def list_evidence(call: Call) -> Answer:
@@ -285,7 +195,7 @@ async def list_evidence(call: Call) -> Answer:
     async def read(after: int, count: int) -> list[Evidence]:
         return await call.client.aevidence(call.run_id, after=after, limit=count)
 
-    return await _bounded_page(call, read, lambda _, place: place)
+    return await bounded_page(call, read, lambda _, place: place)
 
 
 async def list_exports(call: Call) -> Answer:
@@ -294,10 +204,10 @@ async def list_exports(call: Call) -> Answer:
     async def read(after: int, count: int) -> list[Export]:
         return await call.client.aexports(call.run_id, after=after, limit=count)
 
-    return await _bounded_page(call, read, lambda export, _: export.number)
+    return await bounded_page(call, read, lambda export, _: export.number)
 
 
-async def _bounded_page(
+async def bounded_page(
     call: Call, read: Callable[[int, int], Awaitable[list[T]]], cursor_of: Callable[[T, int], int]
 ) -> Answer:
     """Return a page of items that may be large, up to the limit of the request and the size limit of a page.
