@@ -9,10 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.client.views import RunFilter, Stats
-from holdfast.machines import JobEvent, JobState, OpenStep, fold
+from holdfast.machines import Event, Fold, JobEvent, JobState, OpenStep
 from holdfast.store import Job, Store, WorkerCard
 from holdfast.store.rows import GateCard
 
+EVENTS = 64  # of a running job that are read first, from its end
 ASKS_MAX = 1000  # runs with calls in doubt that are counted
 
 
@@ -93,9 +94,27 @@ async def stats(store: Store) -> Stats:
 
 
 async def _running(store: Store, row: Job) -> RunningJob:
-    stream = await store.events(row.id)
-    begun = next((event.at for event in reversed(stream) if event.type == JobEvent.RUNNING), row.updated_at)
-    steps = [step for step in fold(stream).open_steps.values() if step.attempt == row.attempt]
+    stream = await _of_attempt(store, row)
+    begun = stream[0].at if stream else row.updated_at
+    reader = Fold()
+    for event in stream:
+        reader.push(event)
+    steps = [step for step in reader.open_steps.values() if step.attempt == row.attempt]
     until = row.lease.until if row.lease is not None else row.updated_at
     entry = f"{row.plugin}.{row.entry}"
     return RunningJob(row.id, entry, row.attempt, begun, until, sorted(steps, key=lambda step: step.since))
+
+
+async def _of_attempt(store: Store, row: Job) -> list[Event]:
+    """Read the events of a job's running attempt, back from the last one. A long history before it costs nothing."""
+    found: list[Event] = []
+    end, count = row.version, EVENTS
+    while end > 0:
+        begin = max(0, end - count)
+        page = await store.events(row.id, begin, end - begin)
+        claims = [place for place, event in enumerate(page) if event.type == JobEvent.RUNNING]
+        found[:0] = page[claims[-1] :] if claims else page
+        if claims:
+            break
+        end, count = begin, 2 * count
+    return found
