@@ -4,15 +4,17 @@ import { capital, get, postText, Problem, runPath } from "../api";
 import { parseExact } from "../exact";
 import { count, short, visible } from "../format";
 import { useKeys } from "../keys";
+import { link } from "../router";
 import { asking, may } from "../session";
 import { onChanges, refresh } from "../stream";
 import type { InboxItem, Page, Schema } from "../types";
-import { Block, Button, Confirm, Empty, Failure, RunLink, Shape, T, tell, Time, useLoaded } from "../ui";
+import { Block, Button, Confirm, Empty, Failure, Shape, T, tell, Time, useLoaded } from "../ui";
 import { missing } from "./events";
 import { initial, jsonOf, Mistake, SchemaForm, type Entered } from "./form";
 
 const KINDS = ["doubt", "answer", "budget"] as const;
 const TITLES = { doubt: "In doubt", answer: "Questions", budget: "Budgets" };
+const NAMES = { doubt: "In doubt", answer: "Question", budget: "Budget" };
 const MOST = 100;
 
 export function useInbox(): { items: InboxItem[]; error: unknown; loaded: boolean; more: boolean; reload: () => void } {
@@ -73,17 +75,17 @@ export function InboxView() {
   );
 }
 
-export function Ask({ item, onDone }: { item: InboxItem; onDone: () => void }) {
+export function Ask({ item, onDone, here }: { item: InboxItem; onDone: () => void; here?: boolean }) {
   return (
     <article class="card" data-ask tabIndex={-1} aria-label={visible(item.question)}>
       <div class="card-head">
-        <span class="status tone-in_doubt"><Shape status={item.kind === "doubt" ? "in_doubt" : item.kind === "budget" ? "exhausted" : "waiting"} />{TITLES[item.kind]}</span>
-        <span class="muted"><T text={short(item.entry_id, 60)} /> · <RunLink id={item.run_id}>open the run</RunLink> · since <Time at={item.since} />
+        <span class={`status tone-${item.kind === "answer" ? "waiting" : "in_doubt"}`}><Shape status={item.kind === "doubt" ? "in_doubt" : item.kind === "budget" ? "exhausted" : "waiting"} />{NAMES[item.kind]}</span>
+        <span class="muted">{!here && <><T text={short(item.entry_id, 60)} /> · <a href={link(["runs", item.run_id])}>open the run</a> · </>}since <Time at={item.since} />
           {item.until ? <> · until <Time at={item.until} /></> : null}</span>
       </div>
       <p class="question"><T text={short(capital(item.question), 600)} /></p>
       {item.misfit && <p class="bad">The last answer could not be used: <T text={short(item.misfit, 300)} /></p>}
-      {item.call && item.call.args && <Block text={item.call.args} label="arguments" />}
+      {item.call && item.call.args && !item.question.includes(item.call.args) && <Block text={item.call.args} label="arguments" />}
       {item.kind === "doubt" && <Doubt item={item} onDone={onDone} />}
       {item.kind === "answer" && <Answer item={item} onDone={onDone} />}
       {item.kind === "budget" && <Budget item={item} onDone={onDone} />}

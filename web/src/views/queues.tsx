@@ -153,6 +153,7 @@ function EditLimits({ path, name, onClose, reload }: { path: string; name: strin
   );
 }
 
+const MINUTE = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const LINES: [keyof Series, string, string][] = [
   ["starts", "Starts", "--running"], ["ends", "Ends", "--succeeded"], ["failures", "Failures", "--failed"],
 ];
@@ -166,7 +167,7 @@ export function Charts() {
   return (
     <div class="charts">
       {value.complete === false && value.since && <p class="muted">So many runs are in the store that the charts count only those created since {local(value.since)}.</p>}
-      <Chart title="Starts, ends and failures per minute" series={value} lines={LINES} />
+      <Chart title="Per minute, in the last hour" series={value} lines={LINES} />
       {known(value.depth) && <Chart title="Due jobs" series={value} lines={[["depth", "Due", "--queued"]]} />}
       {known(value.oldest_seconds) && <Chart title="Oldest due job, seconds" series={value} lines={[["oldest_seconds", "Oldest", "--timeout"]]} />}
     </div>
@@ -195,9 +196,9 @@ function Chart({ title, series, lines }: { title: string; series: Series; lines:
     };
     const axis = { stroke: resolved("--muted"), grid: { stroke: resolved("--line"), width: 1 }, ticks: { show: false }, font: `11px ${colour("--sans")}` };
     const made = new uPlot({
-      width: place.current!.clientWidth || 300, height: 140, legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 8, 0, 0],
+      width: place.current!.clientWidth || 300, height: 140, legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 20, 0, 0],
       scales: { y: { range: (_, __, most) => [0, Math.max(1, Math.ceil(most * 1.1))] } },
-      axes: [{ ...axis, size: 28 }, { ...axis, size: 38, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10_000, 100_000] }],
+      axes: [{ ...axis, size: 28, space: 60, values: (_: uPlot, places: number[]) => places.map((at) => MINUTE.format(at * 1000)) }, { ...axis, size: 38, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10_000, 100_000] }],
       series: [{}, ...lines.map(([, label, name]) => ({ label, stroke: resolved(name), width: 1.75, points: { show: false } }))],
     }, [times, ...columns] as uPlot.AlignedData, place.current!);
     probe.remove();
@@ -218,7 +219,7 @@ function Chart({ title, series, lines }: { title: string; series: Series; lines:
       <figcaption>
         <strong>{title}</strong>
         <span class="legend">{lines.map(([name, label, tone], at) => (
-          <span key={name} class={`key-line key${tone}`}>{label} {summed ? `${count(total(at))} in the last hour` : `now ${count(Math.round(newest(at)))}`}</span>
+          <span key={name} class={`key-line key${tone}`}>{label} {summed ? count(total(at)) : `now ${count(Math.round(newest(at)))}`}</span>
         ))}</span>
       </figcaption>
       <div ref={place} class="chart-place" role="img" aria-label={`${title}. ${lines.map(([, label], at) => `${label}: ${summed ? total(at) : newest(at)}`).join(", ")}.`} />

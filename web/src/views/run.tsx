@@ -9,7 +9,7 @@ import { may, openRun } from "../session";
 import { Story } from "../story";
 import { onChanges, refresh, status as live } from "../stream";
 import { FINAL, type Family, type PlanNode, type RunBrief, type RunRecord, type View } from "../types";
-import { Bar, Button, Confirm, Copy, Dialog, Empty, Failure, Icon, Json, RunLink, Status, T, Tabs, tell, Time, useLoaded } from "../ui";
+import { Bar, Block, Button, Confirm, Copy, Dialog, Empty, Failure, Icon, Json, RunLink, Status, T, Tabs, tell, Time, useLoaded } from "../ui";
 import { Events, missing, Verify } from "./events";
 import { Graph } from "./graph";
 import { Ask, sendSignal, useInbox } from "./inbox";
@@ -150,11 +150,12 @@ function Head({ run, explanation, view }: { run: RunRecord; explanation: string;
 }
 
 function ErrorBox({ error }: { error: NonNullable<RunRecord["error"]> }) {
-  const details = Object.keys(error.details ?? {}).length ? JSON.stringify(error.details) : "";
+  const { traceback, ...rest } = error.details ?? {};
   return (
     <div class="error-box">
       <p><strong><T text={error.code} /></strong> <T text={short(error.message, 2000)} /> <Copy text={`${error.code}: ${error.message}`} label="Copy the error" /></p>
-      {details && <details><summary>Details</summary><Json source={details} label="error details" /></details>}
+      {typeof traceback === "string" && <details><summary>Traceback</summary><Block text={traceback} label="traceback" /></details>}
+      {Object.keys(rest).length > 0 && <details><summary>Details</summary><Json source={JSON.stringify(rest)} label="error details" /></details>}
     </div>
   );
 }
@@ -163,7 +164,7 @@ function Asks({ run }: { run: RunRecord }) {
   const { items, reload } = useInbox();
   const ours = items.filter((item) => item.run_id === run.run_id);
   if (!ours.length) return null;
-  return <div class="cards">{ours.map((item) => <Ask key={item.key + item.kind} item={item} onDone={reload} />)}</div>;
+  return <div class="cards">{ours.map((item) => <Ask key={item.id} item={item} onDone={reload} here />)}</div>;
 }
 
 type Verb = "cancel" | "retry" | "pause" | "resume" | "signal" | "fork";
