@@ -90,7 +90,9 @@ class Approval(msgspec.Struct):
 async def refund(order: str, cents: int) -> str:
     """Ask a person to approve a refund."""
     answer = await wait_for("approval", form=Approval, timeout="7d")
-    return f"{order}: {answer.amount} of {cents} cents back, {answer.reason}" if answer.approved else f"{order}: refused"
+    return (
+        f"{order}: {answer.amount} of {cents} cents back, {answer.reason}" if answer.approved else f"{order}: refused"
+    )
 
 
 @app.step

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -58,7 +58,12 @@ def shop_at(store: str) -> ModuleType:
 
 def fill(shop: ModuleType) -> dict[str, str]:
     """Make runs in every state, and return some of their ids."""
-    runs = {
+    runs: dict[str, Any] = {
+        "hostile": shop.echo.options(key=HOSTILE[0], attributes={"note": HOSTILE[1]}).start("\n".join(HOSTILE)),
+    }
+    for number in range(12):
+        shop.quick.start(number)
+    runs |= {
         "done": shop.checkout.options(key="order-17", attributes={"customer": "grace", "tier": 2}).start(
             "B2", card="5555", amount=3
         ),
@@ -68,10 +73,7 @@ def fill(shop: ModuleType) -> dict[str, str]:
         "question": shop.refund.options(attributes={"customer": "<b>lin</b>"}).start("order-5", 480),
         "failed": shop.reconcile.start("monday"),
         "plan": shop.etl.start(day="monday"),
-        "hostile": shop.echo.options(key=HOSTILE[0], attributes={"note": HOSTILE[1]}).start("\n".join(HOSTILE)),
     }
-    for number in range(12):
-        shop.quick.start(number)
     shop.app.worker().run(until_idle=True)
     runs["done"].signal("shipped", {"by": "the post"})
     shop.app.worker().run(until_idle=True)
