@@ -23,7 +23,7 @@ from holdfast.machines import RunRecord
 from holdfast.server import asgi, token
 from support.app_fixtures import url as url  # noqa: PLC0414 - a fixture
 from support.postgres import fresh_url
-from support.stories import drain, quick
+from support.stories import drain, quick, until
 from support.web import jobs, near, served, serving, shop, wait_until
 
 ACME, GLOBEX, ALL = ("a" * 40, "g" * 40, "o" * 40)
@@ -201,16 +201,21 @@ class Held:
     """Steps of a verify that wait, so that a test can look at a run in the middle."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.reached, self.go = threading.Semaphore(0), threading.Event()
+        self.reached, self.turns, self.go = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
         check = builtin_jobs._check
 
         async def held(*args: Any) -> dict[str, Any]:
             part = await check(*args)
             self.reached.release()
-            await asyncio.get_running_loop().run_in_executor(None, self.go.wait)
+            await asyncio.get_running_loop().run_in_executor(None, self.turn)
             return part
 
         monkeypatch.setattr(builtin_jobs, "_check", held)
+
+    def turn(self) -> None:
+        """Wait until this step, or every step, may go on."""
+        while not self.go.is_set() and not self.turns.acquire(timeout=0.01):
+            pass
 
     async def wait(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.reached.acquire)
@@ -258,22 +263,29 @@ def test_two_built_in_runs_work_at_the_same_time(app: App, monkeypatch: pytest.M
         held.go.set()
 
 
-@pytest.mark.usefixtures("small_parts")
 def test_a_paused_run_keeps_no_thread_and_goes_on_when_it_is_resumed(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builtin_jobs, "CHECK_JOBS", 1)
     held = Held(monkeypatch)
 
     async def story() -> None:
         async with near(app) as client:
-            await app.astart_many("greet", [{"name": str(number)} for number in range(4)])
+            await app.astart_many("greet", [{"name": str(number)} for number in range(60)])
             run = (await accepted(client, "/verify", {}))["run_id"]
             await held.wait()
             await client.post(f"/api/v1/runs/{run}/pause")
-            held.go.set()
+            held.turns.release()
+
+            async def is_parked() -> bool:
+                if held.reached.acquire(blocking=False):  # one more step has begun before the worker saw the request
+                    held.turns.release()
+                return (await app.aget(run)).stage == "parked"
+
+            await until(is_parked)
             service: Any = client._transport.app  # type: ignore[attr-defined]  # - of httpx's ASGI transport
             await asyncio.get_running_loop().run_in_executor(None, service.maintenance.join)
-            assert (await app.aget(run)).stage == "parked"
+            held.go.set()
             await client.post(f"/api/v1/runs/{run}/resume")
-            assert (await ended(client, run))["result"]["wrong"] == {}
+            assert (await ended(client, run))["result"]["checked"] == 61
 
     try:
         asyncio.run(story())
@@ -312,6 +324,7 @@ def test_a_verify_goes_on_where_it_was_after_its_server_was_killed(store: str, t
     with served(target, url, HOLD="yes", **environment) as first:
         record = httpx.post(f"{first.url}/api/v1/verify", json={}).json()
         wait_until(lambda: len(ledger.read_text().splitlines()) == 2, first.process)
+        wait_until(lambda: len(finished(app, record["run_id"])) == 2, first.process)  # the count, and the first part
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
     with served(target, url, HOLD="", **environment):
@@ -322,6 +335,11 @@ def test_a_verify_goes_on_where_it_was_after_its_server_was_killed(store: str, t
     assert len(starts) == 5
     assert app.verify() == {}
     app.close()
+
+
+def finished(app: App, run: str) -> list[str]:
+    """The steps of a run whose results are on disk."""
+    return [str(event.payload["node"]) for event in app.events(run) if event.type == "node_finished"]
 
 
 def test_the_name_of_built_in_jobs_is_reserved_and_no_client_starts_them_by_name(app: App) -> None:
