@@ -227,7 +227,7 @@ class UnknownJob(HoldfastError, LookupError):
         super().__init__(job)
 
     def _own_text(self) -> str:
-        return f"no job has the id {self.job!r}"
+        return f"no job has the id {self.job!r}: check the id and the store; `holdfast runs` lists runs"
 
 
 class StoreUnavailable(HoldfastError, RuntimeError):

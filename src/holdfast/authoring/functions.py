@@ -186,7 +186,8 @@ class JobFunction(Generic[P, R]):
         self.max_attempts = max_attempts
         self.queue = queue
         self.deadline_seconds = deadline_seconds
-        self.signature = Signature(function, name, starter.vault)
+        options = (option.removesuffix("_seconds") for option in Options.__struct_fields__)
+        self.signature = Signature(function, name, starter.vault, options)
         self.is_async = inspect.iscoroutinefunction(function)
         self.chosen = Options()
         self._starter = starter

@@ -16,7 +16,7 @@ import contextlib
 import hashlib
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import PurePath
 from typing import Any, NoReturn
@@ -50,8 +50,11 @@ _SCALARS = frozenset({str, int, float, bool})  # a value whose type is exactly t
 class Signature:
     """The arguments and the result of one function."""
 
-    def __init__(self, function: Callable[..., Any], name: str, vault: Vault | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, vault: Vault | None = None, options: Iterable[str] = ()
+    ) -> None:
         self._name = name
+        self._options = frozenset(options)  # of a start, which are no arguments
         self._vault = vault if vault is not None else Vault()
         self._recorder = Recorder(partial(_encode_foreign, self._vault))
         self._decode_foreign = partial(_decode_foreign, self._vault)
@@ -113,7 +116,15 @@ class Signature:
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
-            raise InvalidArguments(self._name, str(error)) from error
+            raise InvalidArguments(self._name, f"{error}; {self._cure(kwargs)}") from error
+
+    def _cure(self, kwargs: dict[str, Any]) -> str:
+        """Return what to do about arguments that do not fit the parameters."""
+        options = [name for name in kwargs if name in self._options and name not in self._signature.parameters]
+        if options:
+            chosen = ", ".join(f"{name}=…" for name in options)
+            return f"options of a start are chosen with {self._name}.options({chosen}).start(…)"
+        return f"it takes {', '.join(self._signature.parameters) or 'no arguments'}"
 
     def decode(self, encoded: dict[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments for stored JSON values, converted to the function's types.

@@ -34,12 +34,14 @@ class Around(msgspec.Struct, frozen=True):
         last: The job's newest event.
         children: The children that the job waits for, by the key of the wait.
         queue: The state of the job's queue, if the queue has limits.
+        unread: The keys of signals that came for the job, and that it has not waited for.
     """
 
     alive: Sequence[WorkerCard] | None = None
     last: Event | None = None
     children: Mapping[str, str] = {}
     queue: QueueState | None = None
+    unread: Sequence[str] = ()
 
 
 async def look(store: Store, job: Job, now: float) -> Around:
@@ -59,7 +61,8 @@ async def look(store: Store, job: Job, now: float) -> Around:
     queued = job.state is JobState.QUEUED and job.due_at <= now
     queues = await store.limits() if queued else []
     queue = next((state for state in queues if state.limits.queue == job.queue), None)
-    return Around(alive, stream[-1] if stream else None, children, queue)
+    unread = sorted({signal.key for signal in await store.inbox(job.id)} - set(waits)) if waits else []
+    return Around(alive, stream[-1] if stream else None, children, queue, unread)
 
 
 def explain(
@@ -212,6 +215,8 @@ def _waits(job: Job, now: float, around: Around) -> str:
     until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", without a time limit"
     if signals:
         sentences.append(f"It waits for the signal {' or '.join(signals)}{until}.")
+        others = [repr(key) for key in around.unread if not is_reserved(key)]
+        sentences += [f"Signals came that it does not wait for: {', '.join(others[:3])}."] if others else []
     sentences += [_child(key, around) for key in places if key.startswith(CHILD_KEY)]
     if places[0].startswith(RETRY_KEY):
         sentences.append(f"It tries {places[0].removeprefix(RETRY_KEY)} again {_time(wait.deadline or now, now)}.")

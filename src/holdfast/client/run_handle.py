@@ -71,7 +71,8 @@ class RunHandle:
             record = await self.arecord()
             state = record.status if record.stage in {None, record.status} else f"{record.status}, {record.stage}"
             message = f"run {record.run_id} has not ended within {timeout:g} s: it is {state}"
-            raise TimeoutError(f"{message}; it continues, and app.explain says what it waits for") from error
+            worker = " when a worker takes it" if record.status == "queued" else ""
+            raise TimeoutError(f"{message}; it continues{worker}, and app.explain says what it waits for") from error
 
     async def _ended(self, run_id: str) -> RunRecord:
         watching: Any = self._client.awatch(run_id)
