@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import itertools
 import re
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,7 @@ class Kitchen:
         self.shell = Shell(folder)
         self.program = str(FOLDER / program)
         self.shell.environment |= {"PACE": str(pace), "LEDGER": str(folder / "ledger"), "MODEL_KEY": "any"}
+        self.shell.environment["WEBHOOK_KEY"] = "any"
         self.app = App("kitchen", config=quick(self.shell.environment["HOLDFAST_URL"]))
 
     def start(self, *words: str) -> str:
@@ -203,6 +208,50 @@ def test_a_daily_job_runs_once_a_day_however_often_it_is_triggered(tmp_path: Pat
         assert kitchen.lines() == ["report of 2026-11-15: 15 orders"]
 
     cooking(tmp_path, "daily.py", story)
+
+
+def test_a_webhook_that_is_killed_is_delivered_again_under_the_same_id(tmp_path: Path) -> None:
+    deliveries: list[tuple[str, bool]] = []
+    first_is_held = threading.Event()
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            name, at = self.headers["webhook-id"], self.headers["webhook-timestamp"]
+            digest = hmac.digest(b"any", f"{name}.{at}.".encode() + body, "sha256")
+            right = "v1," + base64.b64encode(digest).decode()
+            deliveries.append((name, right == self.headers["webhook-signature"]))
+            if len(deliveries) == 1:
+                first_is_held.wait(60)  # its worker is killed meanwhile
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    async def story(kitchen: Kitchen) -> None:
+        deliveries.clear()
+        first_is_held.clear()
+        url = f"url=http://127.0.0.1:{server.server_port}"
+        run = kitchen.start("deliver", url, "event=paid", 'data={"order": "A1"}', "key=env:WEBHOOK_KEY")
+        async with kitchen.worker("ada"):
+
+            async def is_delivered() -> bool:
+                return len(deliveries) == 1
+
+            await until(is_delivered)
+        first_is_held.set()
+        assert await kitchen.finish(run) == "delivered: 204"
+        assert len(deliveries) == 2
+        assert len({name for name, _ in deliveries}) == 1, "the receiver can drop the second"
+        assert all(is_right for _, is_right in deliveries)
+
+    cooking(tmp_path, "webhook.py", story)
+    server.shutdown()
+    server.server_close()
 
 
 def test_an_agent_that_is_killed_pays_once_and_asks_no_question_again_that_was_answered(tmp_path: Path) -> None:
