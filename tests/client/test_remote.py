@@ -104,6 +104,58 @@ def work(app: App) -> None:
     app.worker().run(until_idle=True)
 
 
+ASKING = """
+import msgspec
+from holdfast import App, wait_for
+app = App("shop")
+
+class Approval(msgspec.Struct):
+    approved: bool
+
+@app.step
+async def look(n: int) -> int:
+    return n
+
+@app.job
+async def sign(n: int) -> bool:
+    await look(n)
+    return (await wait_for("approval", form=Approval)).approved
+
+app.plan("graph", {"nodes": [{"id": "a", "kind": "call", "call": "look", "args": {"n": 1}}]})
+"""
+
+
+def test_the_reads_for_people_and_the_check_of_an_answer_are_those_of_the_app(tmp_path: Path, url: str) -> None:
+    target = tmp_path / "asking.py"
+    target.write_text(ASKING)
+    app = loaded(target, url)
+    with served(target, url) as running, holdfast.connect(running.url) as remote:
+        signed = [remote.start("sign", n=number) for number in range(3)]
+        drawn = remote.start("graph")
+        work(app)
+        for run in (*signed, drawn):
+            assert remote.story(run.id) == app.story(run.id)
+            assert remote.story(run.id, after=1, limit=2) == app.story(run.id, after=1, limit=2)
+            assert remote.family(run.id) == app.family(run.id)
+            assert remote.run_plan(run.id) == app.run_plan(run.id)
+        assert remote.run_plan(signed[0].id) is None
+        assert remote.run_plan(drawn.id) is not None
+        with pytest.raises(errors.UnknownJob):
+            remote.run_plan("01890000-0000-7000-8000-000000000000")
+        assert remote.inbox() == app.inbox()
+        first = remote.inbox(limit=1)[0]
+        assert remote.inbox(after=first.id, limit=1, kind="answer") == app.inbox()[1:2]
+        assert remote.inbox(kind="doubt") == []
+        there, here = remote.series(minutes=5, queue="default"), app.series(minutes=5, queue="default")
+        assert (there.starts, there.ends) == (here.starts, here.ends)
+        with pytest.raises(errors.InvalidArguments) as refused:
+            signed[0].signal("approval", {"approved": 0})
+        assert refused.value.reason == "answer.approved: must be true or false, got 0"
+        assert remote.signal(signed[0].id, "approval", {"approved": True}, actor="ana") == "delivered"
+        assert app.events(signed[0].id)[-1].payload["actor"] == "ana"
+    app.close()
+
+
 def test_every_call_gives_what_it_gives_on_the_app(target: Path, url: str) -> None:
     """On SQLite and PostgreSQL: the two clients stand on one store and say the same of it."""
     app = loaded(target, url)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import App, NotAllowed, UnknownJob, export
+from holdfast import App, NotAllowed, UnknownJob, export, wait_for
 from holdfast.http import tokens
 from holdfast.http.route import Bound
 from holdfast.http.routes import routes
@@ -347,6 +347,38 @@ def test_a_stream_ends_when_its_token_is_revoked_and_tells_nothing_more(
         assert run.id not in peers["gone"].text
         peers["good"].leave.set()
         await peers["good"].task
+
+    play(story())
+
+
+def test_a_tenant_sees_the_questions_and_relatives_of_its_own_runs_only(app: App) -> None:
+    @app.job
+    async def sign() -> str:
+        """Wait for a person."""
+        return str(await wait_for("signature", type="human"))
+
+    @app.job
+    async def parent() -> None:
+        """Start a child of another group."""
+        await sign.options(group="other")()
+
+    async def story() -> None:
+        runs = {group: await app.astart(sign.options(group=group)) for group in ("acme", "other")}
+        await drain(app)
+        above = await app.astart(parent.options(group="acme"))
+        await drain(app)
+        async with near(app, tokens=TOKENS) as client:
+            mine = (await client.get("/api/v1/inbox", headers=ACME)).json()["items"]
+            assert [one["run_id"] for one in mine] == [runs["acme"].id]
+            assert len((await client.get("/api/v1/inbox", headers=ALL)).json()["items"]) == 3
+            assert (await client.get("/api/v1/inbox?group=other", headers=ACME)).status_code == 403
+            cursor = f"~{runs['other'].id}~0"
+            after = (await client.get(f"/api/v1/inbox?cursor={cursor}", headers=ACME)).json()
+            assert after == {"items": [], "next": None}, "a cursor of another tenant opens nothing"
+            family = (await client.get(f"/api/v1/runs/{above.id}/family", headers=ACME)).json()
+            assert (family["children"], family["children_total"]) == ([], 0)
+            family = (await client.get(f"/api/v1/runs/{above.id}/family", headers=ALL)).json()
+            assert family["children_total"] == 1
 
     play(story())
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.machines import (
@@ -402,3 +403,23 @@ def test_a_wait_finds_its_places_by_key_and_knows_those_of_children() -> None:
     assert wait.by_key is wait.by_key, "made once: a wait for thousands of children is asked once for each"
     assert wait.child_keys == {child.correlation_key}
     assert wait.child_keys is wait.child_keys
+
+
+def test_a_wait_knows_which_of_its_places_a_person_ends() -> None:
+    def wait(**payload: Any) -> OpenWait:
+        events = sealed([("job_created", {}), ("job_running", {}), ("job_waiting", {"wait_type": "signal", **payload})])
+        found = fold(events).wait
+        assert found is not None
+        return found
+
+    place = {"node": "w", "correlation_key": "ok"}
+    program = wait(correlation_key="go", also=[place])
+    person = wait(correlation_key="go", wait_type="human")
+    both = wait(correlation_key="go", also=[place | {"wait_type": "human"}])
+    assert [one.asks_person("go") for one in (program, person, both)] == [False, True, False]
+    assert [one.asks_person("ok") for one in (program, person, both)] == [False, False, True]
+    assert not person.asks_person("holdfast:pause")
+    assert [one.waits_for_person for one in (program, person, both)] == [False, True, True]
+    assert wait(correlation_key="holdfast:doubt:pay:1").waits_for_person
+    assert wait(correlation_key="go", also=[{"correlation_key": "holdfast:budget"}]).waits_for_person
+    assert msgspec.json.decode(msgspec.json.encode(both), type=OpenWait) == both

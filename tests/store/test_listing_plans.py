@@ -96,6 +96,13 @@ def test_a_listing_on_sqlite_walks_an_index(on_sqlite: Explain, listing: str) ->
     assert "SEARCH a USING PRIMARY KEY" in plan or not where.attributes, plan
 
 
+@pytest.mark.parametrize("group", [None, "bad"])
+def test_what_waits_for_a_person_is_looked_for_among_open_runs_only(on_sqlite: Explain, group: str | None) -> None:
+    plan = on_sqlite(READS.questions("running", group, "good-5", PAGE))
+    assert ("jobs_status (status=? AND id>?" if group is None else "jobs_group_status (group_name=? AND") in plan, plan
+    assert "TEMP B-TREE" not in plan, plan
+
+
 def test_the_past_runs_of_a_group_are_looked_for_among_past_runs_and_not_among_its_jobs(on_sqlite: Explain) -> None:
     plan = on_sqlite(READS.past_runs(RunFilter(group="good"), None, PAGE))
     first, second, *_ = plan.splitlines()

@@ -301,8 +301,9 @@ def _open_wait(payload: Mapping[str, Any]) -> OpenWait:
 def _also(others: object) -> tuple[WaitPlace, ...]:
     listed = others if isinstance(others, list) else []
     places = [other for other in listed if isinstance(other, dict)]
-    names = ("node", "correlation_key", "wait_type")
-    return tuple(WaitPlace(*(_text(other, name) for name in names)) for other in places)
+    return tuple(
+        WaitPlace(_text(other, "node"), _text(other, "correlation_key"), _text(other, "wait_type")) for other in places
+    )
 
 
 def _stream(events: Iterable[object]) -> Iterable[object]:
