@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypedDict
 
 from holdfast import App, WaitTimeout, wait_for
 from scenarios.parts import acting, echoing, held
@@ -49,6 +49,30 @@ def early_signals_for_five_branches(app: App, _: Outside) -> Any:
     @app.job
     async def work() -> Any:
         return await asyncio.gather(*(wait_for("k") for _ in range(5)))
+
+    return work
+
+
+class Approval(TypedDict):
+    approved: bool
+
+
+@scenario(
+    Gives([True, "plain"]),
+    acts=[("act", True)],
+    moves=[Signal("ok", {"approved": 1}, at=START), Signal("ok", {"approved": True}), Signal("k", "plain")],
+)
+def an_answer_that_does_not_fit_is_asked_for_again(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        async def answered() -> bool:
+            answer = await wait_for("ok", form=Approval)
+            await act(answer["approved"])
+            return answer["approved"]
+
+        return await asyncio.gather(answered(), wait_for("k"))
 
     return work
 
