@@ -96,6 +96,9 @@ def test_a_form_is_listed_its_answer_is_checked_decoded_and_signed_on_every_stor
         assert (asked.kind, asked.key, asked.run_id, asked.entry_id) == ("answer", "approval", run.id, "approve")
         assert (asked.attributes, asked.question) == ({"customer": "ada"}, "Ship the order?")
         assert asked.until is not None
+        explained = (await app.aexplain(run.id)).explanation
+        assert explained.startswith("It waits for a person to answer 'approval', until ")
+        assert explained.endswith(": see `holdfast inbox`.")
         assert asked.form is not None
         assert set(asked.form["$defs"]["Approval"]["properties"]) == {"approved", "amount", "note", "how"}
         before = await run.aevents()
@@ -112,7 +115,7 @@ def test_a_form_is_listed_its_answer_is_checked_decoded_and_signed_on_every_stor
                 await run.asignal("approval", payload)
             assert refused.value.reason == message
         assert await run.aevents() == before, "a refused answer is not stored"
-        assert await app.asignal(run.id, "approval", {"approved": True, "amount": 7}, "a", actor="ana") == "delivered"
+        assert await run.asignal("approval", {"approved": True, "amount": 7}, "a", actor="ana") == "delivered"
         assert await app.asignal(run.id, "approval", {"approved": True, "amount": 7}, "a", actor="ana") == "repeat"
         answered = (await run.aevents())[-1]
         assert (answered.type, answered.payload["actor"]) == ("wait_completed", "ana")

@@ -211,8 +211,11 @@ def _waits(job: Job, now: float, around: Around) -> str:
     misfit = around.last.payload.get("misfit") if around.last is not None and sentences else None
     sentences += [f"The last answer could not be used: {misfit}."] if misfit else []
     sentences += [_over_budget(around.last) for key in places if key == BUDGET_KEY]
-    signals = [repr(key) for key in places if not is_reserved(key)]
+    answers = [repr(key) for key in places if wait.asks_person(key)]
+    signals = [repr(key) for key in places if not is_reserved(key) and not wait.asks_person(key)]
     until = f", until {_time(wait.deadline, now)}" if wait.deadline is not None else ", without a time limit"
+    if answers:
+        sentences.append(f"It waits for a person to answer {' or '.join(answers)}{until}: see `holdfast inbox`.")
     if signals:
         sentences.append(f"It waits for the signal {' or '.join(signals)}{until}.")
         others = [repr(key) for key in around.unread if not is_reserved(key)]

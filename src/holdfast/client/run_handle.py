@@ -103,18 +103,22 @@ class RunHandle:
             case _:
                 raise RunCanceled(f"run {record.run_id} was canceled: {reason}")
 
-    async def asignal(self, key: str, payload: Any = None, id: str | None = None) -> str:
+    async def asignal(self, key: str, payload: Any = None, id: str | None = None, *, actor: str | None = None) -> str:
         """Send a signal to the run.
 
         Args:
             key: The key that the job waits for with `wait_for`.
             payload: A JSON value for the waiting job.
             id: An id of the signal. The job receives signals with the same id once.
+            actor: Who answers, if a person has to.
+
+        Raises:
+            InvalidArguments: The payload does not fit the form that the job waits for.
 
         Returns:
             ``delivered``, ``kept``, ``repeat`` or ``too_late``.
         """
-        return await self._client.asignal(self.id, key, payload, id)
+        return await self._client.asignal(self.id, key, payload, id, actor=actor)
 
     async def acancel(self, reason: str | None = None) -> RunRecord:
         """Request the cancellation of the run and return its record. A run that no worker holds is canceled at once."""
