@@ -250,6 +250,24 @@ def test_a_try_in_doubt_ends_with_its_worker_and_is_settled_by_the_answer() -> N
     assert story.view["leases"]["1"] == {"worker": "w", "from": 1002.0, "to": 1005.0, "how": "lost"}
 
 
+def test_a_wait_names_who_answered_and_another_wait_for_the_same_key_begins_later() -> None:
+    wait = {"node": "wait:ok", "correlation_key": "ok", "wait_type": "human"}
+    again = {"node": "wait:ok#2", "correlation_key": "ok", "wait_type": "signal"}
+    events = sealed([
+        ("job_created", {}), ("job_running", {"worker": "w"}), ("job_waiting", wait),
+        ("wait_completed", {**wait, "outcome": "signal", "payload": 1, "signal": "s", "actor": "ana"}),
+        ("job_running", {"worker": "w"}), ("job_waiting", again),
+        ("wait_completed", {"node": "holdfast", "correlation_key": "ok", "outcome": "signal"}),
+        ("job_running", {"worker": "w"}), ("job_waiting", {**again, "also": [{**wait, "node": "wait:ok#3"}]}),
+    ])  # fmt: skip
+    story = Story()
+    for event in events:
+        story.push(event)
+    assert story.view["calls"]["wait:ok"]["answer"] == {"by": "ana", "at": 1004.0}
+    assert "answer" not in story.view["calls"]["wait:ok#2"]
+    assert story.view["waiting"]["ok"]["since"] == 1006.0
+
+
 def long_stream(calls: int) -> list[Event]:
     """Write a stream of two events per call, after its first two."""
     letters: list[tuple[str, dict[str, Any]]] = [("job_created", {}), ("job_running", {"worker": "w"})]
@@ -333,6 +351,7 @@ def test_the_next_page_of_a_story_reads_only_its_own_events_and_other_tasks_run_
         assert store.read <= len(events) + story_cache.READ_MAX, "no event was read twice"
         again = await asyncio.gather(*(cache.read(store, row, 500, 500) for _ in range(20)))
         assert all(page == pages[1] for page in again)
+        assert await cache.read(store, row, 10**15, 500) == await cache.read(store, row, len(events), 500) == []
         assert store.read <= len(events) + story_cache.READ_MAX
 
     play(story())

@@ -689,6 +689,7 @@ class App(Planning, Client):
         store, self._opened = self._opened, None
         leave(self._effects)
         self._effects = None
+        self._stories = StoryCache()  # another thread of the parent may have held its lock
         if store is not None:
             abandon_store(store)
             self._forked_memory = self._forked_memory or isinstance(store, MemoryStore)

@@ -22,8 +22,8 @@ from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, HUMAN, is_reserved
 from holdfast.machines.run_projection import run_name
 from holdfast.store import Job, Store
 
-LOOK_BACK = 512  # events in which the start of a call in doubt is looked for
-CHUNK = 64  # events per read
+LOOK_BACK = 256  # events in which the start of a call in doubt is looked for
+CHUNK = 16  # events per read: each may have a megabyte
 PAGE = 100  # jobs per read, at least
 KINDS = ("doubt", "answer", "budget")
 

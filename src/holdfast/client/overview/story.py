@@ -69,7 +69,7 @@ class Story:
         self._running: dict[str, None] = {}  # calls with a try under way
         self._waits: dict[str, None] = {}  # waits, children and other acts that have not ended
         self._lease: str | None = None
-        self._since: dict[str, float] = {}  # key → when the wait for it began
+        self._since: dict[str, float] = {}  # node, or key without one → when the job began to wait there
         self._past = NodeHistory(())
         self._nodes: NodeStates | None = None
 
@@ -171,7 +171,7 @@ class Story:
             for number, place in enumerate(wait.places()):
                 key = place.correlation_key or ""
                 shown: dict[str, Any] = {"kind": _kind_of_wait(key, wait.wait_type if not number else None), "key": key}
-                shown |= {"node": place.node, "since": self._since.setdefault(key, event.at)}
+                shown |= {"node": place.node, "since": self._since.setdefault(place.node or key, event.at)}
                 waits.setdefault(key, _without_none({**shown, "until": None if number else wait.deadline}))
         elif self._job.state is JobState.QUEUED and self._job.not_before is not None:
             gate, node = _text(event.payload.get("gate")), _text(event.payload.get("node"))
@@ -272,18 +272,21 @@ class Story:
 
     def _wait_completed(self, event: Event, payload: dict[str, Any], node: str) -> None:
         key, outcome = _text(payload.get("correlation_key")) or "", payload.get("outcome")
-        self._since.pop(key, None)
-        answer = payload.get("payload")
+        self._since.pop(node or key, None)
+        answer, actor = payload.get("payload"), _cut(_text(payload.get("actor")))
         if outcome == "resolved" and isinstance(answer, dict):
             said = {"answer": _text(answer.get("answer")), "by": _cut(_text(answer.get("actor"))), "at": event.at}
             self._view.set(("calls", node, "answer"), _without_none(said))
         elif node and key != BUDGET_KEY:
             self._wait_ended(event, node, payload)
+            if actor is not None:
+                self._view.set(("calls", node, "answer"), {"by": actor, "at": event.at})
 
     def _wait_ended(self, event: Event, node: str, ended: dict[str, Any]) -> None:
         kind = _kind_of(node)
         if kind is None:
             return
+        self._since.pop(node, None)
         if "name" not in self._view.get(("calls", node)):
             self._begin_wait(event, node)
         end = ended.get("payload")
