@@ -48,8 +48,10 @@ from holdfast.store import (
     rebuilt,
 )
 from holdfast.store.audit import Audited
+from holdfast.store.commands import PurgeAudit
 from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.request_keys import KeepAnswer, Once
 from holdfast.store.run_queries import RunFilter
 from holdfast.store.shared_budgets import SpendBudget
 from holdfast.store.sqlite.store import SqliteStore
@@ -63,6 +65,7 @@ FILTERS = [
     RunFilter(queue="mail", entry_id="checkout"),
 ]
 AUDITED = 0.1  # of the commands
+KEYED = 0.1
 ENTRIES = [("shop", "checkout"), ("shop", "refund"), ("bank", "checkout")]
 
 
@@ -205,6 +208,16 @@ async def everything(store: Store) -> Any:
     return rows, streams, inboxes, evidence, await store.workers(), exports, blobs, told, log
 
 
+def wrapped(command: Command, rng: random.Random, number: int) -> Command:
+    """Some commands have a row in the audit log, and some a key, which is often that of another one."""
+    chance = rng.random()
+    if chance < AUDITED:
+        return Audited(command, "do", "it", f"ana {number}")
+    if chance < AUDITED + KEYED:
+        return Once(command, f"ana\nk{number // 30}", rng.choice("ffg"))
+    return command
+
+
 async def compare(
     seed: int, batches: int, other: Callable[[], tuple[Store, ManualClock]], every: int = 1
 ) -> Counter[str]:
@@ -220,7 +233,9 @@ async def compare(
         for _ in range(rng.randrange(1, 6)):
             number += 1
             command = any_command(rng, number, clock.now(), rows)
-            batch.append(Audited(command, "do", "it", f"ana {number}") if wrapping.random() < AUDITED else command)
+            batch.append(wrapped(command, wrapping, number))
+        if wrapping.random() < AUDITED:
+            batch += [PurgeAudit(clock.now() - 3, 2), KeepAnswer({"n": number})]
         one, two = [[plain(answer) for answer in await store.commit(batch)] for store in stores]
         assert one == two
         if done % every == 0:
