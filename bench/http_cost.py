@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import App, Config, export
+from holdfast.client.views import Creation
+from holdfast.http.handlers.bulk import BATCH_MAX
 from holdfast.http.request_limits import Limits
 from holdfast.http.routes import routes
 from holdfast.server import asgi
@@ -31,6 +33,8 @@ SECONDS = 10.0
 BYTES = 1024 * 1024
 EVENTS = 3000  # of the long history
 RUNS = 3000
+REFERENCE = json.dumps([{"a": number, "b": [number * 1.5, str(number)]} for number in range(3000)])
+REFERENCE_MS = 4.0  # what it takes to read and write that, on a core without other work
 
 
 def made(url: str) -> App:
@@ -107,6 +111,12 @@ async def call(service: Any, method: str, path: str, body: bytes = b"", query: s
     return sent[0], time.process_time() - started
 
 
+def plan_of(count: int) -> str:
+    """Give a plan with so many nodes, as JSON."""
+    node = '{"id":"n%d","kind":"call","call":"tick","args":{"number":1}}'
+    return f'{{"name":"p","nodes":[{",".join(node % one for one in range(count))}]}}'
+
+
 def _add_bodies(add: Callable[..., None], waiting: str) -> None:
     """Add requests whose body is large."""
     api = "/api/v1"
@@ -117,8 +127,7 @@ def _add_bodies(add: Callable[..., None], waiting: str) -> None:
         add(f"POST signal, {kind}", "POST", f"{api}/runs/{waiting}/signal", b'{"key":"k","payload":%b}' % value)
         add(f"POST resolve, {kind}", "POST", f"{api}/runs/{waiting}/resolve",
             b'{"step":"s","answer":"done","result":%b}' % value)  # fmt: skip
-    node = '{"id":"n%d","kind":"call","call":"tick","args":{"number":1}}'
-    plan = f'{{"name":"p","nodes":[{",".join(node % one for one in range(2500))}]}}'
+    plan = plan_of(2500)
     add("POST /runs, plan", "POST", f"{api}/runs",
         b'{"plugin_id":"b","entry_id":"open","args":{},"plan":%b}' % plan.encode())  # fmt: skip
     add("POST /runs, duration", "POST", f"{api}/runs",
@@ -130,7 +139,7 @@ def _add_bodies(add: Callable[..., None], waiting: str) -> None:
 def _add_reads(add: Callable[..., None], long: str, exported: str, events: int) -> None:
     """Add requests that read."""
     api = "/api/v1"
-    for path in ("", "/result", "/explain", "/story", "/chain", "/evidence", "/exports", "/stream"):
+    for path in ("", "/result", "/explain", "/story", "/chain", "/family", "/evidence", "/exports", "/stream"):
         add(f"GET run{path}", "GET", f"{api}/runs/{long}{path}")
     add("GET events, a page", "GET", f"{api}/runs/{long}/events", query="limit=1000")
     add("GET events, one", "GET", f"{api}/runs/{long}/events", query=f"limit=1&cursor={events - 10}")
@@ -138,7 +147,7 @@ def _add_reads(add: Callable[..., None], long: str, exported: str, events: int) 
     add("GET /runs, a page", "GET", f"{api}/runs", query="limit=1000")
     add("GET /runs, rare", "GET", f"{api}/runs", query="limit=1000&queue=none&attr.a=b&status=failed")
     for path in ("workers", "entries", "stats", "machines", "machines/job", "gates", "limits", "limits/mail", "audit",
-                 "token", "stream"):  # fmt: skip
+                 "token", "stream", "inbox", "series"):  # fmt: skip
         add(f"GET /{path}", "GET", f"{api}/{path}")
     add("GET content", "GET", f"{api}/runs/{exported}/exports/1/content")
     for path in ("/healthz", "/readyz", "/metrics", "/openapi.json"):
@@ -148,8 +157,8 @@ def _add_reads(add: Callable[..., None], long: str, exported: str, events: int) 
 def _add_changes(add: Callable[..., None], long: str, waiting: str) -> None:
     """Add requests that change many runs, or a queue."""
     api = "/api/v1"
-    each = b'{"plugin_id":"b","entry_id":"take","args":{"x":"%b"}}' % (b"a" * (BYTES // 1000 - 80))
-    add("POST /runs/batch", "POST", f"{api}/runs/batch", b'{"runs":[%b]}' % b",".join([each] * 1000))
+    each = b'{"plugin_id":"b","entry_id":"take","args":{"x":"%b"}}' % (b"a" * (BYTES // BATCH_MAX - 80))
+    add("POST /runs/batch", "POST", f"{api}/runs/batch", b'{"runs":[%b]}' % b",".join([each] * BATCH_MAX))
     for verb, body in (
         ("retry", b'{"reason":"%b"}'),
         ("signal", b'{"key":"k","payload":"%b"}'),
@@ -174,7 +183,8 @@ async def measured(
 ) -> dict[str, tuple[int, float]]:
     """Measure every kind of request; status and CPU milliseconds by name.
 
-    If not `is_exact`, a request is sent again only while it is over the limit.
+    If not `is_exact`, a request is sent again only while it is over the limit, and its cost is that on a core which
+    other processes leave alone: beside busy ones the same work takes up to twice the CPU.
     """
     app = made(url)
     long = (await app.astart("steps", events // 3)).id
@@ -182,6 +192,9 @@ async def measured(
     await app.worker().arun(until_idle=True)
     await app.astart_many("steps", [{"count": 1}] * runs)
     waiting = (await app.astart("take", None)).id
+    planned = (
+        await app.acreate(Creation(plugin_id="b", entry_id="open", plan=json.loads(plan_of(2500))))
+    ).record.run_id
     service = asgi(app, limits=Limits(stream_seconds=0.001))
     requests: dict[str, Callable[[], Any]] = {}
     sent: set[tuple[str, str]] = set()
@@ -192,17 +205,30 @@ async def measured(
 
     _add_bodies(add, waiting)
     _add_reads(add, long, exported, events)
+    add("GET plan", "GET", f"/api/v1/runs/{planned}/plan")
     _add_changes(add, long, waiting)
     unmeasured = [f"{one.method} {one.path}" for one in routes() if not any(_is_of(one, each) for each in sent)]
     assert not unmeasured, unmeasured
     found = {}
     for name, ask in requests.items():
-        tries = [await ask()]
-        while len(tries) < TRIES and (is_exact or 1000 * min(one[1] for one in tries) > CPU_MS_MAX):
-            tries.append(await ask())
-        found[name] = tries[-1][0], 1000 * min(seconds for _, seconds in tries)
+        tries: list[tuple[int, float]] = []
+        while len(tries) < TRIES and (is_exact or not tries or tries[-1][1] > CPU_MS_MAX):
+            slow = 1.0 if is_exact else slowness()
+            status, seconds = await ask()
+            tries.append((status, 1000 * seconds / slow))
+        found[name] = tries[-1][0], min(cost for _, cost in tries)
     await app.aclose()
     return found
+
+
+def slowness() -> float:
+    """Give how many times as much CPU as alone a piece of work takes now."""
+    took = []
+    for _ in range(3):
+        started = time.process_time()
+        json.dumps(json.loads(REFERENCE))
+        took.append(1000 * (time.process_time() - started))
+    return max(1.0, min(took) / REFERENCE_MS)
 
 
 def _is_of(one: Any, request: tuple[str, str]) -> bool:

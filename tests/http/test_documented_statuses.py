@@ -49,6 +49,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "grant_run": ("ask", {"amounts": {"tokens": 1}}),
     "resolve_run": ("pay", {"step": "charge:1", "answer": "done", "result": "paid"}),
     "get_content": ("publish", None),
+    "get_plan": ("planned", None),
     "verify": ("", {}),
     "purge": ("", {"older_than": "30d"}),
     "put_limits": ("", {"concurrency": 3}),
@@ -170,7 +171,9 @@ async def prepared(app: App) -> dict[str, str]:
     await app.acreate(Creation(**HELLO, idempotency_key="twice"))
     await app.afork(runs["publish"], from_step="price", key="twice")
     later = {"queued": await app.astart("greet", "Bob"), "spare": await app.astart("ask"), "other": other}
-    return {**runs, "full": full, **{name: run.id for name, run in later.items()}}
+    plan = {"name": "p", "nodes": [{"id": "a", "kind": "call", "call": "price", "args": {}}]}
+    planned = (await app.acreate(Creation(plugin_id="shop", entry_id="open", plan=plan))).record.run_id
+    return {**runs, "full": full, "planned": planned, **{name: run.id for name, run in later.items()}}
 
 
 def documented(name: str) -> list[int]:

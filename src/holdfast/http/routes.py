@@ -119,7 +119,7 @@ def _many_runs() -> list[Operation]:
     return [
         Operation(
             "POST", f"{API}/runs/batch", SUBMIT, OWN, bulk.create_runs,
-            "Create up to 1,000 runs. All are checked before the first is created.", {200: bulk.BatchAnswer},
+            "Create up to 500 runs. All are checked before the first is created.", {200: bulk.BatchAnswer},
             takes=bulk.NewRuns, refuses=(404,), example={"runs": [CREATION]},
         ),
         Operation(
