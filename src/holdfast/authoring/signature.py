@@ -206,23 +206,19 @@ class Signature:
         """
         return self._limited(self._encoded(value, may_extend=True), bytes_max)
 
-    def encode_large_result(self, value: Any, event_max: int, bytes_max: int) -> tuple[Any, bytes | None]:
+    def encode_large(self, value: Any, event_max: int, bytes_max: int, *, may_extend: bool) -> tuple[Any, bytes | None]:
         """Return a result as a JSON value, and its bytes if they are more than an event takes.
 
         Raises:
-            InvalidResult: as for `encode_result`.
+            InvalidResult: as for `encode_result`; unless `may_extend`, as for `encode_outcome`.
             PayloadTooLarge: it has more than `bytes_max` bytes.
         """
-        return self._large(self._encoded(value, may_extend=True), event_max, bytes_max)
-
-    def encode_large_outcome(self, value: Any, event_max: int, bytes_max: int) -> tuple[Any, bytes | None]:
-        """Return the result of a step or tool as a JSON value, and its bytes if they are more than an event takes.
-
-        Raises:
-            InvalidResult: as for `encode_outcome`.
-            PayloadTooLarge: it has more than `bytes_max` bytes.
-        """
-        return self._large(self._encoded(value, may_extend=False), event_max, bytes_max)
+        encoded, written = self._encoded(value, may_extend=may_extend)
+        if len(written) <= event_max:
+            return encoded, None
+        option = "result_bytes_max" if bytes_max > event_max else "payload_bytes_max"
+        limit(f"the result of {self._name}", len(written), max(event_max, bytes_max), option)
+        return encoded, written
 
     def encode_outcome(self, value: Any, bytes_max: int | None = None) -> Any:
         """Return the result of a step or tool as a JSON value. Only `extend` may add nodes to a plan.
@@ -236,14 +232,6 @@ class Signature:
     def _limited(self, result: tuple[Any, bytes], bytes_max: int | None) -> Any:
         limit(f"the result of {self._name}", len(result[1]), bytes_max)
         return result[0]
-
-    def _large(self, result: tuple[Any, bytes], event_max: int, bytes_max: int) -> tuple[Any, bytes | None]:
-        encoded, written = result
-        if len(written) <= event_max:
-            return encoded, None
-        option = "result_bytes_max" if bytes_max > event_max else "payload_bytes_max"
-        limit(f"the result of {self._name}", len(written), max(event_max, bytes_max), option)
-        return encoded, written
 
     def _encoded(self, value: Any, *, may_extend: bool) -> tuple[Any, bytes]:
         try:

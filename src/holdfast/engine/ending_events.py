@@ -46,7 +46,7 @@ def completed(
     A result that cannot be stored is a failure.
     """
     try:
-        result, content = function.signature.encode_large_result(value, event_max, bytes_max)
+        result, content = function.signature.encode_large(value, event_max, bytes_max, may_extend=True)
     except Exception as error:  # InvalidResult, PayloadTooLarge, SecretUnavailable: the code's failure
         return failed(function, error, failures, now), None
     if content is None:

@@ -260,7 +260,7 @@ class Calls:
     def _encoded(self, call: Call[..., Any], result: Any) -> tuple[Any, bytes | None]:
         """Return a result as a JSON value, and its JSON if it is too large for an event."""
         config = self._attempt.config
-        return call.signature.encode_large_outcome(result, config.payload_bytes_max, config.result_bytes_max)
+        return call.signature.encode_large(result, config.payload_bytes_max, config.result_bytes_max, may_extend=False)
 
     async def _invoke(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Any:
         """Run the function itself. It raises only Exceptions, unless the task was cancelled."""
