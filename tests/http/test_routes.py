@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from holdfast.client.overview.story import StoryEvent
 from holdfast.http.handlers import reads
 from holdfast.machines import JOB, READY, RUN, RunRecord
 from holdfast.store import Evidence, KeepEvidence
+from holdfast.store.memory import MemoryStore
+from holdfast.store.run_queries import Window, WindowCounts
 from support.postgres import fresh_url
 from support.stories import drain, play
 from support.web import near, shop, small_shop
@@ -186,6 +189,31 @@ def test_the_series_of_the_last_minutes_is_what_the_app_counts(app: App) -> None
             assert (sum(read["starts"]), sum(read["ends"]), len(read["depth"]), read["complete"]) == (1, 1, 3, True)
             assert read["from"] < read["now"]
             assert (await client.get("/api/v1/series?minutes=0")).status_code == 422
+
+    play(story())
+
+
+class CountingWindows(MemoryStore):
+    """A store that counts how often series are read."""
+
+    windows = 0
+
+    async def window_counts(self, window: Window) -> WindowCounts:
+        self.windows += 1
+        return await super().window_counts(window)
+
+
+def test_many_pages_with_charts_cost_one_read_of_the_store() -> None:
+    async def story() -> None:
+        app, store = shop("memory:"), CountingWindows()
+        app._opened = store
+        async with near(app) as client:
+            answers = await asyncio.gather(*(client.get("/api/v1/series?minutes=3") for _ in range(20)))
+            assert {answer.status_code for answer in answers} == {200}
+            assert len({answer.text for answer in answers}) == 1
+            assert store.windows == 1
+            await client.get("/api/v1/series?minutes=4")
+            assert store.windows == 2
 
     play(story())
 

@@ -103,4 +103,4 @@ async def list_inbox(call: Call) -> Answer:
 async def get_series(call: Call) -> Answer:
     """Return what happened to runs in the last minutes."""
     asked = call.query(SERIES)
-    return json(await call.client.aseries(minutes=asked.get("minutes", MINUTES), queue=asked.get("queue")))
+    return json(await call.service.series.read(asked.get("minutes", MINUTES), asked.get("queue")))
