@@ -132,6 +132,7 @@ async def echo(text: str) -> str:
 @app.step
 async def extract(day: str) -> dict[str, list[int]]:
     """Read the rows of a day."""
+    assert day
     return {"rows": [3, 1, 2]}
 
 

@@ -26,7 +26,7 @@ from support.scripts import ROOT
 from support.web import served, small_shop
 
 FOLDER = ROOT / "src" / "holdfast" / "http" / "page_files"
-SECRET = "a secret of more than thirty-two characters"
+SECRET = "a secret of more than thirty-two characters"  # noqa: S105 - of these tests only
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_the_lock_of_the_tools_names_versions_and_hashes_and_no_host() -> None:
 
 def test_serve_prints_a_link_with_the_first_token_only(tmp_path: Path) -> None:
     target = ROOT / "tests" / "page" / "dashboard_shop.py"
-    command = [sys.executable, "-m", "holdfast", "serve", target, "--port", "0"]
+    command = [sys.executable, "-m", "holdfast", "serve", str(target), "--port", "0"]
     usual = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")}
     told = []
     for options in ([], [], ["--no-page"]):

@@ -132,7 +132,8 @@ def test_a_hundred_thousand_runs_scroll_without_a_gap(browser: Browser, tmp_path
                     if (document.querySelectorAll('.row[aria-rowindex="100000"]').length) break;
                     last = body.scrollHeight;
                 }
-                return { gaps, end: [...document.querySelectorAll('.row')].pop().getAttribute('aria-rowindex'), rows: document.querySelectorAll('.row').length };
+                const rows = [...document.querySelectorAll('.row')];
+                return { gaps, end: rows.at(-1).getAttribute('aria-rowindex'), rows: rows.length };
             }"""
         )
         assert seen["end"] == "100000", seen

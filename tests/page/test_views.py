@@ -79,7 +79,10 @@ def test_a_run_shows_its_past_its_data_and_its_proof(browser: Browser, shop: Sho
         expect(told).to_contain_text(f"{last} of {last}")
         expect(told).to_contain_text("succeeded")
 
-        page.get_by_role("tab", name="Plan").click()
+
+def test_the_parts_of_a_run_show_what_is_recorded(browser: Browser, shop: Shop) -> None:
+    with looking(browser, shop.url) as page:
+        open_run(page, shop, "done", "plan")
         expect(page.get_by_text("This run has no plan")).to_be_visible()
         page.get_by_role("tab", name="Events").click()
         page.get_by_role("button", name=re.compile("tool invocation finished")).first.click()
@@ -95,7 +98,7 @@ def test_a_run_shows_its_past_its_data_and_its_proof(browser: Browser, shop: Sho
         expect(page.get_by_text("No evidence")).to_be_visible()
         page.get_by_role("tab", name="Verify").click()
         press(page, "Check the history")
-        expect(page.get_by_text(f"The chain is whole: {last} events.")).to_be_visible()
+        expect(page.get_by_text(re.compile(r"The chain is whole: \d+ events\."))).to_be_visible()
         page.get_by_role("tab", name="Raw").click()
         expect(page.get_by_label("record", exact=True)).to_contain_text(shop.runs["done"])
 

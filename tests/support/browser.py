@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
 
 from support.scripts import ROOT, load
 
 SHOP = ROOT / "tests" / "page" / "dashboard_shop.py"
-PHONE = {"width": 375, "height": 780}
-DESK = {"width": 1280, "height": 860}
+PHONE: ViewportSize = {"width": 375, "height": 780}
+DESK: ViewportSize = {"width": 1280, "height": 860}
 SECONDS = 20.0  # how long a test waits for something that must appear; a busy machine is slow
 # The flags keep the browser from asking its maker's servers, and let it run as root.
 FLAGS = [

@@ -70,7 +70,7 @@ def fill(shop: ModuleType) -> dict[str, str]:
         "parked": shop.checkout.options(key="order-18", attributes={"customer": "ada"}).start("A1", card="4242"),
         "doubt": shop.payout.start("DE89 3704 0044 0532 0130 00", 12000),
         "budget": shop.research.options(budget={"tokens": 2000}).start("why is the sky blue"),
-        "question": shop.refund.options(attributes={"customer": "<b>lin</b>"}).start("order-5", 480),
+        "question": shop.refund.options(attributes={"customer": "lin"}).start("order-5", 480),
         "failed": shop.reconcile.start("monday"),
         "plan": shop.etl.start(day="monday"),
     }

@@ -343,7 +343,7 @@ function Row({ run, at, chosen }: { run: RunRecord; at: number; chosen: boolean 
       <span role="cell" class="cut where">
         {run.error && FINAL.has(run.status)
           ? <T class="bad" text={short(`${run.error.code}: ${run.error.message}`, 120)} />
-          : <T text={short([run.stage, run.message].filter(Boolean).join(" · "), 120)} />}
+          : !FINAL.has(run.status) && <Where run={run} />}
         {run.progress !== null && run.progress !== undefined && !FINAL.has(run.status) && <Bar value={run.progress} />}
         {attributes.map(([name, value]) => (
           <span class="attribute" key={name}><T text={short(`${name}=${String(value)}`, 40)} /></span>
@@ -352,6 +352,18 @@ function Row({ run, at, chosen }: { run: RunRecord; at: number; chosen: boolean 
       <span role="cell" class="right muted took">{run.started_at ? duration(end - run.started_at) : "–"}</span>
       <span role="cell" class="right muted"><Time at={run.created_at} /></span>
     </div>
+  );
+}
+
+const STAGES = new Set(["parked", "waiting", "in_doubt", "retrying", "paused"]); // of the engine, with shapes of their own
+
+function Where({ run }: { run: RunRecord }) {
+  const own = STAGES.has(run.stage ?? "");
+  return (
+    <>
+      {own && <Status status={run.stage!} />}
+      <T text={short([own ? "" : run.stage, run.message].filter(Boolean).join(" · "), 120)} />
+    </>
   );
 }
 
