@@ -82,7 +82,7 @@ def test_a_token_of_a_group_sees_its_runs_and_is_told_what_it_may_not(browser: B
 def test_hostile_text_shows_as_text_everywhere(browser: Browser, shop: Shop) -> None:
     with looking(browser, f"{shop.url}#/runs?entry_id=echo") as page:
         rows = page.get_by_role("rowgroup", name="Runs, newest first").get_by_role("row")
-        expect(rows.first).to_contain_text(HOSTILE[0])  # the key
+        expect(rows.first).to_contain_text(HOSTILE[0][:30])  # the key
         for tab in ("timeline", "events", "data", "exports", "raw", "family"):
             open_run(page, shop, "hostile", tab)
             expect(page.get_by_role("tabpanel")).not_to_contain_text("Reading")

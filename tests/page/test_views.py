@@ -153,7 +153,7 @@ def test_every_button_of_a_run_acts(browser: Browser, busy_shop: Shop) -> None:
         press(page, "Cancel…")
         confirm(page, "Cancel the run", "ordered twice")
         expect(status).to_have_text("canceled")
-        expect(page.get_by_text("ordered twice")).to_be_visible()
+        expect(page.get_by_text("ordered twice").first).to_be_visible()
 
         open_run(page, busy_shop, "failed")
         expect(status).to_have_text("failed")

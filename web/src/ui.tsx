@@ -1,7 +1,7 @@
 // Small parts that every view uses.
 import { signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { sentence } from "./api";
 import { parseExact, pretty, type Exact } from "./exact";
 import { count, local, relative, visible, words } from "./format";
@@ -335,7 +335,7 @@ export function Tabs({ tabs, current, onPick, label }: { tabs: Tab[]; current: s
 
 export function Bar({ value }: { value: number }) {
   const bar = useRef<HTMLDivElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (bar.current) bar.current.style.width = `${Math.max(0, Math.min(1, value)) * 100}%`;
   }, [value]);
   const percent = Math.round(value * 100);

@@ -1,5 +1,5 @@
 // The events of a run, shown from their sealed text, and the check of their hash chain in the browser.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { get, Problem, runPath } from "../api";
 import { member, parseExact, plain, pretty, type Exact } from "../exact";
 import { clock, count, local, short, words } from "../format";
@@ -67,7 +67,7 @@ function EventList({ events, open, onOpen, onEnd }: { events: SealedEvent[]; ope
   const from = Math.max(0, Math.floor(place.top / ROW) - 8);
   const to = Math.min(events.length, Math.ceil((place.top + place.height) / ROW) + 8);
   const chosen = events.find((event) => event.seq === open);
-  useEffect(() => {
+  useLayoutEffect(() => {
     space.current!.style.height = `${events.length * ROW}px`;
     for (const element of space.current!.children as unknown as HTMLElement[]) {
       element.style.transform = `translateY(${Number(element.dataset.at) * ROW}px)`;

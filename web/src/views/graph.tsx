@@ -1,5 +1,5 @@
 // The graph of a plan, in layers from left to right. The layout is our own: a thousand nodes take some milliseconds.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { short, words } from "../format";
 import type { PlanNode, View } from "../types";
 import { Button, Empty, Shape, Status, T, toneOf } from "../ui";
@@ -93,7 +93,7 @@ export function Graph({ nodes, view }: { nodes: PlanNode[]; view: View }) {
   const [chosen, setChosen] = useState<string | null>(null);
   const box = useRef<HTMLDivElement>(null);
   const picture = useRef<SVGSVGElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const fitting = Math.min(1, Math.max(0.25, ((box.current?.clientWidth ?? 800) - 4) / made.width));
     const factor = zoom || fitting;
     picture.current?.setAttribute("width", String(made.width * factor));

@@ -1,5 +1,5 @@
 // The list of runs: filters as chips in the address, counts, saved views and actions on all that match.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, post, Problem, runPath } from "../api";
 import { count, duration, now, short, shortId, words } from "../format";
 import { useKeys } from "../keys";
@@ -265,7 +265,7 @@ function Table({ list, filtered }: { list: RunList; filtered: boolean }) {
       element.removeEventListener("scroll", look);
     };
   }, [list, row]);
-  useEffect(() => {
+  useLayoutEffect(() => { // before the browser paints: a row without its place would be a gap
     space.current!.style.height = `${rows.length * row}px`;
     for (const element of space.current!.children as unknown as HTMLElement[]) {
       element.style.transform = `translateY(${Number(element.dataset.at) * row}px)`;

@@ -1,5 +1,5 @@
 // The timeline: a bar for every try of every call, waits, children and leases. Idle time is collapsed.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { clock, duration, local, short, words } from "../format";
 import type { View } from "../types";
 import { Empty, RunLink, Shape, Status, T, toneOf } from "../ui";
@@ -191,7 +191,7 @@ function Bars(props: { chart: Chart; scale: Scale; label: number; at: number; en
   const rows = chart.rows.slice(from, to);
   const bars = chart.bars.filter((bar) => bar.row >= from && bar.row < to);
   const inner = useRef<HTMLDivElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     inner.current!.style.height = `${height + 8}px`;
   }, [height]);
   const summary = `Timeline with ${chart.rows.length} rows. The table shows the same as text.`;
@@ -261,7 +261,7 @@ function Canvas(props: {
 }) {
   const { chart, rows, bars, from, scale, label, total, at, onTip } = props;
   const place = useRef<HTMLCanvasElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const canvas = place.current!;
     const ratio = devicePixelRatio || 1;
     const height = rows.length * ROW;
