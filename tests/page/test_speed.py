@@ -122,7 +122,7 @@ def test_a_hundred_thousand_runs_scroll_without_a_gap(browser: Browser, tmp_path
                 let gaps = 0, last = -1, still = 0;
                 while (still < 600) {
                     body.scrollTop = body.scrollHeight;
-                    await frame(); await frame();
+                    await frame(); await frame(); await frame();
                     const edge = body.getBoundingClientRect();
                     for (const part of [0.05, 0.5, 0.95]) {
                         const hit = document.elementFromPoint(edge.left + 40, edge.top + edge.height * part);
