@@ -125,7 +125,7 @@ def _limits(named: tuple[str, ...]) -> Limits:
             raise click.UsageError(f"--limit {each}: {name} must be a number, such as {usual}") from error
         if not chosen[name] > 0:
             raise click.UsageError(f"--limit {each}: {name} must be greater than 0")
-    return Limits(**chosen)  # type: ignore[arg-type]  # each was converted to the type of its field
+    return Limits(**chosen)  # type: ignore[arg-type]  # - each was converted to the type of its field
 
 
 def _reach(tokens: int, *, local: bool) -> str:
