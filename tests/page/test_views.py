@@ -196,7 +196,10 @@ def test_the_inbox_answers_doubts_questions_and_budgets(browser: Browser, busy_s
         expect(doubt).to_contain_text("DE89 3704")
         press(doubt, "Fail the step…")
         press(page, "Back")
-        doubt.get_by_label(re.compile("^It happened")).fill('{"reference": 90071992547409931}')
+        doubt.get_by_label(re.compile("^It happened")).fill('{"reference": 7}')
+        press(doubt, "Done")
+        expect(doubt.get_by_role("alert")).to_contain_text("str")  # the type that the tool returns
+        doubt.get_by_label(re.compile("^It happened")).fill('"reference 90071992547409931"')
         press(doubt, "Done")
         expect(page.get_by_text("Nothing waits for you")).to_be_visible()
 

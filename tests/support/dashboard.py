@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from support.browser import SHOP, launched, working
-from support.scripts import load
+from support.scripts import ROOT, load
 from support.web import served
 
 HOSTILE = (
@@ -103,14 +106,29 @@ def busy_shop(browser: Browser, tmp_path: Path) -> Iterator[Shop]:
 
 
 def _served_shop(folder: Path, *, busy: bool) -> Iterator[Shop]:
+    """Serve the shop with the code and the page of a built wheel, away from the source."""
     store = f"sqlite:///{folder / 'jobs.db'}"
+    wheel = _unpacked_wheel(folder)
     runs = fill(shop_at(store))
-    with served(SHOP, store) as server:
+    with served(SHOP, store, PYTHONPATH=wheel) as server:
         if not busy:
             yield Shop(server.url + "/", store, runs)
             return
-        with working(store):
+        with working(store, PYTHONPATH=wheel):
             yield Shop(server.url + "/", store, runs)
+
+
+def _unpacked_wheel(folder: Path) -> str:
+    backend = Path(sys.executable).with_name("uv-build")
+    subprocess.run([backend, "build-wheel", folder], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (wheel,) = folder.glob("*.whl")
+    site = folder / "site"
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)
+    where = [sys.executable, "-c", "import holdfast; print(holdfast.__file__)"]
+    told = subprocess.run(where, cwd=folder, env={"PYTHONPATH": str(site)}, check=True, capture_output=True, text=True)
+    assert told.stdout.startswith(str(site))
+    return str(site)
 
 
 def press(page: Page | Locator, name: str) -> None:
