@@ -52,7 +52,7 @@ from holdfast.store.commands import PurgeAudit
 from holdfast.store.memory import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.request_keys import KeepAnswer, Once
-from holdfast.store.run_queries import RunFilter
+from holdfast.store.run_queries import RunFilter, Window
 from holdfast.store.shared_budgets import SpendBudget
 from holdfast.store.sqlite.store import SqliteStore
 from support.postgres import ServerClock, fresh_schema, server
@@ -80,6 +80,7 @@ def any_event(rng: random.Random, now: float) -> tuple[str, dict[str, Any]]:
         ("job_requeued", {"reason": "worker_shutdown"}),
         ("job_waiting", {"correlation_key": "k1", "wait_type": "signal", "park": True}),
         ("job_waiting", {"correlation_key": "k2", "wait_type": "timer", "deadline": now + 5}),
+        ("job_waiting", {"correlation_key": "k1", "wait_type": "human", "node": "w", "park": True}),
         ("job_waiting", {"correlation_key": "holdfast:doubt:n", "wait_type": "human", "node": "n"}),
         (
             "job_waiting",
@@ -133,7 +134,14 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
         Append(held, attempt, tuple(any_event(rng, now) for _ in range(rng.randrange(1, 3)))),
         Append(held, attempt, (any_event(rng, now),)),
         Renew(rng.choice(["w1", "w2"]), ((held, attempt), ("j1", 1)), 15.0),
-        SendSignal(rng.choice([job, blocked]), rng.choice(["k1", "k2"]), {"n": number}, f"s{rng.randrange(20)}"),
+        SendSignal(
+            rng.choice([job, blocked]),
+            rng.choice(["k1", "k2"]),
+            {"n": number},
+            f"s{rng.randrange(20)}",
+            checked=rng.random() < 0.7,
+            actor=rng.choice([None, "ana"]),
+        ),
         Cancel(job, rng.choice([None, "why"])),
         Pause(job),
         Resume(rng.choice([job, blocked])),
@@ -205,7 +213,14 @@ async def everything(store: Store) -> Any:
         if check(streams[row.id]) == []:
             assert row.record() == runs(streams[row.id])[-1]
     log = [(row.at, row.actor, row.said, row.verb, row.subject, row.detail) for row in await store.audit(None, 1000)]
-    return rows, streams, inboxes, evidence, await store.workers(), exports, blobs, told, log
+    asking = [job.id for job in await store.questions(limit=3)], [job.id for job in await store.questions(group="g1")]
+    now = await store.now()
+    window = Window(
+        start=now - 30, end=now, seconds=5.0, oldest="j2", limit=20, queue=None if len(rows) % 2 else "mail"
+    )
+    counted = await store.window_counts(window)
+    counts = counted.seen, counted.since, sorted(counted.waits, key=repr), counted.ends
+    return rows, streams, inboxes, evidence, await store.workers(), exports, blobs, told, log, asking, counts
 
 
 def wrapped(command: Command, rng: random.Random, number: int) -> Command:
