@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import App
+from holdfast import App, InvalidArguments
 from holdfast.server import token
 from holdfast.store import Limits
 from support.postgres import fresh_url
@@ -175,6 +175,15 @@ def test_a_filter_that_cannot_be_meant_is_refused(app: App, query: str, reason: 
             assert [run.status for run in await app.alist()] == ["queued"]
 
     play(story())
+
+
+@pytest.mark.parametrize("where", [{"newest": True}, {"oldest_first": True}, {"newest": True, "oldest_first": True}])
+def test_an_order_is_no_filter_and_touches_no_run(app: App, where: dict[str, Any]) -> None:
+    app.start("ask")
+    for verb in (app.cancel_runs, app.purge_runs):
+        with pytest.raises(InvalidArguments, match="name at least one filter"):
+            verb(**where)
+    assert [run.status for run in app.list()] == ["queued"]
 
 
 def test_a_token_of_a_group_reaches_its_own_runs_only(app: App) -> None:
