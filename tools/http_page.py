@@ -68,7 +68,8 @@ A client that has lost a response does not know whether the server has executed 
 - The same key with another path, query or body returns 422 `idempotency_key_reused`, and nothing is done. Bodies are
   compared byte by byte. For the key of a run, other arguments return 409 `idempotency_conflict`.
 - A refused request leaves no key. A repeat is executed.
-- Each token has its own keys. `PUT` and `DELETE` need none: a repeat changes nothing more.
+- Each token has its own keys. The key of a run is unique per job, for all tokens.
+- `PUT` and `DELETE` need no key: a repeat changes nothing more.
 """
 
 REFUSALS = """\

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
-from holdfast import App
+from holdfast import App, wait_for
 from holdfast.client import bulk
 from holdfast.http.openapi import document
 from holdfast.http.routes import routes
@@ -171,6 +172,54 @@ def test_a_refused_request_may_be_sent_again_with_its_key(app: App) -> None:
             await drain(app)
             made = await client.post(f"/api/v1/runs/{run}/retry", json={"reason": "again"}, headers=keyed())
             assert made.status_code == 201
+
+    asyncio.run(story())
+
+
+def test_a_refused_batch_leaves_no_key(app: App) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            for body, status in ({"name": 1}, 422), ({"name": "ana"}, 200):
+                run = {"plugin_id": "shop", "entry_id": "greet", "args": body}
+                answer = await client.post("/api/v1/runs/batch", json={"runs": [run]}, headers=keyed())
+                assert answer.status_code == status, answer.text
+            assert len(await app.alist()) == 1
+
+    asyncio.run(story())
+
+
+def test_an_answer_that_did_not_fit_its_form_leaves_no_key(app: App) -> None:
+    class Approval(msgspec.Struct):
+        approved: bool
+
+    @app.job
+    async def approve() -> bool:
+        return (await wait_for("approval", form=Approval)).approved
+
+    async def story() -> None:
+        async with near(app) as client:
+            run = await app.astart(approve)
+            await drain(app)
+            wrong = {"key": "approval", "payload": {"approved": "no"}}
+            refused = await client.post(f"/api/v1/runs/{run.id}/signal", json=wrong, headers=keyed())
+            assert refused.json()["code"] == "invalid_arguments"
+            given = await twice(client, f"/runs/{run.id}/signal", {"key": "approval", "payload": {"approved": True}})
+            assert given.json() == {"outcome": "delivered"}
+            await drain(app)
+            assert await run.aresult() is True
+
+    asyncio.run(story())
+
+
+def test_a_signal_is_not_a_repeat_of_another_tokens_signal_with_the_same_key(app: App) -> None:
+    async def story() -> None:
+        async with near(app, tokens=[token(secret, name=name) for name, secret in SECRETS.items()]) as client:
+            run = await app.astart("ask")
+            for name, secret in SECRETS.items():
+                heads = {**keyed(), "Authorization": f"Bearer {secret}"}
+                body = {"key": name, "payload": 1}
+                answer = await client.post(f"/api/v1/runs/{run.id}/signal", json=body, headers=heads)
+                assert answer.json() == {"outcome": "kept"}, name
 
     asyncio.run(story())
 

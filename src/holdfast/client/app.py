@@ -88,7 +88,7 @@ from holdfast.store.commands import Submitted
 from holdfast.store.effects import EffectStore
 from holdfast.store.limits import no_limits
 from holdfast.store.memory import MemoryStore
-from holdfast.store.request_keys import KeepAnswer, Repeat, once
+from holdfast.store.request_keys import KeepAnswer, Repeat, once, request_key
 from holdfast.store.result_blobs import ResultBlob, read_pieces, read_result, reference_in, with_results
 from holdfast.store.shared_budgets import StoreLedger
 
@@ -177,6 +177,8 @@ class App(Planning, Client):
 
     async def acreate_many(self, creations: Sequence[Creation]) -> builtins.list[Created | HoldfastError]:
         submits = [await self._creation(creation) for creation in creations]
+        if request_key.get() is not None:  # after the checks: a refused batch leaves no key
+            await self.keep_answer({})
         outcomes: list[Created | HoldfastError] = []
         for first in range(0, len(submits), BATCH_MAX):
             batch = submits[first : first + BATCH_MAX]
@@ -446,7 +448,7 @@ class App(Planning, Client):
                 by = answer.actor if answer.said is None else f"{answer.actor} as {answer.said}"
                 command = msgspec.structs.replace(signal, checked=True, actor=by)
                 answer = msgspec.structs.replace(answer, command=command)
-                outcome = _outcome(await self._journal().write(once(answer, job, "answer")))
+                outcome = _outcome(await self._journal().write(once(answer, job)))
             return outcome
 
         running = conductor.get()

@@ -1,8 +1,9 @@
 """Request keys: a request with a key is executed once, and a repeat gets the answer of the first.
 
 `Once` wraps a command. In one transaction the store looks for the key, executes the command and keeps its answer. So a
-crash leaves both or neither. A refused command leaves no key, and may be tried again. The same key with another
-fingerprint is refused with `IdempotencyKeyReused`. A key is kept for `KEPT_SECONDS` at least.
+crash leaves both or neither. A refused command leaves no key, and may be tried again. Neither does an answer of a
+person that the caller has yet to check. The same key with another fingerprint is refused with `IdempotencyKeyReused`.
+A key is kept for `KEPT_SECONDS` at least.
 
 The key of a request over HTTP is in a context variable, so that the verbs of an app need no argument for it.
 """
@@ -79,18 +80,17 @@ class RequestKey(msgspec.Struct, frozen=True):
 request_key: ContextVar[RequestKey | None] = ContextVar("request_key", default=None)
 
 
-def once(command: Any, subject: str = "", part: str = "") -> Any:
+def once(command: Any, subject: str = "") -> Any:
     """Return a command that is executed once, if the request in this context has a key. Otherwise return it unchanged.
 
     Args:
         command: The command.
         subject: What the command is about. It tells the commands of one request apart.
-        part: Names a later command of a request that has several about the same subject.
     """
     request = request_key.get()
     if request is None:
         return command
-    parts = (request.actor, request.key, *((subject,) if request.many else ()), *((part,) if part else ()))
+    parts = (request.actor, request.key, *((subject,) if request.many else ()))
     return Once(command, _SPLIT.join(parts), request.fingerprint)
 
 
@@ -157,16 +157,21 @@ class Requests:
         return [
             (command.key, command.fingerprint, _answer_json(answer))
             for place, answer in zip(self._places, done, strict=True)
-            if isinstance(command := self._batch[place], Once) and not isinstance(answer, Exception)
+            if isinstance(command := self._batch[place], Once) and not _leaves_no_key(answer)
         ]
 
     def refused(self, done: Sequence[Any]) -> list[str]:
-        """Return the keys of refused commands."""
+        """Return the keys of commands that have changed nothing and may be tried again."""
         return [
             command.key
             for place, answer in zip(self._places, done, strict=True)
-            if isinstance(command := self._batch[place], Once) and isinstance(answer, Exception)
+            if isinstance(command := self._batch[place], Once) and _leaves_no_key(answer)
         ]
+
+
+def _leaves_no_key(answer: Any) -> bool:
+    """Return whether a command was refused, or is an answer of a person that must be checked first."""
+    return isinstance(answer, Exception) or getattr(answer, "outcome", None) == "asks"
 
 
 def _sent(key: str) -> str:

@@ -101,7 +101,6 @@ async def create_runs(call: Call) -> Answer:
         for creation in batch.runs
     ]
     if call.idempotency_key is not None:
-        await call.service.client.keep_answer({})
         creations = [
             creation if creation.idempotency_key is not None else _with_key(creation, f"{call.idempotency_key}#{place}")
             for place, creation in enumerate(creations)

@@ -153,9 +153,16 @@ async def resume_run(call: Call) -> Answer:
 async def signal_run(call: Call) -> Answer:
     """Send a signal to a run."""
     asked = await call.body(Signal)
-    name = asked.id or call.idempotency_key
-    outcome = await call.client.asignal(call.run_id, asked.key, asked.payload, name, actor=call.actor(asked.actor))
+    outcome = await call.client.asignal(
+        call.run_id, asked.key, asked.payload, asked.id or _signal_id(call), actor=call.actor(asked.actor)
+    )
     return json({"outcome": outcome})
+
+
+def _signal_id(call: Call) -> str | None:
+    """Return the id of a signal without its own: the key of the request. The keys of different tokens differ."""
+    key = call.idempotency_key
+    return f"{call.principal.actor}: {key}" if key is not None else None
 
 
 async def grant_run(call: Call) -> Answer:
