@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from holdfast import App, Config
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.http.auth import Guard
+from holdfast.http.page import FILES
 from holdfast.http.routes import routes
 from holdfast.http.tokens import LOOK_SECONDS, Keyring, Scope, TokenFile, hashed, kept_of
 from holdfast.server import asgi, token
@@ -195,12 +196,15 @@ def test_every_route_needs_a_token_and_nothing_appended_to_its_path_changes_that
     play(story())
 
 
-def test_only_the_two_probes_are_open_and_by_identity(small: App) -> None:
+def test_only_the_probes_and_the_files_of_the_page_are_open_and_by_identity(small: App) -> None:
     async def story() -> None:
         async with near(small, tokens=[token(SECRET)]) as client:
             assert (await client.get("/healthz")).status_code == 200
             assert (await client.get("/readyz")).status_code == 200
-            for path in ("/healthz/x", "/x/healthz", "/api/v1/healthz", "/nothing", "/", "/metrics", "/openapi.json"):
+            for path in FILES:  # of the dashboard, which have no data of the store
+                assert (await client.get(path)).status_code == 200
+            closed = ("/healthz/x", "/x/healthz", "/api/v1/healthz", "/nothing", "/page", "/page/x", "/metrics")
+            for path in (*closed, "/openapi.json"):
                 assert (await client.get(path)).status_code == 401, path
 
     play(story())
