@@ -355,6 +355,23 @@ def test_the_name_of_built_in_jobs_is_reserved_and_no_client_starts_them_by_name
     asyncio.run(story())
 
 
+def test_a_built_in_run_is_not_forked_because_that_would_need_less_than_its_own_scope(app: App) -> None:
+    tokens = [token(ALL, name="all"), token(ACME, name="ci", scope="submit")]
+
+    async def story() -> None:
+        async with near(app, tokens=tokens) as client:
+            body = {"older_than": 0, "limit": 5000}
+            run = (await accepted(client, "/purge", body, headers=bearer(ALL)))["run_id"]
+            await ended(client, run, headers=bearer(ALL))
+            fork = {"from_step": "ended_before"}
+            refused = await client.post(f"/api/v1/runs/{run}/fork", json=fork, headers=bearer(ACME))
+            assert (refused.status_code, refused.json()["code"]) == (422, "invalid_arguments")
+            assert "a run of holdfast.purge cannot be forked" in refused.json()["detail"]
+            assert [record.run_id for record in await app.alist()] == [run]
+
+    asyncio.run(story())
+
+
 def test_a_canceled_verify_raises_in_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch)
     app = shop(f"sqlite:///{tmp_path / 'jobs.db'}")

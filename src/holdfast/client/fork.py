@@ -18,7 +18,7 @@ from holdfast.authoring.signature import fingerprint
 from holdfast.errors import InvalidArguments, InvalidPlan
 from holdfast.ids import new_id
 from holdfast.machines import Event, HistoryEvent
-from holdfast.machines.keys import EXTENSION, ended_name
+from holdfast.machines.keys import BUILTIN, EXTENSION, ended_name
 from holdfast.plans.builder import Draft
 from holdfast.plans.checker import Names, check_plan, problems
 from holdfast.plans.graph import values_of
@@ -54,6 +54,8 @@ def forked(
     """Build the command that creates the new job."""
     past = NodeHistory(events)
     created = past.created
+    if created.get("plugin") == BUILTIN:  # a fork needs a smaller scope than the purge that it would repeat
+        raise InvalidArguments("fork", f"a run of {BUILTIN}.{created.get('entry')} cannot be forked: start another one")
     if past.plan is None:
         if from_step is None or from_node is not None or plan is not None:
             raise InvalidArguments("fork", "the run has no plan: pass from_step=, a step or tool of its code")
