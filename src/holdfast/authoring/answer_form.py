@@ -198,8 +198,9 @@ def _scalar(schema: dict[str, Any], value: Any, place: str) -> Iterator[str]:
                 yield f"{place}: must be {words} {bound}, got {_shown(value)}"
     for keyword, (kind, words, sign) in _LENGTHS.items():
         bound = schema.get(keyword)
-        if isinstance(bound, int) and isinstance(value, kind) and sign * len(value) < sign * bound:
-            yield f"{place}: must have {words} {bound} {'characters' if kind is str else 'items'}, has {len(value)}"
+        size = len(value) if isinstance(value, (str, list)) and isinstance(value, kind) else None
+        if isinstance(bound, int) and size is not None and sign * size < sign * bound:
+            yield f"{place}: must have {words} {bound} {'characters' if kind is str else 'items'}, has {size}"
     yield from _unmatched(schema.get("pattern"), value, place)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -53,20 +53,17 @@ from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_o
 from holdfast.store.sql.limit_claims import Pick, Places, held_back, interleaved, is_waiting, place_of
 from holdfast.store.stream_writer import Decision
 
-P = ParamSpec("P")
-T = TypeVar("T")
+Read = TypeVar("Read", bound=Callable[..., Any])
 
 
-def _alone(
-    read: Callable[Concatenate[MemoryStore, P], Awaitable[T]],
-) -> Callable[Concatenate[MemoryStore, P], Coroutine[Any, Any, T]]:
+def _alone(read: Read) -> Read:
     """Let a read wait for a commit of another thread."""
 
-    async def locked(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def locked(self: MemoryStore, /, *args: Any, **kwargs: Any) -> Any:
         with self._lock:  # the read does not give up the loop
             return await read(self, *args, **kwargs)
 
-    return locked
+    return cast("Read", locked)
 
 
 class MemoryStore:

@@ -135,9 +135,10 @@ async def _waiting_event(store: Store, row: Job) -> Event | None:
 
 def _places(row: Job, event: Event) -> Iterator[Question]:
     payload = event.payload
-    for number, place in enumerate([payload, *(payload.get("also") or [])]):
+    places: list[dict[str, Any]] = [payload, *(payload.get("also") or [])]
+    for number, place in enumerate(places):
         key = place.get("correlation_key") or ""
-        asked = {
+        asked: dict[str, Any] = {
             "id": f"{row.id}~{number}",
             "run_id": run_name(row.id, row.run),
             "plugin_id": row.plugin,

@@ -161,7 +161,8 @@ class ReadSql:
         With one status, an index has the rows in the order of the list.
         """
         asks = " OR ".join(f"wait LIKE {self._mark}" for _ in PEOPLE)
-        conditions, values = [f"status = '{RunStatus(status).value}'", "state = 'waiting'", f"({asks})"], list(PEOPLE)
+        conditions: list[str] = [f"status = '{RunStatus(status).value}'", "state = 'waiting'", f"({asks})"]
+        values: list[Any] = list(PEOPLE)
         if group is not None:
             conditions.append(f"length(group_name) > 0 AND group_name = {self._mark}")
             values.append(group)
