@@ -408,6 +408,23 @@ def test_a_built_in_run_that_waits_names_the_server_and_not_a_worker(app: App) -
     assert "start one with `holdfast serve`" in app.explain(run).explanation
 
 
+def test_paused_runs_do_not_hide_an_older_one_that_needs_the_server(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builtin_jobs, "OPEN_PAGE", 2)
+
+    async def story() -> None:
+        builtin = builtin_jobs.BuiltinJobs(app)
+        first, *later = [(await builtin.start_verify(group, None, None)).record.run_id for group in [None] + ["a"] * 5]
+        for run in later:
+            await app.apause(run)
+        assert await builtin.need_worker()
+        await app.apause(first)
+        assert not await builtin.need_worker()
+        await app.aresume(later[0])
+        assert await builtin.need_worker()
+
+    asyncio.run(story())
+
+
 def test_a_server_that_has_nothing_to_do_has_no_thread(app: App) -> None:
     maintenance = Maintenance(app)
 

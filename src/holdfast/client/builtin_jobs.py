@@ -37,7 +37,8 @@ PAGE = 100  # jobs per read
 REPORT_BYTES = 256 * 1024  # of the damaged jobs that a report names; it counts all of them
 VIOLATIONS_MAX = 20  # of one job in a report
 RETRY = Backoff(retries=10, first_seconds=0.2)  # of a step that the store did not answer: minutes in all
-OPEN_MAX = 50  # runs that are looked at to find one that needs a worker
+OPEN_PAGE = 50  # open runs per read, to find one that needs a worker
+PAUSED = "paused"  # the stage of a run that needs none
 
 _OPEN = tuple(str(status) for status in RunStatus if status not in TERMINAL_RUN_STATUSES)
 
@@ -49,6 +50,7 @@ class BuiltinJobs(App):
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self._found: str | None = None  # the last job that needed a worker
         config = msgspec.structs.replace(app.config, keep_seconds=0.0, keep_runs=0, keep_audit_seconds=0.0)
         super().__init__(BUILTIN, app.url, config=config)
         _declare_verify(self)
@@ -93,13 +95,22 @@ class BuiltinJobs(App):
 
     async def need_worker(self) -> bool:
         """Return whether a run of these jobs is queued or running. One that waits, such as a paused one, is not."""
-        store = self._store()
+        if self._found is not None and await self._needs_worker(self._found):
+            return True  # without a look at others, as there may be many that are paused
         where = RunFilter(plugin_id=BUILTIN, attributes=dict(MARK), status=_OPEN, newest=True)
-        for record in await store.records(where, OPEN_MAX):
-            row = await store.get(record.task_id or record.run_id)
-            if row is not None and row.state in {JobState.QUEUED, JobState.RUNNING}:
-                return True
+        cursor: tuple[str, int] | None = None
+        while records := await self._store().records(where, OPEN_PAGE, cursor):
+            for record in records:
+                job = record.task_id or record.run_id
+                if record.stage != PAUSED and await self._needs_worker(job):
+                    self._found = job
+                    return True
+                cursor = (job, 0)
         return False
+
+    async def _needs_worker(self, job: str) -> bool:
+        row = await self._store().get(job)
+        return row is not None and row.state in {JobState.QUEUED, JobState.RUNNING}
 
     async def remove(self, command: Once) -> int:
         """Remove one batch of jobs, and return their number."""
