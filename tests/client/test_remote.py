@@ -363,6 +363,7 @@ def test_who_may_do_what_is_decided_by_the_token(
             with holdfast.connect(running.url, token=token) as nobody, pytest.raises(errors.NotAllowed) as refused:
                 nobody.list()
             assert isinstance(refused.value, PermissionError)
+            assert "set HOLDFAST_TOKEN, or pass token=" in str(refused.value)
             assert "holdfast tokens create" in str(refused.value)
         with holdfast.connect(running.url, token=reading) as viewer:
             assert viewer.list() == []

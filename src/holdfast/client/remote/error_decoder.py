@@ -2,7 +2,8 @@
 
 A problem body has the error's `code` and its fields in `params`, and the exception is built from these two. A body
 without them comes from a part of the server that is not an app's (a limit of HTTP, a token), or from another release.
-Then the HTTP status decides the class. In each case the message is the server's.
+Then the HTTP status decides the class. In each case the message is the server's, but for the advice
+when a token is missing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from holdfast import errors
 from holdfast.errors import HoldfastError
 
 SERVER_FAILED = 500
+HOW_TO_SIGN_IN = "set HOLDFAST_TOKEN, or pass token=…; `holdfast tokens create` on the server's machine makes one"
 
 
 class _Problem(msgspec.Struct):
@@ -65,7 +67,9 @@ def _by_status(status: int, problem: _Problem, asked: str, server: str) -> Holdf
     match status:
         case 400 | 422:
             return errors.InvalidArguments("the request", message).with_server_text(message)
-        case 401 | 403:
+        case 401:  # not the server's hint, which names a header
+            return errors.NotAllowed(f"{message}: {HOW_TO_SIGN_IN}")
+        case 403:
             return errors.NotAllowed(advice)
         case 404:
             return errors.UnknownJob(asked).with_server_text(message)
