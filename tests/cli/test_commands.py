@@ -84,6 +84,8 @@ def test_a_question_is_listed_with_its_command_and_a_wrong_answer_is_refused(she
 def test_runs_that_match_are_canceled_after_a_question(shell: Shell) -> None:
     runs = {shell.run("start", SHOP, "notify", f"text={number}") for number in range(3)}
     assert set(shell.run("cancel", "--entry", "notify", "--dry-run").split()) == runs
+    for words in (["cancel", min(runs)], ["signal", min(runs), "go"]):
+        assert "leave it out with RUN" in shell.run(*words, "--dry-run", code=2), "it would be executed"
     asked = shell.ran("cancel", "--entry", "notify")
     assert (asked.returncode, asked.stdout) == (1, ""), "no answer is a no"
     assert "cancel 3 runs? [y/N]" in asked.stderr

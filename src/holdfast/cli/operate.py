@@ -63,6 +63,7 @@ def send_signal(
     if not 1 <= len(rest) <= 2:  # noqa: PLR2004 - KEY, and PAYLOAD
         raise click.UsageError("give RUN KEY [PAYLOAD], or KEY [PAYLOAD] and options that select runs")
     key, payload = rest[0], value_of(rest[1]) if len(rest) > 1 else None
+    _check_dry_run(run, dry_run=dry_run)
     client = open_client(where)
     if run is not None:
         run_id = full_id(client, run)
@@ -76,6 +77,12 @@ def _show_outcome(run_id: str, outcome: str, as_json: bool) -> None:
     show_result({"outcome": outcome}, as_json=as_json, text=lambda: outcome)
     if outcome == "too_late":
         _refuse(f"run {run_id} has already ended, so it did not receive this")
+
+
+def _check_dry_run(run: str | None, *, dry_run: bool) -> None:
+    """Refuse a dry run of a command on one run, which would be executed."""
+    if run is not None and dry_run:
+        raise click.UsageError("--dry-run lists the runs that options select: leave it out with RUN")
 
 
 def _refuse(message: str) -> None:
@@ -93,7 +100,9 @@ def _run_or_filter_command(
         run: str | None, where: Where, as_json: bool, filters: dict[str, Any], dry_run: bool, yes: bool, **values: Any
     ) -> None:
         if (run is None) is not bool(filters):
-            raise click.UsageError("give RUN, or at least one option that selects runs, such as --status")
+            both = "not both: " if run is not None else ""
+            raise click.UsageError(f"{both}give RUN, or at least one option that selects runs, such as --status")
+        _check_dry_run(run, dry_run=dry_run)
         if run is not None:
             one(run=run, url=where.url, server=where.server, as_json=as_json, **values)
             return
