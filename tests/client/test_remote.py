@@ -318,6 +318,8 @@ def test_runs_are_canceled_retried_and_signaled_by_filter(app: App, remote: Remo
         assert app.get(waiting).status == "succeeded"
         with pytest.raises(errors.InvalidArguments, match="at least one filter"):
             client.cancel_runs()
+        with pytest.raises(errors.InvalidArguments, match="one or more of succeeded, failed, canceled"):
+            client.purge(older_than=0, statuses=[])
 
 
 def test_every_filter_finds_what_it_finds_on_the_app(app: App, remote: RemoteClient) -> None:

@@ -427,7 +427,7 @@ class RemoteClient(Client):
         self,
         *,
         older_than: Duration,
-        statuses: Iterable[str] = (),
+        statuses: Iterable[str] | None = None,
         limit: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> int:
@@ -436,7 +436,9 @@ class RemoteClient(Client):
         The server starts a run of the built-in job `holdfast.purge`, and this waits for its end. `on_progress` is
         called with the record of that run at each change.
         """
-        body = _without_none(older_than=seconds(older_than), statuses=list(statuses) or None, limit=limit)
+        body = _without_none(
+            older_than=seconds(older_than), statuses=None if statuses is None else list(statuses), limit=limit
+        )
         return int((await self._built_in("/purge", body, on_progress))["removed"])
 
     async def aaudit(self, *, before: int | None = None, limit: int = PAGE) -> builtins.list[AuditRow]:
