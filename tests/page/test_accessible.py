@@ -50,13 +50,16 @@ def test_axe_finds_nothing_serious_on_any_view(browser: Browser, shop: Shop, the
     with looking(browser, shop.url, color_scheme=theme) as page:
         expect(page.get_by_role("row").last).to_be_visible()
         page.evaluate(source)
-        wrong = {name: found for name in VIEWS if (found := _violations(page, shop, name))}
+        rules = ["color-contrast"] if theme == "dark" else None  # the rest does not depend on colours
+        wrong = {name: found for name in VIEWS if (found := _violations(page, shop, name, rules))}
         assert wrong == {}
 
 
-def _violations(page: Page, shop: Shop, name: str) -> list[str]:
+def _violations(page: Page, shop: Shop, name: str, rules: list[str] | None) -> list[str]:
     visit(page, shop, name)
-    report = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    report = page.evaluate(
+        "rules => axe.run(document, { resultTypes: ['violations'], ...(rules && { runOnly: rules }) })", rules
+    )
     return [
         f"{one['id']}: {one['help']}: {[node['html'][:120] for node in one['nodes'][:3]]}"
         for one in report["violations"]
@@ -67,7 +70,7 @@ def _violations(page: Page, shop: Shop, name: str) -> list[str]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_view_fits_a_phone_and_a_desk(browser: Browser, shop: Shop, theme: str) -> None:
     with looking(browser, shop.url, color_scheme=theme, viewport=PHONE) as page:
-        for name in VIEWS:
+        for name in VIEWS if theme == "light" else ():  # sizes do not depend on colours
             visit(page, shop, name)
             wide = page.evaluate("document.scrollingElement.scrollWidth")
             assert wide <= PHONE["width"], (name, wide)
@@ -105,6 +108,7 @@ def test_a_walk_with_keys_only(browser: Browser, shop: Shop) -> None:
         keys.type("reconcile")
         keys.press("Enter")
         expect(page).to_have_url(re.compile("entry_id=reconcile"))
+        expect(page.locator(".row")).to_have_count(1)
         keys.press("Escape")
         page.evaluate("document.activeElement.blur()")
         keys.press("j")

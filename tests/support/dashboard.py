@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import zipfile
@@ -91,31 +92,43 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
+class Filled(NamedTuple):
+    """A filled store, and the unpacked wheel that serves it, away from the source."""
+
+    folder: Path
+    wheel: str
+    runs: dict[str, str]
+
+
 @pytest.fixture(scope="module")
-def shop(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """Return a served shop that no test changes."""
+def filled(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """Fill a store once for all tests of a module."""
     del browser  # without one nothing needs to be served
-    yield from _served_shop(tmp_path_factory.mktemp("shop"), busy=False)
+    folder = tmp_path_factory.mktemp("shop")
+    return Filled(folder, _unpacked_wheel(folder), fill(shop_at(f"sqlite:///{folder / 'jobs.db'}")))
+
+
+@pytest.fixture(scope="module")
+def shop(filled: Filled) -> Iterator[Shop]:
+    """Return a served shop that no test changes."""
+    store = f"sqlite:///{filled.folder / 'jobs.db'}"
+    with served(SHOP, store, PYTHONPATH=filled.wheel) as server:
+        yield Shop(server.url + "/", store, filled.runs)
 
 
 @pytest.fixture
-def busy_shop(browser: Browser, tmp_path: Path) -> Iterator[Shop]:
-    """Return a served shop with a worker, for one test."""
-    del browser
-    yield from _served_shop(tmp_path, busy=True)
-
-
-def _served_shop(folder: Path, *, busy: bool) -> Iterator[Shop]:
-    """Serve the shop with the code and the page of a built wheel, away from the source."""
-    store = f"sqlite:///{folder / 'jobs.db'}"
-    wheel = _unpacked_wheel(folder)
-    runs = fill(shop_at(store))
-    with served(SHOP, store, PYTHONPATH=wheel) as server:
-        if not busy:
-            yield Shop(server.url + "/", store, runs)
-            return
-        with working(store, PYTHONPATH=wheel):
-            yield Shop(server.url + "/", store, runs)
+def busy_shop(filled: Filled, tmp_path: Path) -> Iterator[Shop]:
+    """Return a served copy of the shop with a worker, for one test."""
+    with sqlite3.connect(filled.folder / "jobs.db") as full, sqlite3.connect(tmp_path / "jobs.db") as copy:
+        full.backup(copy)
+    full.close()
+    copy.close()
+    store = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with (
+        served(SHOP, store, PYTHONPATH=filled.wheel) as server,
+        working(store, PYTHONPATH=filled.wheel),
+    ):
+        yield Shop(server.url + "/", store, filled.runs)
 
 
 def _unpacked_wheel(folder: Path) -> str:
