@@ -1,6 +1,6 @@
 // The keyboard. A view binds its keys while it is shown; the list of keys shows all that are bound.
 import { signal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 export interface Key {
   keys: string; // "g r" is g, then r
@@ -14,10 +14,15 @@ let firstAt = 0;
 
 // Bind keys while a component is shown. The newest binding of a key wins.
 export function useKeys(keys: Key[], inputs: unknown[] = []): void {
-  useEffect(() => {
-    bound.value = [...bound.peek(), ...keys];
+  const newest = useRef(keys); // a key does what the last rendering says, however fast the next key follows
+  newest.current = keys;
+  useLayoutEffect(() => {
+    const mine = keys.map((key) => ({
+      ...key, run: (event: KeyboardEvent) => newest.current.find((one) => one.keys === key.keys)?.run(event),
+    }));
+    bound.value = [...bound.peek(), ...mine];
     return () => {
-      bound.value = bound.peek().filter((key) => !keys.includes(key));
+      bound.value = bound.peek().filter((key) => !mine.includes(key));
     };
   }, inputs);
 }

@@ -20,7 +20,7 @@ export function useReload(reload: () => void, seconds: number): void {
         reload();
       }, seconds * 1000);
     });
-    const clock = setInterval(() => { if (!document.hidden) reload(); }, 15_000);
+    const clock = setInterval(() => { if (!document.hidden) reload(); }, 5000);
     return () => {
       stop();
       clearTimeout(timer);
