@@ -161,7 +161,9 @@ def test_dev_opens_the_dashboard_in_a_browser_once(tmp_path: Path) -> None:
     opened = tmp_path / "opened"
     opened.touch()
     viewer = tmp_path / "viewer"
-    viewer.write_text(f'#!/bin/sh\necho "$1" >> {opened}\n')
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    viewer.write_text(f'#!/bin/sh\necho "$1" >> {opened}\necho > {told}\n')
     viewer.chmod(0o755)
     shop = tmp_path / "shop.py"
     shop.write_text('from holdfast import App\n\napp = App("shop")\n')
@@ -176,6 +178,7 @@ def test_dev_opens_the_dashboard_in_a_browser_once(tmp_path: Path) -> None:
         for line in process.stderr:
             addresses += re.findall(r"dashboard at (\S+)", line)
             if len(addresses) == 1 and "dashboard" in line:
+                told.read_text()  # waits until the browser was started
                 shop.write_text('from holdfast import App\n\napp = App("shop")  # changed\n')
             if len(addresses) == 2:
                 break

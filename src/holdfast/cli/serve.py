@@ -100,9 +100,11 @@ def serve(  # noqa: PLR0913, PLR0917 - click passes one argument per option
     if not no_page:
         click.echo(f"holdfast: dashboard at {page}{' asks for a token' if has_tokens else ''}", err=True)
     if browser and not no_page:
+        import threading
         import webbrowser
 
-        webbrowser.open(page)  # the socket listens already, so the browser waits for the answer
+        # In a thread, because a browser in a terminal ends only when its user leaves it.
+        threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
     uvicorn_server.serve(Service(app, keys, [*hosts, shown], chosen, workers, page=not no_page), socket)
 
 
