@@ -96,6 +96,8 @@ def test_runs_that_match_are_canceled_after_a_question(shell: Shell) -> None:
     assert shell.run("signal", "go", "--entry", "notify", "--yes") == "no runs match", "all have ended"
     assert set(shell.run("purge", "--entry", "notify", "--dry-run").split()) == runs
     assert "give --older-than" in shell.run("purge", code=2)
+    limited = ("purge", "--older-than", "0s", "--limit", "1", "--dry-run")  # it would list others than are removed
+    assert "leave --limit out" in shell.run(*limited, code=2)
     assert set(shell.run("purge", "--entry", "notify", "--status", "canceled", "--yes").split()) == runs
     assert shell.run("purge", "--entry", "notify", "--finished-before", "0s", "--yes") == "no runs match"
     assert "give RUN, or at least one option" in shell.run("cancel", code=2)

@@ -65,6 +65,8 @@ def purge(
     """
     if older_than is None and not filters:
         raise click.UsageError("give --older-than, or another option that selects runs, such as --finished-before")
+    if older_than is not None and dry_run and limit is not None:
+        raise click.UsageError("--dry-run lists all runs that are old enough: leave --limit out")
     if older_than is not None and not (
         dry_run or filters.keys() - {"status"} or "timeout" in filters.get("status", ())
     ):

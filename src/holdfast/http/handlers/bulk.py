@@ -34,7 +34,12 @@ from holdfast.machines import RunRecord
 BATCH_MAX = 500  # runs of one batch, at a tenth of a millisecond of CPU each
 CHANGED_MAX = 50  # runs that one request changes, at one to two milliseconds of CPU each
 SIGNAL_BYTES_MAX = 8 * 1024 * 1024  # payloads of one request, all runs together
-BULK_FILTERS = tuple(query for query in RUN_FILTERS if query.name not in {"before", "newest", "order"})
+_MOST = f"Maximum number of runs of one request, by default {BULK_MAX:,} of a dry run and {CHANGED_MAX} of others."
+BULK_FILTERS = tuple(
+    msgspec.structs.replace(query, description=_MOST) if query.name == "limit" else query
+    for query in RUN_FILTERS
+    if query.name not in {"before", "newest", "order"}
+)
 
 
 class NewRuns(msgspec.Struct, forbid_unknown_fields=True):
