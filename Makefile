@@ -30,8 +30,8 @@ demo: $(RUNTIME)  ## run a job, kill its worker with kill -9, show the recovery 
 # Exhaustive tests, which run without coverage because it would slow them down.
 WALKS := tests/machines/test_every_stream.py tests/ready/test_interleavings.py tests/ready/test_gate_interleavings.py
 
-# One more than the number of cores, because many tests wait for processes that they start.
-SIDE_BY_SIDE = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+# More than the number of cores, because many tests wait: for processes that they start, and for leases.
+SIDE_BY_SIDE = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1) + 1)')
 
 test: $(READY) pagecheck  ## run all tests, with full branch coverage of the machines and gates
 	$(COMPILE_ALL)

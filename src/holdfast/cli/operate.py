@@ -224,7 +224,7 @@ def resolve(
 ) -> None:
     """Resolve the tool call STEP of RUN in doubt.
 
-    A worker died during the call. Only an operator can find out whether the tool acted.
+    The tool was started, and its end is unknown. Only an operator can find out whether it acted.
     """
     if (result is not None) + not_done + fail != 1:
         raise click.UsageError("give one of --done RESULT, --not-done, --fail")

@@ -243,7 +243,7 @@ def _over_budget(last: Event | None) -> str:
 def _question(key: str) -> str:
     node = key.removeprefix(DOUBT_KEY)
     answers = "Answer with `resolve`: done, not_done or fail."
-    return f"The call {node} is in doubt: its worker died during the call, so it may have acted. {answers}"
+    return f"The call {node} is in doubt: it was started, and its end is unknown, so it may have acted. {answers}"
 
 
 def _late(evidence: Evidence) -> str:

@@ -150,7 +150,7 @@ def _places(row: Job, event: Event) -> Iterator[Question]:
         if key.startswith(DOUBT_KEY):
             node = key.removeprefix(DOUBT_KEY)
             tool = node.partition(":")[0]
-            question = f"Did {tool} happen? Its worker died during the call, so it may have acted."
+            question = f"Did {tool} happen? It was started, and its end is unknown, so it may have acted."
             why = payload.get("misfit")
             yield Question(**asked, kind="doubt", key=node, title=tool, question=question, misfit=why)
         elif key == BUDGET_KEY:
@@ -196,7 +196,7 @@ def _with_call(question: Question, start: Event | None) -> Question:
         return question
     name, args = str(start.payload.get("name") or question.title), start.payload.get("args")
     text = call_text(name, args, question.key)
-    asked = f"Did {text} happen? Its worker died during the call, so it may have acted."
+    asked = f"Did {text} happen? It was started, and its end is unknown, so it may have acted."
     shown = text.removeprefix(f"{name}(").removesuffix(")") if text.startswith(f"{name}(") else ""
     return msgspec.structs.replace(question, title=name, question=asked, call=DoubtfulCall(name, shown))
 
