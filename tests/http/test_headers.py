@@ -51,15 +51,16 @@ def test_the_key_in_the_header_is_the_key_of_the_run(app: App) -> None:
     play(story())
 
 
-def test_the_key_of_a_signal_is_its_id(app: App) -> None:
+def test_a_signal_with_a_key_is_kept_once_and_its_key_is_no_id(app: App) -> None:
     async def story() -> None:
         async with near(app) as client:
             run = (await client.post("/api/v1/runs", json={"plugin_id": "shop", "entry_id": "ask"})).json()["run_id"]
             body, keyed = {"key": "later", "payload": 1}, {"Idempotency-Key": "once"}
             sent = [await client.post(f"/api/v1/runs/{run}/signal", json=body, headers=keyed) for _ in range(2)]
             assert [answer.json()["outcome"] for answer in sent] == ["kept", "kept"], "the same answer"
+            assert len(await app.store().inbox(run)) == 1
             other = await client.post(f"/api/v1/runs/{run}/signal", json={**body, "id": "once"})
-            assert other.json()["outcome"] == "repeat"
+            assert other.json()["outcome"] == "kept", "clients choose ids, and each token has keys of its own"
 
     play(story())
 

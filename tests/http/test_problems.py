@@ -123,13 +123,14 @@ def test_the_message_of_another_release_is_shown_with_the_fields() -> None:
 
 
 TOLD = "no: do this"
+ADVICE = "set HOLDFAST_TOKEN, or pass token=…; `holdfast tokens create` on the server's machine makes one"
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "text"),
     [
         (400, errors.InvalidArguments, "no"),
-        (401, errors.NotAllowed, TOLD),
+        (401, errors.NotAllowed, f"no: {ADVICE}"),
         (403, errors.NotAllowed, TOLD),
         (404, errors.UnknownJob, "no"),
         (405, HoldfastError, f"{SERVER}: {TOLD}"),
