@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import Phase
+from hypothesis import Phase, example
 from hypothesis import strategies as st
 
 from holdfast import App, Plan, StepFailed, sleep, wait_for
@@ -146,8 +146,9 @@ async def planned(data: dict[str, Any], *, retry: bool = False) -> list[Event]:
     return events
 
 
-@settings(max_examples=10, deadline=None, phases=[Phase.generate])
+@settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(seed=SEEDS)
+@example(seed=12)  # a map without items
 def test_the_nodes_of_a_plan_have_at_every_event_the_states_that_the_plan_says(seed: int) -> None:
     events = play(planned(random_plan(seed, 12), retry=True))
     check_every_position(events, [*map(Story().push, events)])

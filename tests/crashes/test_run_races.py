@@ -38,7 +38,7 @@ from holdfast.store import (
 from holdfast.store.run_queries import as_projected
 from support.clocked import opened
 
-SEEDS = {"memory": 150, "sqlite": 100, "postgres": 25}
+SEEDS = {"memory": 100, "sqlite": 50, "postgres": 15}
 MOVES = 25
 ENTRIES = frozenset({("shop", "checkout")})
 

@@ -278,7 +278,7 @@ def postgres() -> tuple[Store, ManualClock]:
     return store, clock
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**64))
 @example(1369)  # a job that ended and was purged in one batch lived on among the rows at hand
 def test_every_backend_answers_and_keeps_the_same(seed: int) -> None:
@@ -287,7 +287,7 @@ def test_every_backend_answers_and_keeps_the_same(seed: int) -> None:
     assert succeeded.total() > 0, "commands that are all refused would show nothing"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**64))
 @example(16384)  # a job that was started again was not known to a command before the claim that found it
 def test_postgres_answers_and_keeps_the_same(seed: int) -> None:

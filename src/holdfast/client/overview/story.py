@@ -332,7 +332,7 @@ class Story:
             return
         for name in names:
             shown: dict[str, Any] = {"status": _word(nodes.states[name])}
-            if name in nodes.items:
+            if nodes.items.get(name):  # the view omits what is empty
                 shown["items"] = {_word(state): count for state, count in nodes.count_items(name).items()}
             self._view.set(("nodes", name), shown)
         if names is nodes.states:  # a refused extension takes its nodes away
