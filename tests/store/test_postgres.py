@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -85,6 +86,21 @@ def test_a_connection_that_does_not_know_that_it_was_ended_is_not_used_for_ever(
         connection.pgconn.send_query(b"SELECT 1")  # under way, and nobody will ask for the answer
         end(connection.info.backend_pid)
         assert [one.job for one in await store.commit([submit("a")])] == ["a"]
+
+    with_store(story)
+
+
+def test_a_thread_that_commits_while_the_store_closes_writes_to_no_other_file(tmp_path: Path) -> None:
+    async def story(store: PostgresStore) -> None:
+        listener = store._listener
+        closed = listener._wake_write
+        await store.close()
+        other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+        os.dup2(other, closed)  # as the next file that the process opens
+        listener.wake()
+        assert os.fstat(other).st_size == 0
+        os.close(closed)
+        os.close(other)
 
     with_store(story)
 

@@ -82,6 +82,8 @@ class Maintenance:
     def _run(self) -> None:
         try:
             asyncio.run(self._work())
+        except asyncio.CancelledError:
+            pass  # the app closed its store during a read
         except Exception:  # noqa: BLE001 - it must not end silently, whatever it is
             _log.exception("the worker of built-in jobs has ended; the server looks for open ones again")
 

@@ -59,6 +59,7 @@ class Listener:
         self._held: set[str] = set()  # those that are recorded in the worker's row
         self.connection: Connection | None = None  # the one that listens
         self._stopping = threading.Event()
+        self._pipe, self._closed = threading.Lock(), False
         self._wake_read, self._wake_write = os.pipe()  # through which this process wakes the thread
         for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
@@ -74,8 +75,11 @@ class Listener:
         self.wake()
         if self._thread.is_alive():
             self._thread.join()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        with self._pipe:
+            if not self._closed:
+                os.close(self._wake_read)
+                os.close(self._wake_write)
+            self._closed = True
 
     def hold(self, worker: str) -> None:
         """Take a worker's session lock as soon as possible, and keep it."""
@@ -84,8 +88,9 @@ class Listener:
 
     def wake(self) -> None:
         """Wake the thread to take missing locks, and to report them."""
-        with contextlib.suppress(BlockingIOError):  # full: the thread will wake anyway
-            os.write(self._wake_write, b"!")
+        with self._pipe, contextlib.suppress(BlockingIOError):  # full: the thread will wake anyway
+            if not self._closed:  # else the number may be that of another file by now
+                os.write(self._wake_write, b"!")
 
     def message(self, change: int) -> tuple[str, str]:
         """Return the channel and the payload of a notice."""
