@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races fuzz plans scenarios programs exact neighbours silence servers bench fix docs page pagecheck site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races stores fuzz plans scenarios programs exact neighbours silence servers bench fix docs page pagecheck site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -77,6 +77,10 @@ silence: $(READY)  ## break the network between workers and PostgreSQL, FAULTS=2
 RACES ?= 2000
 races: $(READY)  ## try random orders of ends, cancels and deadlines, RACES=2000, STORE=sqlite or postgres; print the tally
 	$(BIN)/python tools/races.py $(RACES) $(STORE)
+
+COMPARISONS ?= 500
+stores: $(READY)  ## compare all stores under COMPARISONS=500 random sequences of commands
+	HOLDFAST_COMPARISONS=$(COMPARISONS) $(BIN)/python -m pytest -q -n 2 tests/store/test_differential.py
 
 CASES ?= 20000
 fuzz: $(READY)  ## send requests made from the OpenAPI document, CASES=20000, STORE=sqlite or postgres; print the tally

@@ -143,7 +143,7 @@ async def answer(app: App, folder: Path) -> int:
     return asked
 
 
-@pytest.mark.parametrize("seed", [7])
+@pytest.mark.parametrize("seed", [7, 8])
 def test_processes_killed_at_any_moment_repeat_no_tool_and_lose_no_run(seed: int, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     tally = asyncio.run(torture(tmp_path, url, kills=150, orders=200, seed=seed))
