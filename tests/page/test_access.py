@@ -14,13 +14,18 @@ from support.dashboard import HOSTILE, Shop, fill, open_run, press, shop_at
 from support.web import served
 
 LONG = "x" * 1_000_000
+# `expect` asks again after growing pauses, so the page itself takes the time.
+WATCH_FOR_ALERT = """
+    new MutationObserver(() => {
+        if (document.querySelector("[role=alert]")) window.emptied ??= Date.now();
+    }).observe(document.body, { childList: true, subtree: true });
+"""
 
 
 def test_a_token_leaves_the_address_and_ends_with_its_revocation(browser: Browser, tmp_path: Path) -> None:
     store, tokens = f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path / "tokens.json"
     runs = fill(shop_at(store))
     file = TokenFile(tokens)
-    admin = file.create("ana", "admin")
     reader = file.create("rob", "read")
     with served(SHOP, store, HOLDFAST_TOKENS=str(tokens)) as server:
         url = f"{server.url}/"
@@ -33,21 +38,30 @@ def test_a_token_leaves_the_address_and_ends_with_its_revocation(browser: Browse
             press(page, "Open the dashboard")
             expect(page.get_by_role("button", name="rob")).to_be_visible()
             _sees_no_buttons(page, url, runs)
-        with looking(browser, f"{url}#t={admin}") as page:
-            expect(page.get_by_role("button", name="ana")).to_be_visible()
-            assert admin not in page.url
-            assert admin not in page.evaluate("JSON.stringify([history.state, {...localStorage}, document.cookie])")
-            assert page.context.cookies() == []
-            assert page.evaluate("sessionStorage.getItem('holdfast.token')") == admin
-            page.goto(f"{url}#/runs/{runs['done']}")
-            expect(page.get_by_text("It has ended: completed.")).to_be_visible()
-            expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
-            file.revoke("ana")
-            began = time.monotonic()
-            expect(page.get_by_role("alert")).to_have_text("The server no longer accepts this token.")
-            assert time.monotonic() - began < 5, "not only with the next heartbeat of the stream, after 15 seconds"
-            assert "checkout" not in page.content()
-            assert page.evaluate("sessionStorage.getItem('holdfast.token')") is None
+        seconds = [_until_empty(browser, url, file, f"ana-{number}", runs["done"]) for number in range(3)]
+        assert min(seconds) < 1, "a busy machine may delay one of them"
+
+
+def _until_empty(browser: Browser, url: str, file: TokenFile, name: str, run: str) -> float:
+    """Return the seconds from the revocation of a token to the page without content."""
+    secret = file.create(name, "admin")
+    with looking(browser, f"{url}#t={secret}") as page:
+        expect(page.get_by_role("button", name=name)).to_be_visible()
+        assert secret not in page.url
+        assert secret not in page.evaluate("JSON.stringify([history.state, {...localStorage}, document.cookie])")
+        assert page.context.cookies() == []
+        assert page.evaluate("sessionStorage.getItem('holdfast.token')") == secret
+        page.goto(f"{url}#/runs/{run}")
+        expect(page.get_by_text("It has ended: completed.")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+        page.evaluate(WATCH_FOR_ALERT)
+        file.revoke(name)
+        revoked = time.time() * 1000
+        expect(page.get_by_role("alert")).to_have_text("The server no longer accepts this token.")
+        assert "checkout" not in page.content()
+        assert page.evaluate("sessionStorage.getItem('holdfast.token')") is None
+        emptied: float = page.evaluate("window.emptied")
+        return (emptied - revoked) / 1000
 
 
 def _sees_no_buttons(page: Page, url: str, runs: dict[str, str]) -> None:

@@ -308,8 +308,17 @@ export interface Tab {
   title: Children;
 }
 
+// Keeps what is chosen in a strip in sight: on a phone a strip is wider than the screen.
+export function useChosenInSight(chosen: string, selector: string) {
+  const strip = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    strip.current?.querySelector(selector)?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [chosen]);
+  return strip;
+}
+
 export function Tabs({ tabs, current, onPick, label }: { tabs: Tab[]; current: string; onPick: (id: string) => void; label: string }) {
-  const place = useRef<HTMLDivElement>(null);
+  const place = useChosenInSight(current, "[aria-selected=true]");
   const move = (event: KeyboardEvent) => {
     const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     if (!step) return;

@@ -8,7 +8,7 @@ import { go, link, route } from "../router";
 import { entries, may, savedViews, saveViews, stats, whole } from "../session";
 import { refresh } from "../stream";
 import { FINAL, STATUSES, type RunRecord } from "../types";
-import { Bar, Button, Confirm, Dialog, Empty, Failure, Icon, Status, T, tell, Time } from "../ui";
+import { Bar, Button, Confirm, Dialog, Empty, Failure, Icon, Status, T, tell, Time, useChosenInSight } from "../ui";
 
 const NAMES: Record<string, string> = {
   status: "status", plugin_id: "app", entry_id: "job", task_id: "job id", queue: "queue", group: "group",
@@ -79,11 +79,12 @@ export function RunsView() {
 }
 
 function Counts({ filters }: { filters: URLSearchParams }) {
+  const strip = useChosenInSight(`${filters.getAll("status")} ${!!stats.value}`, ".chosen");
   if (!whole.value || !stats.value) return null;
   const chosen = filters.getAll("status");
   const all = Object.values(stats.value.runs).reduce((sum, number) => sum + number, 0);
   return (
-    <div class="counts" role="group" aria-label="Runs by status">
+    <div class="counts" role="group" aria-label="Runs by status" ref={strip}>
       <a class={`count${chosen.length ? "" : " chosen"}`} href={link(["runs"], withFilter(filters, "status", null))}>
         <span class="number">{count(all)}</span> <span class="muted">all</span>
       </a>

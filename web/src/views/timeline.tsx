@@ -1,5 +1,5 @@
 // The timeline: a bar for every try of every call, waits, children and leases. Idle time is collapsed.
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { clock, duration, local, short, words } from "../format";
 import type { View } from "../types";
 import { Empty, RunLink, Shape, Status, T, toneOf } from "../ui";
@@ -156,9 +156,11 @@ export function Timeline({ view, at, whole, end }: { view: View; at: number; who
   // The scale is that of the whole run, so that nothing jumps while the slider moves.
   const scale = useMemo(() => scaleOf(chartOf(whole, end), Math.max(60, width - label - 14)), [whole, end, width, label]);
   const chart = chartOf(view, at);
-  useEffect(() => {
-    const watcher = new ResizeObserver(() => setWidth(box.current?.clientWidth ?? 800));
-    if (box.current) watcher.observe(box.current);
+  useLayoutEffect(() => {
+    const measure = () => setWidth(box.current!.clientWidth);
+    const watcher = new ResizeObserver(measure);
+    watcher.observe(box.current!);
+    measure(); // before the first picture, so that it never shows the wrong width
     return () => watcher.disconnect();
   }, []);
   const large = chart.bars.length > CANVAS_ABOVE;
