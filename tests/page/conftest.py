@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from support.dashboard import browser, busy_shop, filled, shop
+from support.dashboard import browser, busy_shop, filled, installed, shop
 
-__all__ = ["browser", "busy_shop", "filled", "shop"]
+__all__ = ["browser", "busy_shop", "filled", "installed", "shop"]

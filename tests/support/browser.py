@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
 
 from support.scripts import ROOT, load
+from support.web import usual_environment
 
 SHOP = ROOT / "tests" / "page" / "dashboard_shop.py"
 PHONE: ViewportSize = {"width": 375, "height": 780}
@@ -74,11 +75,10 @@ def _is_own(request: str, url: str) -> bool:
 
 
 @contextmanager
-def working(url: str, **environment: str) -> Iterator[None]:
+def working(url: str, python: str = sys.executable) -> Iterator[None]:
     """Run a worker of the shop in a process of its own."""
-    usual = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "HOLDFAST"))}
-    command = [sys.executable, "-m", "holdfast", "worker", str(SHOP), "--url", url]
-    process = subprocess.Popen(command, env={**usual, **environment}, stderr=subprocess.DEVNULL)
+    command = [python, "-m", "holdfast", "worker", str(SHOP), "--url", url]
+    process = subprocess.Popen(command, env=usual_environment(python), stderr=subprocess.DEVNULL)
     try:
         yield
     finally:

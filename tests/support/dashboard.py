@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,26 +93,25 @@ def browser() -> Iterator[Browser]:
 
 
 class Filled(NamedTuple):
-    """A filled store, and the unpacked wheel that serves it, away from the source."""
+    """A filled store, and the Python whose installed wheel serves it, away from the source."""
 
     folder: Path
-    wheel: str
+    python: str
     runs: dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def filled(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Filled:
+def filled(installed: str, tmp_path_factory: pytest.TempPathFactory) -> Filled:
     """Fill a store once for all tests of a module."""
-    del browser  # without one nothing needs to be served
     folder = tmp_path_factory.mktemp("shop")
-    return Filled(folder, _unpacked_wheel(folder), fill(shop_at(f"sqlite:///{folder / 'jobs.db'}")))
+    return Filled(folder, installed, fill(shop_at(f"sqlite:///{folder / 'jobs.db'}")))
 
 
 @pytest.fixture(scope="module")
 def shop(filled: Filled) -> Iterator[Shop]:
     """Return a served shop that no test changes."""
     store = f"sqlite:///{filled.folder / 'jobs.db'}"
-    with served(SHOP, store, PYTHONPATH=filled.wheel) as server:
+    with served(SHOP, store, python=filled.python) as server:
         yield Shop(server.url + "/", store, filled.runs)
 
 
@@ -125,23 +124,40 @@ def busy_shop(filled: Filled, tmp_path: Path) -> Iterator[Shop]:
     copy.close()
     store = f"sqlite:///{tmp_path / 'jobs.db'}"
     with (
-        served(SHOP, store, PYTHONPATH=filled.wheel) as server,
-        working(store, PYTHONPATH=filled.wheel),
+        served(SHOP, store, python=filled.python) as server,
+        working(store, filled.python),
     ):
         yield Shop(server.url + "/", store, filled.runs)
 
 
-def _unpacked_wheel(folder: Path) -> str:
-    backend = Path(sys.executable).with_name("uv-build")
-    subprocess.run([backend, "build-wheel", folder], cwd=ROOT, check=True, capture_output=True, timeout=60)
+@pytest.fixture(scope="module")
+def installed(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Install the wheel in a clean environment, once for all processes of this test run, and return its Python."""
+    del browser  # without one nothing needs to be served
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheel"
+    folder.mkdir(exist_ok=True)
+    python = folder / "environment" / "bin" / "python"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            _install_wheel(folder, python)
+            (folder / "done").touch()
+    return str(python)
+
+
+def _install_wheel(folder: Path, python: Path) -> None:
+    def run(*command: str | Path) -> None:
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+        assert ended.returncode == 0, ended.stderr
+
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps")
+    run(Path(sys.executable).with_name("uv-build"), "build-wheel", folder)
     (wheel,) = folder.glob("*.whl")
-    site = folder / "site"
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(site)
-    where = [sys.executable, "-c", "import holdfast; print(holdfast.__file__)"]
-    told = subprocess.run(where, cwd=folder, env={"PYTHONPATH": str(site)}, check=True, capture_output=True, text=True)
-    assert told.stdout.startswith(str(site))
-    return str(site)
+    run(sys.executable, "-m", "venv", "--without-pip", python.parent.parent)
+    run(*pip, "--require-hashes", "-r", "requirements-deploy.lock")
+    run(*pip, "--no-index", wheel)
+    run(python, "-I", "-c", "import sys, holdfast; assert holdfast.__file__.startswith(sys.prefix), holdfast.__file__")
 
 
 def press(page: Page | Locator, name: str) -> None:

@@ -49,12 +49,20 @@ class Served:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def usual_environment(python: str) -> dict[str, str]:
+    """Return the environment of a process of Holdfast, without settings of this test run."""
+    left_out = ("COV", "HOLDFAST") if python == sys.executable else ("COV", "HOLDFAST", "PYTHONPATH")
+    return {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+
+
 @contextmanager
-def served(target: Path | str, url: str, *options: str, **environment: str) -> Iterator[Served]:
-    """Serve a target; its first line says where."""
-    usual = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "HOLDFAST"))}
+def served(
+    target: Path | str, url: str, *options: str, python: str = sys.executable, **environment: str
+) -> Iterator[Served]:
+    """Serve a target; its first line says where. Another `python` has a Holdfast of its own and gets no PYTHONPATH."""
+    usual = usual_environment(python)
     is_open = [] if environment.keys() & {"HOLDFAST_TOKEN", "HOLDFAST_TOKENS"} else ["--open"]
-    command = [sys.executable, "-m", "holdfast", "serve", str(target), "--url", url, "--port", "0", *is_open, *options]
+    command = [python, "-m", "holdfast", "serve", str(target), "--url", url, "--port", "0", *is_open, *options]
     process = subprocess.Popen(command, env={**usual, **environment}, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
