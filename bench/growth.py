@@ -34,7 +34,8 @@ from holdfast.machines.event import freeze_plain
 from holdfast.store import Append, Claim, Claims, Expire, Job, Reclaim, Store, Submit
 from holdfast.store.decide import claim, decide, submit
 from holdfast.store.memory import MemoryInbox
-from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
+from holdfast.store.sql.columns import JOB_WRITTEN, job_row
+from holdfast.store.sql.event_rows import EVENT_COLUMNS, event_row
 from holdfast.store.sql.migrate import migrate
 from holdfast.store.sqlite.store import SqliteStore
 

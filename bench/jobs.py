@@ -22,7 +22,8 @@ from holdfast.machines.event import GENESIS, freeze_plain, seal_frozen
 from holdfast.store import Submit
 from holdfast.store.decide import submit
 from holdfast.store.rows import Job
-from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
+from holdfast.store.sql.columns import JOB_WRITTEN, job_row
+from holdfast.store.sql.event_rows import EVENT_COLUMNS, event_row
 from holdfast.store.sql.migrate import migrate
 
 STEPS = 10

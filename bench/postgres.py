@@ -25,7 +25,8 @@ from holdfast.machines import JobState
 from holdfast.store import Submit
 from holdfast.store.decide import submit
 from holdfast.store.postgres.schema import migrate
-from holdfast.store.sql.columns import JOB_WRITTEN, event_row, job_row
+from holdfast.store.sql.columns import JOB_WRITTEN, job_row
+from holdfast.store.sql.event_rows import event_row
 from postgres_peers import drain_pgqueuer, drain_procrastinate
 from postgres_server import Commits, Measured, measured, percentile
 

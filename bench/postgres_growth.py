@@ -25,7 +25,8 @@ from holdfast.machines.event import freeze_plain
 from holdfast.store import Append, Renew, Submit
 from holdfast.store.postgres.schema import migrate
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_WRITTEN, event_row, job_row
+from holdfast.store.sql.columns import JOB_WRITTEN, job_row
+from holdfast.store.sql.event_rows import EVENT_COLUMNS, event_row
 from postgres_server import Measured, measured
 
 SCHEMAS = 4  # small ones, one after the other: each is claimed from while it still has about as many as it should

@@ -21,7 +21,7 @@ from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres import schema as postgres_schema
 from holdfast.store.shared_budgets import SpendBudget
 from holdfast.store.sql import migrate
-from holdfast.store.sql.columns import EVENT_COLUMNS
+from holdfast.store.sql.event_rows import EVENT_COLUMNS
 from holdfast.store.sqlite import SqliteStore
 from support.postgres import fresh_schema, server
 from support.scripts import ROOT

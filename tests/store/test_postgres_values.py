@@ -28,6 +28,7 @@ from holdfast.store import (
     Submitted,
 )
 from holdfast.store.postgres import PostgresStore, transaction
+from holdfast.store.sql.event_rows import EventRow
 from support.postgres import fresh_url
 from support.postgres_store import card, claim, submit, with_store
 from support.stories import drain, play, quick
@@ -120,9 +121,9 @@ def test_a_batch_larger_than_one_statement_takes_is_one_transaction_all_the_same
     monkeypatch.setattr(transaction, "PORTION_BYTES", 5000)
     events, sizes = transaction._events, []
 
-    def seen(sealed: list[Any]) -> dict[str, Any]:
-        sizes.append(sum(len(payload) for _, payload in sealed))
-        return events(sealed)
+    def seen(rows: list[EventRow]) -> dict[str, Any]:
+        sizes.append(sum(len(payload) for _, _, _, payload, *_ in rows))
+        return events(rows)
 
     monkeypatch.setattr(transaction, "_events", seen)
 

@@ -19,7 +19,7 @@ from holdfast.machines import RunStatus, run_paths
 from holdfast.store import Append, Cancel, Claim, Job, Retry, Submit
 from holdfast.store.memory import MemoryStore
 from holdfast.store.run_queries import RunFilter
-from holdfast.store.sql.columns import EVENT_COLUMNS, EVENT_READ
+from holdfast.store.sql.event_rows import EVENT_COLUMNS, EVENT_READ
 from holdfast.store.sql.migrate import project
 from holdfast.store.sql.run_sql import may_be_past
 from support.postgres import fresh_schema, server

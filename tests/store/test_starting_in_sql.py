@@ -25,7 +25,8 @@ from holdfast.machines import check
 from holdfast.machines.event import freeze_plain
 from holdfast.store import rebuilt
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, event_of, job_of
+from holdfast.store.sql.columns import JOB_COLUMNS, job_of
+from holdfast.store.sql.event_rows import EVENT_READ, events_of
 from support.postgres import fresh_schema, server
 from support.timeless import given, settings
 
@@ -140,7 +141,8 @@ def test_a_job_started_in_sql_is_legal_unbroken_and_as_python_would_have_made_it
     except psycopg.errors.NumericValueOutOfRange:
         return  # shown above
     (row,) = map(job_of, sql.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = %s".encode(), (job,)))
-    (event,) = map(event_of, sql.execute(f"SELECT {EVENT_READ} FROM events WHERE job = %s".encode(), (job,)))
+    (stored,) = sql.execute(f"SELECT {EVENT_READ} FROM events WHERE job = %s".encode(), (job,))
+    (event,) = events_of(stored)
     assert check([event], head=row.head) == []
     assert rebuilt(row, [event]) == row
     assert (row.plugin, row.entry, row.queue, row.priority, row.idempotency_key) == (plugin, entry, queue, -3, key)
@@ -232,7 +234,8 @@ def test_two_transactions_that_start_the_same_key_make_one_job(schema: str) -> N
 def test_a_budget_given_in_sql_is_kept_as_python_keeps_it(sql: Connection) -> None:
     job = one(sql, "SELECT start_job('shop', 'checkout', budget => '{\"usd\": 0.1, \"tokens\": 1000}')")
     (row,) = map(job_of, sql.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = %s".encode(), (job,)))
-    (event,) = map(event_of, sql.execute(f"SELECT {EVENT_READ} FROM events WHERE job = %s".encode(), (job,)))
+    (stored,) = sql.execute(f"SELECT {EVENT_READ} FROM events WHERE job = %s".encode(), (job,))
+    (event,) = events_of(stored)
     assert event.payload["budget"] == to_millionths("budget", {"tokens": 1000, "usd": 0.1})
     assert check([event], head=row.head) == []
     assert rebuilt(row, [event]) == row

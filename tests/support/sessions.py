@@ -13,7 +13,8 @@ from holdfast.store.postgres.schema import migrate
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.store import _CONFLICTS, TRIES, back_off
 from holdfast.store.postgres.transaction import Transaction
-from holdfast.store.sql.columns import EVENT_READ, JOB_COLUMNS, event_of, job_of
+from holdfast.store.sql.columns import JOB_COLUMNS, job_of
+from holdfast.store.sql.event_rows import EVENT_READ, events_of
 from holdfast.store.sql.run_sql import OF_A_JOB
 from support.postgres import ServerClock, fresh_schema, server
 
@@ -126,7 +127,7 @@ class Lab:
         for row in self.look.execute(f"SELECT {JOB_COLUMNS} FROM {self._schema}.jobs ORDER BY id").fetchall():
             job = job_of(row)
             sql = f"SELECT {EVENT_READ} FROM {self._schema}.events WHERE job = %s ORDER BY seq"
-            stream = [event_of(event) for event in self.look.execute(sql, (job.id,)).fetchall()]
+            stream = [event for row in self.look.execute(sql, (job.id,)).fetchall() for event in events_of(row)]
             assert rebuilt(job, stream) == job
             types = " ".join(event.type.removeprefix("job_") for event in stream)
             found.append(f"{job.id} {job.state} {job.attempt}{self._lease(job)}: {types}")

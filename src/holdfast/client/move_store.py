@@ -26,7 +26,7 @@ from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.machines import Event, check
 from holdfast.store import rebuilt
-from holdfast.store.sql.columns import event_of
+from holdfast.store.sql.event_rows import events_of
 from holdfast.store.sqlite.export import JobDump, MovingSource
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _move(leaving: MovingSource, arriving: MovingTarget, path: str, name: str) -
 def _wrong(luggage: JobDump) -> list[str]:
     streams: dict[str, list[Event]] = {job.id: [] for job in luggage.jobs}
     for row in luggage.events:
-        streams[row[0]].append(event_of(row))
+        streams[row[0]] += events_of(row)
     return [
         job.id for job in luggage.jobs if check(streams[job.id], head=job.head) or rebuilt(job, streams[job.id]) != job
     ]

@@ -21,7 +21,8 @@ from holdfast.store.limits import LimitRow
 from holdfast.store.postgres.connection import connect, one_line
 from holdfast.store.postgres.schema import migrate, number_of
 from holdfast.store.postgres.statements import Statements
-from holdfast.store.sql.columns import EVENT_COLUMNS, EVENT_READ, JOB_COLUMNS, JOB_WRITTEN, job_of, job_row, limits_row
+from holdfast.store.sql.columns import JOB_COLUMNS, JOB_WRITTEN, job_of, job_row, limits_row
+from holdfast.store.sql.event_rows import EVENT_COLUMNS, EVENT_READ, count_events
 from holdfast.store.sql.migrate import quoted
 from holdfast.store.sqlite.export import ALONG, JobDump
 
@@ -139,7 +140,7 @@ class MovingTarget:
         for table, (columns, _) in ALONG.items():
             self._copy(table, columns, dump.along[table])
         self._compare(dump, signals)
-        came = (len(dump.jobs), len(dump.events), len(dump.signals), len(dump.evidence))
+        came = (len(dump.jobs), sum(map(count_events, dump.events)), len(dump.signals), len(dump.evidence))
         counts = zip(msgspec.structs.astuple(self._arrived), came, strict=True)
         self._arrived = Arrived(*(before + more for before, more in counts))
 

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store.sql.columns import EVENT_READ
+from holdfast.store.sql.event_rows import EVENT_READ
 from holdfast.store.sql.migrate import RUNS, migrations, project, quoted, too_new
 
 LOCK_TIMEOUT_MS = 5000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 
-from holdfast.store.sql.columns import EVENT_READ, JOB_CHANGING, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
+from holdfast.store.sql.columns import JOB_CHANGING, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
+from holdfast.store.sql.event_rows import EVENT_READ
 from holdfast.store.sql.run_sql import OF_A_JOB, ReadSql
 
 PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
@@ -16,7 +17,7 @@ _JOB_TYPES = {
         ("created_at", "deadline", "due_at", "updated_at", "lease_until", "ends_at", "wake_at"), "double precision"
     ),
 }
-_EVENT_LISTS = ("jobs", "seqs", "types", "payloads", "attempts")
+_EVENT_LISTS = ("jobs", "seqs", "types", "payloads", "attempts", "hashes")
 
 
 def _number(name: str) -> int:
@@ -83,8 +84,8 @@ class Statements:
         self.insert_events = (
             f"INSERT INTO {schema}.events SELECT job, seq::bigint, type, payload::json, attempt::bigint,"
             " %(at)s::double precision, %(schema)s::integer, substr(%(prevs)b::bytea, (32 * place - 31)::integer, 32),"
-            f" substr(%(hashes)b::bytea, (32 * place - 31)::integer, 32) FROM unnest({listed})"
-            " WITH ORDINALITY AS x(job, seq, type, payload, attempt, place)"
+            f" decode(hashes, 'hex') FROM unnest({listed})"
+            " WITH ORDINALITY AS x(job, seq, type, payload, attempt, hashes, place)"
         )
         columns = ", ".join(JOB_WRITTEN)
         self.insert_jobs = (

@@ -35,18 +35,18 @@ from holdfast.store.postgres.statements import Statements
 from holdfast.store.request_keys import DROPPED_MAX, KEPT_SECONDS, Known
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.shared_budgets import BudgetRow
-from holdfast.store.sql.batch import Batch, Key, Sealed
+from holdfast.store.sql.batch import Batch, Key
 from holdfast.store.sql.columns import (
     JOB_CHANGING,
     JOB_WRITTEN,
     card_row,
-    event_of,
     job_of,
     job_row,
     limits_of,
     limits_row,
     signal_of,
 )
+from holdfast.store.sql.event_rows import EventRow, events_of
 from holdfast.store.sql.limit_claims import Running, place_of, started_at
 from holdfast.store.sql.run_sql import export_row
 
@@ -198,7 +198,7 @@ class Transaction(Batch):
     def read_streams(self, names: list[str]) -> dict[str, list[Event]]:
         streams: dict[str, list[Event]] = {name: [] for name in names}
         for row in self._all(self._sql.streams, (names,)):
-            streams[row[0]].append(event_of(row))
+            streams[row[0]] += events_of(row)
         return streams
 
     def find_keys(self, keys: list[Key]) -> dict[Key, str]:
@@ -354,12 +354,12 @@ class Transaction(Batch):
     def drop_card(self, worker: str) -> None:
         self._connection.execute(self._sql.leave, (worker,))
 
-    def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
+    def write(self, events: list[EventRow], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Write rows, all of a kind with one statement; only the end of the transaction waits for them."""
         self.rewritten.update(job.id for jobs in (new, grown, changed) for job in jobs)
         if new:
             self._connection.execute(self._sql.insert_jobs, (self._rows(new),))
-        for portion in _portions(sealed, lambda event: len(event[1])):
+        for portion in _portions(events, lambda row: len(row[3])):
             self._connection.execute(self._sql.insert_events, _events(portion))
         if grown:
             rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
@@ -589,26 +589,25 @@ def _portions(values: list[T], size_of: Callable[[T], int]) -> Iterator[list[T]]
         yield values[first:]
 
 
-def _events(sealed: list[Sealed]) -> dict[str, Any]:
-    """Return events as columns: values in one text with a mark between them, hashes in one piece. It is fast."""
-    jobs, kinds = [event.job for event, _ in sealed], [event.type for event, _ in sealed]
-    mark = _mark(jobs, kinds)
-    first = sealed[0][0]  # all events of one transaction have one time and one schema
+def _events(rows: list[EventRow]) -> dict[str, Any]:
+    """Return rows of events as columns: each in one text with a mark between the values. It is fast."""
+    jobs, seqs, types, payloads, attempts, times, schemas, prevs, hashes = zip(*rows, strict=True)
+    mark = _mark(jobs, types)
     return {
         "mark": mark,
         "jobs": mark.join(jobs),
-        "seqs": mark.join([str(event.seq) for event, _ in sealed]),
-        "types": mark.join(kinds),
-        "payloads": mark.encode().join([payload for _, payload in sealed]).decode(),
-        "attempts": mark.join(["" if event.attempt is None else str(event.attempt) for event, _ in sealed]),
-        "at": first.at,
-        "schema": first.schema,
-        "prevs": bytes.fromhex("".join([event.prev for event, _ in sealed])),
-        "hashes": bytes.fromhex("".join([event.hash for event, _ in sealed])),
+        "seqs": mark.join(map(str, seqs)),
+        "types": mark.join(types),
+        "payloads": mark.encode().join(payloads).decode(),
+        "attempts": mark.join(["" if attempt is None else str(attempt) for attempt in attempts]),
+        "at": times[0],  # all events of one transaction have one time and one schema
+        "schema": schemas[0],
+        "prevs": bytes.fromhex("".join(prevs)),
+        "hashes": mark.join(hashes),
     }
 
 
-def _mark(*names: list[str]) -> str:
+def _mark(*names: tuple[str, ...]) -> str:
     """Return a control character that is in none of the names. JSON has none outside of an escape."""
     text = "".join(["".join(column) for column in names])
     for mark in MARKS:

@@ -27,11 +27,11 @@ from holdfast.store.request_keys import KeepAnswer, Known, Once, Requests
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import attribute_text
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
+from holdfast.store.sql.event_rows import EventRow, Sealed, event_rows
 from holdfast.store.sql.limit_claims import QueueLimits, Running
 from holdfast.store.stream_writer import Decision
 
 Key = tuple[str, str, str]  # plugin, entry and idempotency key
-Sealed = tuple[Event, bytes]  # an event, and its payload as the JSON text that is stored
 
 LARGE_PLACES = 50  # a job that waits at so many places has a large row
 
@@ -170,7 +170,7 @@ class Batch(SignalTable):
         """Remove a worker from the list."""
 
     @abstractmethod
-    def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
+    def write(self, events: list[EventRow], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Write events, new rows, rows of which only the stream's end is new, and rows that changed."""
 
     @abstractmethod
@@ -570,7 +570,7 @@ class Batch(SignalTable):
             self._stored[name] = job
         self._changed.clear()
         if sealed or new or grown or changed:
-            self.write(sealed, new, grown, changed)
+            self.write(event_rows(sealed), new, grown, changed)
         attributes = [
             (name, attribute_text(value), job.id) for job in new for name, value in (job.attributes or {}).items()
         ]

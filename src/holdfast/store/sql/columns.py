@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.machines import TERMINAL_JOB_STATES, CancelRequest, Event, JobState, OpenWait
+from holdfast.machines import TERMINAL_JOB_STATES, CancelRequest, JobState, OpenWait
 from holdfast.machines.run_projection import RunFields
 from holdfast.store.limits import LimitRow, Limits
 from holdfast.store.rows import OUTDATED, Evidence, Job, JobSpec, Lease, Signal, WorkerCard
@@ -22,10 +22,8 @@ _JOB_NAMES = ["id", "facts", "group_name", *_FIXED, *_CHANGING, *_CONVERTED]
 JOB_COLUMNS = ", ".join(_JOB_NAMES)
 JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at", "status"]
 JOB_CHANGING = JOB_WRITTEN[JOB_WRITTEN.index("version") :]  # the others are never written again
-EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
 LIMIT_COLUMNS = "queue, settings, grouped, tokens, tokens_at, turn, changed_at, changed_by"
 LIMIT_WRITTEN = f"{LIMIT_COLUMNS}, opens_at"  # the last is for people who read with SQL, and for the release before
-EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 
 _PLAIN, _END_OF_PLAIN = (*_FIXED, *_CHANGING), _JOB_NAMES.index("state")
 _plain, _facts_of = attrgetter(*_PLAIN), attrgetter(*_FACTS)
@@ -39,18 +37,6 @@ _decode_course = msgspec.json.Decoder(RunFields).decode
 _decode_facts = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_limits = msgspec.json.Decoder(Limits).decode
 _decode_card = msgspec.json.Decoder(WorkerCard).decode
-
-
-def event_row(event: Event, payload: bytes) -> tuple[Any, ...]:
-    """Return an event's columns; its payload is the JSON text that is stored."""
-    prev, hashed = bytes.fromhex(event.prev), bytes.fromhex(event.hash)
-    return event.job, event.seq, event.type, payload.decode(), event.attempt, event.at, event.schema, prev, hashed
-
-
-def event_of(row: tuple[Any, ...]) -> Event:
-    """Return an event from its columns. A damaged row is returned as it is; `check` finds the damage."""
-    job, seq, kind, payload, attempt, at, schema, prev, hashed = row
-    return Event(f"{job}:{seq}", job, seq, kind, _decode(payload), attempt, at, schema, prev.hex(), hashed.hex())
 
 
 def job_row(job: Job, now: float) -> tuple[Any, ...]:

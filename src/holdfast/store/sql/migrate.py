@@ -20,7 +20,8 @@ import msgspec
 from holdfast.errors import StoreUnavailable, TransitionRefused
 from holdfast.machines import Event, RunRecord, runs
 from holdfast.store.rows import rebuilt
-from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_COLUMNS, event_of, job_of
+from holdfast.store.sql.columns import JOB_COLUMNS, job_of
+from holdfast.store.sql.event_rows import EVENT_COLUMNS, events_of
 
 RUNS = 5  # the migration that added runs to the rows; older rows are rebuilt
 BATCH = 500  # jobs read at once
@@ -109,7 +110,7 @@ def project(execute: Execute, mark: str, schema: str, event_columns: str) -> Non
     last = ""
     while rows := execute(jobs, (last,)):
         for job in map(job_of, rows):
-            stream = [event_of(row) for row in execute(events, (job.id,))]
+            stream = [event for row in execute(events, (job.id,)) for event in events_of(row)]
             course = rebuilt(job, stream).course
             execute(update, (msgspec.json.encode(course).decode(), course.status.value, job.id))
             for number, record in enumerate(_ended(stream), 1):

@@ -25,7 +25,8 @@ from holdfast.store.run_queries import (
     counts_of,
     merged,
 )
-from holdfast.store.sql.columns import card_of, event_of, evidence_of, job_of, signal_of
+from holdfast.store.sql.columns import card_of, evidence_of, job_of, signal_of
+from holdfast.store.sql.event_rows import SHARING_MAX, events_of
 from holdfast.store.sql.run_sql import (
     WAITING,
     ReadSql,
@@ -78,7 +79,12 @@ class SqlReads(ABC):
 
     async def events(self, job: str, after: int = 0, limit: int | None = None) -> list[Event]:
         count = NO_LIMIT if limit is None else limit
-        return await self._read_many(self._reads.events, (job, after, count), event_of, few=count <= FEW)
+        bindings = (job, after, after + count + SHARING_MAX)
+        rows = await self._read_many(self._reads.events, bindings, events_of, few=count <= FEW)
+        events = [event for row in rows for event in row]
+        if limit is None and after == 0:
+            return events
+        return [event for event in events if after < event.seq <= after + count]
 
     async def inbox(self, job: str) -> list[Signal]:
         return [signal_of(row) for row in await self._read(self._reads.inbox, (job,))]

@@ -27,7 +27,8 @@ from holdfast.store.run_queries import (
     attribute_text,
     with_progress,
 )
-from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_COLUMNS, job_of
+from holdfast.store.sql.columns import JOB_COLUMNS, job_of
+from holdfast.store.sql.event_rows import EVENT_COLUMNS
 
 # Tables of a job other than its row and its stream. They are removed and moved with it.
 OF_A_JOB = ("signals", "evidence", "past_runs", "progress", "attributes", "exports", "blobs")
@@ -79,7 +80,8 @@ class ReadSql:
         self.job = f"SELECT {JOB_COLUMNS} FROM {schema}jobs WHERE id = {mark}"
         event_columns = EVENT_COLUMNS.replace("payload", f"payload{as_text}")
         self.events = (
-            f"SELECT {event_columns} FROM {schema}events WHERE job = {mark} AND seq > {mark} ORDER BY seq LIMIT {mark}"
+            f"SELECT {event_columns} FROM {schema}events WHERE job = {mark} AND seq > {mark} AND seq < {mark}"
+            " ORDER BY seq"
         )
         self.inbox = (
             f"SELECT job, id, key, payload{as_text}, at FROM {schema}signals"

@@ -23,7 +23,8 @@ from holdfast.machines import JobState
 from holdfast.store import decide
 from holdfast.store.limits import LimitRow
 from holdfast.store.rows import Job
-from holdfast.store.sql.columns import EVENT_COLUMNS, JOB_COLUMNS, LIMIT_COLUMNS, job_of, limits_of
+from holdfast.store.sql.columns import JOB_COLUMNS, LIMIT_COLUMNS, job_of, limits_of
+from holdfast.store.sql.event_rows import EVENT_COLUMNS
 from holdfast.store.sql.migrate import migrate
 from holdfast.store.sql.run_sql import OF_A_JOB
 from holdfast.store.sqlite.file_lock import BUSY_SECONDS, FileLock

@@ -14,17 +14,14 @@ from holdfast.store.limits import LimitRow
 from holdfast.store.request_keys import Known
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
 from holdfast.store.shared_budgets import BudgetRow
-from holdfast.store.sql.batch import Batch, Key, Sealed
+from holdfast.store.sql.batch import Batch, Key
 from holdfast.store.sql.columns import (
-    EVENT_COLUMNS,
     JOB_CHANGING,
     JOB_COLUMNS,
     JOB_WRITTEN,
     LIMIT_COLUMNS,
     LIMIT_WRITTEN,
     card_row,
-    event_of,
-    event_row,
     evidence_row,
     job_of,
     job_row,
@@ -33,6 +30,7 @@ from holdfast.store.sql.columns import (
     signal_of,
     signal_payload,
 )
+from holdfast.store.sql.event_rows import EVENT_COLUMNS, EventRow, event_values, events_of
 from holdfast.store.sql.limit_claims import Running, started_at
 from holdfast.store.sql.run_sql import OF_A_JOB, export_row
 from holdfast.store.sqlite import request_rows
@@ -161,7 +159,7 @@ class Transaction(Batch):
         streams: dict[str, list[Event]] = {name: [] for name in names}
         sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE job IN (SELECT value FROM json_each(?)) ORDER BY job, seq"
         for row in self._connection.execute(sql, (msgspec.json.encode(names).decode(),)):
-            streams[row[0]].append(event_of(row))
+            streams[row[0]] += events_of(row)
         return streams
 
     def find_keys(self, keys: list[Key]) -> dict[Key, str]:
@@ -299,9 +297,9 @@ class Transaction(Batch):
         self._connection.execute("DELETE FROM workers WHERE name = ?", (worker,))
         self.gone.append(worker)
 
-    def write(self, sealed: list[Sealed], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
+    def write(self, events: list[EventRow], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Write rows, many with each statement."""
-        _INSERT_EVENTS.run(self._connection, [event_row(event, payload) for event, payload in sealed])
+        _INSERT_EVENTS.run(self._connection, [event_values(row) for row in events])
         _INSERT_JOBS.run(self._connection, [job_row(job, self.now) for job in new])
         _GROW_JOBS.run(self._connection, [(job.id, job.version, job.head, job.updated_at) for job in grown])
         rows = [(job.id, *job_row(job, self.now)[-len(JOB_CHANGING) :]) for job in changed]

@@ -1,0 +1,135 @@
+"""Rows of events. The events that one transaction appends to a job share a row, so that a short job has few rows.
+
+A row of several events has the columns of a row of one. Its `seq` is the number of its last event, its `type` has a
+letter for the type of each, its `payload` is a list of their payloads. `prev` belongs to the first event, and `hash`
+has the hashes of all, 32 bytes each. So the length of `hash` tells how many there are. `attempt`, `at` and `schema` are
+the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.machines import Event, HistoryEvent, JobEvent
+
+EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
+EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
+SHARING_MAX = 64  # events of a row; a read of a part of the stream reads up to so many that it did not ask for
+SHARING_BYTES_MAX = 1024  # of their payloads, which fills pages well; a larger event has a row of its own
+HASH_BYTES = 32
+
+Sealed = tuple[Event, bytes]  # an event, and its payload as the JSON text that is stored
+EventRow = tuple[str, int, str, bytes, int | None, float, int, str, str]  # the hashes are still in hex
+
+# Other types have a row of their own. The letters are on disk, so they never change.
+LETTERS = {
+    JobEvent.CREATED.value: "C",
+    JobEvent.QUEUED.value: "Q",
+    JobEvent.REQUEUED.value: "R",
+    JobEvent.LEASED.value: "L",
+    JobEvent.RUNNING.value: "N",
+    JobEvent.WAITING.value: "W",
+    JobEvent.WAIT_COMPLETED.value: "E",
+    JobEvent.COMPLETED.value: "D",
+    JobEvent.FAILED.value: "F",
+    JobEvent.CANCELLED.value: "X",
+    HistoryEvent.CANCEL_REQUESTED.value: "x",
+    HistoryEvent.VALUE_RECORDED.value: "v",
+    HistoryEvent.PLAN_GENERATED.value: "p",
+    HistoryEvent.NODE_STARTED.value: "s",
+    HistoryEvent.NODE_FINISHED.value: "f",
+    HistoryEvent.COMMAND_COMMITTED.value: "c",
+    HistoryEvent.TOOL_STARTED.value: "t",
+    HistoryEvent.TOOL_FINISHED.value: "u",
+}
+
+_TYPES = {letter: name for name, letter in LETTERS.items()}
+_decode = msgspec.json.Decoder().decode
+
+
+def event_rows(sealed: Iterable[Sealed]) -> list[EventRow]:
+    """Return the rows of events that one transaction appends. The events of a job are in order."""
+    by_job: dict[str, list[Sealed]] = {}
+    for one in sealed:
+        by_job.setdefault(one[0].job, []).append(one)
+    return [row for events in by_job.values() for row in _rows_of_job(events)]
+
+
+def _rows_of_job(events: list[Sealed]) -> Iterable[EventRow]:
+    if len(events) > 1:
+        first, size = 0, 0
+        for place, (event, payload) in enumerate(events):
+            size += len(payload)
+            if place > first and not _shares(events[first][0], event, place - first, size):
+                yield _row(events[first:place])
+                first, size = place, len(payload)
+        events = events[first:]
+    yield _row(events)
+
+
+def _shares(first: Event, event: Event, count: int, size: int) -> bool:
+    return (
+        count < SHARING_MAX
+        and size <= SHARING_BYTES_MAX
+        and event.attempt == first.attempt
+        and event.type in LETTERS
+        and first.type in LETTERS
+    )
+
+
+def _row(sealed: list[Sealed]) -> EventRow:
+    first, payload = sealed[0]
+    if len(sealed) == 1:
+        return (
+            first.job,
+            first.seq,
+            first.type,
+            payload,
+            first.attempt,
+            first.at,
+            first.schema,
+            first.prev,
+            first.hash,
+        )
+    types = "".join([LETTERS[event.type] for event, _ in sealed])
+    payloads = b"[%b]" % b",".join([payload for _, payload in sealed])
+    hashes = "".join([event.hash for event, _ in sealed])
+    last = sealed[-1][0]
+    return (first.job, last.seq, types, payloads, first.attempt, first.at, first.schema, first.prev, hashes)
+
+
+def event_values(row: EventRow) -> tuple[Any, ...]:
+    """Return a row as the values of its columns."""
+    job, seq, types, payload, attempt, at, schema, prev, hashes = row
+    return job, seq, types, payload.decode(), attempt, at, schema, bytes.fromhex(prev), bytes.fromhex(hashes)
+
+
+def event_row(event: Event, payload: bytes) -> tuple[Any, ...]:
+    """Return the columns of a row with one event."""
+    return event_values(_row([(event, payload)]))
+
+
+def count_events(row: tuple[Any, ...]) -> int:
+    """Return how many events a row has."""
+    return max(1, len(row[-1]) // HASH_BYTES)
+
+
+def events_of(row: tuple[Any, ...]) -> list[Event]:
+    """Return the events of a row, in order. A damaged row becomes one event as it is; `check` finds the damage."""
+    job, seq, types, payload, attempt, at, schema, prev, hashed = row
+    hashes, values = hashed.hex(), _decode(payload)
+    if len(hashed) <= HASH_BYTES:
+        return [Event(f"{job}:{seq}", job, seq, types, values, attempt, at, schema, prev.hex(), hashes)]
+    count, names = len(hashed) // HASH_BYTES, [_TYPES.get(letter, letter) for letter in types]
+    if not (isinstance(values, list) and len(names) == len(values) == count):
+        return [Event(f"{job}:{seq}", job, seq, types, {"damaged": values}, attempt, at, schema, prev.hex(), hashes)]
+    before, number, events = prev.hex(), seq - count, []
+    for place, (name, value) in enumerate(zip(names, values, strict=True)):
+        number += 1
+        own = hashes[64 * place : 64 * place + 64]
+        events.append(Event(f"{job}:{number}", job, number, name, value, attempt, at, schema, before, own))
+        before = own
+    return events
