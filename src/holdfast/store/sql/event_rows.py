@@ -46,7 +46,7 @@ LETTERS = {
     HistoryEvent.TOOL_FINISHED.value: "u",
 }
 
-_TYPES = {letter: name for name, letter in LETTERS.items()}
+_TYPES: dict[str, str] = {letter: name for name, letter in LETTERS.items()}
 _decode = msgspec.json.Decoder().decode
 
 
@@ -123,7 +123,8 @@ def events_of(row: tuple[Any, ...]) -> list[Event]:
     hashes, values = hashed.hex(), _decode(payload)
     if len(hashed) <= HASH_BYTES:
         return [Event(f"{job}:{seq}", job, seq, types, values, attempt, at, schema, prev.hex(), hashes)]
-    count, names = len(hashed) // HASH_BYTES, [_TYPES.get(letter, letter) for letter in types]
+    count = len(hashed) // HASH_BYTES
+    names: list[str] = [_TYPES.get(letter, letter) for letter in types]
     if not (isinstance(values, list) and len(names) == len(values) == count):
         return [Event(f"{job}:{seq}", job, seq, types, {"damaged": values}, attempt, at, schema, prev.hex(), hashes)]
     before, number, events = prev.hex(), seq - count, []
