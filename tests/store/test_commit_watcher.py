@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from holdfast.store import Submit
-from holdfast.store.sqlite.commit_watcher import CommitWatcher
+from holdfast.store.sqlite.commit_watcher import BURST, FRUITLESS_MAX, LOOKS_MAX, CommitWatcher, Pace
 from holdfast.store.sqlite.store import SqliteStore
 
 
@@ -94,7 +94,12 @@ def test_without_the_systems_help_the_file_is_looked_at(tmp_path: Path, monkeypa
 
 def test_a_bell_that_cannot_be_watched_is_looked_at(tmp_path: Path) -> None:
     looked = threading.Event()
-    ear = CommitWatcher(tmp_path / "nothing", tmp_path / "no log", looked.set, poll_seconds=0.001)
+
+    def look() -> bool:
+        looked.set()
+        return False
+
+    ear = CommitWatcher(tmp_path / "nothing", tmp_path / "no log", look, poll_seconds=0.001)
     assert not ear.is_woken
     assert looked.wait(60)
     ear.stop()
@@ -105,7 +110,7 @@ def test_somebody_whose_loop_was_closed_does_not_end_the_ear(tmp_path: Path) -> 
     bell.touch()
     looked = threading.Semaphore(0)
 
-    def look() -> None:
+    def look() -> bool:
         looked.release()
         raise RuntimeError("Event loop is closed")
 
@@ -123,7 +128,33 @@ def test_an_ear_that_is_not_rung_does_not_look(tmp_path: Path) -> None:
     bell = tmp_path / "bell"
     bell.touch()
     looks: list[int] = []
-    ear = CommitWatcher(bell, tmp_path / "no log", lambda: looks.append(1), poll_seconds=0.001)
+
+    def look() -> bool:
+        looks.append(1)
+        return True
+
+    ear = CommitWatcher(bell, tmp_path / "no log", look, poll_seconds=0.001)
     assert not ear._rung(ear._watched or 0)
     ear.stop()
     assert looks == []
+
+
+def test_a_few_commits_are_seen_at_once_and_many_at_a_bounded_rate() -> None:
+    pace, now, pauses = Pace(0.02, now=0.0), 0.0, []
+    for _ in range(BURST + LOOKS_MAX):  # each commit comes as soon as the last was seen
+        pauses.append(pace.after(now, found=True))
+        now += pauses[-1]
+    assert pauses[:BURST] == [0.0] * BURST
+    assert now == pytest.approx(1.0, rel=0.01), "so many looks a second"
+    assert pace.after(now + 1, found=True) == 0, "after a silence the first commits are seen at once again"
+
+
+def test_commits_of_ones_own_are_looked_at_less_and_less_often() -> None:
+    pace, now, pauses = Pace(0.02, now=0.0), 0.0, []
+    for _ in range(FRUITLESS_MAX + 20):
+        pauses.append(pace.after(now, found=False))
+        now += pauses[-1] + 0.01
+    assert pauses[0] == 0
+    assert pauses[-1] == 0.02
+    assert pauses == sorted(pauses)
+    assert pace.after(now, found=True) < 0.02

@@ -308,16 +308,20 @@ class App(Planning, Client):
         record = await self.aget(run_id)
         if record.status is not RunStatus.SUCCEEDED:
             return None
-        payload = await self.aending(run_id)
+        return await self.aresult_of(record)
+
+    async def aresult_of(self, record: RunRecord) -> Any:
+        payload = await self.aending(record.run_id)
         large = reference_in(payload)
         if large is None:
             return payload.get("result")
-        return await read_result(self._store().blob, self.blobs(), job_of_run(run_id)[0], large)
+        return await read_result(self._store().blob, self.blobs(), job_of_run(record.run_id)[0], large)
 
     async def aending(self, run_id: str) -> dict[str, Any]:
         """Return the payload of the event that ended a succeeded run: the last one of its job."""
-        job = job_of_run(run_id)[0]
-        (last,) = await self._store().events(job, (await self._row(job)).version - 1)
+        last = await self._store().last_event(job_of_run(run_id)[0])
+        if last is None:
+            raise UnknownJob(run_id)
         return last.payload
 
     async def awith_results(self, events: Iterable[Event]) -> builtins.list[Event]:
@@ -734,8 +738,8 @@ def _outcome(answer: Any) -> str:
 
 # Job code runs on its own loop, but the store was opened on the worker's loop. So these calls go there.
 for _verb in (
-    "acreate", "acreate_many", "afork", "aget", "apage", "aoutcome", "acurrent", "aevents", "aexports", "aexplain",
-    "astats", "averify", "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume", "aresolve",
-    "agrant", "apurge", "apurge_runs", "aevict", "aaudit", "_aversions",
+    "acreate", "acreate_many", "afork", "aget", "apage", "aoutcome", "aresult_of", "acurrent", "aevents", "aexports",
+    "aexplain", "astats", "averify", "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume",
+    "aresolve", "agrant", "apurge", "apurge_runs", "aevict", "aaudit", "_aversions",
 ):  # fmt: skip
     setattr(App, _verb, on_worker_loop(getattr(App, _verb)))

@@ -150,6 +150,10 @@ class Client(ABC):
         If the job continued in other runs (`continue_as`), return the result of the last one.
         """
 
+    async def aresult_of(self, record: RunRecord) -> Any:
+        """Return the result of a run that has succeeded, whose record is known, as a JSON value."""
+        return await self.aoutcome(record.run_id)
+
     @abstractmethod
     async def acurrent(self, run_id: str) -> str:
         """Return the id of the run that continues this one (`continue_as`), or its own id if no run does.

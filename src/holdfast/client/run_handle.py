@@ -92,7 +92,7 @@ class RunHandle:
         reason = error.message if error is not None else ""
         match record.status:
             case RunStatus.SUCCEEDED:
-                result = await self._client.aoutcome(record.run_id)
+                result = await self._client.aresult_of(record)
                 return self._function.signature.decode_result(result) if self._function is not None else result
             case RunStatus.FAILED:
                 kind = error.code if error is not None and error.code != "FAILED" else ""

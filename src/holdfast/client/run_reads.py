@@ -23,8 +23,9 @@ from holdfast.store.run_queries import ExportRow
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
+FEW_WATCHED = 20  # jobs
 JOBS_AT_ONCE = 500  # versions per query
-REST = 19  # a pause is so many times as long as the look before it: a twentieth of the time is spent on looks
+REST = 19  # a pause is at most so many times as long as the look before it: then a twentieth of the time goes to looks
 
 
 def exported(record: RunRecord, row: ExportRow) -> Export:
@@ -85,7 +86,7 @@ class RunWatcher:
 
     After a commit it reads the versions of all watched jobs in one query, and wakes only the watchers whose run has
     changed. A look is followed by a pause in proportion to its duration. So thousands of idle watchers cost commits
-    little, however many commits there are.
+    little, however many commits there are. With few watchers the pause is short until looks find no change.
 
     Args:
         store: the store of the runs.
@@ -102,6 +103,7 @@ class RunWatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None  # while it looks: an idle watcher has no task
         self._changed = False  # since the look began
+        self._fruitless = 0  # looks in a row that found no change
 
     @contextlib.contextmanager
     def watching(self, job: str) -> Iterator[asyncio.Event]:
@@ -157,21 +159,28 @@ class RunWatcher:
             self._changed = False
             began = time()
             watched = list(self._watchers)
+            woke = False
             for first in range(0, len(watched), JOBS_AT_ONCE):
-                await self._look(watched[first : first + JOBS_AT_ONCE])
-            await asyncio.sleep(REST * (time() - began))
+                woke = await self._look(watched[first : first + JOBS_AT_ONCE]) or woke
+            self._fruitless = 0 if woke else self._fruitless + 1
+            rest = REST if len(watched) > FEW_WATCHED else min(REST, 2**self._fruitless - 1)
+            await asyncio.sleep(rest * (time() - began))
         self._task = None
         self._rest()
 
-    async def _look(self, jobs: list[str]) -> None:
+    async def _look(self, jobs: list[str]) -> bool:
+        """Wake the watchers of the jobs that have changed. Return whether there was one."""
         try:
             versions = await self._read(jobs)
         except StoreUnavailable:
             versions = {}  # wake all watchers: each of them reads its run, and raises the error
+        woke = False
         for job in jobs:
             version = versions.get(job)
             if version is None or version != self._versions.get(job):
+                woke = True
                 for woken in self._watchers.get(job, ()):
                     woken.set()
             if job in self._watchers:
                 self._versions[job] = version
+        return woke

@@ -27,16 +27,18 @@ def watch_settings(config: Config, changed: Callable[[Config], object]) -> Calla
         return lambda: None
     last = config
 
-    def look() -> None:
+    def look() -> bool:
         nonlocal last
         try:
             new = config.reloaded()
         except InvalidSetting as error:
             _log.error("%s", error)
-            return
-        if new != last:
-            last = new
-            changed(new)
+            return False
+        if new == last:
+            return False
+        last = new
+        changed(new)
+        return True
 
     look()
     path = Path(config.settings_file)

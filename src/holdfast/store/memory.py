@@ -159,6 +159,10 @@ class MemoryStore:
         return [_whole(*sealed) for sealed in self._events.get(job, [])[after:end]]
 
     @_alone
+    async def last_event(self, job: str) -> Event | None:
+        return _whole(*self._events[job][-1]) if job in self._events else None
+
+    @_alone
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
         rows = [self._jobs[job] for job in jobs if job in self._jobs]
         return {row.id: (row.version, self._progress.get((row.id, row.run))) for row in rows}

@@ -50,6 +50,10 @@ class Store(Protocol):
         """Read a job's stream, oldest first, from after the given number; at most `limit` events of it."""
         ...
 
+    async def last_event(self, job: str) -> Event | None:
+        """Read the newest event of a job's stream. None: there is no such job."""
+        ...
+
     async def inbox(self, job: str) -> list[Signal]:
         """Read the unused signals in a job's inbox, oldest first."""
         ...

@@ -29,7 +29,9 @@ async def streams_are_read_whole_or_from_after_a_number(lab: Lab) -> None:
     assert await lab.store.events("a", after=5) == whole[5:]
     assert await lab.store.events("a", after=2, limit=3) == whole[2:5]
     assert await lab.store.events("a", limit=1) == whole[:1]
+    assert await lab.store.last_event("a") == whole[-1]
     assert await lab.store.events("missing") == []
+    assert await lab.store.last_event("missing") is None
     assert await lab.store.get("missing") is None
 
 

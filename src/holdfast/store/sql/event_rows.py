@@ -124,7 +124,7 @@ def events_of(row: tuple[Any, ...]) -> list[Event]:
     if len(hashed) <= HASH_BYTES:
         return [Event(f"{job}:{seq}", job, seq, types, values, attempt, at, schema, prev.hex(), hashes)]
     count = len(hashed) // HASH_BYTES
-    names: list[str] = [_TYPES.get(letter, letter) for letter in types]
+    names = [_TYPES.get(letter, letter) for letter in str(types)]
     if not (isinstance(values, list) and len(names) == len(values) == count):
         return [Event(f"{job}:{seq}", job, seq, types, {"damaged": values}, attempt, at, schema, prev.hex(), hashes)]
     before, number, events = prev.hex(), seq - count, []

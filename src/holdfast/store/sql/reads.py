@@ -86,6 +86,10 @@ class SqlReads(ABC):
             return events
         return [event for event in events if after < event.seq <= after + count]
 
+    async def last_event(self, job: str) -> Event | None:
+        rows = await self._read(self._reads.last_events, (job,))
+        return events_of(rows[0])[-1] if rows else None
+
     async def inbox(self, job: str) -> list[Signal]:
         return [signal_of(row) for row in await self._read(self._reads.inbox, (job,))]
 

@@ -83,6 +83,7 @@ class ReadSql:
             f"SELECT {event_columns} FROM {schema}events WHERE job = {mark} AND seq > {mark} AND seq < {mark}"
             " ORDER BY seq"
         )
+        self.last_events = f"SELECT {event_columns} FROM {schema}events WHERE job = {mark} ORDER BY seq DESC LIMIT 1"
         self.inbox = (
             f"SELECT job, id, key, payload{as_text}, at FROM {schema}signals"
             f" WHERE job = {mark} AND {unused} ORDER BY place"

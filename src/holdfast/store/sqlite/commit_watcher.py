@@ -10,7 +10,8 @@ What can fail:
   twice a second. That reads the file system and not the store.
 - There is no inotify, or no instance of it is left: the thread polls the store every `poll_seconds`, at a read each.
 - Some changes write no byte (a worker's process died, a file was deleted): the thread calls `tick` twice a second.
-- Many commits in a row, here or elsewhere: the thread looks less and less often, down to once in `poll_seconds`.
+- Many commits in a row, of others: the thread looks `LOOKS_MAX` times a second. If they are all this process's own, it
+  looks less and less often, down to once in `poll_seconds`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 FLOOR_SECONDS = 0.5  # between two looks at the log
-PAUSE_SECONDS = 0.001  # after a single commit
+LOOKS_MAX = 400  # a second, for as long as commits go on
+BURST = 40  # looks that may follow each other at once
+FRUITLESS_MAX = 40  # looks without a commit of another process; from then on the pauses grow
 IN_MODIFY = 0x2
 EVENTS_BYTES = 65_536
 
@@ -36,7 +39,7 @@ class CommitWatcher:
     Args:
         bell: the file that is written to after each commit.
         log: SQLite's log, which shows commits of other programs.
-        look: finds out whether another process has committed; called from the thread.
+        look: returns whether another process has committed; called from the thread.
         tick: is called from the thread at its start and every `FLOOR_SECONDS`; it must not read the store.
         poll_seconds: longest pause between two looks while commits go on.
     """
@@ -45,7 +48,7 @@ class CommitWatcher:
         self,
         bell: Path,
         log: Path,
-        look: Callable[[], None],
+        look: Callable[[], bool],
         poll_seconds: float,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
@@ -79,27 +82,27 @@ class CommitWatcher:
                 os.close(descriptor)
 
     def _run(self) -> None:
-        pause = PAUSE_SECONDS
+        pace = Pace(self._poll_seconds, time.monotonic())
         seen = self._size()
         while not self._stopping.is_set():
             self._tick_in_time()
             if self._watched is None:
                 self._stopping.wait(self._poll_seconds)
-            elif self._rung(self._watched):
-                pause = min(2 * pause, self._poll_seconds)
-            elif self._size() == seen:
-                pause = PAUSE_SECONDS
+            elif not self._rung(self._watched) and self._size() == seen:
                 continue
             if self._stopping.is_set():
                 return
             seen = self._size()
+            found = True
             with contextlib.suppress(RuntimeError):  # a subscriber has closed its loop: no notice is missed
-                self._look()
-            self._stopping.wait(pause if self._watched is not None else 0)
+                found = self._look()
+            pause = pace.after(time.monotonic(), found=found)
+            if self._watched is not None and pause:
+                self._stopping.wait(pause)
 
     def _tick_in_time(self) -> None:
         now = time.monotonic()
-        if now - self._ticked_at >= FLOOR_SECONDS - PAUSE_SECONDS:
+        if now - self._ticked_at >= 0.99 * FLOOR_SECONDS:
             self._ticked_at = now
             with contextlib.suppress(RuntimeError):  # as for `look`
                 self._tick()
@@ -121,6 +124,25 @@ class CommitWatcher:
         except OSError:
             return None
         return status.st_size, status.st_mtime_ns
+
+
+class Pace:
+    """Says how long to pause after a look: not at all after a few, and always when there are many."""
+
+    def __init__(self, poll_seconds: float, now: float) -> None:
+        self._poll_seconds = poll_seconds
+        self._credit = float(BURST)
+        self._at = now
+        self._fruitless = 0
+
+    def after(self, now: float, *, found: bool) -> float:
+        """Return the seconds to pause after a look that has or has not found a commit of another process."""
+        self._credit = min(BURST, self._credit + (now - self._at) * LOOKS_MAX) - 1
+        self._at = now
+        self._fruitless = 0 if found else min(self._fruitless + 1, FRUITLESS_MAX + 10)
+        if self._fruitless > FRUITLESS_MAX:
+            return min(self._poll_seconds, 2.0 ** (self._fruitless - FRUITLESS_MAX) / LOOKS_MAX)
+        return max(0.0, -self._credit / LOOKS_MAX)
 
 
 def _watch(bell: Path) -> int | None:

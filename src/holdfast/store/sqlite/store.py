@@ -247,11 +247,13 @@ class SqliteStore(SqlReads):
         """Return a number that grows when another process has committed, after the first subscription."""
         return self._heard
 
-    def _listen(self) -> None:
+    def _listen(self) -> bool:
         """Notify subscribers if another process has committed. The writer knows which commits were its own."""
         with contextlib.suppress(CancelledError, StoreUnavailable):  # the store is being closed
             if self._writer.submit(self._look).result():
                 self._tell(EVERYTHING)
+                return True
+        return False
 
     def _look(self) -> bool:
         try:
