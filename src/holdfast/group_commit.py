@@ -29,6 +29,7 @@ _log = logging.getLogger("holdfast")
 # Turns of the loop before a batch is taken, so that writers about to write are included. The end of a job follows its
 # last result by three turns.
 GATHER_TURNS = 3
+LARGE_BYTES = 4096  # events from this size on are counted in `bytes_under_way`
 BATCH_MAX = 2000  # commands in one transaction: enough to share a commit well, few enough to keep the lock short
 
 Events = Sequence[tuple[str, Frozen]]  # frozen: later changes to a payload do not change what is written
@@ -76,6 +77,7 @@ class Journal:
         self._waiting: list[_Request | Writer] = []
         self._last: tuple[Callable[[], Command | None], asyncio.Future[Any]] | None = None
         self._draining: asyncio.Task[None] | None = None
+        self.bytes_under_way = 0  # of large events of attempts that are not on disk yet
 
     async def write(self, command: Command) -> Any:
         """Run one command durably. Return its result or raise its refusal."""
@@ -102,6 +104,7 @@ class Journal:
         if not writer.gathered:
             self._put(writer)
         writer.gathered += events
+        self.bytes_under_way += _large_bytes(events)
 
     async def parent_of(self, job: str) -> str | None:
         """Return the id of the job that started this one as a child; None if no job did, or this one was removed."""
@@ -190,7 +193,9 @@ class Journal:
         try:
             if isinstance(entry, _Request):
                 entry.answer(answer)
-            elif isinstance(answer, Exception):
+                return
+            self.bytes_under_way -= _large_bytes(command.events)
+            if isinstance(answer, Exception):
                 self._fail(entry, len(command.events), answer)
             else:
                 entry.written(len(command.events), None)
@@ -202,12 +207,22 @@ class Journal:
         if writer.gathered:
             if writer in self._waiting:
                 self._waiting.remove(writer)
-            count += len(_taken(writer).events)
+            taken = _taken(writer)
+            self.bytes_under_way -= _large_bytes(taken.events)
+            count += len(taken.events)
         writer.written(count, error)
 
 
 def _interrupted() -> StoreUnavailable:
     return StoreUnavailable("the write was interrupted: whether it counts is not known; try again")
+
+
+def _large_bytes(events: Sequence[tuple[str, Any]]) -> int:
+    size = 0
+    for _, frozen in events:
+        if len(frozen.text) >= LARGE_BYTES:
+            size += len(frozen.text)
+    return size
 
 
 def _taken(writer: Writer) -> Append:

@@ -11,7 +11,9 @@ import pytest
 
 from holdfast import App, InvalidArguments, RunFailed, StepFailed, wait_for
 from holdfast.client.verify import check_replay
+from holdfast.engine import job_attempt
 from holdfast.errors import PayloadTooLarge
+from holdfast.group_commit import Events, Journal, Writer
 from holdfast.store import Store
 from holdfast.store.result_blobs import FIELD
 from support.stories import drain, play, quick
@@ -194,3 +196,35 @@ def test_the_loop_goes_on_while_a_large_result_is_written(large: App) -> None:
         assert results == [text(MOST), 3, text(MOST), 3]
 
     play(story())
+
+
+def test_code_with_large_results_is_not_far_ahead_of_the_disk(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    most, size, jobs = 50_000, 10_000, 4
+    monkeypatch.setattr(job_attempt, "BYTES_UNDER_WAY_MAX", most)
+    append, journals, seen = Journal.append, set(), []
+
+    def watched(journal: Journal, writer: Writer, events: Events) -> None:
+        append(journal, writer, events)
+        journals.add(journal)
+        seen.append(journal.bytes_under_way)
+
+    monkeypatch.setattr(Journal, "append", watched)
+    app = App("shop", config=quick(url))
+
+    @app.step
+    async def make(number: int) -> str:
+        return f"{number % 10}" * size
+
+    @app.job
+    async def many() -> int:
+        return sum([len(await make(number)) for number in range(20)])
+
+    async def story() -> None:
+        await app.astart_many(many, [{} for _ in range(jobs)])
+        await drain(app)
+        assert (await app.astats()).runs == {"succeeded": jobs}
+
+    play(story())
+    app.close()
+    assert size < max(seen) <= most + jobs * 2 * size, "each job may be in a step when the limit is reached"
+    assert {journal.bytes_under_way for journal in journals} == {0}

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from holdfast.engine.worker import Worker
 
 UNDER_WAY_MAX = 512  # events under way before the code has to wait for the disk
+BYTES_UNDER_WAY_MAX = 4 * 1024 * 1024  # of large events of all jobs of the worker, before those with such events wait
 RESULTS_PAUSE_SECONDS = 1.0  # until a job is retried whose large results cannot be read
 UNWINDING_SECONDS = 0.01  # code that catches Suspended and calls again gets slow answers, so it cannot spin
 _PARTS = {"_calls", "_children", "waits", "outcomes", "reports", "budget"}
@@ -762,7 +763,8 @@ class Attempt:
 
     def is_far_ahead(self) -> bool:
         """Return whether the code is so far ahead of the disk that it has to wait."""
-        return self.recorded_events - self.durable_events > UNDER_WAY_MAX
+        ahead = self.recorded_events - self.durable_events
+        return ahead > UNDER_WAY_MAX or (ahead > 0 and self.journal.bytes_under_way > BYTES_UNDER_WAY_MAX)
 
     def may_record(self) -> bool:
         """Return whether values are still recorded, as they are during clean-up after a cancel."""
