@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races stores fuzz plans scenarios programs exact neighbours silence servers bench fix docs page pagecheck site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races stores fuzz plans scenarios programs exact neighbours silence servers bench profile fix docs page pagecheck site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -129,6 +129,14 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/postgres.py
 	$(BIN)/python bench/postgres_growth.py
 	$(BIN)/python bench/gates.py
+	$(BIN)/python bench/latency.py
+	$(BIN)/python bench/latency.py --postgres
+	$(BIN)/python bench/disk.py
+	$(BIN)/python bench/memory.py
+
+profile: $(READY)  ## show where the time of a step and of a tool goes, in microseconds by part
+	$(BIN)/python bench/step_profile.py
+	$(BIN)/python bench/step_profile.py --tool
 
 fix: $(CHECKERS)  ## format the code and apply the fixes of the linter
 	$(BIN)/ruff format .

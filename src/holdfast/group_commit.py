@@ -8,6 +8,8 @@ The writes of one job keep their order. Events that an attempt writes during a c
 command may go last in a batch, and is made when the batch is taken. This is a claim, which thus finds the slots of all
 jobs that end in the same transaction.
 
+Threads without a loop have a `ThreadJournal`.
+
 What can fail: the store raises. Then it is unknown whether the batch was written, and every writer in it gets the
 error. A worker then abandons the attempt, and the job is claimed again from its stored state. Every later write of that
 attempt fails as well, so a stream has no holes.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -152,6 +155,8 @@ class Journal:
 
     def _refuse_rest(self) -> None:
         """Fail the writes that were gathered for a batch that will not be taken: the drain was interrupted."""
+        if self._loop.is_closed():
+            return  # no caller on it can hear of anything
         waiting, self._waiting = self._waiting, []
         for entry in waiting:
             self._tell(entry, entry.command if isinstance(entry, _Request) else _taken(entry), _interrupted())
@@ -211,6 +216,80 @@ class Journal:
             self.bytes_under_way -= _large_bytes(taken.events)
             count += len(taken.events)
         writer.written(count, error)
+
+
+class ThreadJournal:
+    """Group commit for threads: each blocks until its command is durable.
+
+    The first thread commits its own command itself, without a loop in between. Threads that come meanwhile wait. One of
+    them commits all of theirs next.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = threading.Lock()
+        self._waiting: list[_ThreadRequest] = []
+        self._has_leader = False  # a thread that commits, or that was woken to do so
+
+    def write(self, command: Command) -> Any:
+        """Run one command durably. Return its result or raise its refusal."""
+        request = _ThreadRequest(command)
+        with self._lock:
+            self._waiting.append(request)
+            request.leads, self._has_leader = not self._has_leader, True
+        if not request.leads:
+            try:
+                request.woken.wait()
+            except BaseException:  # the thread was interrupted
+                self._leave(request)
+                raise
+        if request.leads:
+            self._commit()
+        if isinstance(request.answer, Exception):
+            raise request.answer
+        return request.answer
+
+    def _commit(self) -> None:
+        """Commit what waits. Then let the first thread that came meanwhile do the same."""
+        with self._lock:
+            batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+        answers: Sequence[Any] = [_interrupted()] * len(batch)
+        try:
+            answers = self.store.commit_blocking([request.command for request in batch])
+        except Exception as error:  # every thread of the batch gets it
+            answers = [error] * len(batch)
+        finally:
+            for request, answer in zip(batch, answers, strict=True):
+                request.answer = answer
+                request.woken.set()
+            with self._lock:
+                self._name_leader()
+
+    def _leave(self, request: _ThreadRequest) -> None:
+        """Drop a request that is not committed yet. A leader that leaves is replaced."""
+        with self._lock:
+            if request in self._waiting:
+                self._waiting.remove(request)
+                if request.leads:
+                    self._name_leader()
+
+    def _name_leader(self) -> None:
+        self._has_leader = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].leads = True
+            self._waiting[0].woken.set()
+
+
+class _ThreadRequest:
+    """A command of a thread. The thread is woken when the command has an answer, or when it is to commit."""
+
+    __slots__ = ("answer", "command", "leads", "woken")
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.woken = threading.Event()
+        self.leads = False
+        self.answer: Any = None
 
 
 def _interrupted() -> StoreUnavailable:

@@ -183,12 +183,12 @@ def test_writing_and_reading_need_no_state_of_a_session(monkeypatch: pytest.Monk
     discarded = []
 
     def forgetful(store: PostgresStore, batch: Sequence[Command]) -> Any:
-        store._connected_for_writing().execute("DISCARD ALL")
+        store._connected_for_writing().execute("DISCARD ALL", prepare=False)
         discarded.append("write")
         return persist(store, batch)
 
     def forgetful_too(store: PostgresStore, sql: str, bindings: Sequence[Any]) -> Any:
-        store._connected_for_reading().execute("DISCARD ALL")
+        store._connected_for_reading().execute("DISCARD ALL", prepare=False)
         discarded.append("read")
         return fetch(store, sql, bindings)
 

@@ -57,7 +57,7 @@ from holdfast.errors import (
     UnknownEntry,
     UnknownJob,
 )
-from holdfast.group_commit import BATCH_MAX, Journal
+from holdfast.group_commit import BATCH_MAX, Journal, ThreadJournal
 from holdfast.ids import new_id
 from holdfast.import_guard import refuse_while_importing
 from holdfast.machines import TERMINAL_JOB_STATES, Event, RunRecord, RunStatus, Violation
@@ -134,6 +134,7 @@ class App(Planning, Client):
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
         self._forked_memory = False  # whether the parent of this process had a store in memory
+        self._threads: ThreadJournal | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
         self._stories = StoryCache()
         self._watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, RunWatcher] = weakref.WeakKeyDictionary()
@@ -582,9 +583,13 @@ class App(Planning, Client):
         refuse_while_importing("starts a run")
         function = self.entry(job)
         own_connection = connection if connection is not None else function.chosen.connection
-        if own_connection is None:
+        if own_connection is not None:
+            job_id = transactional.start(self._relative(function, args, kwargs), self.url, own_connection)
+        elif conductor.get() is not None or function.timed or self.has_dead_loop:
             return self.block(self.astart(function, *args, **kwargs))
-        job_id = transactional.start(self._relative(function, args, kwargs), self.url, own_connection)
+        else:  # needs no loop, so it does not wait for one
+            encoded = function.signature.encode(args, kwargs, self.config.payload_bytes_max)
+            job_id = self._thread_journal().write(self.submission(function, new_id(), encoded, 0.0)).job
         return RunHandle(self, job_id, function)
 
     start_many = blocking(astart_many)
@@ -719,6 +724,14 @@ class App(Planning, Client):
         if watcher is None or watcher.store is not self._store():  # the app was closed and opened again
             watcher = self._watchers[loop] = RunWatcher(self._store(), self._aversions)
         return watcher
+
+    def _thread_journal(self) -> ThreadJournal:
+        store = self._store()
+        if self._threads is None or self._threads.store is not store:  # the app was closed and opened again
+            with self._opening:
+                if self._threads is None or self._threads.store is not store:
+                    self._threads = ThreadJournal(store)
+        return self._threads
 
     def _journal(self) -> Journal:
         loop = asyncio.get_running_loop()

@@ -575,6 +575,11 @@ class Client(ABC):
         if portal is not None and portal.loop is loop:
             portal.die(error)
 
+    @property
+    def has_dead_loop(self) -> bool:
+        """Return whether the client's own loop has died, so that blocking calls raise `LoopDied`."""
+        return self._portal is not None and self._portal.is_dead
+
     def close(self) -> None:
         """Close the client and its own event loop. A later call opens them again."""
         with contextlib.suppress(LoopDied):

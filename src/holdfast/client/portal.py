@@ -61,6 +61,11 @@ class Portal:
         finally:
             self._calls.discard(call)
 
+    @property
+    def is_dead(self) -> bool:
+        """Return whether calls raise because the loop has ended or hangs."""
+        return self._error is not None
+
     def die(self, error: LoopDied) -> None:
         """Make every call raise, including calls in progress. Any thread may call this after the loop has died."""
         with self._lock:

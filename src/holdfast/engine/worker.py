@@ -105,6 +105,7 @@ class Worker:
         self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when last asked, and the loop's time then
         self._claim_under_way: asyncio.Future[Any] | None = None
         self._logging: set[asyncio.Task[None]] = set()  # they log reclaimed jobs
+        self._may_claim_early = False  # whether a report of work may claim before the loop's own turn
         self._claim_open = False  # whether that claim's transaction has not begun
         self._claim_awaited = False  # whether the worker's loop waits for its answer
         self._claim_limit = 0
@@ -157,6 +158,7 @@ class Worker:
         With `at_once`, requeue the jobs now.
         """
         self._stopping = True
+        self._may_claim_early = False
         self._on_change(WORK)
         if at_once:
             self._at_once = True
@@ -179,6 +181,8 @@ class Worker:
         self._news |= change & ~ROOM  # ROOM has no due time
         if change & (WORK | LIMITS | ROOM):
             self.gate.heard(WakeSource.CONFIG_RELOAD if change & LIMITS else WakeSource.IO_READY)
+            if self._may_claim_early:
+                self._claim_if_ready()  # the turn of the worker's loop reads other things first
         self._wake.set()
 
     def _reload(self, config: Config) -> None:
@@ -190,11 +194,18 @@ class Worker:
         self._wake.set()
 
     async def _work(self, *, until_idle: bool) -> None:
+        try:
+            await self._turns(until_idle=until_idle)
+        finally:
+            self._may_claim_early = False
+
+    async def _turns(self, *, until_idle: bool) -> None:
         pause, is_sure = 0.05, False
         while not self._stopping:
             if self._dead is not None:
                 raise self._dead
             self._wake.clear()
+            self._may_claim_early = True
             try:
                 begun = await self._time()
                 has_news = self._news & WORK  # without it no new due time was written
@@ -218,6 +229,8 @@ class Worker:
                     attempt.lose()
                 raise
             except StoreUnavailable:
+                self._may_claim_early = False
+                await self._claims_answered()
                 self._news, pause = WORK | ASKED | DEATHS, min(pause * 2, PAUSE_SECONDS_MAX)
                 self._leave_alone(pause)
                 with contextlib.suppress(TimeoutError):

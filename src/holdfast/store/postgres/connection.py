@@ -1,7 +1,8 @@
 """PostgreSQL connections: how they are opened, rolled back and closed, and driver errors in one line.
 
 Our sessions read and write the same under any settings of a role, a database or a server. Text is UTF-8, times have all
-their digits, and transactions are READ COMMITTED. No statement is prepared, because a pooler would show it to others.
+their digits, and transactions are READ COMMITTED. Statements are
+prepared after some executions, but not through a pooler, which would show them to others.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ from holdfast.store.postgres.call_timeout import CallWatcher
 from holdfast.store.postgres.schema import Connection
 
 SILENCE_SECONDS = 10.0  # how long a server may not reply before its connection is dropped
+PREPARE_AFTER = 3  # executions of a statement; to plan one takes longer than to execute it
 CONNECT_SECONDS_MIN = 2  # libpq accepts no shorter limit
 
 
-def connect(url: str, silence_seconds: float = SILENCE_SECONDS, watch: CallWatcher | None = None) -> Connection:
+def connect(
+    url: str, silence_seconds: float = SILENCE_SECONDS, watch: CallWatcher | None = None, *, preparing: bool = True
+) -> Connection:
     """Connect, in autocommit mode.
 
     Args:
         url: of the database.
         silence_seconds: how long a server may not acknowledge anything before TCP drops the connection.
         watch: ends the connection if the server does not reply to the first statements.
+        preparing: whether statements may be prepared, if this is a session of its own.
 
     Raises:
         OperationalError: there is no connection, the URL is not valid, or values would not be read as written.
@@ -47,6 +52,8 @@ def connect(url: str, silence_seconds: float = SILENCE_SECONDS, watch: CallWatch
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             _keep_all_text(connection)
             _read_exactly(connection)
+            if preparing and is_a_session(connection):
+                connection.prepare_threshold = PREPARE_AFTER
     except BaseException:
         connection.close()
         raise

@@ -68,6 +68,8 @@ _CONFLICTS = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.LockNotAvailable,
 )
+# A pooler that passes as a session has changed servers between two transactions, or a program has discarded statements.
+_NOT_PREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
 _CANNOT_BE_STORED = (psycopg.DataError, psycopg.errors.ProgramLimitExceeded, UnicodeEncodeError)
 
 
@@ -107,6 +109,7 @@ class PostgresStore(SqlReads):
         self._suspects: dict[str, tuple[float, float]] = {}  # workers whose lock is missing: last seen, and since when
         self._locked: set[str] = set()  # workers whose session lock the connection that writes has
         self._is_a_session: bool | None = None  # whether that connection may hold locks; None is not known
+        self._preparing = True  # whether statements may be prepared; not through some poolers
         self._committing = False  # whether COMMIT was sent and not answered yet
         self._closing = threading.Lock()
         try:
@@ -130,7 +133,8 @@ class PostgresStore(SqlReads):
                 raise
             future.cancel()
             raise StoreUnavailable(_silence(self._watch.seconds)) from error
-        self._listener.wake()  # record the lock of a worker that has just reported
+        if any(isinstance(command, c.PutWorker) for command in batch):
+            self._listener.wake()  # record the lock of a worker that has just reported
         return answers
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
@@ -196,7 +200,14 @@ class PostgresStore(SqlReads):
     # Machinery
 
     def _connect(self) -> Connection:
-        return connect(self._url, self._watch.seconds, self._watch)
+        return connect(self._url, self._watch.seconds, self._watch, preparing=self._preparing)
+
+    def _stop_preparing(self) -> None:
+        """Use no prepared statements from now on: the server does not have those of this process."""
+        self._preparing = False
+        for connection in (self._write_connection, self._read_connection):
+            if connection is not None:
+                connection.prepare_threshold = None
 
     def _connected_for_writing(self) -> Connection:
         if self._write_connection is None or self._write_connection.closed:
@@ -253,6 +264,9 @@ class PostgresStore(SqlReads):
                 with self._watch.over(connection, deadline), rollback_on_error(connection):
                     self._hold_locks(connection)
                     return self._transact(connection, batch, seconds, looking_first=attempt > 0)
+            except _NOT_PREPARED as error:
+                self._stop_preparing()
+                last = error
             except _CONFLICTS as error:
                 back_off(attempt)
                 last = error
@@ -291,8 +305,12 @@ class PostgresStore(SqlReads):
 
         def fetch() -> list[Any]:
             connection = self._connected_for_reading()
-            with self._watch.over(connection, deadline), rollback_on_error(connection):
-                rows: list[Any] = connection.execute(sql, bindings).fetchall()
+            try:
+                with self._watch.over(connection, deadline), rollback_on_error(connection):
+                    rows: list[Any] = connection.execute(sql, bindings).fetchall()
+            except _NOT_PREPARED:
+                self._stop_preparing()
+                raise  # and is repeated, as every read that fails
             return rows
 
         try:

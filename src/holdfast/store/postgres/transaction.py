@@ -73,6 +73,8 @@ class Transaction(Batch):
             longer than it may be idle in one. Inside a part it would wait, and hold its locks, as long as TCP does.
     """
 
+    sharing_bytes_max = 8192  # the server compresses rows of more than 2 kB
+
     def __init__(
         self,
         connection: Connection,

@@ -27,7 +27,7 @@ from holdfast.store.request_keys import KeepAnswer, Known, Once, Requests
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import attribute_text
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
-from holdfast.store.sql.event_rows import EventRow, Sealed, event_rows
+from holdfast.store.sql.event_rows import SHARING_BYTES_MAX, EventRow, Sealed, event_rows
 from holdfast.store.sql.limit_claims import QueueLimits, Running
 from holdfast.store.stream_writer import Decision
 
@@ -43,6 +43,8 @@ class Batch(SignalTable):
         now: the store's time, read inside the transaction.
         known: rows that equal those in the database and need not be read.
     """
+
+    sharing_bytes_max: ClassVar[int] = SHARING_BYTES_MAX  # payloads of events that share a row; fills pages well
 
     def __init__(self, now: float, known: Mapping[str, Job]) -> None:
         self.now = now
@@ -570,7 +572,7 @@ class Batch(SignalTable):
             self._stored[name] = job
         self._changed.clear()
         if sealed or new or grown or changed:
-            self.write(event_rows(sealed), new, grown, changed)
+            self.write(event_rows(sealed, self.sharing_bytes_max), new, grown, changed)
         attributes = [
             (name, attribute_text(value), job.id) for job in new for name, value in (job.attributes or {}).items()
         ]

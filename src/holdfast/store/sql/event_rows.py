@@ -18,7 +18,7 @@ from holdfast.machines import Event, HistoryEvent, JobEvent
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
 EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 SHARING_MAX = 64  # events of a row; a read of a part of the stream reads up to so many that it did not ask for
-SHARING_BYTES_MAX = 1024  # of their payloads, which fills pages well; a larger event has a row of its own
+SHARING_BYTES_MAX = 1024  # of their payloads, unless a store has another limit; a larger event has its own row
 HASH_BYTES = 32
 
 Sealed = tuple[Event, bytes]  # an event, and its payload as the JSON text that is stored
@@ -50,34 +50,28 @@ _TYPES: dict[str, str] = {letter: name for name, letter in LETTERS.items()}
 _decode = msgspec.json.Decoder().decode
 
 
-def event_rows(sealed: Iterable[Sealed]) -> list[EventRow]:
+def event_rows(sealed: Iterable[Sealed], bytes_max: int = SHARING_BYTES_MAX) -> list[EventRow]:
     """Return the rows of events that one transaction appends. The events of a job are in order."""
     by_job: dict[str, list[Sealed]] = {}
     for one in sealed:
         by_job.setdefault(one[0].job, []).append(one)
-    return [row for events in by_job.values() for row in _rows_of_job(events)]
+    return [row for events in by_job.values() for row in _rows_of_job(events, bytes_max)]
 
 
-def _rows_of_job(events: list[Sealed]) -> Iterable[EventRow]:
+def _rows_of_job(events: list[Sealed], bytes_max: int) -> Iterable[EventRow]:
     if len(events) > 1:
         first, size = 0, 0
         for place, (event, payload) in enumerate(events):
             size += len(payload)
-            if place > first and not _shares(events[first][0], event, place - first, size):
+            if place > first and (size > bytes_max or not _shares(events[first][0], event, place - first)):
                 yield _row(events[first:place])
                 first, size = place, len(payload)
         events = events[first:]
     yield _row(events)
 
 
-def _shares(first: Event, event: Event, count: int, size: int) -> bool:
-    return (
-        count < SHARING_MAX
-        and size <= SHARING_BYTES_MAX
-        and event.attempt == first.attempt
-        and event.type in LETTERS
-        and first.type in LETTERS
-    )
+def _shares(first: Event, event: Event, count: int) -> bool:
+    return count < SHARING_MAX and event.attempt == first.attempt and event.type in LETTERS and first.type in LETTERS
 
 
 def _row(sealed: list[Sealed]) -> EventRow:
