@@ -108,7 +108,7 @@ class Children:
             attempt.code.arrive(pending, CutOff(), [cut_off(pending.node)])
         else:
             attempt.waits.begin(pending, key, "child")
-            attempt.loop.call_soon(attempt.code.turn)
+            attempt.code.turn_soon()
         attempt.call_left()
 
     def _refused(self, pending: Pending, error: BaseException) -> None:

@@ -188,7 +188,7 @@ class Attempt:
         if self._effects is not None or self.replay.large:
             self._beginning = self.loop.create_task(self._begin())
         else:
-            self.loop.call_soon(self.code.turn)
+            self.code.turn_soon()
         if self.row.cancel is not None:
             self.loop.call_soon(self.cancel)
 
@@ -210,7 +210,7 @@ class Attempt:
         except Exception as error:  # an effect store may be the user's own
             self.loop.call_soon(self.code_failed, error)
         else:
-            self.loop.call_soon(self.code.turn)
+            self.code.turn_soon()
 
     async def _read_results(self) -> None:
         """Read the large results of the history.
@@ -255,7 +255,7 @@ class Attempt:
             if self.goes_on() and not self.under_way and self.code.idle:
                 self._stuck()
             return
-        if self.waits.busy or not self.code.idle or self.waits.has_several_new():
+        if self.waits.busy or self.waits.has_several_new() or not self.code.idle:
             self.waits.check_new()
             return
         intent = self.waits.intent()
@@ -517,7 +517,7 @@ class Attempt:
             assert self.code.main is not None, "it has begun"
             self.code.main.cancel()
         self.code.cancel_threads()  # a plain function sees the cancel at its next call, or in the call it waits in
-        self.loop.call_soon(self.code.turn)
+        self.code.turn_soon()
         self._grace = self.loop.call_later(self.config.grace_seconds, self._force)
 
     def _force(self) -> None:

@@ -115,6 +115,7 @@ class JobCode:
         self._threads_blocked: dict[JobTask, ThreadFuture[Any]] = {}
         self._unrested = 0
         self._rests = 0  # how often the code has rested
+        self._turn_requested = False
         self._closed = False
         self._cleaning_up = False  # whether the job's function has ended, and left tasks are being cancelled
 
@@ -142,12 +143,22 @@ class JobCode:
             return
         loop.arm()
         if moved is None:
-            loop.host.call_soon(self.turn)
+            self.turn_soon()
         if self._cleaning_up:
             if moved is not None and not (loop.unfinished() and (loop.works or self._calls_under_way())):
                 self._host.code_ended()
         elif moved is not None or self._unrested >= POLLING_MAX:
             self._host.code_rests()
+
+    def turn_soon(self) -> None:
+        """Take a turn in a later callback of the worker's loop. Requests until then share it."""
+        if not self._turn_requested:
+            self._turn_requested = True
+            self.loop.host.call_soon(self._requested_turn)
+
+    def _requested_turn(self) -> None:
+        self._turn_requested = False
+        self.turn()
 
     def _is_closed(self) -> bool:
         return self._closed
@@ -342,7 +353,7 @@ class JobCode:
         if now:
             self.turn()
         elif not self.loop.turning:
-            self.loop.host.call_soon(self.turn)
+            self.turn_soon()
 
     def _record_undelivered(self, arrival: _Arrival) -> None:
         """Record an outcome for the next attempt: the code is closed, and this attempt still writes."""

@@ -125,7 +125,7 @@ class Waits:
         place = OpenWait(until, intent, future=self._attempt.loop.create_future())
         with self.not_working():
             self._add(place)
-            self._attempt.loop.call_soon(self._attempt.code.turn)  # this wait may be all that is left to do
+            self._attempt.code.turn_soon()  # this wait may be all that is left to do
             try:
                 return await place.future  # type: ignore[misc]  # - it has one
             finally:
@@ -195,7 +195,7 @@ class Waits:
         finally:
             self._checking = None
             self.busy -= 1
-            self._attempt.loop.call_soon(self._attempt.code.turn)
+            self._attempt.code.turn_soon()
 
     def _offer(self, signal: Signal) -> None:
         if signal.id in self._taken or not self._attempt.goes_on():
