@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FEW_WATCHED = 20  # jobs
 JOBS_AT_ONCE = 500  # versions per query
 REST = 19  # a pause is at most so many times as long as the look before it: then a twentieth of the time goes to looks
+REST_SECONDS_MAX = 0.1  # a look also takes long where the loop was busy, and that must not delay the next one
 
 
 def exported(record: RunRecord, row: ExportRow) -> Export:
@@ -164,7 +165,7 @@ class RunWatcher:
                 woke = await self._look(watched[first : first + JOBS_AT_ONCE]) or woke
             self._fruitless = 0 if woke else self._fruitless + 1
             rest = REST if len(watched) > FEW_WATCHED else min(REST, 2**self._fruitless - 1)
-            await asyncio.sleep(rest * (time() - began))
+            await asyncio.sleep(min(rest * (time() - began), REST_SECONDS_MAX))
         self._task = None
         self._rest()
 
