@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast import App, Config, gather
+from holdfast.gc_settings import tune_gc
 from holdfast.machines import JobEvent
 from postgres_server import measured
 
@@ -108,6 +109,7 @@ def main() -> int:
     parser.add_argument("--children", type=int, nargs="+", default=list(CHILDREN))
     parser.add_argument("--profile", action="store_true")
     chosen = parser.parse_args()
+    tune_gc()  # as the command line does for a worker
     profile = cProfile.Profile()
     if chosen.profile:
         profile.enable()

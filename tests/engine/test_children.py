@@ -260,3 +260,32 @@ def test_children_that_start_children_without_end_are_stopped(url: str) -> None:
 
     with contextlib.closing(app):
         play(story())
+
+
+def test_children_that_branches_call_at_any_moment_are_all_started(app: App) -> None:
+    """Those that are called together are started together, also while others are just being started."""
+
+    @app.step
+    async def nap(turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    @app.job
+    async def child(number: int) -> int:
+        return number
+
+    @app.job
+    async def parent(turns: int) -> list[int]:
+        async def branch() -> int:
+            await nap(turns)
+            return await child(turns)
+
+        return await asyncio.gather(child(-1), branch())
+
+    async def story() -> None:
+        for turns in range(16):  # one after the other: each has the loop to itself
+            handle = await parent.astart(turns)
+            await drain(app)
+            assert await handle.aresult() == [-1, turns]
+
+    play(story(), 20)

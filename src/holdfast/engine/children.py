@@ -16,7 +16,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -24,7 +24,7 @@ from holdfast.authoring.conductor import Submitter, conductor
 from holdfast.authoring.functions import JobFunction
 from holdfast.engine.job_code import Pending, Written, cut_off
 from holdfast.engine.replay import CutOff, Ended, Failure, Outcome, call_text
-from holdfast.errors import HoldfastError, IdempotencyConflict, StepFailed
+from holdfast.errors import HoldfastError, IdempotencyConflict, StaleAttempt, StepFailed, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.machines import HistoryEvent
 from holdfast.machines.keys import child_key, ended_name, id_name
@@ -38,6 +38,15 @@ UNSHOWN = "(not shown)"  # for a job that may be in another group
 Submission = Callable[[JobFunction[..., Any], str, dict[str, Any], float], Submit]
 
 
+class _Start(NamedTuple):
+    """A child to be started: the call that waits for its end, and what the command is made from."""
+
+    pending: Pending
+    job: JobFunction[..., Any]
+    arguments: dict[str, Any]
+    key: str
+
+
 class Children:
     """The children of one attempt's job, and the runs and signals that it starts and sends."""
 
@@ -45,14 +54,15 @@ class Children:
         self._attempt = attempt
         self._submission = submission
         self._depth: int | None = None  # number of jobs above this one, once counted
+        self._unstarted: list[_Start] = []
+        self._starter: asyncio.Task[None] | None = None  # starts them, together
 
     async def call(self, job: JobFunction[..., Any], arguments: dict[str, Any]) -> Any:
         """Start a child unless it was started before. Wait for its end and return its result."""
         attempt = self._attempt
         name = f"job.{job.name}"
         node = attempt.replay.node(name, arguments, job.chosen.key)
-        key = child_key(node, self._run)
-        begin = partial(self._begin, partial(self._start_child, job, arguments, key), key)
+        begin = partial(self._begin_child, job, arguments, child_key(node, self._run))
         outcome = await attempt.code.outcome(node, name, begin, arguments, partial(_cut, node))
         return child_result(job, arguments, node, outcome)
 
@@ -60,14 +70,14 @@ class Children:
         """Start a run once without waiting for its end. Return its id."""
         name = f"start.{job.name}"
         node = self._attempt.replay.node(name, arguments, job.chosen.key)
-        begin = partial(self._begin, partial(self._act, submit), None)
+        begin = partial(self._begin_act, submit)
         outcome = await self._attempt.code.outcome(node, name, begin, arguments, partial(_cut, node))
         return str(start_result(job.name, outcome))
 
     async def signal(self, payload: dict[str, Any], send: Submitter) -> str:
         """Send a signal once. Return what the store did with it."""
         node = self._attempt.replay.node("signal", payload, None)
-        begin = partial(self._begin, partial(self._act, send), None)
+        begin = partial(self._begin_act, send)
         outcome = await self._attempt.code.outcome(node, "signal", begin, payload, partial(_cut, node))
         return str(start_result("signal", outcome))
 
@@ -78,20 +88,23 @@ class Children:
 
     # On the worker's loop
 
-    def _begin(self, act: Callable[[str], Coroutine[Any, Any, Any]], key: str | None, pending: Pending) -> None:
-        """Act. Then, for a child, wait for its end."""
+    def _begin_act(self, act: Submitter, pending: Pending) -> None:
+        """Start a run, or send a signal."""
         attempt = self._attempt
-        if key is not None and key in attempt.replay.waited_for:  # only a started child was waited for
-            attempt.waits.begin(pending, key, "child")
-            return
         attempt.waits.busy += 1
-        context = contextvars.copy_context()  # the engine's context
-        context.run(conductor.set, None)
-        driver = pending.driver = attempt.loop.create_task(act(pending.node), context=context)
-        attempt.under_way.add(driver)
-        driver.add_done_callback(partial(self._acted, pending, key))
+        driver = pending.driver = self._task(self._act(act, pending.node))
+        driver.add_done_callback(partial(self._acted, pending))
 
-    def _acted(self, pending: Pending, key: str | None, driver: asyncio.Task[Any]) -> None:
+    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something in the engine's context, as work of the attempt."""
+        attempt = self._attempt
+        context = contextvars.copy_context()
+        context.run(conductor.set, None)
+        task = attempt.loop.create_task(work, context=context)
+        attempt.under_way.add(task)
+        return task
+
+    def _acted(self, pending: Pending, driver: asyncio.Task[Any]) -> None:
         attempt = self._attempt
         attempt.waits.busy -= 1
         attempt.under_way.discard(driver)
@@ -102,13 +115,8 @@ class Children:
             attempt.code.arrive(pending, CutOff(), [cut_off(pending.node)])
         elif (error := driver.exception()) is not None:
             self._refused(pending, error)
-        elif key is None:
-            self._end(pending, {"outcome": "done", "payload": driver.result()})
-        elif pending.cutting:  # the code has cut it off meanwhile; the child continues
-            attempt.code.arrive(pending, CutOff(), [cut_off(pending.node)])
         else:
-            attempt.waits.begin(pending, key, "child")
-            attempt.code.turn_soon()
+            self._end(pending, {"outcome": "done", "payload": driver.result()})
         attempt.call_left()
 
     def _refused(self, pending: Pending, error: BaseException) -> None:
@@ -124,52 +132,116 @@ class Children:
         event = HistoryEvent.VALUE_RECORDED.value, {"node": ended_name(pending.node), "value": ended}
         self._attempt.code.arrive(pending, outcome or Ended(ended), [event])
 
-    async def _start_child(self, job: JobFunction[..., Any], arguments: dict[str, Any], key: str, node: str) -> None:
-        attempt = self._attempt
-        await self._check_depth(job)
-        submit = await self._prepared(job, arguments, node)
-        submit = msgspec.structs.replace(submit, parent=attempt.job, parent_key=key, parent_attempt=attempt.attempt)
-        submitted = await self._started(submit)
-        if submitted.job != submit.job:  # its end would be sent to another job, never to this one
-            other = submitted.job if attempt.row.group is None else UNSHOWN
-            reason = f"the key {job.chosen.key!r} belongs to job {other}, which this call has not started"
-            raise StepFailed(job.name, "IdempotencyConflict", reason)
+    # Children that the code calls at once are started together: their ids reach the disk with one write, and none of
+    # them needs a task. A child that the code has cut off before it was submitted is not started.
 
-    async def _check_depth(self, job: JobFunction[..., Any]) -> None:
+    def _begin_child(self, job: JobFunction[..., Any], arguments: dict[str, Any], key: str, pending: Pending) -> None:
+        """Start a child, then wait for its end."""
+        attempt = self._attempt
+        if key in attempt.replay.waited_for:  # only a started child was waited for
+            attempt.waits.begin(pending, key, "child")
+            return
+        attempt.waits.busy += 1
+        self._unstarted.append(_Start(pending, job, arguments, key))
+        if self._starter is None or self._starter.done():  # its callback has not run yet
+            self._starter = self._task(self._start_children())
+            self._starter.add_done_callback(self._starter_ended)
+
+    async def _start_children(self) -> None:
+        attempt = self._attempt
+        while self._unstarted:
+            starts, self._unstarted = self._unstarted, []
+            depth = await self._depth_here()
+            commands = [(start, self._command(start, depth)) for start in starts if not self._was_cut_off(start)]
+            await attempt.durable()
+            for start, command in commands:
+                if isinstance(command, Submit) and not self._was_cut_off(start):
+                    submitting = attempt.journal.enqueue(command)
+                    submitting.add_done_callback(partial(self._submitted, start, command.job))
+
+    def _was_cut_off(self, start: _Start) -> bool:
+        if start.pending.cutting:
+            self._attempt.waits.busy -= 1
+        return start.pending.cutting
+
+    def _starter_ended(self, starter: asyncio.Task[None]) -> None:
+        attempt = self._attempt
+        if self._starter is starter:
+            self._starter = None
+        attempt.under_way.discard(starter)
+        if not starter.cancelled() and isinstance(error := starter.exception(), Exception):
+            attempt.code_failed(error)
+        attempt.call_left()
+
+    def _command(self, start: _Start, depth: int) -> Submit | None:
+        """Record a child's id, and return the command that creates it, or None if it is refused."""
+        attempt = self._attempt
+        try:
+            self._check_depth(start.job, depth)
+            name = attempt.recorded(id_name(start.pending.node, self._run), new_id)
+            submit = self._submission(start.job, name, start.arguments, attempt.now())
+        except Exception as error:
+            attempt.waits.busy -= 1
+            self._refused(start.pending, error)
+            return None
+        return msgspec.structs.replace(
+            submit,
+            group=submit.group if submit.group is not None else attempt.row.group,
+            trace_id=attempt.row.trace_id,
+            parent=attempt.job,
+            parent_key=start.key,
+            parent_attempt=attempt.attempt,
+        )
+
+    def _submitted(self, start: _Start, name: str, submitting: asyncio.Future[Submitted]) -> None:
+        """Wait for the end of a child that was submitted, or report why the store refused it."""
+        attempt, pending = self._attempt, start.pending
+        attempt.waits.busy -= 1
+        error = None if submitting.cancelled() else submitting.exception()
+        if isinstance(error, (StaleAttempt, StoreUnavailable)):
+            attempt.lose()
+        elif not attempt.may_record() or pending.cutting or submitting.cancelled():
+            pass  # the attempt is over, or the code has cut the call off; the child continues
+        elif error is not None:
+            self._refused(pending, self._unshown(error))
+        elif submitting.result().job != name:  # its end would be sent to another job, never to this one
+            self._refused(pending, self._conflict(start.job, submitting.result().job))
+        else:
+            attempt.waits.begin(pending, start.key, "child")
+            attempt.code.turn_soon()
+
+    def _conflict(self, job: JobFunction[..., Any], other: str) -> StepFailed:
+        other = other if self._attempt.row.group is None else UNSHOWN
+        reason = f"the key {job.chosen.key!r} belongs to job {other}, which this call has not started"
+        return StepFailed(job.name, "IdempotencyConflict", reason)
+
+    def _unshown(self, error: BaseException) -> BaseException:
+        """Return a refusal that names no other job, because this job's group reads it in the history."""
+        if isinstance(error, IdempotencyConflict) and self._attempt.row.group is not None:
+            return IdempotencyConflict(error.key, UNSHOWN)
+        return error
+
+    def _check_depth(self, job: JobFunction[..., Any], depth: int) -> None:
         """Refuse a child too far below the first run: jobs that start each other without end would fill the store."""
+        if depth >= self._attempt.config.child_depth_max:
+            cure = "end the recursion, or raise child_depth_max (HOLDFAST_CHILD_DEPTH_MAX)"
+            raise StepFailed(job.name, "RecursionError", f"jobs have started children {depth} deep: {cure}")
+
+    async def _depth_here(self) -> int:
+        """Return the number of jobs above this one, up to the limit."""
         attempt, limit = self._attempt, self._attempt.config.child_depth_max
         if self._depth is None:
-            self._depth, above = 0, attempt.parent
-            while above is not None and self._depth < limit:
-                self._depth, above = self._depth + 1, await attempt.journal.parent_of(above)
-        if self._depth >= limit:
-            cure = "end the recursion, or raise child_depth_max (HOLDFAST_CHILD_DEPTH_MAX)"
-            raise StepFailed(job.name, "RecursionError", f"jobs have started children {limit} deep: {cure}")
-
-    async def _prepared(self, job: JobFunction[..., Any], arguments: dict[str, Any], node: str) -> Submit:
-        """Return the command that starts a child. Its id is recorded and on disk."""
-        attempt = self._attempt
-        name = attempt.recorded(id_name(node, self._run), new_id)
-        submit = self._submission(job, name, arguments, attempt.now())
-        group = submit.group if submit.group is not None else attempt.row.group
-        await attempt.durable()
-        return msgspec.structs.replace(submit, group=group, trace_id=attempt.row.trace_id)
+            depth, above = 0, attempt.parent
+            while above is not None and depth < limit:
+                depth, above = depth + 1, await attempt.journal.parent_of(above)
+            self._depth = depth
+        return self._depth
 
     async def _act(self, act: Submitter, node: str) -> str:
         """Act under an id that is recorded and on disk, so that a repeated act is the same."""
         name = self._attempt.recorded(id_name(node, self._run), new_id)
         await self._attempt.durable()
         return await act(name)
-
-    async def _started(self, submit: Submit) -> Submitted:
-        """Submit a job. A refusal names no other job, because this job's group reads it in the history."""
-        try:
-            submitted: Submitted = await self._attempt.write(submit)
-        except IdempotencyConflict as error:
-            if self._attempt.row.group is None:
-                raise
-            raise IdempotencyConflict(error.key, UNSHOWN) from None
-        return submitted
 
 
 def _cut(node: str) -> list[Written]:
