@@ -18,6 +18,7 @@ from holdfast.store.sql.event_rows import (
     event_rows,
     event_values,
     events_of,
+    history_of,
 )
 
 TYPES = st.sampled_from([*LETTERS, "s", "sf", "node_started,node_finished", "of_a_newer_release"])
@@ -38,6 +39,14 @@ def sealed_of(drawn: list[tuple[str, str, dict[str, Any], int, int | None]]) -> 
     return made
 
 
+def claimed(row: tuple[Any, ...]) -> list[tuple[str, int | None, Any]]:
+    """Return what a claim reads of a row."""
+    job, _, types, payload, attempt, *_, hashed = row
+    return [
+        (event.type, event.attempt, event.payload) for event in history_of((job, types, payload, attempt, len(hashed)))
+    ]
+
+
 @given(EVENTS)
 def test_events_come_back_as_they_were_sealed(drawn: list[tuple[str, str, dict[str, Any], int, int | None]]) -> None:
     sealed = sealed_of(drawn)
@@ -48,6 +57,7 @@ def test_events_come_back_as_they_were_sealed(drawn: list[tuple[str, str, dict[s
         assert len(events) == count_events(row) <= SHARING_MAX
         assert len(events) == 1 or len(row[3]) <= SHARING_BYTES_MAX + len(events) + 1
         assert row[1] == events[-1].seq, "the row has the number of its last event"
+        assert claimed(row) == [(event.type, event.attempt, event.payload) for event in events]
         read[row[0]] += events
     for job, events in read.items():
         assert events == [event for event, _ in sealed if event.job == job]
@@ -78,7 +88,9 @@ def test_a_damaged_row_is_read_and_its_damage_found() -> None:
         ("sfs", row[3]),
         ("s?s", row[3]),
     ):
-        assert check(events_of((*before, types, payload, *after)), head=head) != clean, (types, payload)
+        damaged = (*before, types, payload, *after)
+        assert check(events_of(damaged), head=head) != clean, (types, payload)
+        assert [event.type for event in events_of(damaged)] == [kind for kind, _, _ in claimed(damaged)]
     changed = row[3].replace('"1"', '"7"')
     found = check(events_of((*before, row[2], changed, *after)), head=head)
     assert [one.index for one in found if one not in clean] == [1], "exactly the event that was changed"

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from zlib import crc32
 
 import msgspec
@@ -28,7 +27,7 @@ from holdfast.authoring.conductor import place
 from holdfast.authoring.redaction import MARK, redacted
 from holdfast.authoring.secrets import is_kept
 from holdfast.authoring.signature import fingerprint
-from holdfast.machines import Event, HistoryEvent, JobEvent
+from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, ENDED, EXTENSION, GRANTED, OF_RUN, PAUSE_KEY, RETRY_KEY
 from holdfast.machines.rules import is_failure
 from holdfast.machines.run_projection import DEADLINE
@@ -38,7 +37,7 @@ CUT_OFF = "cut_off"  # outcome of a wait, and kind of a failure, that the code i
 _NUMBER = re.compile(r"(?<!#)#\d+\Z")  # number of a call among equal calls
 ENGINE_WAITS = (GRANTED,)  # node prefixes of waits that the engine makes, not the code
 ENGINE_KEYS = (DOUBT_KEY, RETRY_KEY, BUDGET_KEY, PAUSE_KEY)  # key prefixes of those waits
-_HISTORY = frozenset(kind.value for kind in HistoryEvent)
+_NO_NATIVES: Sequence[int] = ()
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # checksum of the calls that a branch has made so far
 
 
@@ -66,10 +65,30 @@ class CutOff(msgspec.Struct, frozen=True, gc=False):
 
 
 Outcome = Success | Failure | Ended | CutOff
+_OF_CALLS = (Success, Failure)
+_OF_CHILDREN = (Success, Failure, Ended)
 
 
-@dataclass(slots=True, eq=False)
-class Recorded:
+class Past(Protocol):
+    """An event of the history. Its payload is read once: it may be decoded for that."""
+
+    @property
+    def type(self) -> str:
+        """Return its name."""
+        ...
+
+    @property
+    def attempt(self) -> int | None:
+        """Return the attempt that wrote it."""
+        ...
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """Return its data."""
+        ...
+
+
+class Recorded(msgspec.Struct, eq=False, gc=False):
     """One position in the order of the stream: native work that the code saw, then an outcome.
 
     The last position may have no outcome.
@@ -77,7 +96,7 @@ class Recorded:
 
     node: str
     outcome: Outcome | None
-    natives: list[int]
+    natives: Sequence[int]
     calls_made: int  # number of calls the code had made by then, where the order does not show it
     taken: bool = False
 
@@ -85,12 +104,12 @@ class Recorded:
 class Replay:
     """A job's history, replayed to its code piece by piece."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, events: Iterable[Past]) -> None:
         self.order: deque[Recorded] = deque()  # the stream's order; taken items are skipped
         self._recorded: dict[str, Recorded] = {}  # by node, items not taken yet
-        self._names: dict[str, str] = {}
-        self._arguments: dict[str, Any] = {}  # arguments of calls, as declared
-        self._natives: list[int] = []  # native work that the code saw after the last outcome
+        self._names: dict[str, str] = {}  # names of calls, where the node does not begin with it
+        self._declared: dict[str, Past] = {}  # declarations of calls: their arguments are read for errors alone
+        self._natives = _NO_NATIVES  # native work that the code saw after the last outcome
         self._seen: defaultdict[str, int] = defaultdict(int)
         self._cut_tools: dict[str, int] = {}  # tool that the code has cut off → attempt that started it
         self.undeclared: set[str] = set()  # tools in doubt whose last try has an end: they are declared again
@@ -110,7 +129,12 @@ class Replay:
         self._ended_by: list[str] = []  # nodes whose failure ended the last run
         self.large: list[tuple[Recorded, ResultBlob]] = []  # results that must be read before they are handed out
         for event in events:
-            self._read(event)
+            payload = event.payload
+            if natives := payload.get("natives"):
+                self._natives = [*self._natives, *natives]
+            read = _READERS.get(event.type)
+            if read is not None:
+                read(self, event, payload, payload.get("node") or "")
         if self._natives:
             self.order.append(Recorded("", None, self._natives, 0))
 
@@ -132,8 +156,8 @@ class Replay:
         return self._numbered(f"{kind}:{trail:08x}" if trail else f"{kind}:value")
 
     def _numbered(self, label: str) -> str:
-        self._seen[label] += 1
-        return label if self._seen[label] == 1 else f"{label}#{self._seen[label]}"
+        number = self._seen[label] = self._seen[label] + 1
+        return label if number == 1 else f"{label}#{number}"
 
     def recorded(self, node: str) -> Recorded | None:
         """Return the recorded outcome of a call that was not taken yet, with its position in the order."""
@@ -171,35 +195,35 @@ class Replay:
         return [
             node
             for node, item in self._recorded.items()
-            if not isinstance(item.outcome, CutOff) and node in self._names and name in {None, self._names[node]}
+            if isinstance(item.outcome, _OF_CHILDREN if node.startswith("job.") else _OF_CALLS)
+            and name in {None, self._name(node)}
         ]
 
     def describe(self, node: str) -> str:
         """Return a recorded call as people read it: its name and arguments."""
-        name = self._names.get(node) or node.partition(":")[0]
-        return call_text(name, self._arguments.get(node), node)
+        declared = self._declared.get(node)
+        return call_text(self._name(node), declared.payload.get("args") if declared is not None else None, node)
 
-    def _read(self, event: Event) -> None:
-        natives = event.payload.get("natives")
-        if natives:
-            self._natives += natives
-        if event.type in _HISTORY:
-            self._read_call(event, event.payload, event.payload.get("node") or "")
-        elif event.type == JobEvent.WAIT_COMPLETED:
-            self._complete(event.payload)
-        elif event.type == JobEvent.WAITING:
-            places = [event.payload, *(event.payload.get("also") or ())]
-            self.waited_for.update(place.get("correlation_key") or "" for place in places)
-        elif event.type == JobEvent.REQUEUED:
-            retried = event.payload.get("reason") == "retry"
-            self.failures = 0 if event.payload.get("actor") else self.failures + retried
-            if event.payload.get("gate"):
-                self.held[event.payload.get("node") or ""] += 1
-            self._forgive()
-        elif event.type == JobEvent.FAILED:
-            self._ended_by = event.payload.get("nodes") or self._failed_of_plan()
-            self._natives = []  # another run sees other native work
-            self.values = {name: value for name, value in self.values.items() if not name.startswith(OF_RUN)}
+    # Events
+
+    def _waiting(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        del event, node
+        places = [payload, *(payload.get("also") or ())]
+        self.waited_for.update(place.get("correlation_key") or "" for place in places)
+
+    def _requeued(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        del event
+        retried = payload.get("reason") == "retry"
+        self.failures = 0 if payload.get("actor") else self.failures + retried
+        if payload.get("gate"):
+            self.held[node] += 1
+        self._forgive()
+
+    def _failed(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        del event, node
+        self._ended_by = payload.get("nodes") or self._failed_of_plan()
+        self._natives = _NO_NATIVES  # another run sees other native work
+        self.values = {name: value for name, value in self.values.items() if not name.startswith(OF_RUN)}
 
     def _failed_of_plan(self) -> list[str]:
         """List the failed calls of a plan whose run something else ended, such as a deadline. No code caught them."""
@@ -239,41 +263,50 @@ class Replay:
         self.values.pop(f"{EXTENSION}{node.partition(':')[2]}", None)
         return True
 
-    def _read_call(self, event: Event, payload: dict[str, Any], node: str) -> None:
-        match event.type:
-            case HistoryEvent.NODE_STARTED:
-                self.tries[node] += 1
-                self._declared(node, payload)
-            case HistoryEvent.TOOL_STARTED:
-                self.tries[node] += 1
-                self.in_doubt[node] = event.attempt or 0
-                self.answers.pop(node, None)  # the answer was about an earlier try; this one has its own doubt
-                self._declared(node, payload)
-            case HistoryEvent.COMMAND_COMMITTED:
-                self._keep_result(node, payload)
-            case HistoryEvent.TOOL_FINISHED:
-                self.in_doubt.pop(node, None)
-                self.answers.pop(node, None)
-                if payload.get("kind") == CUT_OFF:
-                    self._cut_tools[node] = event.attempt or 0
-                if not is_failure(payload):
-                    self._keep_result(node, payload)
-            case HistoryEvent.NODE_FINISHED if is_failure(payload):
-                self._failed_try(node, payload)
-            case HistoryEvent.VALUE_RECORDED:
-                self._value(node, payload)
-            case HistoryEvent.PLAN_GENERATED:
-                self.plan = payload.get("plan")
-                self.order.clear()
-                self._recorded.clear()
-                self.large.clear()
-                self._natives = []
-            case _:
-                pass
+    # Calls
 
-    def _declared(self, node: str, payload: dict[str, Any]) -> None:
-        self._names.setdefault(node, payload.get("name") or node.split(":", 1)[0])
-        self._arguments[node] = payload.get("args")
+    def _started(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        self.tries[node] += 1
+        self._named(node, payload)
+        self._declared[node] = event
+
+    def _named(self, node: str, payload: dict[str, Any]) -> None:
+        name = payload.get("name")
+        if name and node.partition(":")[0] != name:
+            self._names.setdefault(node, name)
+
+    def _name(self, node: str) -> str:
+        return self._names.get(node) or node.split(":", 1)[0]
+
+    def _tool_started(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        self._started(event, payload, node)
+        self.in_doubt[node] = event.attempt or 0
+        self.answers.pop(node, None)  # the answer was about an earlier try; this one has its own doubt
+
+    def _committed(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        del event
+        self._keep_result(node, payload)
+
+    def _tool_finished(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        self.in_doubt.pop(node, None)
+        self.answers.pop(node, None)
+        if payload.get("kind") == CUT_OFF:
+            self._cut_tools[node] = event.attempt or 0
+        if not is_failure(payload):
+            self._keep_result(node, payload)
+
+    def _node_finished(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        del event
+        if is_failure(payload):
+            self._failed_try(node, payload)
+
+    def _plan_generated(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        del event, node
+        self.plan = payload.get("plan")
+        self.order.clear()
+        self._recorded.clear()
+        self.large.clear()
+        self._natives = _NO_NATIVES
 
     def _failed_try(self, node: str, payload: dict[str, Any]) -> None:
         if payload.get("kind") == CUT_OFF:
@@ -286,7 +319,8 @@ class Replay:
                 self.traces[node] = payload["traceback"]
             self._keep(node, payload, Failure(payload.get("kind") or "", payload.get("reason") or ""))
 
-    def _value(self, node: str, payload: dict[str, Any]) -> None:
+    def _value(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        del event
         value = payload.get("value")
         self.values[node] = value
         if node.endswith(ENDED) and isinstance(value, dict):
@@ -294,29 +328,28 @@ class Replay:
 
     def _keep_result(self, node: str, payload: dict[str, Any]) -> None:
         self._keep(node, payload, Success(payload.get("result")))
+        self.tries.pop(node, None)  # it is never called again
         large = reference_in(payload)
         if large is not None:
             self.large.append((self._recorded[node], large))
 
     def _keep(self, node: str, payload: dict[str, Any], outcome: Outcome) -> None:
         if isinstance(outcome, (Success, Failure)):
-            self._names.setdefault(node, payload.get("name") or node.split(":", 1)[0])
+            self._named(node, payload)
         item = Recorded(node, outcome, self._natives, payload.get("asked") or 0)
-        self._natives = []
+        self._natives = _NO_NATIVES
         self._recorded[node] = item
         self.order.append(item)
 
     def _end_wait(self, node: str, payload: dict[str, Any], ended: dict[str, Any]) -> None:
         if node.startswith(ENGINE_WAITS):
             return
-        if node.startswith("job."):
-            self._names.setdefault(node, node.split(":", 1)[0])
         cut_off = ended.get("outcome") == CUT_OFF
         self._keep(node, payload, CutOff() if cut_off else Ended(ended))
 
-    def _complete(self, payload: dict[str, Any]) -> None:
-        node = payload.get("node")
-        if node is None or payload.get("outcome") == DEADLINE:
+    def _complete(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        del event
+        if payload.get("node") is None or payload.get("outcome") == DEADLINE:
             return  # a pause has no node; a wait that its run's deadline cut off has not ended
         if payload.get("outcome") == "resolved":
             self.answers[node] = payload.get("payload") or {}
@@ -324,6 +357,21 @@ class Replay:
         self.completed_waits[node] = payload
         if not (payload.get("correlation_key") or "").startswith(ENGINE_KEYS):
             self._end_wait(node, payload, payload)
+
+
+_READERS: Mapping[str, Callable[[Replay, Past, dict[str, Any], str], None]] = {
+    HistoryEvent.NODE_STARTED.value: Replay._started,  # noqa: SLF001 - methods of the class above
+    HistoryEvent.TOOL_STARTED.value: Replay._tool_started,  # noqa: SLF001
+    HistoryEvent.COMMAND_COMMITTED.value: Replay._committed,  # noqa: SLF001
+    HistoryEvent.TOOL_FINISHED.value: Replay._tool_finished,  # noqa: SLF001
+    HistoryEvent.NODE_FINISHED.value: Replay._node_finished,  # noqa: SLF001
+    HistoryEvent.VALUE_RECORDED.value: Replay._value,  # noqa: SLF001
+    HistoryEvent.PLAN_GENERATED.value: Replay._plan_generated,  # noqa: SLF001
+    JobEvent.WAITING.value: Replay._waiting,  # noqa: SLF001
+    JobEvent.WAIT_COMPLETED.value: Replay._complete,  # noqa: SLF001
+    JobEvent.REQUEUED.value: Replay._requeued,  # noqa: SLF001
+    JobEvent.FAILED.value: Replay._failed,  # noqa: SLF001
+}
 
 
 def call_text(name: str, arguments: Any, node: str) -> str:

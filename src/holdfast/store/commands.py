@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
+from holdfast.machines import TERMINAL_JOB_STATES, JobState
 from holdfast.machines.event import Frozen
 from holdfast.store.audit import Audited
 from holdfast.store.limits import Blocked, Limits
@@ -84,11 +84,30 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
 
 
+class PastEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event of a claimed job, with what a replay needs of it.
+
+    A long history is claimed as text, which is small. `payload` decodes it on each access.
+    """
+
+    type: str
+    attempt: int | None
+    text: str | bytes | msgspec.Raw  # the payload, as JSON
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """Return the payload, as new values."""
+        return _payload(self.text)
+
+
+_payload = msgspec.json.Decoder(dict[str, Any]).decode
+
+
 class Claimed(msgspec.Struct, frozen=True):
     """A claimed job with its whole stream, oldest first, job_running last."""
 
     job: Job
-    events: list[Event]
+    events: list[PastEvent]
 
 
 class Claims(msgspec.Struct, frozen=True):

@@ -338,7 +338,8 @@ class MemoryStore:
         for name in names:
             decision = decide.claim(self._jobs[name], command, self._now)
             self._write(decision)
-            claimed.append(c.Claimed(decision.job, [_whole(*sealed) for sealed in self._events[name]]))
+            events = [c.PastEvent(event.type, event.attempt, payload) for event, payload in self._events[name]]
+            claimed.append(c.Claimed(decision.job, events))
         return c.Claims(claimed, held)
 
     def _renew(self, command: c.Renew) -> c.Leases:

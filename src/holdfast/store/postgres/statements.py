@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from holdfast.store.sql.columns import JOB_CHANGING, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
-from holdfast.store.sql.event_rows import EVENT_READ
+from holdfast.store.sql.event_rows import EVENT_READ, HISTORY_READ
 from holdfast.store.sql.run_sql import OF_A_JOB, ReadSql
 
 PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
@@ -59,6 +59,7 @@ class Statements:
         self.read_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s)"
         self.lock_names = f"SELECT id, xmin::text, head FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
         self.writer = "SELECT pg_current_xact_id_if_assigned()::xid::text"
+        self.histories = f"SELECT {HISTORY_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
         self.streams = f"SELECT {EVENT_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
         self.keys = (
             "SELECT j.plugin, j.entry, j.idempotency_key, j.id FROM json_to_recordset(%s) AS x(plugin text, entry text,"

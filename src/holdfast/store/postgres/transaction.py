@@ -46,7 +46,7 @@ from holdfast.store.sql.columns import (
     limits_row,
     signal_of,
 )
-from holdfast.store.sql.event_rows import EventRow, events_of
+from holdfast.store.sql.event_rows import EventRow, events_of, history_of
 from holdfast.store.sql.limit_claims import Running, place_of, started_at
 from holdfast.store.sql.run_sql import export_row
 
@@ -201,6 +201,12 @@ class Transaction(Batch):
         streams: dict[str, list[Event]] = {name: [] for name in names}
         for row in self._all(self._sql.streams, (names,)):
             streams[row[0]] += events_of(row)
+        return streams
+
+    def read_history(self, names: list[str]) -> dict[str, list[c.PastEvent]]:
+        streams: dict[str, list[c.PastEvent]] = {name: [] for name in names}
+        for row in self._all(self._sql.histories, (names,)):
+            streams[row[0]] += history_of(row)
         return streams
 
     def find_keys(self, keys: list[Key]) -> dict[Key, str]:

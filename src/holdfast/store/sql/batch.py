@@ -128,6 +128,10 @@ class Batch(SignalTable):
         """Read whole streams, each oldest first."""
 
     @abstractmethod
+    def read_history(self, names: list[str]) -> dict[str, list[c.PastEvent]]:
+        """Read whole streams, each oldest first, without the parts that only a check of the stream needs."""
+
+    @abstractmethod
     def find_keys(self, keys: list[Key]) -> dict[Key, str]:
         """Find the jobs with idempotency keys."""
 
@@ -338,11 +342,12 @@ class Batch(SignalTable):
         self.flush()
         chosen, held = self.limits.choose(self, command)
         names = self._found(chosen)
-        streams = self.read_streams(names) if names else {}
+        streams = self.read_history(names) if names else {}
         for name in names:
             decision = decide.claim(self.jobs[name], command, self.now)
             self._take(decision)
-            streams[name] += decision.events
+            for event, payload in zip(decision.events, decision.payloads, strict=True):
+                streams[name].append(c.PastEvent(event.type, event.attempt, payload))
         return c.Claims([c.Claimed(self.jobs[name], streams[name]) for name in names], held)
 
     def _renew(self, command: c.Renew) -> c.Leases:

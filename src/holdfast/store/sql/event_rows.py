@@ -14,8 +14,11 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import Event, HistoryEvent, JobEvent
+from holdfast.store.commands import PastEvent
 
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
+HISTORY_COLUMNS = "job, type, payload, attempt, length(hash)"  # what a replay needs
+HISTORY_READ = HISTORY_COLUMNS.replace("payload", "payload::text")
 EVENT_READ = EVENT_COLUMNS.replace("payload", "payload::text")  # where JSON is a type of its own
 SHARING_MAX = 64  # events of a row; a read of a part of the stream reads up to so many that it did not ask for
 SHARING_BYTES_MAX = 1024  # of their payloads, unless a store has another limit; a larger event has its own row
@@ -47,7 +50,9 @@ LETTERS = {
 }
 
 _TYPES: dict[str, str] = {letter: name for name, letter in LETTERS.items()}
+_NAMES: dict[str, str] = {name: name for name in LETTERS}  # one text for all rows
 _decode = msgspec.json.Decoder().decode
+_split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def event_rows(sealed: Iterable[Sealed], bytes_max: int = SHARING_BYTES_MAX) -> list[EventRow]:
@@ -128,3 +133,14 @@ def events_of(row: tuple[Any, ...]) -> list[Event]:
         events.append(Event(f"{job}:{number}", job, number, name, value, attempt, at, schema, before, own))
         before = own
     return events
+
+
+def history_of(row: tuple[Any, ...]) -> list[PastEvent]:
+    """Return the events of a row of a claimed job, in order. Their payloads are not decoded yet."""
+    _, types, payload, attempt, hash_bytes = row
+    if hash_bytes <= HASH_BYTES:
+        return [PastEvent(_NAMES.get(types, types), attempt, payload)]
+    texts = _split(payload) if payload.startswith("[") else []
+    if not len(texts) == len(types) == hash_bytes // HASH_BYTES:
+        return [PastEvent(types, attempt, b"{}")]  # damaged, as in `events_of`
+    return [PastEvent(_TYPES.get(letter, letter), attempt, text) for letter, text in zip(types, texts, strict=True)]

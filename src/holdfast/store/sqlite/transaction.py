@@ -30,7 +30,7 @@ from holdfast.store.sql.columns import (
     signal_of,
     signal_payload,
 )
-from holdfast.store.sql.event_rows import EVENT_COLUMNS, EventRow, event_values, events_of
+from holdfast.store.sql.event_rows import EVENT_COLUMNS, HISTORY_COLUMNS, EventRow, event_values, events_of, history_of
 from holdfast.store.sql.limit_claims import Running, started_at
 from holdfast.store.sql.run_sql import OF_A_JOB, export_row
 from holdfast.store.sqlite import request_rows
@@ -160,6 +160,13 @@ class Transaction(Batch):
         sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE job IN (SELECT value FROM json_each(?)) ORDER BY job, seq"
         for row in self._connection.execute(sql, (msgspec.json.encode(names).decode(),)):
             streams[row[0]] += events_of(row)
+        return streams
+
+    def read_history(self, names: list[str]) -> dict[str, list[c.PastEvent]]:
+        streams: dict[str, list[c.PastEvent]] = {name: [] for name in names}
+        sql = f"SELECT {HISTORY_COLUMNS} FROM events WHERE job IN (SELECT value FROM json_each(?)) ORDER BY job, seq"
+        for row in self._connection.execute(sql, (msgspec.json.encode(names).decode(),)):
+            streams[row[0]] += history_of(row)
         return streams
 
     def find_keys(self, keys: list[Key]) -> dict[Key, str]:
