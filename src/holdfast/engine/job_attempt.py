@@ -585,14 +585,13 @@ class Attempt:
     def _tracked(self, name: str, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """Return the coroutine of a durable call. It begins when the code awaits it."""
         token = object()
+        return self.code.tracked(token, name, self._call(token, begin))
 
-        async def call() -> Any:
-            self.code.awaited(token)
-            if not self.goes_on():
-                await self._refuse()
-            return await begin()
-
-        return self.code.tracked(token, name, call())
+    async def _call(self, token: object, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        self.code.awaited(token)
+        if not self.goes_on():
+            await self._refuse()
+        return await begin()
 
     async def start_run(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         if not self.goes_on():

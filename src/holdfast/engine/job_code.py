@@ -23,9 +23,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from concurrent.futures import Future as ThreadFuture
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
+
+import msgspec
 
 from holdfast.authoring.conductor import Suspended, job_thread, place
 from holdfast.engine.job_loop import DurableFuture, JobLoop, JobTask
@@ -67,8 +68,7 @@ class CodeHost(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class Pending:
+class Pending(msgspec.Struct, eq=False):
     """A durable call that the code has made and that has no outcome yet."""
 
     node: str
@@ -170,7 +170,8 @@ class JobCode:
         """Run and release. Return None if other jobs should have their turn first."""
         loop, count = self.loop, 0
         while not self._closed:
-            ran = loop.run_ready(TURN_MAX) if loop.ready else 0
+            rests = self._rests
+            ran = loop.run_ready(TURN_MAX, self._release_next) if loop.ready else 0
             count += ran
             if loop.fatal is not None:
                 if self.main_done and self.main is not None and not self.main.cancelled():
@@ -180,7 +181,7 @@ class JobCode:
             if self.main is not None and self.main.done() and not self._cleaning_up:
                 self._cancel_left_tasks()
                 continue
-            self._unrested = self._unrested + ran if loop.ready else 0
+            self._unrested = self._unrested + ran if loop.ready and rests == self._rests else 0
             if loop.ready and self._unrested < POLLING_MAX:
                 return None
             released = self._release_last() if self._cleaning_up else self._release()
@@ -396,6 +397,19 @@ class JobCode:
                 return True
         return False
 
+    def _release_next(self) -> bool:
+        """Deliver the next outcome of the stream if the code waits for just that, as in most of a replay."""
+        if self.frontier or self._closed or self._cleaning_up or self.main_done:
+            return False
+        item = self._replay.head()
+        if item is None or item.natives or self.calls_made < item.calls_made:
+            return False
+        pending = self.open.get(item.node)
+        if pending is None or not self._may_take(pending, item):
+            return False
+        self._rests += 1
+        return self._hand_out(pending)
+
     def _release_last(self) -> bool:
         """Deliver what ends tasks that were left and cancelled. Nothing is started for them."""
         if not self.frontier:
@@ -471,7 +485,7 @@ class JobCode:
         return None
 
     def _may_take(self, pending: Pending, item: Recorded) -> bool:
-        return pending.cutting or not isinstance(item.outcome, CutOff)
+        return pending.cutting or type(item.outcome) is not CutOff
 
     def _another_open(self) -> Pending | None:
         """Return the first open call with a recorded outcome, in the order of the stream."""

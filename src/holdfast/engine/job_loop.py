@@ -32,6 +32,8 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, NoReturn
 
+import msgspec
+
 from holdfast.authoring.conductor import conductor, job_thread
 from holdfast.authoring.functions import Call
 from holdfast.engine.thread_pool import as_runtime_error
@@ -44,6 +46,10 @@ _PRIMITIVES = frozenset(
 LOOK_SECONDS = 0.2  # between two checks of a connection that cannot report when it is closed
 DROPPED_MIN = 100  # cancelled timers that are kept in any case
 _log = logging.getLogger("holdfast.job")
+
+
+def _deliver_nothing() -> bool:
+    return False
 
 
 class DurableFuture(asyncio.Future[Any]):
@@ -69,15 +75,12 @@ class JobTask(asyncio.Task[Any]):
         return self is other
 
 
-class _Handle:
+class _Handle(msgspec.Struct, eq=False):
     """A callback in the ready queue."""
 
-    __slots__ = ("args", "callback", "context")
-
-    def __init__(self, callback: Callable[..., object] | None, args: tuple[Any, ...], context: Any) -> None:
-        self.callback = callback
-        self.args = args
-        self.context = context
+    callback: Callable[..., object] | None
+    args: tuple[Any, ...]
+    context: contextvars.Context
 
     def cancel(self) -> None:
         self.callback = None
@@ -258,15 +261,26 @@ class JobLoop(asyncio.AbstractEventLoop):
         if not self._closed:
             self._wake()
 
-    def run_ready(self, most: int) -> int:
-        """Run callbacks until the code rests, or at most so many. Return their number."""
+    def run_ready(self, most: int, release: Callable[[], bool] = _deliver_nothing) -> int:
+        """Run callbacks until the code rests, or at most so many. Return their number.
+
+        Args:
+            most: the number of callbacks after which other jobs have their turn.
+            release: called when the code rests. It may deliver a recorded outcome, and returns whether it did: a replay
+                enters and leaves this loop once for many outcomes.
+        """
         count, ready = 0, self.ready
         outer = _get_running_loop()
         _set_running_loop(self)
         sys.set_asyncgen_hooks(self._first_iteration, self._finalize)
         self._frozen_at = self.host.time()
         try:
-            while ready and count < most:
+            while count < most:
+                if not ready:
+                    if not release():
+                        break
+                    self._frozen_at = self.host.time()
+                    continue
                 handle = ready.popleft()
                 if handle.callback is None:
                     continue

@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.authoring.conductor import Suspended
 from holdfast.authoring.conductor import place as place_in_plan
@@ -36,8 +37,7 @@ ASKED = ("wait_type", "deadline", "form")  # what is written of a question that 
 PAUSED = float("-inf")  # sorts before all other places: only a resume brings the job back
 
 
-@dataclass(slots=True, eq=False)
-class OpenWait:
+class OpenWait(msgspec.Struct, eq=False):
     """A place that waits: when it ends by itself, what to write if the job waits there, and who gets its end."""
 
     until: float
