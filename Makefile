@@ -119,6 +119,7 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/jobs.py
 	$(BIN)/python bench/plans.py
 	$(BIN)/python bench/children.py
+	$(BIN)/python bench/waits.py
 	$(BIN)/python bench/growth.py
 	$(BIN)/python bench/idle.py --postgres
 	$(BIN)/python bench/over_http.py

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypedDict
 
-from holdfast import App, WaitTimeout, wait_for
+from holdfast import App, WaitTimeout, sleep, wait_for
 from scenarios.parts import acting, echoing, held
 from support.scenarios import START, Gives, Outside, Signal, scenario
 
@@ -40,6 +40,33 @@ def signals_one_by_one(app: App, outside: Outside) -> Any:
             found.append(await wait_for("k"))
             await act(found[-1])
         return found
+
+    return work
+
+
+@scenario(
+    Gives([[0, 1, 2, 3, 4], [10, 11, 12, 13, 14]]),
+    acts=[("act", n) for n in range(5)],
+    in_order=True,
+    moves=[Signal(key, first + n, at=f"{key}{n}") for n in range(5) for key, first in (("k", 0), ("other", 10))],
+)
+def signals_as_soon_as_they_are_waited_for(app: App, outside: Outside) -> Any:
+    """The job is resumed at once each time, so it stays in memory at its next waits."""
+    act = acting(app, outside)
+
+    async def five(key: str) -> list[int]:
+        found = []
+        for number in range(5):
+            outside.mark(f"{key}{number}")
+            found.append(await wait_for(key))
+            await sleep(0.001)
+            if key == "k":
+                await act(found[-1])
+        return found
+
+    @app.job
+    async def work() -> Any:
+        return await asyncio.gather(five("k"), five("other"))
 
     return work
 

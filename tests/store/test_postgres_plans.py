@@ -125,7 +125,7 @@ def test_what_comes_next_by_time_is_found_by_indexes(schema: str) -> None:
 def test_what_was_asked_of_a_workers_jobs_is_found_by_an_index(schema: str) -> None:
     plan = _plan(Statements(schema).reads.requests_for, ("w",))
 
-    assert {index for _, index in _scans(plan)} == {"jobs_held"}
+    assert {index for _, index in _scans(plan)} == {"jobs_held", "signals_unused"}
 
 
 def test_a_row_that_grows_or_whose_lease_is_renewed_leaves_no_trace_in_an_index(schema: str) -> None:

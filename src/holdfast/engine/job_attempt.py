@@ -137,6 +137,10 @@ class Attempt:
         self.pausing = claimed.job.pause  # whether to pause at the next call (J13)
         self._timer: asyncio.TimerHandle | None = None  # for the run's deadline
         self._grace: asyncio.TimerHandle | None = None
+        self.stay_seconds = 0.0  # how long the job stays in memory at a wait; the worker sets it
+        self._stays_until = 0.0  # by the loop's time; then it is suspended if nothing has happened
+        self._stays_since = -1  # how many events were recorded when it came to rest
+        self._stay: asyncio.TimerHandle | None = None
         self._concluded = False  # whether the ending was decided
         self._finished = False  # whether the ending was written, if allowed
         self._settled = False
@@ -265,9 +269,37 @@ class Attempt:
         unawaited = self.code.unawaited_calls(at_the_end=False)
         if unawaited is not None:
             self.code_failed(unawaited)
-            return
-        self._intent = intent
-        self._close()
+        elif not self._stays():
+            self._intent = intent
+            self._close()
+
+    # A job that was resumed soon after its last wait stays in memory for a moment at the next one. Its waits are served
+    # as they are while another branch works, so a signal needs no replay. The job holds its lease and its slot.
+
+    def _stays(self) -> bool:
+        """Return whether the job stays in memory for now, although no part of it can move."""
+        if not self.stay_seconds or self.pausing or not self.waits.are_served_here():
+            return False
+        if self._stays_since != self.recorded_events:  # it has moved since its last rest
+            self._stays_since = self.recorded_events
+            self._stays_until = self.loop.time() + self.stay_seconds if self._host.may_stay(self) else 0.0
+        if self.loop.time() >= self._stays_until:
+            return False
+        if self._stay is not None:
+            self._stay.cancel()
+        self._stay = self.loop.call_at(self._stays_until, self.code.turn_soon)
+        self.waits.check_new()
+        return True
+
+    def leave(self) -> None:
+        """Suspend the job if it only waits: its slot is needed, or the worker stops."""
+        self._stays_until = 0.0
+        self.code.turn_soon()
+
+    @property
+    def is_suspended(self) -> bool:
+        """Return whether the attempt has ended in a wait."""
+        return self._intent is not None and self._intent[0] == JobEvent.WAITING
 
     def _stuck(self) -> None:
         self.code_failed(self.code.stuck())
@@ -331,7 +363,7 @@ class Attempt:
         running_code.discard(self)
         ending = self._judge_ending()
         self._over = True
-        for timer in (self._timer, self._grace):
+        for timer in (self._timer, self._grace, self._stay):
             if timer is not None:
                 timer.cancel()
         self._unwind()
@@ -503,6 +535,7 @@ class Attempt:
     def ask_to_pause(self) -> None:
         """Pause the job at the next step boundary (J13)."""
         self.pausing = True
+        self.leave()
 
     def check_inbox(self) -> None:
         """Check the inbox: another process wrote something for this job, perhaps a signal."""

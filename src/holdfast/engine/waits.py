@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PLACE = frozenset({"node", "correlation_key", "wait_type", "deadline", "park", "form"})
 ASKED = ("wait_type", "deadline", "form")  # what is written of a question that is not the first place
+SERVED_MAX = 50  # places of a job that stays in memory: each rest looks at all of them
 PAUSED = float("-inf")  # sorts before all other places: only a resume brings the job back
 
 
@@ -150,8 +151,11 @@ class Waits:
         self._places.pop(place, None)
         self._unchecked.pop(place, None)
         if place.signalled:
-            same = self._by_key.get(place.intent[1]["correlation_key"], {})
+            key = place.intent[1]["correlation_key"]
+            same = self._by_key.get(key, {})
             same.pop(place, None)
+            if not same:
+                self._by_key.pop(key, None)
 
     @contextlib.contextmanager
     def not_working(self) -> Iterator[None]:
@@ -167,7 +171,7 @@ class Waits:
     def check_inbox(self) -> None:
         """Check soon whether a signal has come for one of the places."""
         self._again = True
-        if self._checking is None and any(self._by_key.values()):
+        if self._checking is None and self._by_key:
             self._checking = self._attempt.loop.create_task(self._check())
 
     def check_new(self) -> None:
@@ -249,6 +253,13 @@ class Waits:
             return None
         first, *others = sorted(self._places, key=lambda place: place.until)
         return first.intent if first.until == PAUSED else _with_others(first.intent, others)
+
+    def are_served_here(self) -> bool:
+        """Return whether this attempt can end all its waits: they are few, and no person or operator ends one."""
+        return len(self._places) <= SERVED_MAX and all(
+            place.pending is not None and place.signalled and place.intent[1]["wait_type"] != HUMAN
+            for place in self._places
+        )
 
     def unwind(self) -> None:
         """End every wait of a call: the attempt is over."""

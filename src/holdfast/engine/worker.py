@@ -61,6 +61,8 @@ from holdfast.store.effects import EffectStore
 
 CLAIM_MAX = 500  # jobs taken by one claim: a claim for many costs little more than for one
 SWEEP_MAX = 100  # jobs that one sweep touches; a full sweep is followed by another at once
+STAY_FACTOR = 4  # a job stays in memory at a wait for so many times as long as its last wait took
+STAY_SECONDS_MAX = 0.2  # a job that would stay longer is suspended at once
 FRESH_SECONDS = 0.1  # for which the store's time is reused, while nothing is reported
 PAUSE_SECONDS_MAX = 5.0  # longest pause between tries while the store is away
 
@@ -95,6 +97,8 @@ class Worker:
         self._effects = effects
         self._queues = queues
         self._unsettled: set[Attempt] = set()  # running attempts, and those that later attempts have replaced
+        self._staying: set[Attempt] = set()  # running attempts that may only wait, and give up their slots on request
+        self._suspended: dict[str, float] = {}  # jobs that were suspended just now, and when: the oldest first
         self._lost_attempts = LostAttempts(self._drop)
         self._stopping = self._gone = self._at_once = False
         self._patience: asyncio.Timeout | None = None  # while a stopping worker lets its jobs run
@@ -265,9 +269,10 @@ class Worker:
         await self._lost_attempts.give_back(self._journal)
         news, self._news = self._news, 0
         if news & ASKED and self.running:
-            self._apply_leases(await self._store.requests_for(self.name))
-            for attempt in list(self.running.values()):
-                attempt.check_inbox()
+            requests = await self._store.requests_for(self.name)
+            self._apply_leases(requests)
+            for job in requests.signalled & self.running.keys():
+                self.running[job].check_inbox()
         full = False
         floor = self._store.floor_seconds
         if news & DEATHS or (floor is not None and now - self._looked_at >= floor / 2):
@@ -353,6 +358,7 @@ class Worker:
         all_there_was = len(claimed) < limit and not self.gate.fresh
         took = {job.job.queue for job in claimed}
         self.gate.claimed(all_there_was=all_there_was, held=answer.held, now=now, took=took)
+        self._reclaim_slots()
 
     async def _write(self, *commands: Command) -> list[Any]:
         """Run commands with the next batch of the journal. Return their answers."""
@@ -379,11 +385,45 @@ class Worker:
         self.running[claimed.job.id] = attempt
         self._unsettled.add(attempt)
         self.gate.busy += 1
+        attempt.stay_seconds = self._stay_seconds(claimed.job.id)
         attempt.start(self)
+
+    def _stay_seconds(self, job: str) -> float:
+        """Return how long a claimed job stays in memory at its next waits: not at all if its last one took long."""
+        seconds = STAY_FACTOR * (self._loop.time() - self._suspended.pop(job, float("-inf")))
+        return seconds if seconds <= STAY_SECONDS_MAX else 0.0
+
+    def may_stay(self, attempt: Attempt) -> bool:
+        """Return whether an attempt that only waits may keep its slot for now: nothing else needs it."""
+        if self._stopping or self.gate.busy >= self.gate.slots or attempt.row.queue in self._held_queues():
+            return False
+        self._staying.add(attempt)
+        return True
+
+    def _held_queues(self) -> set[str]:
+        """Return the queues with jobs that wait for room."""
+        return {held.queue for held in self.gate.held}
+
+    def _reclaim_slots(self) -> None:
+        """Suspend the attempts that only wait, if their slots or their places in a queue are needed."""
+        full, held = self._stopping or self.gate.busy >= self.gate.slots, self._held_queues()
+        for attempt in [each for each in self._staying if full or each.row.queue in held]:
+            self._staying.discard(attempt)
+            attempt.leave()
+
+    def _note_suspended(self, attempt: Attempt) -> None:
+        """Remember when a job was suspended, for as long as that matters."""
+        now = self._loop.time()
+        while self._suspended and STAY_FACTOR * (now - next(iter(self._suspended.values()))) > STAY_SECONDS_MAX:
+            del self._suspended[next(iter(self._suspended))]
+        if attempt.is_suspended:
+            self._suspended.pop(attempt.job, None)
+            self._suspended[attempt.job] = now
 
     def freed(self, attempt: Attempt) -> None:
         """Free the slot of an attempt whose code has ended."""
-        del attempt
+        self._staying.discard(attempt)
+        self._note_suspended(attempt)
         self.gate.freed()
         if not (self._stopping or self.abandoned()):
             self._claim_if_ready()
@@ -443,6 +483,7 @@ class Worker:
 
     async def _hand_back(self) -> None:
         """Let running jobs continue for a while, then requeue them (L6)."""
+        self._reclaim_slots()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self._at_once else self._config.shutdown_seconds) as self._patience:
                 await self._all_settled()

@@ -134,11 +134,15 @@ class Renew(msgspec.Struct, frozen=True):
 
 
 class Leases(msgspec.Struct, frozen=True):
-    """A worker's leases: `lost` have ended; `cancel` and `pause` have such a request."""
+    """A worker's leases: `lost` have ended; `cancel` and `pause` have such a request; `signalled` have unused signals.
+
+    The answer to a renewal does not say which jobs have signals.
+    """
 
     lost: frozenset[str]
     cancel: frozenset[str]
     pause: frozenset[str]
+    signalled: frozenset[str] = frozenset()
 
 
 class Successor(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -209,7 +209,8 @@ class MemoryStore:
     async def requests_for(self, worker: str) -> c.Leases:
         held = [job for job in self._jobs.values() if job.lease is not None and job.lease.worker == worker]
         cancel = frozenset(job.id for job in held if job.cancel is not None)
-        return c.Leases(frozenset(), cancel, frozenset(job.id for job in held if job.pause))
+        pause = frozenset(job.id for job in held if job.pause)
+        return c.Leases(frozenset(), cancel, pause, frozenset(job.id for job in held if self._inbox(job.id).count()))
 
     @_alone
     async def next_due(self, after: float | None = None) -> float | None:

@@ -134,7 +134,7 @@ class Store(Protocol):
         ...
 
     async def requests_for(self, worker: str) -> Leases:
-        """Read which jobs of a worker have a request to cancel or to pause; `lost` is empty here."""
+        """Read which jobs of a worker have a request to cancel or to pause, or signals; `lost` is empty here."""
         ...
 
     async def next_due(self, after: float | None = None) -> float | None:

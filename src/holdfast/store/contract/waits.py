@@ -57,6 +57,21 @@ async def a_repeated_signal_changes_nothing(lab: Lab) -> None:
 
 
 @clause
+async def a_worker_learns_which_of_its_jobs_have_signals(lab: Lab) -> None:
+    held = await lab.running()
+    await lab.waiting("b")
+    assert (await lab.store.requests_for("w1")).signalled == frozenset()
+    await lab.do(SendSignal("a", "k", 1, "s1"))
+    await lab.do(SendSignal("b", "other", 1, "s1"))
+    assert (await lab.store.requests_for("w1")).signalled == {"a"}, (
+        "another attempt will look for those of a job that waits"
+    )
+    assert (await lab.store.requests_for("w2")).signalled == frozenset()
+    await lab.do(Append("a", held.attempt, (("value_recorded", {"node": "n:ended", "value": {}}),), ("s1",)))
+    assert (await lab.store.requests_for("w1")).signalled == frozenset()
+
+
+@clause
 async def a_job_that_has_ended_takes_no_signal(lab: Lab) -> None:
     held = await lab.running()
     await lab.append(held, ("job_completed", {}))

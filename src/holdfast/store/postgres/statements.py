@@ -41,8 +41,11 @@ class Statements:
     def _reading(self, schema: str) -> None:
         self.reads = ReadSql(
             "%s",
-            requests_for=f"SELECT id, cancel IS NOT NULL, pause FROM {schema}.jobs"
-            " WHERE state = 'running' AND lease_worker = %s AND (cancel IS NOT NULL OR pause)",
+            # LIMIT: a step into the index for each of these jobs, and never a look at all signals.
+            requests_for=f"SELECT id, cancel IS NOT NULL, pause, came IS NOT NULL FROM {schema}.jobs j"
+            f" LEFT JOIN LATERAL (SELECT 1 AS came FROM {schema}.signals s WHERE s.job = j.id AND NOT s.used LIMIT 1) x"
+            " ON true WHERE state = 'running' AND lease_worker = %s"
+            " AND (cancel IS NOT NULL OR pause OR came IS NOT NULL)",
             unused="NOT used",
             past_end="(r.record::json ->> 'finished_at')::float8",
             started="CASE WHEN course = '' THEN NULL ELSE (course::json ->> 'started_at')::float8 END",

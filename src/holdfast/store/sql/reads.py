@@ -158,5 +158,6 @@ class SqlReads(ABC):
 
     async def requests_for(self, worker: str) -> Leases:
         rows = await self._read(self._reads.requests_for, (worker,))
-        cancel = frozenset(job for job, cancel, _ in rows if cancel)
-        return Leases(frozenset(), cancel, frozenset(job for job, _, pause in rows if pause))
+        cancel = frozenset(job for job, cancel, _, _ in rows if cancel)
+        pause = frozenset(job for job, _, pause, _ in rows if pause)
+        return Leases(frozenset(), cancel, pause, frozenset(job for job, _, _, signalled in rows if signalled))

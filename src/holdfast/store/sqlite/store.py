@@ -58,10 +58,11 @@ from holdfast.store.sqlite.transaction import Transaction
 
 T = TypeVar("T")
 
+_SIGNALLED = "EXISTS (SELECT 1 FROM signals INDEXED BY signals_unused WHERE job = jobs.id AND used = 0)"
 READS = ReadSql(
     "?",
-    requests_for="SELECT id, cancel IS NOT NULL, pause FROM jobs INDEXED BY jobs_leased"
-    " WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1)",
+    requests_for=f"SELECT id, cancel IS NOT NULL, pause, {_SIGNALLED} FROM jobs INDEXED BY jobs_leased"
+    f" WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1 OR {_SIGNALLED})",
     unused="used = 0",
     past_end="json_extract(r.record, '$.finished_at')",
     started="CASE WHEN course = '' THEN NULL ELSE json_extract(course, '$.started_at') END",
