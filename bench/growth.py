@@ -3,6 +3,7 @@
 - A worker's turn with a million queued and a million finished jobs, beside one with a thousand of each.
 - An idle worker with a hundred thousand jobs that wait, beside one with none.
 - A step of a replay of ten thousand, beside one of a thousand.
+- The last steps of a job of fifty thousand, beside its first; the time and the memory of its replay, for each step.
 - From a signal to the code that goes on, in commits of the same disk.
 - A round of a job that continues itself (`continue_as`), at the end of a chain of a thousand, beside its beginning.
 
@@ -29,6 +30,7 @@ from typing import Any
 import apsw
 
 from holdfast import App, Config, RunHandle, continue_as, wait_for
+from holdfast.gc_settings import tune_gc
 from holdfast.machines import Event, JobState
 from holdfast.machines.event import freeze_plain
 from holdfast.store import Append, Claim, Claims, Expire, Job, Reclaim, Store, Submit
@@ -48,6 +50,10 @@ IDLE_SECONDS = 10.0
 IDLE_SHARE_MAX = 0.002  # of a core, for jobs that wait: two idle workers with none differ by a quarter of it
 IDLE_BYTES_MAX = 50_000_000
 REPLAYS = (1_000, 10_000)
+LONG = 50_000
+LONG_GROWTH_MAX = 1.3  # of the last steps over the first
+REPLAY_MICROSECONDS_MAX = 20.0  # for a step of a long job
+REPLAY_BYTES_MAX = 2_000
 SIGNALS = 150
 SIGNAL_COMMITS_MAX = 5.0
 CHAIN = 1_000
@@ -309,6 +315,92 @@ async def replays(folder: Path) -> list[str]:
     return missed
 
 
+# One long job
+
+
+def long_app(path: Path, reached: Callable[[int], object]) -> App:
+    """Declare a job of many steps, which waits at its end; `reached` is told the number of steps so far."""
+    app = App("b", config=Config(url=f"sqlite:///{path}"))
+
+    @app.step
+    async def s(n: int) -> int:
+        return n
+
+    @app.job
+    async def long(count: int) -> int:
+        for n in range(count):
+            reached(n)
+            await s(n)
+        reached(count)
+        while await wait_for("go"):
+            pass
+        return count
+
+    return app
+
+
+def long_run(path: Path, run: str | None, told: Queue[tuple[str, list[float], float]]) -> None:
+    """Run the long job up to its wait: live, or replayed. Tell its id, the times of its steps, and the memory."""
+    tune_gc()  # as the command line does for a worker
+    times: list[float] = []
+    before = 0
+
+    async def working() -> str:
+        nonlocal before
+        done = asyncio.Event()
+
+        def reached(number: int) -> None:
+            times.append(time.perf_counter())
+            if number == LONG:
+                done.set()
+
+        app = long_app(path, reached)
+        handle = await app.astart("long", LONG) if run is None else RunHandle(app, run)
+        if run is not None:
+            await handle.asignal("go", "again")
+        before = resident_bytes()
+        times.append(time.perf_counter())
+        worker = app.worker()
+        task = asyncio.create_task(worker.arun())
+        await done.wait()
+        worker.stop()
+        await task
+        await app.aclose()
+        return handle.id
+
+    name = asyncio.run(working())
+    told.put((name, times, (resident_bytes() - before) / LONG))
+
+
+def long_job(folder: Path) -> list[str]:
+    """Measure one long job, each time in a process of its own."""
+    spawn = multiprocessing.get_context("spawn")
+
+    def told_by(run: str | None) -> tuple[str, list[float], float]:
+        told: Queue[tuple[str, list[float], float]] = spawn.Queue()
+        process = spawn.Process(target=long_run, args=(folder / "long.db", run, told))
+        process.start()
+        answer = told.get()
+        process.join()
+        return answer
+
+    name, times, _ = told_by(None)
+    part = LONG // 10
+    first, last = (times[2 * part] - times[part]) / part, (times[-1] - times[-1 - part]) / part
+    print(f"a job of {LONG:,} steps   {first * 1e6:.1f} µs a step at first   {last * 1e6:.1f} µs at last")
+    replays = [told_by(name) for _ in range(3)]
+    step, memory = min((times[-1] - times[0]) / LONG for _, times, _ in replays), min(each[2] for each in replays)
+    print(f"  its replay   {step * 1e6:.1f} µs a step   {memory:,.0f} bytes of memory a step")
+    missed = []
+    if last > LONG_GROWTH_MAX * first:
+        missed.append(f"the last steps of a long job cost {last / first:.2f} times, at most {LONG_GROWTH_MAX} is due")
+    if step * 1e6 > REPLAY_MICROSECONDS_MAX:
+        missed.append(f"a replay takes {step * 1e6:.1f} µs a step, at most {REPLAY_MICROSECONDS_MAX:.0f} are due")
+    if memory > REPLAY_BYTES_MAX:
+        missed.append(f"a replay takes {memory:,.0f} bytes a step, at most {REPLAY_BYTES_MAX:,} are due")
+    return missed
+
+
 # Signals
 
 
@@ -424,6 +516,7 @@ def main() -> int:
         missed += asyncio.run(turns(folder, chosen.jobs))
         missed += idleness(folder)
         missed += asyncio.run(replays(folder))
+        missed += long_job(folder)
     for line in missed:
         print(f"MISSED {line}", file=sys.stderr)
     return 1 if missed else 0
