@@ -18,7 +18,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from zlib import crc32
 
 import msgspec
@@ -132,7 +132,7 @@ class Replay:
             payload = event.payload
             if natives := payload.get("natives"):
                 self._natives = [*self._natives, *natives]
-            read = _READERS.get(event.type)
+            read = self._readers.get(event.type)
             if read is not None:
                 read(self, event, payload, payload.get("node") or "")
         if self._natives:
@@ -358,20 +358,20 @@ class Replay:
         if not (payload.get("correlation_key") or "").startswith(ENGINE_KEYS):
             self._end_wait(node, payload, payload)
 
-
-_READERS: Mapping[str, Callable[[Replay, Past, dict[str, Any], str], None]] = {
-    HistoryEvent.NODE_STARTED.value: Replay._started,  # noqa: SLF001 - methods of the class above
-    HistoryEvent.TOOL_STARTED.value: Replay._tool_started,  # noqa: SLF001
-    HistoryEvent.COMMAND_COMMITTED.value: Replay._committed,  # noqa: SLF001
-    HistoryEvent.TOOL_FINISHED.value: Replay._tool_finished,  # noqa: SLF001
-    HistoryEvent.NODE_FINISHED.value: Replay._node_finished,  # noqa: SLF001
-    HistoryEvent.VALUE_RECORDED.value: Replay._value,  # noqa: SLF001
-    HistoryEvent.PLAN_GENERATED.value: Replay._plan_generated,  # noqa: SLF001
-    JobEvent.WAITING.value: Replay._waiting,  # noqa: SLF001
-    JobEvent.WAIT_COMPLETED.value: Replay._complete,  # noqa: SLF001
-    JobEvent.REQUEUED.value: Replay._requeued,  # noqa: SLF001
-    JobEvent.FAILED.value: Replay._failed,  # noqa: SLF001
-}
+    # On the class: each reads the events of one type.
+    _readers: ClassVar[Mapping[str, Callable[..., None]]] = {
+        HistoryEvent.NODE_STARTED.value: _started,
+        HistoryEvent.TOOL_STARTED.value: _tool_started,
+        HistoryEvent.COMMAND_COMMITTED.value: _committed,
+        HistoryEvent.TOOL_FINISHED.value: _tool_finished,
+        HistoryEvent.NODE_FINISHED.value: _node_finished,
+        HistoryEvent.VALUE_RECORDED.value: _value,
+        HistoryEvent.PLAN_GENERATED.value: _plan_generated,
+        JobEvent.WAITING.value: _waiting,
+        JobEvent.WAIT_COMPLETED.value: _complete,
+        JobEvent.REQUEUED.value: _requeued,
+        JobEvent.FAILED.value: _failed,
+    }
 
 
 def call_text(name: str, arguments: Any, node: str) -> str:

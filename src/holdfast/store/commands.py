@@ -23,7 +23,7 @@ from holdfast.machines.event import Frozen
 from holdfast.store.audit import Audited
 from holdfast.store.limits import Blocked, Limits
 from holdfast.store.request_keys import KeepAnswer, Once
-from holdfast.store.rows import Evidence, Job, JobSpec, WorkerCard
+from holdfast.store.rows import Evidence, Job, JobSpec, PastEvent, WorkerCard
 from holdfast.store.shared_budgets import SpendBudget
 
 # What a commit has changed, as a sum of flags. Subscribers of a store get it.
@@ -84,25 +84,6 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
 
 
-class PastEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event of a claimed job, with what a replay needs of it.
-
-    A long history is claimed as text, which is small. `payload` decodes it on each access.
-    """
-
-    type: str
-    attempt: int | None
-    text: str | bytes | msgspec.Raw  # the payload, as JSON
-
-    @property
-    def payload(self) -> dict[str, Any]:
-        """Return the payload, as new values."""
-        return _payload(self.text)
-
-
-_payload = msgspec.json.Decoder(dict[str, Any]).decode
-
-
 class Claimed(msgspec.Struct, frozen=True):
     """A claimed job with its whole stream, oldest first, job_running last."""
 
@@ -134,10 +115,7 @@ class Renew(msgspec.Struct, frozen=True):
 
 
 class Leases(msgspec.Struct, frozen=True):
-    """A worker's leases: `lost` have ended; `cancel` and `pause` have such a request; `signalled` have unused signals.
-
-    The answer to a renewal does not say which jobs have signals.
-    """
+    """A worker's leases: `lost` have ended; `cancel` and `pause` have such a request; `signalled` have signals."""
 
     lost: frozenset[str]
     cancel: frozenset[str]

@@ -34,7 +34,7 @@ from holdfast.store.limits import (
     room_of,
 )
 from holdfast.store.request_keys import KEPT_SECONDS, KeepAnswer, Requests
-from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
+from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, PastEvent, Signal, WorkerCard
 from holdfast.store.run_queries import (
     Counts,
     ExportRow,
@@ -339,7 +339,7 @@ class MemoryStore:
         for name in names:
             decision = decide.claim(self._jobs[name], command, self._now)
             self._write(decision)
-            events = [c.PastEvent(event.type, event.attempt, payload) for event, payload in self._events[name]]
+            events = [PastEvent(event.type, event.attempt, payload) for event, payload in self._events[name]]
             claimed.append(c.Claimed(decision.job, events))
         return c.Claims(claimed, held)
 

@@ -16,6 +16,7 @@ from holdfast.machines import GENESIS, CancelRequest, Event, Fold, JobEvent, Job
 from holdfast.machines.job_table import TARGETS
 from holdfast.machines.run_projection import RunFields, follow, record_of
 
+_payload = msgspec.json.Decoder(dict[str, Any]).decode
 FORGOTTEN_SECONDS = 86_400.0  # a worker not heard of for so long is no longer listed
 
 
@@ -24,6 +25,22 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
     worker: str
     until: float
+
+
+class PastEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event of a claimed job, with what a replay needs of it.
+
+    A long history is claimed as text, which is small. `payload` decodes it on each access.
+    """
+
+    type: str
+    attempt: int | None
+    text: str | bytes | msgspec.Raw  # the payload, as JSON
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """Return the payload, as new values."""
+        return _payload(self.text)
 
 
 class Signal(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.request_keys import DROPPED_MAX, KEPT_SECONDS, Known
-from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
+from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, PastEvent, Signal, WorkerCard
 from holdfast.store.shared_budgets import BudgetRow
 from holdfast.store.sql.batch import Batch, Key
 from holdfast.store.sql.columns import (
@@ -203,8 +203,8 @@ class Transaction(Batch):
             streams[row[0]] += events_of(row)
         return streams
 
-    def read_history(self, names: list[str]) -> dict[str, list[c.PastEvent]]:
-        streams: dict[str, list[c.PastEvent]] = {name: [] for name in names}
+    def read_history(self, names: list[str]) -> dict[str, list[PastEvent]]:
+        streams: dict[str, list[PastEvent]] = {name: [] for name in names}
         for row in self._all(self._sql.histories, (names,)):
             streams[row[0]] += history_of(row)
         return streams

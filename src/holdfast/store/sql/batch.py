@@ -24,7 +24,7 @@ from holdfast.store.commands import PROGRESS, WORK
 from holdfast.store.inbox import SignalTable, StoredInbox
 from holdfast.store.limits import LimitRow
 from holdfast.store.request_keys import KeepAnswer, Known, Once, Requests
-from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
+from holdfast.store.rows import OUTDATED, Evidence, Job, PastEvent, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import attribute_text
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
 from holdfast.store.sql.event_rows import SHARING_BYTES_MAX, EventRow, Sealed, event_rows
@@ -128,7 +128,7 @@ class Batch(SignalTable):
         """Read whole streams, each oldest first."""
 
     @abstractmethod
-    def read_history(self, names: list[str]) -> dict[str, list[c.PastEvent]]:
+    def read_history(self, names: list[str]) -> dict[str, list[PastEvent]]:
         """Read whole streams, each oldest first, without the parts that only a check of the stream needs."""
 
     @abstractmethod
@@ -347,7 +347,7 @@ class Batch(SignalTable):
             decision = decide.claim(self.jobs[name], command, self.now)
             self._take(decision)
             for event, payload in zip(decision.events, decision.payloads, strict=True):
-                streams[name].append(c.PastEvent(event.type, event.attempt, payload))
+                streams[name].append(PastEvent(event.type, event.attempt, payload))
         return c.Claims([c.Claimed(self.jobs[name], streams[name]) for name in names], held)
 
     def _renew(self, command: c.Renew) -> c.Leases:

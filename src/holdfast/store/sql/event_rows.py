@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import Event, HistoryEvent, JobEvent
-from holdfast.store.commands import PastEvent
+from holdfast.store.rows import PastEvent
 
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
 HISTORY_COLUMNS = "job, type, payload, attempt, length(hash)"  # what a replay needs

@@ -12,7 +12,7 @@ from holdfast.machines import Event, RunRecord
 from holdfast.store import commands as c
 from holdfast.store.limits import LimitRow
 from holdfast.store.request_keys import Known
-from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, Signal, WorkerCard
+from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, PastEvent, Signal, WorkerCard
 from holdfast.store.shared_budgets import BudgetRow
 from holdfast.store.sql.batch import Batch, Key
 from holdfast.store.sql.columns import (
@@ -162,8 +162,8 @@ class Transaction(Batch):
             streams[row[0]] += events_of(row)
         return streams
 
-    def read_history(self, names: list[str]) -> dict[str, list[c.PastEvent]]:
-        streams: dict[str, list[c.PastEvent]] = {name: [] for name in names}
+    def read_history(self, names: list[str]) -> dict[str, list[PastEvent]]:
+        streams: dict[str, list[PastEvent]] = {name: [] for name in names}
         sql = f"SELECT {HISTORY_COLUMNS} FROM events WHERE job IN (SELECT value FROM json_each(?)) ORDER BY job, seq"
         for row in self._connection.execute(sql, (msgspec.json.encode(names).decode(),)):
             streams[row[0]] += history_of(row)
