@@ -280,7 +280,7 @@ def test_children_that_branches_call_at_any_moment_are_all_started(app: App) -> 
             await nap(turns)
             return await child(turns)
 
-        return await asyncio.gather(child(-1), branch())
+        return list(await asyncio.gather(child(-1), branch()))
 
     async def story() -> None:
         for turns in range(16):  # one after the other: each has the loop to itself

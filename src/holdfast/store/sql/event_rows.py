@@ -137,7 +137,8 @@ def events_of(row: tuple[Any, ...]) -> list[Event]:
 
 def history_of(row: tuple[Any, ...]) -> list[PastEvent]:
     """Return the events of a row of a claimed job, in order. Their payloads are not decoded yet."""
-    _, types, payload, attempt, hash_bytes = row
+    types: str = row[1]
+    payload, attempt, hash_bytes = row[2:]
     if hash_bytes <= HASH_BYTES:
         return [PastEvent(_NAMES.get(types, types), attempt, payload)]
     texts = _split(payload) if payload.startswith("[") else []
