@@ -18,6 +18,7 @@
     │   ├── UnknownJob (LookupError)              no job has this id
     │   ├── EffectConflict (ValueError)           the call already has a different effect
     │   ├── NotInDoubt (RuntimeError)             the job does not wait for an answer about this tool
+    │   ├── QuestionClosed (RuntimeError)         the run no longer asks this question; nothing was stored
     │   ├── NotAllowed (PermissionError)          the token is unknown, or lacks the scope
     │   └── NotInsideJob (RuntimeError)           the call works only inside a job, step or tool
     │
@@ -70,9 +71,9 @@ __all__ = [
     "InvalidArguments", "InvalidEvent", "InvalidPlan", "InvalidResult", "InvalidRunTransition", "InvalidSetting",
     "InvalidTable", "InvalidTransition", "InvalidWake", "JobStuck", "LimitsChanged", "LoopDied", "MissingWake",
     "NonDeterminism", "NotAllowed", "NotAwaited", "NotInDoubt", "NotInJobCode", "NotInsideJob", "NotRecorded",
-    "PayloadTooLarge", "Permanent", "PlanFailed", "QueueFull", "RunCanceled", "RunFailed", "RunTimedOut",
-    "SecretUnavailable", "StaleAttempt", "StepFailed", "StoreReplaced", "StoreUnavailable", "TransitionRefused",
-    "UnknownEntry", "UnknownJob", "WaitTimeout", "WakeOutsidePending", "WakeRefused",
+    "PayloadTooLarge", "Permanent", "PlanFailed", "QuestionClosed", "QueueFull", "RunCanceled", "RunFailed",
+    "RunTimedOut", "SecretUnavailable", "StaleAttempt", "StepFailed", "StoreReplaced", "StoreUnavailable",
+    "TransitionRefused", "UnknownEntry", "UnknownJob", "WaitTimeout", "WakeOutsidePending", "WakeRefused",
 ]  # fmt: skip
 
 
@@ -213,6 +214,21 @@ class NotInDoubt(_OfCall, RuntimeError):
 
     def _own_text(self) -> str:
         return f"job {self.job} does not ask about {self.node!r}, so there is nothing to resolve"
+
+
+class QuestionClosed(HoldfastError, RuntimeError):
+    """The answer names a question that its run no longer asks. Nothing was stored. The inbox lists open questions.
+
+    `node` is the place of the wait in `job`. `answered_by` is who has answered it, if that is known.
+    """
+
+    def __init__(self, job: str, node: str, answered_by: str | None = None) -> None:
+        self.job, self.node, self.answered_by = job, node, answered_by
+        super().__init__(job, node, answered_by)
+
+    def _own_text(self) -> str:
+        why = f"was answered by {self.answered_by}" if self.answered_by is not None else "is no longer open"
+        return f"the question {self.node!r} of job {self.job} {why}, so this answer was not stored"
 
 
 class NotAllowed(HoldfastError, PermissionError):

@@ -73,10 +73,12 @@ def test_a_question_is_listed_with_its_command_and_a_wrong_answer_is_refused(she
     shell.run("worker", str(file), "--until-idle")
     (asked,) = shell.json("inbox", "--kind", "answer")
     assert (asked["run_id"], asked["key"], "Approval" in asked["form"]["$defs"]) == (run, "approval", True)
-    assert f"holdfast signal {run} approval JSON" in shell.run("inbox")
+    assert f"holdfast signal {run} approval JSON --node {asked['node']}" in shell.run("inbox", "--run", run)
     refused = shell.run("signal", run, "approval", '{"approved": 1}', code=2)
     assert "answer.approved: must be true or false, got 1" in refused
-    assert shell.run("signal", run, "approval", '{"approved": true}', "--actor", "ana") == "delivered"
+    answer = ("signal", run, "approval", '{"approved": true}', "--actor", "ana", "--node", asked["node"])
+    assert shell.run(*answer) == "delivered"
+    assert "was answered by ana, so this answer was not stored" in shell.run(*answer, code=4)
     assert shell.json("events", run)[-1]["payload"]["actor"] == "ana"
     assert shell.run("inbox", "--kind", "doubt") in {"", "nothing waits for a person"}
 

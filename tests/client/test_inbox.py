@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase
 from hypothesis import strategies as st
 
-from holdfast import App, InvalidArguments, Secret, gather, spend, wait_for
+from holdfast import App, InvalidArguments, QuestionClosed, Secret, gather, spend, wait_for
 from holdfast.authoring.answer_form import Form, form_of, misfit
 from holdfast.client.overview.questions import Question
 from support.stories import drain, play
@@ -59,6 +59,10 @@ def shop(app: App) -> None:
         more = await wait_for("more", form=Choice)
         assert isinstance(answer, Approval)
         return f"{answer.approved} {answer.amount} {more['to'].street}"
+
+    @app.job
+    async def twice() -> list[bool]:
+        return [(await wait_for("approval", form=Approval)).approved for _ in range(2)]
 
     @app.job
     def plainly() -> str:
@@ -134,6 +138,52 @@ def test_a_form_is_listed_its_answer_is_checked_decoded_and_signed_on_every_stor
     play(story())
 
 
+def test_an_answer_that_names_its_question_never_answers_the_next_one_on_every_store(app: App) -> None:
+    shop(app)
+
+    async def story() -> None:
+        run = await app.astart("twice")
+        await drain(app)
+        (first,) = await app.ainbox(run_id=run.id)
+        yes, no = {"approved": True}, {"approved": False}
+        with pytest.raises(InvalidArguments, match=r"answer\.approved: is missing"):
+            await run.asignal("approval", {}, node=first.node)
+        assert await run.asignal("approval", yes, "mine", actor="ana", node=first.node) == "delivered"
+        assert await run.asignal("approval", yes, "mine", actor="ana", node=first.node) == "repeat"
+        for _ in range(2):  # before the job has asked again, and after
+            before = await run.aevents()
+            with pytest.raises(QuestionClosed, match="was answered by ana, so this answer was not stored") as refused:
+                await app.asignal(run.id, "approval", no, actor="bo", node=first.node)
+            assert (refused.value.job, refused.value.node, refused.value.answered_by) == (run.id, first.node, "ana")
+            assert await run.aevents() == before
+            await drain(app)
+        (second,) = await app.ainbox()
+        assert second.node != first.node
+        assert await run.asignal("approval", no, node=second.node) == "delivered"
+        await drain(app)
+        assert await run.aresult() == [True, False]
+        with pytest.raises(QuestionClosed):
+            await run.asignal("approval", no, node=second.node)
+
+    play(story())
+
+
+def test_a_grant_for_a_question_is_not_kept_for_the_next_one_on_every_store(app: App) -> None:
+    shop(app)
+
+    async def story() -> None:
+        run = await app.astart(app.entry("costly").options(budget={"tokens": 3}))
+        await drain(app)
+        (asked,) = await app.ainbox(kind="budget", run_id=run.id)
+        assert await app.agrant(run.id, tokens=3, node=asked.node) == "delivered"
+        with pytest.raises(QuestionClosed):
+            await app.agrant(run.id, tokens=100, node=asked.node)
+        await drain(app)
+        assert await run.aresult() == 6, "the check comes before a call, and 6 covered the first"
+
+    play(story())
+
+
 def test_an_answer_that_came_too_early_and_does_not_fit_is_asked_for_again(app: App) -> None:
     shop(app)
 
@@ -188,6 +238,10 @@ def test_doubts_budgets_and_several_questions_of_one_run_are_listed_page_by_page
             assert await app.ainbox(kind=kind) == [one for one in listed if one.kind == kind]
         assert await app.ainbox(group="acme") == listed[2:]
         assert await app.ainbox(group="other") == []
+        assert await app.ainbox(run_id=many.id) == listed[2:]
+        assert await app.ainbox(run_id=many.id, after=listed[2].id, limit=1) == listed[3:4]
+        assert await app.ainbox(run_id=many.id, group="other") == await app.ainbox(run_id=f"{many.id}.2") == []
+        assert await app.ainbox(run_id="no such run") == []
         assert await app.ainbox(group="other", after=f"{many.id}~0") == [], "a cursor opens no other group"
         with pytest.raises(InvalidArguments, match=r"answer\.approved: is missing"):
             await many.asignal("first", {})

@@ -223,6 +223,8 @@ def refusals(client: Any, run: str, ended: str) -> list[Callable[[], Any]]:
         lambda: client.resolve(run, ODD, not_done=True),
         lambda: client.retry(ended, actor="ana", reason="why"),
         lambda: client.fork(run, from_step=ODD),
+        lambda: client.signal(run, "k", node="not asked"),
+        lambda: client.grant(run, tokens=1, node="not asked"),
         lambda: client.fork("nobody", from_step="charge"),
         lambda: client.entry("open").given(Plan.from_dict(UNKNOWN_STEP)).start(),
         lambda: client.entry("greet").options(queue="full").start(name="b"),
@@ -267,7 +269,8 @@ def test_a_refusal_is_the_same_error_with_the_same_words_and_parts_as_on_the_app
         assert str(pickle.loads(pickle.dumps(far.value))) == str(far.value)  # noqa: S301 - our own bytes
     assert met == {
         errors.IdempotencyConflict, errors.InvalidArguments, errors.InvalidPlan, errors.InvalidTransition,
-        errors.NotInDoubt, errors.PayloadTooLarge, errors.QueueFull, errors.UnknownEntry, errors.UnknownJob,
+        errors.NotInDoubt, errors.PayloadTooLarge, errors.QuestionClosed, errors.QueueFull, errors.UnknownEntry,
+        errors.UnknownJob,
     }  # fmt: skip
 
 

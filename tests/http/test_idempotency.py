@@ -203,8 +203,13 @@ def test_an_answer_that_did_not_fit_its_form_leaves_no_key(app: App) -> None:
             wrong = {"key": "approval", "payload": {"approved": "no"}}
             refused = await client.post(f"/api/v1/runs/{run.id}/signal", json=wrong, headers=keyed())
             assert refused.json()["code"] == "invalid_arguments"
-            given = await twice(client, f"/runs/{run.id}/signal", {"key": "approval", "payload": {"approved": True}})
+            (asked,) = (await client.get("/api/v1/inbox", params={"run_id": run.id})).json()["items"]
+            answer = {"key": "approval", "payload": {"approved": True}, "node": asked["node"]}
+            given = await twice(client, f"/runs/{run.id}/signal", answer)
             assert given.json() == {"outcome": "delivered"}
+            late = await client.post(f"/api/v1/runs/{run.id}/signal", json=answer)
+            assert (late.status_code, late.json()["code"]) == (409, "question_closed")
+            assert late.json()["params"]["answered_by"] is not None
             await drain(app)
             assert await run.aresult() is True
 

@@ -46,8 +46,8 @@ def changed(error: HoldfastError, **parts: Any) -> tuple[int, bytes]:
 def test_every_error_that_a_client_can_cause_has_fields() -> None:
     assert {kind.__name__ for kind in REFUSALS} == {
         "IdempotencyConflict", "InvalidArguments", "InvalidPlan", "InvalidRunTransition", "InvalidTransition",
-        "IdempotencyKeyReused", "LimitsChanged",
-        "NotInDoubt", "PayloadTooLarge", "QueueFull", "StaleAttempt", "TransitionRefused", "UnknownEntry", "UnknownJob",
+        "IdempotencyKeyReused", "LimitsChanged", "NotInDoubt", "PayloadTooLarge", "QuestionClosed", "QueueFull",
+        "StaleAttempt", "TransitionRefused", "UnknownEntry", "UnknownJob",
     }  # fmt: skip
     assert set(REFUSALS) <= set(WITH_FIELDS)
 

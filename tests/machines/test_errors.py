@@ -59,6 +59,7 @@ def test_a_code_is_the_class_name_in_snake_case_and_belongs_to_one_class() -> No
     assert code_of(errors.UnknownJob) == "unknown_job"
     assert code_of(errors.InvalidRunTransition) == "invalid_run_transition"
     assert code_of(errors.NotInDoubt) == "not_in_doubt"
+    assert code_of(errors.QuestionClosed) == "question_closed"
     assert len({code_of(kind) for kind in TREE}) == len(TREE)
 
 

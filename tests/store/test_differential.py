@@ -143,6 +143,7 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
             f"s{rng.randrange(20)}",
             checked=rng.random() < 0.7,
             actor=rng.choice([None, "ana"]),
+            node=rng.choice([None, None, "w", "x"]),
         ),
         Cancel(job, rng.choice([None, "why"])),
         Pause(job),

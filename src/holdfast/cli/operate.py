@@ -31,6 +31,7 @@ EXIT_REFUSED = 4  # as in `main.EXIT_CODES`
 RETRIED = "retried by an operator"
 
 _reason = click.option("--reason", help="Reason to record with the run.")
+_node = click.option("--node", help="Node of the question that this answers, as holdfast inbox prints it.")
 actor_option = click.option("--actor", help="Your name, to record with the run.  [default: cli, or the token's name]")
 
 
@@ -39,16 +40,18 @@ actor_option = click.option("--actor", help="Your name, to record with the run. 
 @where_options
 @filter_options
 @click.option("--id", "name", help="Id of the signal: a repeat with the same id changes nothing.")
+@_node
 @click.option("--dry-run", is_flag=True, help="List the runs that match, and send nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask before many runs get the signal.")
 @actor_option
 @json_option
-def send_signal(
+def send_signal(  # noqa: PLR0913 - one parameter for each option
     words: tuple[str, ...],
     *,
     where: Where,
     filters: dict[str, Any],
     name: str | None,
+    node: str | None,
     dry_run: bool,
     yes: bool,
     actor: str | None,
@@ -58,16 +61,22 @@ def send_signal(
 
     PAYLOAD is JSON or text. If RUN waits with a form, PAYLOAD must fit it. For one run, print delivered, kept, repeat
     or too_late. The exit code is 4 if RUN has ended. With options that select runs, leave RUN out.
+
+    With --node, the signal answers that question only. If it is no longer open, nothing is stored, and the exit code
+    is 4.
     """
     run, rest = (words[0], words[1:]) if not filters else (None, words)
     if not 1 <= len(rest) <= 2:  # noqa: PLR2004 - KEY, and PAYLOAD
         raise click.UsageError("give RUN KEY [PAYLOAD], or KEY [PAYLOAD] and options that select runs")
     key, payload = rest[0], value_of(rest[1]) if len(rest) > 1 else None
     _check_dry_run(run, dry_run=dry_run)
+    if run is None and node is not None:
+        raise click.UsageError("--node names a question of one run: give RUN")
     client = open_client(where)
     if run is not None:
         run_id = full_id(client, run)
-        _show_outcome(run_id, client.signal(run_id, key, payload, name, actor=actor_of(where, actor)), as_json)
+        outcome = client.signal(run_id, key, payload, name, actor=actor_of(where, actor), node=node)
+        _show_outcome(run_id, outcome, as_json)
         return
     act = partial(client.signal_runs, key, payload, name or new_id(), **filters)
     act_on_matching("signal", act, as_json=as_json, dry_run=dry_run, yes=yes)
@@ -239,6 +248,7 @@ def resolve(
 @click.argument("amounts", nargs=-1, required=True)
 @actor_option
 @click.option("--id", "name", help="Id of the signal: a repeat with the same id changes nothing.")
+@_node
 @where_options
 @json_option
 def grant(
@@ -246,6 +256,7 @@ def grant(
     amounts: tuple[str, ...],
     actor: str | None,
     name: str | None,
+    node: str | None,
     where: Where,
     as_json: bool,
 ) -> None:
@@ -256,7 +267,7 @@ def grant(
     """
     client = open_client(where)
     run_id = full_id(client, run)
-    outcome = client.grant(run_id, amounts_of(amounts), actor=actor_of(where, actor), id=name)
+    outcome = client.grant(run_id, amounts_of(amounts), actor=actor_of(where, actor), id=name, node=node)
     _show_outcome(run_id, outcome, as_json)
 
 

@@ -291,16 +291,27 @@ def _save(pieces: Any, file: str) -> None:
 @click.command(epilog="Example: holdfast inbox --kind doubt")
 @click.option("--kind", type=click.Choice(["doubt", "answer", "budget"]), help="Only questions of this kind.")
 @click.option("--group", help="Only runs of this group.")
+@click.option("--run", "run_id", help="Only questions of this run.")
 @click.option("--after", help="Only questions after this one, the last id of the previous page.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
 @where_options
 @json_option
-def inbox(kind: str | None, group: str | None, after: str | None, limit: int, where: Where, as_json: bool) -> None:
+def inbox(
+    kind: str | None,
+    group: str | None,
+    run_id: str | None,
+    after: str | None,
+    limit: int,
+    where: Where,
+    as_json: bool,
+) -> None:
     """List everything that waits for a person, oldest run first.
 
     Print each question, and the command that answers it.
     """
-    asked = reader(where).inbox(kind=kind, group=group, after=after, limit=limit)
+    client = reader(where)
+    run_id = full_id(client, run_id) if run_id is not None else None
+    asked = client.inbox(kind=kind, group=group, run_id=run_id, after=after, limit=limit)
     if as_json:
         show_result(asked, as_json=True, text=str)
         return
@@ -319,12 +330,13 @@ def _command(question: Question) -> str:
     import shlex
 
     run, key = question.run_id, shlex.quote(question.key)
+    node = f" --node {shlex.quote(question.node)}" if question.node else ""
     if question.kind == "doubt":
         return f"holdfast resolve {run} {key} --done RESULT | --not-done | --fail"
     if question.kind == "budget":
         units = " ".join(f"{shlex.quote(unit)}=N" for unit in question.amounts or {}) or "UNIT=N"
-        return f"holdfast grant {run} {units}"
-    return f"holdfast signal {run} {key} JSON"
+        return f"holdfast grant {run} {units}{node}"
+    return f"holdfast signal {run} {key} JSON{node}"
 
 
 COMMANDS = (runs, show, explain_run, exports, inbox)

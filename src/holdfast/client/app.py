@@ -32,7 +32,7 @@ from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.overview.family import Family, read_family
 from holdfast.client.overview.plan_view import PlanView
-from holdfast.client.overview.questions import Question, check_answer, questions
+from holdfast.client.overview.questions import Question, answered_by, check_answer, questions
 from holdfast.client.overview.series import MINUTES, Series, read_series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.overview.story_cache import StoryCache
@@ -53,6 +53,7 @@ from holdfast.errors import (
     InvalidResult,
     InvalidSetting,
     InvalidTransition,
+    QuestionClosed,
     StoreUnavailable,
     UnknownEntry,
     UnknownJob,
@@ -365,9 +366,16 @@ class App(Planning, Client):
         return await read_family(self._store(), *job_of_run(run_id), group)
 
     async def ainbox(
-        self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None
+        self,
+        *,
+        after: str | None = None,
+        limit: int = PAGE,
+        kind: str | None = None,
+        group: str | None = None,
+        run_id: str | None = None,
     ) -> builtins.list[Question]:
-        return await questions(self._store(), after=after, limit=limit, kind=kind, group=group)
+        run = job_of_run(run_id) if run_id is not None else None
+        return await questions(self._store(), after=after, limit=limit, kind=kind, group=group, run=run)
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         record = await self.aget(run_id)
@@ -438,17 +446,25 @@ class App(Planning, Client):
     # Control
 
     async def asignal(
-        self, run_id: str, key: str, payload: Any = None, id: str | None = None, *, actor: str | None = None
+        self,
+        run_id: str,
+        key: str,
+        payload: Any = None,
+        id: str | None = None,
+        *,
+        actor: str | None = None,
+        node: str | None = None,
     ) -> str:
         encoded = kept(f"the payload of the signal {key!r}", payload, self.config.payload_bytes_max)
         job, key = job_of_run(run_id)[0], user_key("signal", key)
 
         async def send(name: str) -> str:
-            signal = SendSignal(job, key, encoded, id or name)
+            signal = SendSignal(job, key, encoded, id or name, node=node)
             sent = audited_creation(signal, "signal", job, {"key": key})
             outcome = _outcome(await self._journal().write(once(sent, job)))
             if outcome == "asks":
-                await check_answer(self._store(), job_of_run(await self.acurrent(run_id))[0], key, encoded)
+                asking = job if node is not None else job_of_run(await self.acurrent(run_id))[0]
+                await check_answer(self._store(), asking, key, encoded, node)
                 answer = audited(signal, "answer", job, actor, {"key": key})
                 by = answer.actor if answer.said is None else f"{answer.actor} as {answer.said}"
                 command = msgspec.structs.replace(signal, checked=True, actor=by)
@@ -458,8 +474,16 @@ class App(Planning, Client):
 
         running = conductor.get()
         if running is not None:  # in job code: the engine records the signal and sends it once (E15)
-            return await running.send_signal({"job": job, "key": key, "payload": encoded}, send)
-        return await send(new_id())
+            asked = {"node": node} if node is not None else {}
+            return await running.send_signal({"job": job, "key": key, "payload": encoded, **asked}, send)
+        try:
+            return await send(new_id())
+        except QuestionClosed as closed:
+            raise await self._with_answerer(closed) from None
+
+    async def _with_answerer(self, closed: QuestionClosed) -> QuestionClosed:
+        """Return the error with the name of the person who has answered, if it is known."""
+        return QuestionClosed(closed.job, closed.node, await answered_by(self._store(), closed.job, closed.node))
 
     async def acancel(self, run_id: str, reason: str | None = None, *, actor: str | None = None) -> RunRecord:
         """Request the cancellation of a run. A run that no worker holds is canceled at once."""
@@ -629,11 +653,12 @@ class App(Planning, Client):
         *,
         actor: str | None = None,
         id: str | None = None,
+        node: str | None = None,
         **more: float,
     ) -> str:
         name = f"grant by {actor or 'unknown'}: {id or new_id()}"
         units: dict[str, Any] = {**(granted or {}), **more}
-        command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, to_millionths("grant", units), name)
+        command = SendSignal(job_of_run(run_id)[0], BUDGET_KEY, to_millionths("grant", units), name, node=node)
         request = once(audited(command, "grant", command.job, actor, dict(units)), command.job)
         (answer,) = await self.store().commit([request])
         if isinstance(answer, Exception):

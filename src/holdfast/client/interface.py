@@ -204,7 +204,13 @@ class Client(ABC):
 
     @abstractmethod
     async def ainbox(
-        self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None
+        self,
+        *,
+        after: str | None = None,
+        limit: int = PAGE,
+        kind: str | None = None,
+        group: str | None = None,
+        run_id: str | None = None,
     ) -> builtins.list[Question]:
         """List everything that waits for a person, oldest run first.
 
@@ -213,6 +219,7 @@ class Client(ABC):
             limit: Maximum number of questions.
             kind: Only ``doubt``, ``answer`` or ``budget``.
             group: Only runs of this group.
+            run_id: Only questions of this run.
         """
 
     @abstractmethod
@@ -273,7 +280,14 @@ class Client(ABC):
 
     @abstractmethod
     async def asignal(
-        self, run_id: str, key: str, payload: Any = None, id: str | None = None, *, actor: str | None = None
+        self,
+        run_id: str,
+        key: str,
+        payload: Any = None,
+        id: str | None = None,
+        *,
+        actor: str | None = None,
+        node: str | None = None,
     ) -> str:
         """Send a signal to a run.
 
@@ -283,9 +297,11 @@ class Client(ABC):
             payload: A JSON value for the waiting job.
             id: An id of the signal. The job receives signals with the same id once.
             actor: Who answers, if a person has to. The name is recorded with the answer.
+            node: The `node` of a question in the inbox. The signal then counts for this question only.
 
         Raises:
             InvalidArguments: The payload does not fit the form that the job waits for (`wait_for` with ``form=``).
+            QuestionClosed: The run no longer asks the question at `node`. Nothing was stored.
 
         Returns:
             ``delivered``, ``kept`` (the job does not wait for it yet), ``repeat`` (the id is known) or ``too_late``
@@ -379,12 +395,16 @@ class Client(ABC):
         *,
         actor: str | None = None,
         id: str | None = None,
+        node: str | None = None,
         **more: float,
     ) -> str:
         """Grant a run more budget, such as ``tokens=50_000``.
 
         The store keeps the grant until the run needs it. A repeated grant with the same id changes nothing. The result
-        is that of `signal`.
+        is that of `signal`. With the `node` of a question, the grant counts for this question only.
+
+        Raises:
+            QuestionClosed: The run no longer asks the question at `node`. Nothing was stored.
         """
 
     async def aresolve(

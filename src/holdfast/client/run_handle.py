@@ -103,7 +103,15 @@ class RunHandle:
             case _:
                 raise RunCanceled(f"run {record.run_id} was canceled: {reason}")
 
-    async def asignal(self, key: str, payload: Any = None, id: str | None = None, *, actor: str | None = None) -> str:
+    async def asignal(
+        self,
+        key: str,
+        payload: Any = None,
+        id: str | None = None,
+        *,
+        actor: str | None = None,
+        node: str | None = None,
+    ) -> str:
         """Send a signal to the run.
 
         Args:
@@ -111,14 +119,16 @@ class RunHandle:
             payload: A JSON value for the waiting job.
             id: An id of the signal. The job receives signals with the same id once.
             actor: Who answers, if a person has to.
+            node: The `node` of a question in the inbox. The signal then counts for this question only.
 
         Raises:
             InvalidArguments: The payload does not fit the form that the job waits for.
+            QuestionClosed: The run no longer asks the question at `node`. Nothing was stored.
 
         Returns:
             ``delivered``, ``kept``, ``repeat`` or ``too_late``.
         """
-        return await self._client.asignal(self.id, key, payload, id, actor=actor)
+        return await self._client.asignal(self.id, key, payload, id, actor=actor, node=node)
 
     async def acancel(self, reason: str | None = None) -> RunRecord:
         """Request the cancellation of the run and return its record. A run that no worker holds is canceled at once."""

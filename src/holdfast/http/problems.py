@@ -31,7 +31,7 @@ CODES: dict[int, tuple[str, ...]] = {
     408: ("request_timeout",),
     409: (
         "transition_refused", "invalid_transition", "invalid_run_transition", "idempotency_conflict", "not_in_doubt",
-        "stale_attempt",
+        "question_closed", "stale_attempt",
     ),
     412: ("limits_changed",),
     413: ("body_too_large", "payload_too_large", "json_too_large"),
@@ -59,6 +59,7 @@ STATUSES: list[tuple[type[HoldfastError], int, str]] = [
     (errors.IdempotencyConflict, 409, "use another key, or the same arguments"),
     (errors.IdempotencyKeyReused, 422, "send a new key with each request, and the same key only with a repeat of it"),
     (errors.NotInDoubt, 409, "GET the run's explanation: it says what the run waits for"),
+    (errors.QuestionClosed, 409, "GET /api/v1/inbox lists the open questions"),
     (errors.TransitionRefused, 409, "GET the run: its status decides which actions are allowed"),
     (errors.StaleAttempt, 409, "another worker holds the job now"),
     (errors.LimitsChanged, 412, "GET the limits of the queue, and send their new ETag"),

@@ -172,12 +172,12 @@ def _one_run() -> list[Operation]:
         ),
         Operation(
             "POST", f"{run}/signal", SIGNAL, OF_RUN, operations.signal_run, "Send a signal to a run.",
-            {200: operations.Outcome}, takes=operations.Signal,
+            {200: operations.Outcome}, takes=operations.Signal, refuses=(409,),
             example={"key": "approval", "payload": {"approved": True}, "id": "approval-1"},
         ),
         Operation(
             "POST", f"{run}/grant", OPERATE, OF_RUN, operations.grant_run, "Add to the budget of a run.",
-            {200: operations.Outcome}, takes=operations.Grant, example={"amounts": {"tokens": 50_000}},
+            {200: operations.Outcome}, takes=operations.Grant, refuses=(409,), example={"amounts": {"tokens": 50_000}},
         ),
         Operation(
             "POST", f"{run}/resolve", OPERATE, OF_RUN, operations.resolve_run, "Resolve a tool call in doubt.", record,

@@ -40,8 +40,11 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
         """Return every place that waits; the one that time ends first comes first."""
         return (WaitPlace(self.node, self.correlation_key), *self.also)
 
-    def place(self, key: str | None) -> WaitPlace | None:
-        """Return the first place that a signal with this key ends, or None."""
+    def place(self, key: str | None, node: str | None = None) -> WaitPlace | None:
+        """Return the first place that a signal with this key ends, or None. With a `node`, only the place there."""
+        if node is not None:
+            same = (place for place in self.places() if (place.correlation_key, place.node) == (key, node))
+            return next(same, None)
         if not self.also:
             return WaitPlace(self.node, self.correlation_key) if self.correlation_key == key else None
         return self.by_key.get(key)

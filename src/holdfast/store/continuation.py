@@ -65,8 +65,8 @@ def current(job: Job, row_of: Callable[[str], Job | None]) -> Job:
 
 
 def stays(command: c.SendSignal, inbox: Inbox) -> bool:
-    """Return whether a signal to a continued job is not for its successor: a repeat, or the end of a child."""
-    return inbox.knows(command.id) or not _is_for_the_chain(command.key)
+    """Return whether a signal to a continued job is not for its successor: a repeat, an answer, or a child's end."""
+    return inbox.knows(command.id) or command.node is not None or not _is_for_the_chain(command.key)
 
 
 def noted(command: c.SendSignal, job: Job, now: float) -> Decision:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, StaleAttempt
+from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, QuestionClosed, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
 from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
 from holdfast.machines.keys import BUDGET_KEY, PAUSE_KEY, doubt_key
@@ -304,12 +304,14 @@ def _wake_later(job: Job, key: str, now: float, inbox: Inbox) -> float | None:
 def _signal(command: c.SendSignal, job: Job, now: float, inbox: Inbox) -> Decision:
     if inbox.knows(command.id):
         return Decision(job, answer=c.SignalResult("repeat"))
+    place = job.wait.place(command.key, command.node) if job.wait is not None else None
+    if command.node is not None and place is None:
+        raise QuestionClosed(job.id, command.node)
     if job.state in TERMINAL_JOB_STATES:
         return Decision(job, answer=c.SignalResult("too_late"))
     signal = Signal(command.job, command.id, command.key, command.payload, now)
     writer = StreamWriter(job, now)
     writer.decision.kept = (signal,)
-    place = job.wait.place(command.key) if job.wait is not None else None
     if job.wait is not None and not command.checked and job.wait.asks_person(command.key):
         return Decision(job, answer=c.SignalResult("asks"))
     wake_at = _wake_later(job, command.key, now, inbox) if place is not None and command.may_wait else None

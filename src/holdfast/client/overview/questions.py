@@ -55,6 +55,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         since: When the run began to wait.
         until: When the wait ends by itself. None means never.
         key: What the answer names: the step for `resolve`, the key for `signal`. For a budget it has no meaning.
+        node: The place of the wait in the job. `signal` and `grant` with this `node` count for this question only.
         title: The tool, the key, or ``budget``.
         question: The question in words.
         call: For a doubt, the call. None if its start is too far back in the history.
@@ -72,6 +73,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     until: float | None
     key: str
+    node: str = ""
     title: str
     question: str
     call: DoubtfulCall | None = None
@@ -81,14 +83,26 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def questions(
-    store: Store, *, after: str | None, limit: int, kind: str | None, group: str | None
+    store: Store,
+    *,
+    after: str | None,
+    limit: int,
+    kind: str | None,
+    group: str | None,
+    run: tuple[str, int] | None = None,
 ) -> list[Question]:
-    """List what waits for a person, oldest run first."""
+    """List what waits for a person, oldest run first. `run` is the job and the number of the only run to look at."""
+    if run is not None:
+        row = await store.get(run[0])
+        if row is None or row.run != run[1] or group not in {None, row.group}:
+            return []
+        asked = await _of_job(store, row, kind)
+        return [one for one in asked if after is None or _number(one.id) > _number(after)][:limit]
     job, _, number = (after or "").rpartition("~")
     found: list[Question] = []
     row = await store.get(job) if job else None
     if row is not None and (group is None or row.group == group):
-        found = [one for one in await _of_job(store, row, kind) if int(one.id.rpartition("~")[2]) > int(number)]
+        found = [one for one in await _of_job(store, row, kind) if _number(one.id) > int(number)]
     last, count = job or None, max(limit, PAGE)
     while len(found) < limit:
         rows = await store.questions(group=group, after=last, limit=count)
@@ -100,6 +114,11 @@ async def questions(
             break
         last = rows[-1].id
     return found[:limit]
+
+
+def _number(question: str) -> int:
+    """Return the place of a question among those of its run, from its id."""
+    return int(question.rpartition("~")[2])
 
 
 def _may_ask(wait: OpenWait, kind: str | None) -> bool:
@@ -146,6 +165,7 @@ def _places(row: Job, event: Event) -> Iterator[Question]:
             "attributes": row.attributes or {},
             "since": event.at,
             "until": place.get("deadline"),
+            "node": place.get("node") or "",
         }
         if key.startswith(DOUBT_KEY):
             node = key.removeprefix(DOUBT_KEY)
@@ -201,8 +221,8 @@ def _with_call(question: Question, start: Event | None) -> Question:
     return msgspec.structs.replace(question, title=name, question=asked, call=DoubtfulCall(name, shown))
 
 
-async def check_answer(store: Store, job: str, key: str, payload: Any) -> None:
-    """Compare an answer with the form of the wait for a key.
+async def check_answer(store: Store, job: str, key: str, payload: Any, node: str | None = None) -> None:
+    """Compare an answer with the form of the wait for a key, at a node if several places wait for the key.
 
     Raises:
         InvalidArguments: the answer does not fit. The message has the place of the problem.
@@ -212,8 +232,23 @@ async def check_answer(store: Store, job: str, key: str, payload: Any) -> None:
     if event is None:
         return
     for place in [event.payload, *(event.payload.get("also") or [])]:
-        if place.get("correlation_key") == key:
+        if place.get("correlation_key") == key and node in {None, place.get("node")}:
             problem = misfit((place.get("form") or {}).get("schema"), payload)
             if problem is not None:
                 raise InvalidArguments(f"the answer to {key!r}", problem)
             return
+
+
+async def answered_by(store: Store, job: str, node: str) -> str | None:
+    """Return who has answered the question at a node, if the answer is among the last events of the job."""
+    row = await store.get(job)
+    end = row.version if row is not None else 0
+    first = max(0, end - LOOK_BACK)
+    while end > first:
+        begin = max(first, end - CHUNK)
+        for event in reversed(await store.events(job, begin, end - begin)):
+            if event.type == JobEvent.WAIT_COMPLETED and event.payload.get("node") == node:
+                by = event.payload.get("actor")
+                return by if isinstance(by, str) else None
+        end = begin
+    return None

@@ -247,9 +247,15 @@ class RemoteClient(Client):
         return await self._get(at_run(run_id, "family"), Family, run_id)
 
     async def ainbox(
-        self, *, after: str | None = None, limit: int = PAGE, kind: str | None = None, group: str | None = None
+        self,
+        *,
+        after: str | None = None,
+        limit: int = PAGE,
+        kind: str | None = None,
+        group: str | None = None,
+        run_id: str | None = None,
     ) -> builtins.list[Question]:
-        query = [*_without_none(kind=kind, group=group).items()]
+        query = [*_without_none(kind=kind, group=group, run_id=run_id).items()]
         cursor = None if after is None else f"~{after}"
         return await self._pages("/inbox", Question, limit, cursor, query=query)
 
@@ -326,11 +332,18 @@ class RemoteClient(Client):
     # Control
 
     async def asignal(
-        self, run_id: str, key: str, payload: Any = None, id: str | None = None, *, actor: str | None = None
+        self,
+        run_id: str,
+        key: str,
+        payload: Any = None,
+        id: str | None = None,
+        *,
+        actor: str | None = None,
+        node: str | None = None,
     ) -> str:
         """Send a signal to a run: the result is delivered, kept, repeat or too_late. See `Client.asignal`."""
         encoded = kept(f"the payload of the signal {key!r}", payload)
-        body = {"key": key, "payload": encoded, "id": id or new_id(), **_without_none(actor=actor)}
+        body = {"key": key, "payload": encoded, "id": id or new_id(), **_without_none(actor=actor, node=node)}
         path = at_run(run_id, "signal")
         return (await self._post(path, _SignalOutcome, body, about=run_id))[1].outcome
 
@@ -413,9 +426,10 @@ class RemoteClient(Client):
         *,
         actor: str | None = None,
         id: str | None = None,
+        node: str | None = None,
         **more: float,
     ) -> str:
-        body = _without_none(amounts={**(granted or {}), **more}, actor=actor, id=id or new_id())
+        body = _without_none(amounts={**(granted or {}), **more}, actor=actor, id=id or new_id(), node=node)
         path = at_run(run_id, "grant")
         return (await self._post(path, _SignalOutcome, body, about=run_id))[1].outcome
 

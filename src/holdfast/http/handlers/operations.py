@@ -38,12 +38,17 @@ class Pause(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Signal(msgspec.Struct, forbid_unknown_fields=True):
-    """A signal: its key, its payload, and an id. A repeat with the same id has no effect. `actor` is who answers."""
+    """A signal: its key, its payload, and an id. A repeat with the same id has no effect. `actor` is who answers.
+
+    With the `node` of a question in the inbox, the signal counts for this question only. If the question is no longer
+    open, the signal is refused with `question_closed`, and nothing is stored.
+    """
 
     key: Text
     payload: Any = None
     id: Name | None = None
     actor: Name | None = None
+    node: Text | None = None
 
 
 class Outcome(msgspec.Struct):
@@ -53,11 +58,15 @@ class Outcome(msgspec.Struct):
 
 
 class Grant(msgspec.Struct, forbid_unknown_fields=True):
-    """Amounts to add to the budget of a run, by unit. A repeat with the same id has no effect."""
+    """Amounts to add to the budget of a run, by unit. A repeat with the same id has no effect.
+
+    With the `node` of a question in the inbox, the grant counts for this question only, as for a signal.
+    """
 
     amounts: dict[Name, Annotated[float, msgspec.Meta(ge=0)]]
     actor: Name | None = None
     id: Name | None = None
+    node: Text | None = None
 
 
 class Resolve(msgspec.Struct, forbid_unknown_fields=True):
@@ -154,8 +163,9 @@ async def signal_run(call: Call) -> Answer:
     """Send a signal to a run."""
     asked = await call.body(Signal)
     outcome = await call.client.asignal(
-        call.run_id, asked.key, asked.payload, asked.id or _signal_id(call), actor=call.actor(asked.actor)
-    )
+        call.run_id, asked.key, asked.payload, asked.id or _signal_id(call), actor=call.actor(asked.actor),
+        node=asked.node,
+    )  # fmt: skip
     return json({"outcome": outcome})
 
 
@@ -169,8 +179,9 @@ async def grant_run(call: Call) -> Answer:
     """Add to the budget of a run."""
     asked = await call.body(Grant)
     granted = await call.client.agrant(
-        call.run_id, asked.amounts, actor=call.actor(asked.actor), id=asked.id or call.idempotency_key
-    )
+        call.run_id, asked.amounts, actor=call.actor(asked.actor), id=asked.id or call.idempotency_key,
+        node=asked.node,
+    )  # fmt: skip
     return json({"outcome": granted})
 
 

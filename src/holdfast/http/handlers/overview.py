@@ -25,6 +25,7 @@ STORY_PAGED = (
 INBOX = (
     Query("kind", "string", "Only questions of this kind.", words=KINDS),
     Query("group", "string", "Only runs of this group. A token of a group allows that group only."),
+    Query("run_id", "string", "Only questions of this run."),
     LIMIT,
     Query("cursor", "string", "`next` of the previous page.", pattern=QUESTION_CURSOR),
 )
@@ -96,7 +97,9 @@ async def list_inbox(call: Call) -> Answer:
         raise InvalidArguments("cursor", "must be `next` of the previous page")
     after = cursor[1:] if cursor is not None else None
     group = call.group(asked.get("group"))
-    found = await call.client.ainbox(after=after, limit=limit + 1, kind=asked.get("kind"), group=group)
+    found = await call.client.ainbox(
+        after=after, limit=limit + 1, kind=asked.get("kind"), group=group, run_id=asked.get("run_id")
+    )
     return page(found[:limit], f"~{found[limit - 1].id}" if len(found) > limit else None)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidTransition, StaleAttempt
+from holdfast.errors import InvalidTransition, QuestionClosed, StaleAttempt
 from holdfast.machines import JobState
 from holdfast.store.commands import (
     Append,
@@ -121,6 +121,7 @@ async def unused_signals_move_along_and_later_ones_are_forwarded(lab: Lab) -> No
     assert await lab.do(SendSignal("a", "holdfast:child:1", {}, "late")) == SignalResult("too_late"), (
         "no call of c waits for it"
     )
+    await lab.refused(SendSignal("a", "k", 1, "answer", node="n"), QuestionClosed)
     (claimed,) = await lab.claim()
     await lab.append(claimed.job, ("job_waiting", WAIT))
     assert (await lab.job("c")).state is JobState.QUEUED, "a signal that came before the wait completes it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors import UnknownJob
+from holdfast.errors import QuestionClosed, UnknownJob
 from holdfast.machines import JobState
 from holdfast.machines.keys import CHILD_KEY
 from holdfast.store.commands import Append, Cancel, Expire, Purge, SendSignal, SignalResult
@@ -23,6 +23,26 @@ async def a_signal_completes_the_wait_with_its_key_and_payload(lab: Lab) -> None
         "correlation_key": "shipped", "outcome": "signal", "payload": {"by": "dhl"}, "node": "n", "signal": "s1"
     }  # fmt: skip
     assert len(await lab.claim()) == 1
+
+
+@clause
+async def an_answer_that_names_its_question_counts_for_no_other(lab: Lab) -> None:
+    held = await lab.running()
+    also = [{"node": "n2", "correlation_key": "k"}]
+    await lab.append(held, ("job_waiting", {**WAIT, "node": "n1", "correlation_key": "k", "also": also}))
+    before = await lab.store.events("a")
+    for key, node in (("k", "n3"), ("other", "n1")):
+        await lab.refused(SendSignal("a", key, 1, "s0", node=node), QuestionClosed)
+    assert (await lab.store.events("a"), await lab.store.inbox("a")) == (before, [])
+    assert await lab.do(SendSignal("a", "k", 2, "s2", node="n2")) == SignalResult("delivered")
+    ended = (await lab.store.events("a"))[-1].payload
+    assert (ended["node"], ended["payload"]) == ("n2", 2), "also where an earlier place has the same key"
+    await lab.refused(SendSignal("a", "k", 1, "s1", node="n1"), QuestionClosed)  # it may ask again later
+    assert await lab.do(SendSignal("a", "k", 2, "s2", node="n2")) == SignalResult("repeat")
+    await lab.do(Cancel("a", None))
+    await lab.refused(SendSignal("a", "k", 1, "s1", node="n1"), QuestionClosed)
+    assert await lab.store.inbox("a") == []
+    await lab.job()
 
 
 @clause
