@@ -7,15 +7,19 @@ that the job cannot use, such as one that was sent before the wait began, makes 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
+from holdfast.authoring.json_schemas import OF_SECRETS, schema_of
 from holdfast.authoring.signature import Signature
-from holdfast.authoring.type_hints import OF_SECRETS, schema_of
 from holdfast.errors import InvalidArguments, InvalidResult
 
 SCHEMA_BYTES_MAX = 64 * 1024  # it is recorded each time the job begins to wait
@@ -23,7 +27,8 @@ DEPTH_MAX = 32  # nested values that are checked: what is deeper, the job checks
 CHECKS_MAX = 100_000  # parts of an answer that are checked
 TEXT_MAX = 60  # characters of a wrong value in a message
 MISFIT_MAX = 500  # characters of a message
-PATTERN_MAX = 200  # characters of a pattern that is checked here, on texts of at most that many characters
+PATTERN_MAX = 200  # characters of a pattern that is checked here
+STEPS_MAX = 8  # of a match, at worst, as a power of ten: some tenths of a second
 
 
 class Form:
@@ -201,16 +206,36 @@ def _scalar(schema: dict[str, Any], value: Any, place: str) -> Iterator[str]:
         size = len(value) if isinstance(value, (str, list)) and isinstance(value, kind) else None
         if isinstance(bound, int) and size is not None and sign * size < sign * bound:
             yield f"{place}: must have {words} {bound} {'characters' if kind is str else 'items'}, has {size}"
-    yield from _unmatched(schema.get("pattern"), value, place)
+    if isinstance(value, str):
+        yield from _malformed(schema, value, place)
+        yield from _unmatched(schema.get("pattern"), value, place)
 
 
-def _unmatched(pattern: Any, value: Any, place: str) -> Iterator[str]:
-    """Yield a problem if a short text does not match a short pattern. Others could take very long to match."""
-    if not isinstance(pattern, str) or not isinstance(value, str) or max(len(pattern), len(value)) > PATTERN_MAX:
-        return
-    if re.search(
-        r"[)\]}][*+{]|[*+]\S*[*+]", pattern
-    ):  # repeats of repeats can take exponential time: the job checks them
+# What a text of each format must be, and the type that reads it.
+_FORMATS: dict[str, tuple[str, type]] = {
+    "date-time": ("a date and a time such as 2026-05-17T09:30:00Z", datetime),
+    "date": ("a date such as 2026-05-17", date),
+    "time": ("a time such as 09:30:00", time),
+    "duration": ("a duration such as PT1H30M", timedelta),
+    "uuid": ("a UUID", UUID),
+    "decimal": ("a decimal number", Decimal),
+    "base64": ("bytes in base64", bytes),
+}
+
+
+def _malformed(schema: dict[str, Any], value: str, place: str) -> Iterator[str]:
+    """Yield a problem if a text does not have its format."""
+    name = "base64" if schema.get("contentEncoding") == "base64" else schema.get("format")
+    wish, kind = _FORMATS.get(name, ("", str)) if isinstance(name, str) else ("", str)
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        yield f"{place}: must be {wish}, got {_shown(value)}"
+
+
+def _unmatched(pattern: Any, value: str, place: str) -> Iterator[str]:
+    """Yield a problem if a text does not match a pattern. What could take very long to match, the job checks."""
+    if not isinstance(pattern, str) or len(pattern) > PATTERN_MAX or _steps(pattern, len(value)) > STEPS_MAX:
         return
     try:
         matches = re.search(pattern, value)
@@ -218,6 +243,42 @@ def _unmatched(pattern: Any, value: Any, place: str) -> Iterator[str]:
         return
     if matches is None:
         yield f"{place}: must match {pattern}, got {_shown(value)}"
+
+
+_PARTS = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|(?P<exact>\{\d+\})|(?P<repeat>[*+]|\{\d*,\d*\})|\(\??|.", re.DOTALL
+)  # fmt: skip
+
+
+def _steps(pattern: str, length: int) -> float:
+    """Return how many steps a match with a text of this length may take, as a power of ten.
+
+    A match tries each end of each repeat, and each choice. So its steps are a power of the length. If repeats or
+    choices are repeated, the steps grow exponentially.
+    """
+    ways = 0 if pattern.startswith("^") else 1  # repeats, and the places where a match may begin
+    choices, depth = 0.0, 0
+    outer: list[tuple[float, int]] = []  # for each open group: what came before it, and the choices in the group around
+    bars, closed = 0, -1.0
+    for part in _PARTS.finditer(pattern):
+        text, group, closed = part[0], closed, -1.0
+        if part["repeat"] or part["exact"]:
+            depth += group >= 0 and ways + choices > group
+            ways += part["repeat"] is not None
+        elif text.startswith("("):
+            outer.append((ways + choices, bars))
+            bars = 0
+        elif text == ")" and outer:
+            choices += math.log10(bars + 1)
+            closed, bars = outer.pop()
+        elif text == "|":
+            bars += 1
+        elif text == "?":
+            choices += math.log10(2)
+    choices += math.log10(bars + 1)
+    if depth:
+        ways, choices = 2, choices + depth * length * (choices + math.log10(2))
+    return ways * math.log10(max(length, 2)) + choices
 
 
 def _either(problems: list[str]) -> str:

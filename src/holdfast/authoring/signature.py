@@ -24,7 +24,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from holdfast.authoring import plain_values
+from holdfast.authoring.json_schemas import schema_of
 from holdfast.authoring.plain_values import Recorder, canonical, limit
+from holdfast.authoring.redaction import holds_secret
 from holdfast.authoring.secrets import (
     FIELD,
     CodecFailed,
@@ -36,12 +38,13 @@ from holdfast.authoring.secrets import (
     secret_hint,
     sent_secret,
 )
-from holdfast.authoring.type_hints import INERT, LEAVES, made_of, resolved_hints, schema_of
+from holdfast.authoring.type_hints import INERT, LEAVES, made_of, resolved_hints
 from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 
 RESERVED = "holdfast:"
 NAME_MAX = 1000  # bytes per key: the index of a database holds no longer ones
 
+DEFAULT_MAX = 1000  # bytes of a default that a schema has
 EXTENDS = "$extend"  # the only key of a step's result that adds nodes to its plan
 _SECRET = f'"{FIELD}"'.encode()
 _SCALARS = frozenset({str, int, float, bool})  # a value whose type is exactly the hint needs no conversion
@@ -166,7 +169,8 @@ class Signature:
         parameters = [parameter for parameter in self._signature.parameters.values() if parameter.name != self._open]
         properties, parts = {}, {}
         for parameter in parameters:
-            properties[parameter.name], components = schema_of(self._hints.get(parameter.name, Any))
+            schema, components = schema_of(self._hints.get(parameter.name, Any))
+            properties[parameter.name] = {**schema, **self._default(parameter)}
             parts.update(components)
         return {
             "type": "object",
@@ -175,6 +179,16 @@ class Signature:
             "additionalProperties": self._open is not None,
             **({"$defs": parts} if parts else {}),
         }
+
+    def _default(self, parameter: inspect.Parameter) -> dict[str, Any]:
+        """Return the default of a parameter for its schema, unless it is large, secret, or not JSON."""
+        if parameter.default is inspect.Parameter.empty or parameter.name in self._secrets:
+            return {}
+        try:
+            value, written = self._recorder.recordable(parameter.default)
+        except Exception:  # an object may raise anything when it is read
+            return {}
+        return {} if len(written) > DEFAULT_MAX or holds_secret(value) else {"default": value}
 
     def from_text(self, name: str, text: str) -> Any:
         """Return an argument that was typed as text: text if the function takes text, else JSON, else text."""

@@ -1,4 +1,4 @@
-"""The type hints of a function: the types they name, their JSON Schema, and whether values of them share anything."""
+"""The type hints of a function: the types they name, and whether values of them share anything."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ import typing
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from pathlib import PurePath
 from types import FrameType, NoneType, UnionType
 from typing import Any
 from uuid import UUID
-
-import msgspec
-
-from holdfast.authoring.secrets import secret_hint
 
 
 def resolved_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -35,31 +30,6 @@ def resolved_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     except NameError as error:
         cure = "define or import it before the function, and not only for type checkers"
         raise TypeError(f"{name}: a type hint names {error.name}, which does not exist here: {cure}") from None
-
-
-OF_SECRETS = "A secret: its value, which is encrypted on arrival and never shown."  # the description in a schema
-
-
-def schema_of(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a type's JSON Schema and the definitions it names; an empty schema if it has none."""
-    try:
-        (schema,), parts = msgspec.json.schema_components(
-            [hint], schema_hook=_foreign_schema, ref_template="#/$defs/{name}"
-        )
-    except TypeError:
-        return {}, {}
-    return schema, parts
-
-
-def _foreign_schema(hint: Any) -> dict[str, Any]:
-    if secret_hint(hint) is not None:
-        return {"description": OF_SECRETS, "writeOnly": True}
-    if isinstance(hint, type) and issubclass(hint, PurePath):
-        return {"type": "string", "format": "path"}
-    if hasattr(hint, "model_json_schema"):
-        schema: dict[str, Any] = hint.model_json_schema()
-        return schema
-    raise NotImplementedError
 
 
 # A conversion to these types, and containers of them, shares nothing with the plain value.
