@@ -466,6 +466,7 @@ def test_what_is_wrong_is_refused_with_its_code_and_a_cure(
             assert refused.json()["detail"] == refused.json()["message"]
             assert refused.json()["message"]
             assert refused.json()["hint"]
+            assert "/entries" not in refused.json()["hint"] or code == "unknown_entry", "people read it, too"
 
     play(story())
 

@@ -54,7 +54,7 @@ STATUSES: list[tuple[type[HoldfastError], int, str]] = [
         422,
         "fix all `problems`; `holdfast plan check` reports the same problems before you send the plan",
     ),
-    (errors.InvalidArguments, 422, "GET /api/v1/entries has a JSON Schema of each job's arguments"),
+    (errors.InvalidArguments, 422, "correct it and send it again; nothing was stored"),
     (errors.PayloadTooLarge, 413, "store the data elsewhere and send a reference to it"),
     (errors.IdempotencyConflict, 409, "use another key, or the same arguments"),
     (errors.IdempotencyKeyReused, 422, "send a new key with each request, and the same key only with a repeat of it"),
