@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter
+from datetime import datetime
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -93,6 +95,46 @@ async def refund(order: str, cents: int) -> str:
     return (
         f"{order}: {answer.amount} of {cents} cents back, {answer.reason}" if answer.approved else f"{order}: refused"
     )
+
+
+class Cat(msgspec.Struct, frozen=True):
+    lives: int = 9
+
+
+class Node(msgspec.Struct):
+    value: int
+    next: "Node | None" = None
+
+
+class Survey(msgspec.Struct):
+    due: datetime
+    price: Decimal
+    initials: Annotated[str, msgspec.Meta(max_length=2, title="Your initials")]
+    side: int | Cat
+    tree: Node | None = None
+    cat: Cat = Cat(lives=3)
+    note: str = "hello"
+    maybe: int | None = 5
+    grade: Literal["a"] | None = "a"
+    limits: dict[str, int] = {}
+
+
+@app.job
+async def survey(sheet: Survey, copies: int = 1, **more: Any) -> dict[str, Any]:
+    """Return what a person has entered."""
+    return {"sheet": sheet, "copies": copies, "more": more}
+
+
+@app.job
+async def twice() -> list[bool]:
+    """Ask the same twice."""
+    return [(await wait_for("approval", form=Consent)).approved for _ in range(2)]
+
+
+class Consent(msgspec.Struct):
+    """Is it allowed?"""
+
+    approved: bool
 
 
 @app.step

@@ -188,7 +188,7 @@ def test_the_inbox_answers_doubts_questions_and_budgets(browser: Browser, busy_s
         expect(budget).to_have_count(0)
 
         approval = cards.filter(has_text="etl")
-        approval.get_by_label(re.compile("^value")).fill('{"by": "ann"}')
+        approval.get_by_label("Your answer", exact=True).fill('{"by": "ann"}')
         press(approval, "Answer")
         expect(approval).to_have_count(0)
 

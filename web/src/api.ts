@@ -59,7 +59,8 @@ export async function send(path: string, options: RequestInit & { query?: Query 
     });
   } catch (error) {
     if ((error as Error).name === "AbortError") throw error;
-    throw new Problem(0, "unreachable", "the server does not answer", "is it running? The page tries again by itself");
+    throw new Problem(0, "unreachable", "the server does not answer", options.method
+      ? "it may have received this. Try again: it is not done twice" : "is it running? The page tries again by itself");
   }
   if (response.ok) return response;
   const problem = await problemOf(response);
@@ -94,6 +95,24 @@ export async function post<T>(path: string, body: unknown, query?: Query): Promi
 export async function postText<T>(path: string, body: string, query?: Query, method = "POST", heads = {}): Promise<T> {
   const headers = { "Content-Type": "application/json", ...heads };
   return (await (await send(path, { method, body, query, headers })).json()) as T;
+}
+
+export type Act = <T>(path: string, body: unknown) => Promise<T>;
+
+// Return a function that sends the actions of one form or dialog. `body` is JSON text, or a value. Each action has a key,
+// and a repeat of the same content has the same key. So if an answer is lost, trying again changes nothing twice.
+export function actions(): Act {
+  let [content, key] = ["", ""];
+  return async <T,>(path: string, body: unknown) => {
+    const text = typeof body === "string" ? body : JSON.stringify(body);
+    if (content !== `${path} ${text}`) {
+      content = `${path} ${text}`;
+      key = `page-${[...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+    }
+    const made = await postText<T>(path, text, undefined, "POST", { "Idempotency-Key": key });
+    content = ""; // it is done: the same again is another action
+    return made;
+  };
 }
 
 export function runPath(id: string, rest = ""): string {

@@ -141,6 +141,7 @@ export interface InboxItem {
   since: number;
   until?: number | null;
   key: string;
+  node?: string; // the place of the wait: an answer that names it counts for this question only
   title: string;
   question: string;
   call?: { name: string; args: string } | null;
@@ -260,17 +261,24 @@ export interface Schema {
   description?: string;
   properties?: Record<string, Schema>;
   required?: string[];
-  items?: Schema;
+  items?: Schema | boolean;
+  prefixItems?: Schema[];
+  minItems?: number;
+  maxItems?: number;
   enum?: unknown[];
   const?: unknown;
   anyOf?: Schema[];
   oneOf?: Schema[];
+  allOf?: Schema[];
+  not?: Schema;
   $ref?: string;
   $defs?: Record<string, Schema>;
   default?: unknown;
   format?: string;
   minimum?: number;
   maximum?: number;
+  exclusiveMinimum?: number;
+  exclusiveMaximum?: number;
   minLength?: number;
   maxLength?: number;
   pattern?: string;

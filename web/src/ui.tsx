@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { sentence } from "./api";
+import { actions, sentence, type Act } from "./api";
 import { parseExact, pretty, type Exact } from "./exact";
 import { count, local, relative, visible, words } from "./format";
 import { link } from "./router";
@@ -353,6 +353,11 @@ export function Bar({ value }: { value: number }) {
       <div ref={bar} />
     </div>
   );
+}
+
+// The actions of a form or dialog, each of which is done once even if the user repeats it after a lost answer.
+export function useActions(): Act {
+  return useState(actions)[0];
 }
 
 // Load something when the inputs change, and again when `reload` is called. The last value stays while it loads.

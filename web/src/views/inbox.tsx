@@ -1,6 +1,6 @@
 // The inbox: everything that waits for a person, answered in place.
-import { useEffect, useState } from "preact/hooks";
-import { capital, get, postText, Problem, runPath } from "../api";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { capital, get, Problem, runPath, type Act } from "../api";
 import { parseExact } from "../exact";
 import { count, short, visible } from "../format";
 import { useKeys } from "../keys";
@@ -8,18 +8,42 @@ import { link } from "../router";
 import { asking, may } from "../session";
 import { onChanges, refresh } from "../stream";
 import type { InboxItem, Page, Schema } from "../types";
-import { Block, Button, Confirm, Empty, Failure, Shape, T, tell, Time, useLoaded } from "../ui";
+import { Block, Button, Confirm, Empty, Failure, Shape, T, tell, Time, useActions, useLoaded } from "../ui";
 import { missing } from "./events";
-import { initial, jsonOf, Mistake, SchemaForm, type Entered } from "./form";
+import { Boundary, Free, FreeInput, freeText, initial, jsonOf, Mistake, SchemaForm, type Entered } from "./form";
 
 const KINDS = ["doubt", "answer", "budget"] as const;
 const TITLES = { doubt: "In doubt", answer: "Questions", budget: "Budgets" };
 const NAMES = { doubt: "In doubt", answer: "Question", budget: "Budget" };
 const MOST = 100;
 
-export function useInbox(): { items: InboxItem[]; error: unknown; loaded: boolean; more: boolean; reload: () => void } {
-  const { value, error, reload } = useLoaded(() => get<Page<InboxItem>>("inbox", { limit: MOST }), []);
+interface Inbox {
+  items: InboxItem[];
+  error: unknown;
+  loaded: boolean;
+  more: (() => void) | null; // reads another page; null if there is none
+  reload: () => void;
+}
+
+// What waits for a person: all, of one kind, or of one run.
+export function useInbox(kind: string | null = null, run: string | null = null): Inbox {
+  const pages = useRef(1);
+  const { value, error, reload } = useLoaded(async () => {
+    const items: InboxItem[] = [];
+    let next: string | null = null;
+    for (let page = 0; page < pages.current && (page === 0 || next !== null); page++) {
+      const read: Page<InboxItem> = await get("inbox", { limit: MOST, cursor: next, kind, run_id: run });
+      items.push(...read.items);
+      next = read.next;
+    }
+    return { items, next };
+  }, [kind, run]);
+  const more = () => {
+    pages.current++;
+    reload();
+  };
   useEffect(() => {
+    pages.current = 1;
     let timer: number | undefined;
     const stop = onChanges(() => {
       timer ??= window.setTimeout(() => {
@@ -31,17 +55,20 @@ export function useInbox(): { items: InboxItem[]; error: unknown; loaded: boolea
       stop();
       clearTimeout(timer);
     };
-  }, []);
-  return { items: value?.items ?? [], error, loaded: value !== null, more: value?.next != null, reload };
+  }, [kind, run]);
+  return { items: value?.items ?? [], error, loaded: value !== null, more: value?.next != null ? more : null, reload };
 }
 
 export function InboxView() {
-  const { items, error, loaded, more, reload } = useInbox();
   const [kind, setKind] = useState<(typeof KINDS)[number] | null>(null);
-  const shown = items.filter((item) => !kind || item.kind === kind);
+  const { items, error, loaded, more, reload } = useInbox(kind);
   useEffect(() => {
-    if (loaded) asking.value = items.length;
-  }, [items, loaded]);
+    if (loaded && kind === null) asking.value = items.length;
+  }, [items, loaded, kind]);
+  const number = (one: string | null) => {
+    if (!loaded || (kind !== one && (more || kind !== null))) return ""; // not known
+    return ` ${items.filter((item) => !one || item.kind === one).length}${more ? "+" : ""}`;
+  };
   const focus = (step: number) => {
     const cards = [...document.querySelectorAll<HTMLElement>(".card[data-ask]")];
     const at = cards.findIndex((card) => card.contains(document.activeElement));
@@ -55,27 +82,30 @@ export function InboxView() {
     <section class="view">
       <header class="head"><h1>Inbox</h1><p class="muted">What waits for a person, oldest first. Answers are recorded with your name.</p></header>
       {error !== null && <Failure error={missing(error)} again={reload} />}
-      {items.length > 0 && (
+      {(items.length > 0 || kind !== null) && (
         <div class="segments" role="group" aria-label="Show">
-          <button type="button" aria-pressed={kind === null} onClick={() => setKind(null)}>All {items.length}{more ? "+" : ""}</button>
-          {KINDS.map((one) => {
-            const number = items.filter((item) => item.kind === one).length;
-            return number ? <button type="button" key={one} aria-pressed={kind === one} onClick={() => setKind(one)}>{TITLES[one]} {number}</button> : null;
-          })}
+          {[null, ...KINDS].map((one) => (
+            <button type="button" key={one} aria-pressed={kind === one} onClick={() => setKind(one)}>{one ? TITLES[one] : "All"}{number(one)}</button>
+          ))}
         </div>
       )}
       {loaded && !items.length && error === null && (
-        <Empty title="Nothing waits for you">
+        <Empty title={kind ? "Nothing of this kind waits for you" : "Nothing waits for you"}>
           <p>A tool in doubt, a question with a form, or a spent budget appears here.</p>
         </Empty>
       )}
-      <div class="cards">{shown.map((item) => <Ask key={item.id} item={item} onDone={reload} />)}</div>
-      {more && <p class="muted pad">More wait. They appear when these are answered.</p>}
+      <Asks items={items} onDone={reload} />
+      {more && <p class="pad"><Button onClick={more}>Show more</Button></p>}
     </section>
   );
 }
 
-export function Ask({ item, onDone, here }: { item: InboxItem; onDone: () => void; here?: boolean }) {
+// A card for each question. The next question of a run gets a card of its own, without what was entered for the last.
+export function Asks({ items, onDone, here }: { items: InboxItem[]; onDone: () => void; here?: boolean }) {
+  return <div class="cards">{items.map((item) => <Ask key={`${item.id} ${item.node}`} item={item} onDone={onDone} here={here} />)}</div>;
+}
+
+function Ask({ item, onDone, here }: { item: InboxItem; onDone: () => void; here?: boolean }) {
   return (
     <article class="card" data-ask tabIndex={-1} aria-label={visible(item.question)}>
       <div class="card-head">
@@ -87,30 +117,53 @@ export function Ask({ item, onDone, here }: { item: InboxItem; onDone: () => voi
       {item.misfit && <p class="bad">The last answer could not be used: <T text={short(item.misfit, 300)} /></p>}
       {item.call && item.call.args && !item.question.includes(item.call.args) && <Block text={item.call.args} label="arguments" />}
       {item.kind === "doubt" && <Doubt item={item} onDone={onDone} />}
-      {item.kind === "answer" && <Answer item={item} onDone={onDone} />}
+      {item.kind === "answer" && <Boundary><Answer item={item} onDone={onDone} /></Boundary>}
       {item.kind === "budget" && <Budget item={item} onDone={onDone} />}
     </article>
   );
 }
 
-function useSend(onDone: () => void): { error: unknown; busy: boolean; setError: (error: unknown) => void; run: (act: () => Promise<unknown>, done: string) => Promise<void> } {
+interface Send {
+  error: unknown;
+  busy: boolean;
+  setError: (error: unknown) => void;
+  act: Act;
+  run: (send: () => Promise<unknown>, done: string) => Promise<void>;
+}
+
+function useSend(item: InboxItem, onDone: () => void): Send {
   const [error, setError] = useState<unknown>(null);
   const [busy, setBusy] = useState(false);
-  const run = async (act: () => Promise<unknown>, done: string) => {
+  const act = useActions();
+  const run = async (send: () => Promise<unknown>, done: string) => {
     setBusy(true);
     setError(null);
     try {
-      await act();
+      await send();
       tell(done);
       refresh();
       onDone();
     } catch (caught) {
+      if (isClosed(caught)) {
+        tell(`${item.title || item.key}: ${closedText(caught)} Your answer was not stored.`, true);
+        onDone();
+      }
       setError(caught);
     } finally {
       setBusy(false);
     }
   };
-  return { error, busy, setError, run };
+  return { error, busy, setError, act, run };
+}
+
+// Whether the question is no longer open: another person was first, or the run went on.
+function isClosed(error: unknown): error is Problem {
+  return error instanceof Problem && (error.code === "question_closed" || error.code === "not_in_doubt");
+}
+
+function closedText(problem: Problem): string {
+  const by = problem.params.answered_by;
+  return typeof by === "string" ? `${by} has answered first.` : "this question is no longer open. Another person may have answered it.";
 }
 
 function NeedsScope({ scope }: { scope: string }) {
@@ -118,28 +171,23 @@ function NeedsScope({ scope }: { scope: string }) {
 }
 
 function Doubt({ item, onDone }: { item: InboxItem; onDone: () => void }) {
-  const { error, busy, setError, run } = useSend(onDone);
-  const [result, setResult] = useState("");
+  const { error, busy, setError, act, run } = useSend(item, onDone);
+  const [result, setResult] = useState(new Free(""));
   const [failing, setFailing] = useState(false);
   if (!may("operate")) return <NeedsScope scope="operate" />;
   const name = item.title || item.key;
-  const answer = (word: string, extra = "") => postText(runPath(item.run_id, "/resolve"), `{"step":${JSON.stringify(item.key)},"answer":"${word}"${extra}}`);
-  const done = () => {
-    let text = result.trim();
-    try {
-      if (text) parseExact(text);
-    } catch {
-      text = JSON.stringify(result); // plain text is a string
-    }
-    return run(() => answer("done", text ? `,"result":${text}` : ""), `${name}: recorded as done.`);
-  };
+  const answer = (word: string, extra = "") => act(runPath(item.run_id, "/resolve"), `{"step":${JSON.stringify(item.key)},"answer":"${word}"${extra}}`);
+  const done = () => run(() => {
+    const text = freeText(result, (message) => { throw new Error(`the result ${message}`); });
+    return answer("done", text === undefined ? "" : `,"result":${text}`);
+  }, `${name}: recorded as done.`);
   return (
     <>
       <div class="answers">
         <div class="answer">
-          <label class="field"><span>It happened. Its result was <span class="muted">(JSON or text, optional)</span></span>
-            <input type="text" class="mono" value={result} onInput={(event) => { setResult(event.currentTarget.value); setError(null); }} />
-          </label>
+          <div class="field"><label for={`result-${item.id}`}>It happened. Its result was <span class="muted">(optional)</span></label>
+            <FreeInput free={result} onChange={(next) => { setResult(next); setError(null); }} common={{ id: `result-${item.id}` }} label="Its result" />
+          </div>
           <Button kind="primary" disabled={busy} onClick={done}>Done</Button>
         </div>
         <div class="answer-row">
@@ -158,8 +206,8 @@ function Doubt({ item, onDone }: { item: InboxItem; onDone: () => void }) {
 }
 
 function Answer({ item, onDone }: { item: InboxItem; onDone: () => void }) {
-  const schema: Schema = item.form ?? {};
-  const { error, busy, setError, run } = useSend(onDone);
+  const schema: Schema = item.form ?? { title: "Your answer" };
+  const { error, busy, setError, act, run } = useSend(item, onDone);
   const [value, setValue] = useState<Entered>(() => initial({ schema, root: schema }));
   const [mistake, setMistake] = useState<Mistake | null>(null);
   if (!may("signal")) return <NeedsScope scope="signal" />;
@@ -173,10 +221,10 @@ function Answer({ item, onDone }: { item: InboxItem; onDone: () => void }) {
       if (caught instanceof Mistake) return setMistake(caught);
       throw caught;
     }
-    const body = `{"key":${JSON.stringify(item.key)},"payload":${text ?? "null"}}`;
+    const body = `{"key":${JSON.stringify(item.key)},"payload":${text ?? "null"}${nodeOf(item)}}`;
     await run(async () => {
       try {
-        await postText(runPath(item.run_id, "/signal"), body);
+        await act(runPath(item.run_id, "/signal"), body);
       } catch (caught) {
         const wrong = mistakeOf(caught);
         if (wrong) setMistake(wrong);
@@ -202,14 +250,18 @@ function mistakeOf(error: unknown): Mistake | null {
 
 function Budget({ item, onDone }: { item: InboxItem; onDone: () => void }) {
   const units = Object.keys(item.amounts ?? {});
-  const { error, busy, run } = useSend(onDone);
+  const { error, busy, act, run } = useSend(item, onDone);
   const [amounts, setAmounts] = useState<Record<string, string>>({});
+  const [tried, setTried] = useState(false);
   if (!may("operate")) return <NeedsScope scope="operate" />;
-  const given = Object.entries(amounts).filter(([, text]) => /^\d+(\.\d+)?$/.test(text.trim()));
+  const given = Object.entries(amounts).map(([unit, text]): [string, string] => [unit, text.trim()]).filter(([, text]) => text !== "");
+  const wrong = (unit: string) => given.some(([one, text]) => one === unit && !/^\d+(\.\d+)?$/.test(text));
   const grant = (event: Event) => {
     event.preventDefault();
-    const body = `{"amounts":{${given.map(([unit, text]) => `${JSON.stringify(unit)}:${text.trim()}`).join(",")}}}`;
-    void run(() => postText(runPath(item.run_id, "/grant"), body), "The budget was raised.");
+    setTried(true);
+    if (given.some(([unit]) => wrong(unit))) return;
+    const body = `{"amounts":{${given.map(([unit, text]) => `${JSON.stringify(unit)}:${text.replace(/^0+(?=\d)/, "")}`).join(",")}}${nodeOf(item)}}`;
+    void run(() => act(runPath(item.run_id, "/grant"), body), "The budget was raised.");
   };
   const shown = units.length ? units : ["tokens"];
   return (
@@ -217,7 +269,8 @@ function Budget({ item, onDone }: { item: InboxItem; onDone: () => void }) {
       {shown.map((unit) => (
         <label class="field" key={unit}>
           <span>Add {unit} {item.amounts?.[unit] && <span class="muted">{count(item.amounts[unit]!.spent)} spent of {count(item.amounts[unit]!.limit)}</span>}</span>
-          <input type="text" inputMode="decimal" value={amounts[unit] ?? ""} onInput={(event) => setAmounts({ ...amounts, [unit]: event.currentTarget.value })} />
+          <input type="text" inputMode="decimal" value={amounts[unit] ?? ""} aria-invalid={tried && wrong(unit) ? true : undefined} onInput={(event) => setAmounts({ ...amounts, [unit]: event.currentTarget.value })} />
+          {tried && wrong(unit) && <span class="wrong" role="alert">{unit} must be a number such as 5000 or 1.5, without separators</span>}
         </label>
       ))}
       {error !== null && <Failure error={error} />}
@@ -226,9 +279,14 @@ function Budget({ item, onDone }: { item: InboxItem; onDone: () => void }) {
   );
 }
 
-export async function sendSignal(id: string, key: string, payload: string): Promise<string> {
+// The part of an answer that names its question.
+function nodeOf({ node }: { node?: string }): string {
+  return node ? `,"node":${JSON.stringify(node)}` : "";
+}
+
+export async function sendSignal(act: Act, id: string, key: string, payload: string, node?: string): Promise<string> {
   const text = payload.trim() || "null";
   parseExact(text);
-  const { outcome } = await postText<{ outcome: string }>(runPath(id, "/signal"), `{"key":${JSON.stringify(key)},"payload":${text}}`);
+  const { outcome } = await act<{ outcome: string }>(runPath(id, "/signal"), `{"key":${JSON.stringify(key)},"payload":${text}${nodeOf({ node })}}`);
   return outcome;
 }

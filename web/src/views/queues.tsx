@@ -1,13 +1,13 @@
 // Queues and their limits, with charts of the last hour.
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { get, post, Problem, send } from "../api";
+import { get, Problem, send } from "../api";
 import { count, duration, local, short } from "../format";
 import { link } from "../router";
 import { may, readStats, stats, theme, whole } from "../session";
 import { onChanges } from "../stream";
 import type { Page, QueueState, Series } from "../types";
-import { Button, Confirm, Dialog, Empty, Failure, Status, T, tell, Time, useLoaded } from "../ui";
+import { Button, Confirm, Dialog, Empty, Failure, Status, T, tell, Time, useActions, useLoaded } from "../ui";
 import { missing } from "./events";
 
 // Call `reload` when runs change, at most every `seconds`.
@@ -66,8 +66,9 @@ function QueueRow({ name, state, counts, reload }: { name: string; state?: Queue
   const [verb, setVerb] = useState<"pause" | "resume" | "edit" | null>(null);
   const close = () => setVerb(null);
   const path = `limits/${encodeURIComponent(name)}`;
+  const send = useActions();
   const act = (what: string) => async () => {
-    await post(`${path}/${what}`, {});
+    await send(`${path}/${what}`, {});
     tell(what === "pause" ? `The queue ${name} is paused.` : `The queue ${name} goes on.`);
     reload();
   };
@@ -112,6 +113,13 @@ const FIELDS: [string, string][] = [
   ["rate_seconds", "Period in seconds"], ["burst", "Burst"], ["depth", "Most waiting jobs"],
 ];
 
+// Whether a queue has these limits already.
+function isSet(body: Record<string, unknown>, limits: QueueState["limits"]): boolean {
+  const has = limits as unknown as Record<string, unknown>;
+  return FIELDS.every(([field]) => field === "rate_seconds" && body[field] === undefined || (has[field] ?? null) === (body[field] ?? null))
+    && JSON.stringify(has.weights ?? {}) === JSON.stringify(body.weights);
+}
+
 function EditLimits({ path, name, onClose, reload }: { path: string; name: string; onClose: () => void; reload: () => void }) {
   const { value, error } = useLoaded(async () => {
     const response = await send(path);
@@ -119,13 +127,24 @@ function EditLimits({ path, name, onClose, reload }: { path: string; name: strin
   }, [path]);
   const [entered, setEntered] = useState<Record<string, string>>({});
   const [failed, setFailed] = useState<unknown>(null);
+  const [tried, setTried] = useState(false);
   const now = (field: string) => entered[field] ?? String((value?.state.limits as unknown as Record<string, number | null>)?.[field] ?? "");
+  const wrong = (field: string) => {
+    const text = now(field).trim();
+    return text !== "" && !/^\d+(\.\d+)?$/.test(text) ? "must be a number such as 1000 or 1.5" : "";
+  };
   const save = async (event: Event) => {
     event.preventDefault();
+    setTried(true);
+    if (FIELDS.some(([field]) => wrong(field))) return;
     const body: Record<string, unknown> = { weights: value!.state.limits.weights ?? {} };
     for (const [field] of FIELDS) if (now(field).trim() !== "") body[field] = Number(now(field));
+    const put = () => send(path, { method: "PUT", body: JSON.stringify(body), headers: { "Content-Type": "application/json", "If-Match": value!.tag } });
     try {
-      await send(path, { method: "PUT", body: JSON.stringify(body), headers: { "Content-Type": "application/json", "If-Match": value!.tag } });
+      await put().catch(async (caught: unknown) => {
+        const changed = caught instanceof Problem && caught.status === 412;
+        if (!changed || !isSet(body, (await get<QueueState>(path)).limits)) throw caught; // else the answer to a first try was lost
+      });
       tell(`The limits of ${name} are set.`);
       reload();
       onClose();
@@ -142,7 +161,8 @@ function EditLimits({ path, name, onClose, reload }: { path: string; name: strin
           <div class="grid-2">
             {FIELDS.map(([field, title]) => (
               <label class="field" key={field}><span>{title}</span>
-                <input type="text" inputMode="decimal" value={now(field)} onInput={(event) => setEntered({ ...entered, [field]: event.currentTarget.value })} /></label>
+                <input type="text" inputMode="decimal" value={now(field)} aria-invalid={tried && wrong(field) ? true : undefined} onInput={(event) => setEntered({ ...entered, [field]: event.currentTarget.value })} />
+                {tried && wrong(field) && <span class="wrong" role="alert">{title} {wrong(field)}</span>}</label>
             ))}
           </div>
           {failed !== null && <Failure error={failed} />}

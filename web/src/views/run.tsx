@@ -1,6 +1,6 @@
 // One run: where it is and why, what may be done with it, and its history in several forms.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { address, get, getText, post, Problem, runPath, send, sentence } from "../api";
+import { address, get, getText, Problem, runPath, send, sentence } from "../api";
 import { elements, member, parseExact, plain, type Exact } from "../exact";
 import { bytes, duration, local, localTimes, now, relative, short, shortId, words } from "../format";
 import { useKeys } from "../keys";
@@ -9,10 +9,10 @@ import { may, openRun } from "../session";
 import { Story } from "../story";
 import { onChanges, refresh, status as live } from "../stream";
 import { FINAL, type Family, type PlanNode, type RunBrief, type RunRecord, type View } from "../types";
-import { Bar, Block, Button, Confirm, Copy, Dialog, Empty, Failure, Icon, Json, RunLink, Status, T, Tabs, tell, Time, useLoaded } from "../ui";
+import { Bar, Block, Button, Confirm, Copy, Dialog, Empty, Failure, Icon, Json, RunLink, Status, T, Tabs, tell, Time, useActions, useLoaded } from "../ui";
 import { Events, missing, Verify } from "./events";
 import { Graph } from "./graph";
-import { Ask, sendSignal, useInbox } from "./inbox";
+import { Asks, sendSignal, useInbox } from "./inbox";
 import { Timeline } from "./timeline";
 
 const TABS = [
@@ -144,7 +144,7 @@ function Head({ run, explanation, view }: { run: RunRecord; explanation: string;
         ))}
       </dl>
       {run.error && <ErrorBox error={run.error} />}
-      {!ended && <Asks run={run} />}
+      {!ended && <AsksOf run={run} />}
     </header>
   );
 }
@@ -160,11 +160,9 @@ function ErrorBox({ error }: { error: NonNullable<RunRecord["error"]> }) {
   );
 }
 
-function Asks({ run }: { run: RunRecord }) {
-  const { items, reload } = useInbox();
-  const ours = items.filter((item) => item.run_id === run.run_id);
-  if (!ours.length) return null;
-  return <div class="cards">{ours.map((item) => <Ask key={item.id} item={item} onDone={reload} here />)}</div>;
+function AsksOf({ run }: { run: RunRecord }) {
+  const { items, reload } = useInbox(null, run.run_id);
+  return items.length ? <Asks items={items} onDone={reload} here /> : null;
 }
 
 type Verb = "cancel" | "retry" | "pause" | "resume" | "signal" | "fork";
@@ -175,9 +173,10 @@ function Actions({ run, view }: { run: RunRecord; view: View }) {
   const ended = FINAL.has(run.status);
   const [asked, setAsked] = useState(false); // to pause; the run stops at its next step only
   const close = () => setVerb(null);
+  const send = useActions();
   const act = (name: string, done: string) => async (reason: string) => {
     const body = name === "pause" || name === "resume" ? {} : { reason: reason || null };
-    const made = await post<RunRecord>(runPath(run.run_id, `/${name}`), body);
+    const made = await send<RunRecord>(runPath(run.run_id, `/${name}`), body);
     tell(done);
     if (name === "pause" || name === "resume") setAsked(name === "pause");
     refresh();
@@ -229,7 +228,9 @@ function Actions({ run, view }: { run: RunRecord; view: View }) {
 const ANSWERED = new Set(["signal", "human", "webhook"]);
 
 function SignalDialog({ run, view, onClose }: { run: RunRecord; view: View; onClose: () => void }) {
-  const waits = Object.values(view.waiting ?? {}).filter((wait) => ANSWERED.has(wait.kind)).map((wait) => wait.key);
+  const [open] = useState(() => Object.values(view.waiting ?? {}).filter((wait) => ANSWERED.has(wait.kind)));
+  const waits = open.map((wait) => wait.key);
+  const act = useActions();
   const [key, setKey] = useState(waits[0] ?? "");
   const [payload, setPayload] = useState("");
   const [error, setError] = useState<unknown>(null);
@@ -237,7 +238,8 @@ function SignalDialog({ run, view, onClose }: { run: RunRecord; view: View; onCl
     event.preventDefault();
     if (!key.trim()) return;
     try {
-      const outcome = await sendSignal(run.run_id, key.trim(), payload);
+      const asked = open.find((wait) => wait.kind === "human" && wait.key === key.trim());
+      const outcome = await sendSignal(act, run.run_id, key.trim(), payload, asked?.node);
       tell(outcome === "kept" ? "The signal is kept until the run waits for it." : `The signal was ${words(outcome)}.`);
       refresh();
       onClose();
@@ -266,11 +268,12 @@ function ForkDialog({ run, view, onClose }: { run: RunRecord; view: View; onClos
   const [place, setPlace] = useState("");
   const [kind, setKind] = useState<"from_step" | "from_node">(nodes.length ? "from_node" : "from_step");
   const [error, setError] = useState<unknown>(null);
+  const act = useActions();
   const submit = async (event: Event) => {
     event.preventDefault();
     if (!place.trim()) return;
     try {
-      const made = await post<RunRecord>(runPath(run.run_id, "/fork"), { [kind]: place.trim() });
+      const made = await act<RunRecord>(runPath(run.run_id, "/fork"), { [kind]: place.trim() });
       onClose();
       tell("The fork has started.");
       go(["runs", made.run_id]);
@@ -438,7 +441,7 @@ function Exports({ id, version }: { id: string; version: number }) {
   };
   if (error !== null) return <Failure error={error} />;
   if (!items) return <p class="loading muted" role="status">Reading exports…</p>;
-  if (!items.length) return <Empty title="No exports"><p>A job publishes what it makes with <code>export(name, value)</code>.</p></Empty>;
+  if (!items.length) return <Empty title="No exports"><p>A job publishes what it makes with <code>export(value, name)</code>.</p></Empty>;
   return (
     <div class="pad stack">
       {items.map((item) => {

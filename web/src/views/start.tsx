@@ -1,13 +1,12 @@
 // Start a run: a form made from the parameters of a job.
 import { useEffect, useState } from "preact/hooks";
-import { postText } from "../api";
 import { parseExact } from "../exact";
 import { short } from "../format";
 import { go, route } from "../router";
 import { entries, may, readEntries } from "../session";
 import type { Entry, RunRecord } from "../types";
-import { Empty, Failure, T, tell } from "../ui";
-import { initial, jsonOf, Mistake, SchemaForm, type Entered } from "./form";
+import { Empty, Failure, T, tell, useActions } from "../ui";
+import { Boundary, initial, jsonOf, Mistake, SchemaForm, type Entered } from "./form";
 
 export function StartView() {
   const wanted = route.value.query.get("job");
@@ -31,7 +30,7 @@ export function StartView() {
           </select>
         </label>
       )}
-      {chosen && <StartForm key={nameOf(chosen)} entry={chosen} />}
+      {chosen && <Boundary key={nameOf(chosen)}><StartForm entry={chosen} /></Boundary>}
     </section>
   );
 }
@@ -53,6 +52,7 @@ function StartForm({ entry }: { entry: Entry }) {
   const [mistake, setMistake] = useState<Mistake | null>(null);
   const [error, setError] = useState<unknown>(null);
   const [busy, setBusy] = useState(false);
+  const act = useActions();
   const submit = async (event: Event) => {
     event.preventDefault();
     setMistake(null);
@@ -73,7 +73,7 @@ function StartForm({ entry }: { entry: Entry }) {
     }
     setBusy(true);
     try {
-      const run = await postText<RunRecord>("runs", `{${parts.join(",")}}`);
+      const run = await act<RunRecord>("runs", `{${parts.join(",")}}`);
       tell("The run is stored and starts when a worker is free.");
       go(["runs", run.run_id]);
     } catch (caught) {
