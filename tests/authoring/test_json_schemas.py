@@ -121,8 +121,8 @@ def test_two_definitions_with_one_name_stay_apart() -> None:
         inner = pydantic.create_model("Inner", value=(kind, ...))
         return pydantic.create_model(name, inner=(inner, ...))
 
-    first, second = model("First", int), model("Second", str)
-    schema, parts = schema_of(tuple[first, second])
+    pair: Any = tuple
+    schema, parts = schema_of(pair[model("First", int), model("Second", str)])
     whole = {**schema, "$defs": parts}
     assert misfit(whole, [{"inner": {"value": 1}}, {"inner": {"value": "x"}}]) is None
     assert misfit(whole, [{"inner": {"value": "x"}}, {"inner": {"value": "x"}}]) is not None

@@ -49,6 +49,7 @@ def test_a_form_sends_what_was_entered_and_shows_what_is_wrong_at_the_field(brow
                 page.get_by_label(field).fill(value)
             press(page, "Start")
             expect(wrong).to_have_text(message)
+            expect(page.get_by_label(field or "side", exact=True)).to_be_focused()
             if field is not None:
                 page.get_by_label(field).fill({"due": "2026-05-17T09:30:00", "price": "12.50"}.get(field, "👍👍"))
         page.get_by_label("side").select_option("Cat")
@@ -82,16 +83,16 @@ def test_a_form_sends_what_was_entered_and_shows_what_is_wrong_at_the_field(brow
         page.get_by_label("copies").fill("")
         press(page, "Add a value")
         page.get_by_label("Name 1").fill("most")
-        page.get_by_label("value 1", exact=True).fill("3")
+        page.get_by_label("Value 1", exact=True).fill("3")
         press(page, "Start")
         expect(wrong).to_contain_text("copies is needed")
         page.get_by_label("copies").fill("2")
         press(page, "Add another value")
         page.get_by_label("Name 1").last.fill("by")
-        page.get_by_label("value 1", exact=True).last.fill("ada")
+        page.get_by_label("Value 1", exact=True).last.fill("ada")
         press(page, "Start")
         expect(wrong).to_contain_text("is not JSON at character 1. Choose “text” to send it as text")
-        page.get_by_label("value 1 is").select_option("text")
+        page.get_by_label("Value 1 is").select_option("text")
         changed = {"tree": {"value": 1, "next": {"value": 2}}, "note": "", "maybe": None, "grade": None}
         assert started(page) == {"sheet": {**needed, **changed, "limits": {"most": 3}}, "copies": 2, "by": "ada"}
         assert result(page)["more"] == {"by": "ada"}

@@ -104,6 +104,7 @@ export const itemOf = (schema: Schema, at: number): Schema => schema.prefixItems
 export function initial(part: Part, needed = true, depth = 0): Entered {
   const { preset, sort, schema, nullable } = resolve(part);
   if (preset !== undefined) return entered(part, preset, depth);
+  if (sort === "enum" && needed && !nullable && schema.enum!.length === 1) return JSON.stringify(schema.enum![0]);
   if (sort === "number" || sort === "integer" || sort === "string" || sort === "enum" || sort === "json") return "";
   if (sort === "any") return new Free("");
   if (!needed || nullable || depth > DEEPEST || sort === "union") return undefined;
@@ -176,7 +177,8 @@ export function jsonOf(part: Part, value: Entered, path: string, required: boole
     throw new Mistake(path, message);
   };
   const text = written(part, resolved, value, path, required, fail);
-  if (text !== undefined) return !required && text === JSON.stringify(preset) ? undefined : text;
+  const constant = resolved.schema.enum?.length === 1 && !nullable; // it may tell the choices of a union apart
+  if (text !== undefined) return !required && !constant && text === JSON.stringify(preset) ? undefined : text;
   if (required) return nullable ? "null" : fail("is needed");
   if (preset === undefined || preset === null) return undefined;
   return nullable ? "null" : fail("is needed: it cannot be empty"); // a default that the user has cleared

@@ -1,6 +1,6 @@
 // A form made from a JSON Schema. `form_value.ts` makes JSON text from what was entered.
 import { Component } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { FORMATS, Chosen, Free, initial, itemOf, Mistake, MORE, moreOf, resolve, type Entered, type Fields, type Part, type Resolved } from "../form_value";
 import { words } from "../format";
 import type { Schema } from "../types";
@@ -52,6 +52,9 @@ function Field(props: FieldProps) {
   const { schema, sort } = resolved;
   const inner = (top && sort === "object") || (value instanceof Chosen); // a part of it shows the mistake
   const wrong = mistake?.path === path && !inner ? mistake.message : "";
+  useEffect(() => {
+    if (wrong) document.getElementById(id)?.focus();
+  }, [mistake]);
   const title = part.schema.title ?? (name ? words(name) : schema.title ?? "value");
   const help = part.schema.description ?? schema.description;
   const shown: Shown = {
@@ -76,7 +79,7 @@ function Field(props: FieldProps) {
 
 // A frame around fields or items. What need not be there can be left out.
 function Group({ part, label, notes, value, onChange, required, resolved, title, children }: Shown & { children: Children }) {
-  const optional = !required || resolved.nullable;
+  const optional = resolved.nullable || (!required && resolved.preset == null); // with a default, it is never without one
   const start = () => {
     const bare = { schema: { ...resolved.schema, default: undefined }, root: part.root };
     return resolved.sort === "array" ? [initial({ schema: itemOf(resolved.schema, 0), root: part.root })] : initial(bare);
@@ -115,7 +118,7 @@ function ObjectFields({ part, path, value, onChange, mistake, top, resolved }: S
             <label class="field"><span>Name {place + 1}</span>
               <input type="text" value={name} autocomplete="off" onInput={(event) => setPairs(pairs.map((pair, other) => (other === place ? [event.currentTarget.value, pair[1]] : pair)))} /></label>
             <Field
-              part={{ schema: more ?? {}, root: part.root }} name={`value ${place + 1}`} path={at(name)} value={one} required mistake={mistake}
+              part={{ schema: more ?? {}, root: part.root }} name={`Value ${place + 1}`} path={at(name)} value={one} required mistake={mistake}
               onChange={(next) => setPairs(pairs.map((pair, other) => (other === place ? [pair[0], next] : pair)))}
             />
           </div>
