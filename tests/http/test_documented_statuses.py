@@ -72,6 +72,8 @@ SPECIAL: dict[tuple[str, int], tuple[str, Any, dict[str, Any]]] = {
     ("retry_run", 409): ("greet", {"reason": "again"}, {}),
     ("fork_run", 409): ("other", {"from_step": "price", "idempotency_key": "twice"}, {}),
     ("fork_run", 429): ("full", {"from_step": "price"}, {}),
+    ("signal_run", 409): ("ask", {"key": "answer", "node": "not asked"}, {}),
+    ("grant_run", 409): ("ask", {"amounts": {"tokens": 1}, "node": "not asked"}, {}),
     ("resolve_run", 409): ("ask", {"step": "charge:1", "answer": "fail"}, {}),
     ("verify", 200): ("", {"run_id": "greet"}, {}),
     ("verify", 202): ("", {}, {"headers": KEY}),

@@ -8,15 +8,17 @@ their definitions wherever a pydantic model is used.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
+from holdfast.authoring.redaction import holds_secret
 from holdfast.authoring.secrets import secret_hint
 
+DEFAULT_MAX = 1000  # bytes of a default that a schema has
 OF_SECRETS = "A secret: its value, which is encrypted on arrival and never shown."  # the description in a schema
 
 _REF = "#/$defs/"
@@ -37,6 +39,27 @@ def schema_of(hint: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return _hoisted(schema, parts), parts
 
 
+def schema_of_fields(
+    hints: Mapping[str, Any], defaults: Mapping[str, Any], plain: Callable[[Any], tuple[Any, bytes]]
+) -> dict[str, Any]:
+    """Return the JSON Schema of an object with these fields. `plain` makes a JSON value of a default, and its text."""
+    properties, parts = {}, {}
+    for name, hint in hints.items():
+        schema, components = schema_of(hint)
+        properties[name] = {**schema, **(_default(defaults[name], plain) if name in defaults else {})}
+        parts.update(components)
+    return {"type": "object", "properties": properties, **({"$defs": parts} if parts else {})}
+
+
+def _default(value: Any, plain: Callable[[Any], tuple[Any, bytes]]) -> dict[str, Any]:
+    """Return the default of a field for its schema, unless it is large, has a secret, or is not JSON."""
+    try:
+        made, written = plain(value)
+    except Exception:  # noqa: BLE001 - an object may raise anything when it is read
+        return {}
+    return {} if len(written) > DEFAULT_MAX or holds_secret(made) else {"default": made}
+
+
 def _foreign(hint: Any) -> dict[str, Any]:
     if secret_hint(hint) is not None:
         return {"description": OF_SECRETS, "writeOnly": True}
@@ -53,8 +76,9 @@ def _pydantic_options(model: Any) -> dict[str, Any]:
     pydantic = sys.modules.get("pydantic.json_schema")
     if pydantic is None or not hasattr(model, "__pydantic_core_schema__"):
         return {}
+    generator: Any = pydantic.GenerateJsonSchema
 
-    class WithDecimals(pydantic.GenerateJsonSchema):  # type: ignore[name-defined,misc]  # - a module that may be missing
+    class WithDecimals(generator):  # type: ignore[misc]  # - of a package that may be missing
         def decimal_schema(self, schema: Any) -> dict[str, Any]:
             return {**super().decimal_schema(schema), "format": "decimal"}
 

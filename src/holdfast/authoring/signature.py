@@ -24,9 +24,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from holdfast.authoring import plain_values
-from holdfast.authoring.json_schemas import schema_of
+from holdfast.authoring.json_schemas import schema_of_fields
 from holdfast.authoring.plain_values import Recorder, canonical, limit
-from holdfast.authoring.redaction import holds_secret
 from holdfast.authoring.secrets import (
     FIELD,
     CodecFailed,
@@ -44,7 +43,6 @@ from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 RESERVED = "holdfast:"
 NAME_MAX = 1000  # bytes per key: the index of a database holds no longer ones
 
-DEFAULT_MAX = 1000  # bytes of a default that a schema has
 EXTENDS = "$extend"  # the only key of a step's result that adds nodes to its plan
 _SECRET = f'"{FIELD}"'.encode()
 _SCALARS = frozenset({str, int, float, bool})  # a value whose type is exactly the hint needs no conversion
@@ -167,28 +165,14 @@ class Signature:
     def schema(self) -> dict[str, Any]:
         """Return a JSON Schema of the arguments. A type without a schema accepts anything."""
         parameters = [parameter for parameter in self._signature.parameters.values() if parameter.name != self._open]
-        properties, parts = {}, {}
-        for parameter in parameters:
-            schema, components = schema_of(self._hints.get(parameter.name, Any))
-            properties[parameter.name] = {**schema, **self._default(parameter)}
-            parts.update(components)
+        given = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+        defaults = {name: value for name, value in given.items() if name not in self._secrets}
+        hints = {parameter.name: self._hints.get(parameter.name, Any) for parameter in parameters}
         return {
-            "type": "object",
-            "properties": properties,
-            "required": [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty],
+            **schema_of_fields(hints, defaults, self._recorder.recordable),
+            "required": [name for name in hints if name not in given],
             "additionalProperties": self._open is not None,
-            **({"$defs": parts} if parts else {}),
         }
-
-    def _default(self, parameter: inspect.Parameter) -> dict[str, Any]:
-        """Return the default of a parameter for its schema, unless it is large, secret, or not JSON."""
-        if parameter.default is inspect.Parameter.empty or parameter.name in self._secrets:
-            return {}
-        try:
-            value, written = self._recorder.recordable(parameter.default)
-        except Exception:  # an object may raise anything when it is read
-            return {}
-        return {} if len(written) > DEFAULT_MAX or holds_secret(value) else {"default": value}
 
     def from_text(self, name: str, text: str) -> Any:
         """Return an argument that was typed as text: text if the function takes text, else JSON, else text."""
