@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -135,6 +135,7 @@ class Consent(msgspec.Struct):
     """Is it allowed?"""
 
     approved: bool
+    until: date | None = None
 
 
 @app.step

@@ -141,6 +141,11 @@ def test_of_two_answers_to_one_question_the_second_is_not_used_for_the_next(brow
         expect(other.get_by_label("approved")).to_be_visible()
         press(other, "Pause live updates")
         page.get_by_label("approved").check()
+        page.get_by_label("until").fill("2026-02-30")
+        press(page, "Answer")
+        wrong = page.locator(".field").filter(has=page.get_by_label("until")).get_by_role("alert")
+        expect(wrong).to_contain_text('until must be a date such as 2026-05-17 or null, got "2026-02-30"')
+        page.get_by_label("until").fill("2026-02-28")
         press(page, "Answer")
         expect(page.get_by_text("approval: answered.")).to_be_visible()
         expect(page.get_by_label("approved")).not_to_be_checked()  # the next question has a form of its own

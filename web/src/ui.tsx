@@ -253,6 +253,11 @@ export function Dialog({ title, onClose, children, wide }: { title: string; onCl
   );
 }
 
+// The actions of a form or dialog, each of which is done once even if the user repeats it after a lost answer.
+export function useActions(): Act {
+  return useState(actions)[0];
+}
+
 // A question before an action. `verb` names what happens when the user agrees.
 export function Confirm(props: {
   title: string; verb: string; danger?: boolean; children?: Children;
@@ -353,11 +358,6 @@ export function Bar({ value }: { value: number }) {
       <div ref={bar} />
     </div>
   );
-}
-
-// The actions of a form or dialog, each of which is done once even if the user repeats it after a lost answer.
-export function useActions(): Act {
-  return useState(actions)[0];
 }
 
 // Load something when the inputs change, and again when `reload` is called. The last value stays while it loads.

@@ -224,7 +224,8 @@ function Answer({ item, onDone }: { item: InboxItem; onDone: () => void }) {
     const body = `{"key":${JSON.stringify(item.key)},"payload":${text ?? "null"}${nodeOf(item)}}`;
     await run(async () => {
       try {
-        await act(runPath(item.run_id, "/signal"), body);
+        const { outcome } = await act<{ outcome: string }>(runPath(item.run_id, "/signal"), body);
+        if (outcome !== "delivered" && outcome !== "repeat") throw new Problem(409, "question_closed", `the answer is ${outcome}`);
       } catch (caught) {
         const wrong = mistakeOf(caught);
         if (wrong) setMistake(wrong);
