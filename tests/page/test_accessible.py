@@ -117,6 +117,12 @@ def test_a_walk_with_keys_only(browser: Browser, shop: Shop) -> None:
         expect(page.get_by_role("heading", name="shop.reconcile")).to_be_visible()
         keys.press("]")
         expect(page.get_by_role("tab", selected=True)).to_have_text("Plan")
+        keys.press("]")
+        expect(page.get_by_role("button", name=re.compile("job created"))).to_be_visible()
+        for key, number in (("j", 1), ("j", 2), ("k", 1)):
+            keys.press(key)
+            expect(page.get_by_role("heading", name=re.compile(f"^{number} ·"))).to_be_visible()
+        keys.press("[")
         keys.press("[")
         keys.press("ArrowLeft")
         expect(page.locator(".slider-text")).to_contain_text(re.compile(r"^\d+ of"))

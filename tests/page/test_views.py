@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from support.browser import looking
-from support.dashboard import Shop, confirm, open_run, press
+from support.dashboard import Shop, confirm, hold, open_run, press
 
 
 def test_the_list_counts_filters_searches_and_saves_views(browser: Browser, shop: Shop) -> None:
@@ -54,6 +55,7 @@ def test_a_run_shows_its_past_its_data_and_its_proof(browser: Browser, shop: Sho
     with looking(browser, shop.url, permissions=["clipboard-read", "clipboard-write"]) as page:
         open_run(page, shop, "done")
         expect(page.get_by_text("It has ended: completed.")).to_be_visible()
+        expect(page).to_have_title(re.compile(r"^checkout .* · Holdfast$"))
         picture = page.get_by_role("img", name=re.compile("Timeline with"))
         expect(picture.locator("text", has_text="reserve")).to_be_visible()
         press(page, "Table")
@@ -119,6 +121,11 @@ def test_a_changed_event_is_found_in_the_browser(browser: Browser, shop: Shop) -
         open_run(page, shop, "done", "verify")
         press(page, "Check the history")
         expect(page.get_by_text("Event 1 is not what was written")).to_be_visible()
+        other = shop.runs["failed"]
+        page.unroute("**/chain?*")
+        page.route("**/chain?*", lambda route: route.continue_(url=route.request.url.replace(shop.runs["done"], other)))
+        press(page, "Check the history")
+        expect(page.get_by_text(f"Event 1 belongs to another job: {other}")).to_be_visible()
 
 
 def test_every_button_of_a_run_acts(browser: Browser, busy_shop: Shop) -> None:
@@ -154,6 +161,11 @@ def test_every_button_of_a_run_acts(browser: Browser, busy_shop: Shop) -> None:
         confirm(page, "Cancel the run", "ordered twice")
         expect(status).to_have_text("canceled")
         expect(page.get_by_text("ordered twice").first).to_be_visible()
+        page.keyboard.press("?")
+        keys = page.get_by_role("dialog", name="Keys")
+        expect(keys).to_contain_text("Next tab")
+        expect(keys).not_to_contain_text("Retry the run")  # as there is no such button
+        page.keyboard.press("Escape")
 
         open_run(page, busy_shop, "failed")
         expect(status).to_have_text("failed")
@@ -188,6 +200,7 @@ def test_the_inbox_answers_doubts_questions_and_budgets(browser: Browser, busy_s
         expect(budget).to_have_count(0)
 
         approval = cards.filter(has_text="etl")
+        expect(approval).to_contain_text("until in 3d")
         approval.get_by_label("Your answer", exact=True).fill('{"by": "ann"}')
         press(approval, "Answer")
         expect(approval).to_have_count(0)
@@ -228,12 +241,18 @@ def test_bulk_actions_count_first_and_ask_for_the_number(browser: Browser, busy_
     from support.dashboard import shop_at
 
     made = shop_at(busy_shop.store)
-    for number in range(101):
+    for number in range(201):
         made.quick.options(delay="1h", attributes={"batch": "b1"}).start(number)
     made.app.close()
     with looking(browser, f"{busy_shop.url}#/runs?attr.batch=b1") as page:
-        press(page, "Cancel all…")
         dialog = page.get_by_role("dialog")
+        _stop_midway(page, lambda: page.keyboard.press("Escape"))
+        expect(dialog).to_contain_text("Stopped. 50 runs were asked to cancel. The others were left alone.")
+        press(dialog, "Close")
+        _stop_midway(page, lambda: page.evaluate("location.hash = '#/workers'"))
+        expect(page.get_by_text("Stopped. 50 runs were asked to cancel. The others were left alone.")).to_be_visible()
+        page.goto(f"{busy_shop.url}#/runs?attr.batch=b1")
+        press(page, "Cancel all…")
         expect(dialog).to_contain_text("101 runs match the filters now")
         act = dialog.get_by_role("button", name="Cancel 101 runs")
         expect(act).to_be_disabled()
@@ -250,6 +269,19 @@ def test_bulk_actions_count_first_and_ask_for_the_number(browser: Browser, busy_
         press(dialog, "Close")
         page.goto(f"{busy_shop.url}#/runs?attr.batch=b1&status=canceled")
         expect(page.get_by_role("row").filter(has_text="canceled").first).to_be_visible()
+
+
+def _stop_midway(page: Page, leave: Callable[[], object]) -> None:
+    """Cancel all runs of the list, and leave while the first page of them is on its way."""
+    press(page, "Cancel all…")
+    asked = page.get_by_label(re.compile("^Type .* to confirm"))
+    asked.fill(re.findall(r"\d+", page.locator("label", has=asked).inner_text())[0])
+    held = hold(page, "**/runs/cancel?*")
+    with page.expect_request("**/runs/cancel?*"):
+        page.get_by_role("dialog").get_by_role("button", name=re.compile("^Cancel .* runs$")).click()
+    leave()
+    held[0].continue_()
+    page.unroute("**/runs/cancel?*")
 
 
 def test_queues_are_paused_and_limited_and_workers_shown(browser: Browser, busy_shop: Shop) -> None:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from support.browser import SHOP, launched, working
 from support.scripts import ROOT, load
@@ -158,6 +158,17 @@ def _install_wheel(folder: Path, python: Path) -> None:
     run(*pip, "--require-hashes", "-r", "requirements-deploy.lock")
     run(*pip, "--no-index", wheel)
     run(python, "-I", "-c", "import sys, holdfast; assert holdfast.__file__.startswith(sys.prefix), holdfast.__file__")
+
+
+def hold(page: Page, address: str) -> list[Route]:
+    """Leave requests to an address without an answer. The list has those that came."""
+    held: list[Route] = []
+
+    def keep(route: Route) -> None:
+        held.append(route)
+
+    page.route(address, keep)
+    return held
 
 
 def press(page: Page | Locator, name: str) -> None:

@@ -22,18 +22,25 @@ export const refused = signal<string>(""); // why the server does not accept the
 // Move a token from the address to the session storage, so that it is in no history, bookmark or screenshot.
 export function takeToken(): void {
   const found = /^#t=([^&]*)(?:&(.*))?$/.exec(location.hash);
-  if (found) {
-    sessionStorage.setItem(KEPT, decodeURIComponent(found[1]!));
-    history.replaceState(null, "", location.pathname + location.search + (found[2] ? `#${found[2]}` : ""));
-  }
-  token.value = sessionStorage.getItem(KEPT);
+  if (found) history.replaceState(null, "", location.pathname + location.search + (found[2] ? `#${found[2]}` : ""));
+  keepToken(found ? decoded(found[1]!) : sessionStorage.getItem(KEPT));
 }
 
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+// Use this token from now on. One that no header can carry, such as a text that was pasted by mistake, is refused here.
 export function keepToken(text: string | null): void {
-  if (text) sessionStorage.setItem(KEPT, text);
+  const fits = !text || /^[\x21-\x7e]+$/.test(text);
+  if (text && fits) sessionStorage.setItem(KEPT, text);
   else sessionStorage.removeItem(KEPT);
-  token.value = text;
-  refused.value = "";
+  token.value = fits ? text || null : null;
+  refused.value = fits ? "" : "This is not a token: a token has no spaces, accents or other special characters.";
 }
 
 export function address(path: string, query?: Query): URL {
@@ -48,7 +55,12 @@ export function address(path: string, query?: Query): URL {
 
 export type Query = Record<string, string | number | string[] | undefined | null>;
 
-export async function send(path: string, options: RequestInit & { query?: Query } = {}): Promise<Response> {
+const READ_SECONDS = 20; // until an answer must be there
+const ACT_SECONDS = 60;
+let accepted: string | null = null; // the last token that the server has accepted
+
+// `seconds` is the time for the whole answer; 0 means no limit.
+export async function send(path: string, options: RequestInit & { query?: Query; seconds?: number } = {}): Promise<Response> {
   const headers = new Headers(options.headers);
   const used = token.value;
   if (used) headers.set("Authorization", `Bearer ${used}`);
@@ -56,18 +68,30 @@ export async function send(path: string, options: RequestInit & { query?: Query 
   try {
     response = await fetch(address(path, options.query), {
       ...options, headers, credentials: "omit", cache: "no-store", referrerPolicy: "no-referrer",
+      signal: inTime(options.seconds ?? (options.method ? ACT_SECONDS : READ_SECONDS), options.signal),
     });
   } catch (error) {
-    if ((error as Error).name === "AbortError") throw error;
+    if (options.signal?.aborted) throw error;
     throw new Problem(0, "unreachable", "the server does not answer", options.method
       ? "it may have received this. Try again: it is not done twice" : "is it running? The page tries again by itself");
   }
-  if (response.ok) return response;
+  if (response.ok) {
+    accepted = used;
+    return response;
+  }
   const problem = await problemOf(response);
   if (response.status === 401 && token.value === used) {
-    refused.value = used ? "The server no longer accepts this token." : "This server asks for a token.";
+    refused.value = !used ? "This server asks for a token."
+      : used === accepted ? "The server no longer accepts this token." : "The server does not accept this token.";
   }
   throw problem;
+}
+
+function inTime(seconds: number, signal?: AbortSignal | null): AbortSignal | undefined {
+  if (!seconds) return signal ?? undefined;
+  const late = new AbortController();
+  setTimeout(() => late.abort(), seconds * 1000);
+  return signal ? AbortSignal.any([signal, late.signal]) : late.signal;
 }
 
 async function problemOf(response: Response): Promise<Problem> {
@@ -80,11 +104,20 @@ async function problemOf(response: Response): Promise<Problem> {
 }
 
 export async function get<T>(path: string, query?: Query, signal?: AbortSignal): Promise<T> {
-  return (await (await send(path, { query, signal })).json()) as T;
+  return read<T>(await send(path, { query, signal }));
 }
 
 export async function getText(path: string, query?: Query): Promise<string> {
-  return (await send(path, { query })).text();
+  const response = await send(path, { query });
+  return response.text().catch(cutOff);
+}
+
+function read<T>(response: Response): Promise<T> {
+  return (response.json() as Promise<T>).catch(cutOff);
+}
+
+function cutOff(): never {
+  throw new Problem(0, "unreachable", "the answer of the server broke off");
 }
 
 export async function post<T>(path: string, body: unknown, query?: Query): Promise<T> {
@@ -94,7 +127,7 @@ export async function post<T>(path: string, body: unknown, query?: Query): Promi
 // Send JSON that is text already: numbers stay as the user wrote them.
 export async function postText<T>(path: string, body: string, query?: Query, method = "POST", heads = {}): Promise<T> {
   const headers = { "Content-Type": "application/json", ...heads };
-  return (await (await send(path, { method, body, query, headers })).json()) as T;
+  return read<T>(await send(path, { method, body, query, headers }));
 }
 
 export type Act = <T>(path: string, body: unknown) => Promise<T>;

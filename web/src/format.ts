@@ -50,7 +50,7 @@ export function relative(at: number): string {
 }
 
 function coarse(seconds: number): string {
-  for (const [size, unit] of UNITS) if (seconds >= size) return `${Math.floor(seconds / size)}${unit}`;
+  for (const [size, unit] of UNITS) if (seconds >= size) return `${Math.round(seconds / size)}${unit}`;
   return "0s";
 }
 

@@ -44,7 +44,7 @@ function Frame() {
   const here = route.value.parts[0];
   useEffect(() => {
     document.title = `${PLACES.find((place) => place.id === here)?.title ?? "Runs"} · Holdfast`;
-  }, [here]);
+  }, [here, route.value.parts[1]]); // the page of a run has a title of its own
   useEffect(() => {
     let timer: number | undefined;
     const stop = onChanges(() => {
@@ -104,7 +104,7 @@ function nextTheme(): void {
 
 function Live() {
   const state = paused.value ? "paused" : status.value;
-  const text = { live: "Live", paused: held.value ? `Paused, ${held.value} changes wait` : "Paused", broken: "Connection lost, trying again", connecting: "Connecting" }[state];
+  const text = { live: "Live", paused: held.value ? `Paused, ${count(held.value)} ${held.value === 1 ? "change waits" : "changes wait"}` : "Paused", broken: "Connection lost, trying again", connecting: "Connecting" }[state];
   return (
     <span class="live">
       <span class={`live-state ${state}`} role="status">
@@ -166,6 +166,7 @@ function SignIn() {
     if (text.trim()) {
       keepToken(text.trim());
       start();
+      setText("");
     }
   };
   return (
@@ -191,6 +192,11 @@ function App() {
 
 function Opening() {
   const [error, setError] = useState<unknown>(null);
+  const [slow, setSlow] = useState(false);
+  useEffect(() => {
+    const timer = window.setTimeout(() => setSlow(true), SLOW_MS);
+    return () => clearTimeout(timer);
+  }, []);
   useEffect(() => {
     let timer: number | undefined;
     const look = () => opening.then(() => setError(null), (caught) => {
@@ -200,12 +206,25 @@ function Opening() {
     look();
     return () => clearTimeout(timer);
   }, []);
-  return error !== null ? <main class="sign-in"><div><h1><Mark /> Holdfast</h1><Failure error={error} /><p class="muted">{sentence("The page tries again every three seconds")}</p></div></main> : null;
+  if (error === null && !slow) return null;
+  return (
+    <main class="sign-in">
+      <div>
+        <h1><Mark /> Holdfast</h1>
+        {error !== null
+          ? <><Failure error={error} /><p class="muted">{sentence("The page tries again every three seconds")}</p></>
+          : <p class="muted" role="status">Waits for the answer of the server…</p>}
+      </div>
+    </main>
+  );
 }
+
+const SLOW_MS = 300; // a page that opens faster shows no message before
 
 let opening: Promise<void> = Promise.resolve();
 
 function start(): void {
+  if (refused.value) return;
   opening = (async () => {
     me.value = await get<TokenView>("token");
     connect();
@@ -227,6 +246,7 @@ function keepTokenOut(): void {
   refused.value = why;
   disconnect();
   forget();
+  document.title = "Holdfast";
 }
 
 applyTheme();
@@ -235,7 +255,6 @@ addEventListener("hashchange", () => {
   if (!location.hash.startsWith("#t=")) return;
   takeToken();
   go(["runs"], undefined, true);
-  refused.value = "";
   start();
 });
 start();

@@ -8,7 +8,7 @@ const FIRST = 200; // rows of the first page, which shall be there at once
 const PAGE = 1000;
 const KEPT_LIVE = 2000; // rows kept while new runs push in at the top and the user reads the top
 // Filters that can be checked with the fields of a record. With others, a new run makes the list ask the server.
-const CHECKS: Record<string, (run: RunRecord, values: string[]) => boolean> = {
+const CHECKS = new Map<string, (run: RunRecord, values: string[]) => boolean>(Object.entries({
   status: (run, values) => values.includes(run.status),
   plugin_id: (run, values) => values.includes(run.plugin_id),
   entry_id: (run, values) => values.includes(run.entry_id),
@@ -16,10 +16,10 @@ const CHECKS: Record<string, (run: RunRecord, values: string[]) => boolean> = {
   idempotency_key: (run, values) => values.includes(run.idempotency_key ?? ""),
   created_after: (run, values) => run.created_at >= Number(values[0]),
   created_before: (run, values) => run.created_at < Number(values[0]),
-};
+}));
 
 export function queryOf(filters: URLSearchParams): Query {
-  const query: Record<string, string[]> = {};
+  const query = Object.create(null) as Record<string, string[]>; // an address may name any filter, also __proto__
   for (const [name, value] of filters) (query[name] ??= []).push(value);
   return query;
 }
@@ -30,8 +30,8 @@ function matches(run: RunRecord, filters: URLSearchParams): boolean | null {
     const values = filters.getAll(name);
     if (name.startsWith("attr.")) {
       if (String(run.attributes?.[name.slice(5)] ?? "") !== values[0]) return false;
-    } else if (!CHECKS[name]) sure = false;
-    else if (!CHECKS[name](run, values)) return false;
+    } else if (!CHECKS.has(name)) sure = false;
+    else if (!CHECKS.get(name)!(run, values)) return false;
   }
   return sure ? true : null;
 }

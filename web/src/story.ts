@@ -6,17 +6,22 @@ type Json = Record<string, unknown>;
 const STRIDE = 500; // events between two kept views
 const PAGE = 2000; // the most that the server gives
 
-// Apply a merge patch to `target` in place. A null removes a field.
+// Apply a merge patch to `target` in place. A null removes a field. A job may call a node `__proto__`: fields of an
+// object's prototype are neither read nor set.
 export function patch(target: Json, changes: Json): void {
-  for (const name in changes) {
+  for (const name of Object.keys(changes)) {
     const change = changes[name];
     if (change === null) delete target[name];
     else if (typeof change === "object" && !Array.isArray(change)) {
-      const inner = target[name];
-      if (typeof inner !== "object" || inner === null || Array.isArray(inner)) target[name] = {};
-      patch(target[name] as Json, change as Json);
-    } else target[name] = change;
+      let inner = Object.hasOwn(target, name) ? target[name] : null;
+      if (typeof inner !== "object" || inner === null || Array.isArray(inner)) put(target, name, (inner = {}));
+      patch(inner as Json, change as Json);
+    } else put(target, name, change);
   }
+}
+
+function put(target: Json, name: string, value: unknown): void {
+  Object.defineProperty(target, name, { value, writable: true, enumerable: true, configurable: true });
 }
 
 export class Story {

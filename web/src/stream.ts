@@ -11,10 +11,12 @@ export const held = signal(0); // changes that wait until the user ends the paus
 type Listener = (changed: Map<string, RunRecord>, missed: boolean) => void;
 const listeners = new Set<Listener>();
 const HELD_MAX = 5000;
+const SILENT_MS = 40_000; // the server writes at least every 15 seconds
 const DRAW_MS = 200;
 
 let waiting = new Map<string, RunRecord>();
 let missed = false; // changes may be missing: listeners read everything again
+let acted = false; // the user has acted: listeners read everything again, also while the page is paused
 let lastId = "";
 let timer: number | undefined;
 
@@ -26,10 +28,15 @@ export function onChanges(listener: Listener): () => void {
 
 function deliver(): void {
   timer = undefined;
+  if (paused.value && acted) {
+    acted = false;
+    for (const listener of [...listeners]) listener(new Map(), true);
+  }
   if (paused.value || document.hidden) {
     held.value = waiting.size;
     return;
   }
+  acted = false;
   if (!waiting.size && !missed) return;
   const [changed, gap] = [waiting, missed];
   waiting = new Map();
@@ -59,10 +66,15 @@ export function take(record: RunRecord): void {
   arrange();
 }
 
-// Tell the listeners at once, after an action of the user, that runs have changed.
-export function refresh(): void {
+function reread(): void {
   missed = true;
   arrange();
+}
+
+// Tell the listeners at once, after an action of the user, that runs have changed.
+export function refresh(): void {
+  acted = true;
+  reread();
 }
 
 export interface Message {
@@ -96,6 +108,7 @@ let reading: AbortController | undefined;
 export function connect(): void {
   reading?.abort();
   reading = new AbortController();
+  status.value = "connecting";
   void follow(reading.signal);
 }
 
@@ -109,29 +122,37 @@ export function disconnect(): void {
 
 async function follow(signal: AbortSignal): Promise<void> {
   let pause = 250;
+  let failed = false; // requests of the views may have failed meanwhile, too
   while (!signal.aborted) {
     const used = token.value;
+    const silent = new AbortController();
+    let alarm = window.setTimeout(() => silent.abort(), SILENT_MS);
     try {
-      status.value = "connecting";
       const heads: Record<string, string> = lastId ? { "Last-Event-ID": lastId } : {};
-      const response = await send("stream", { signal, headers: heads });
+      const response = await send("stream", { signal: AbortSignal.any([signal, silent.signal]), headers: heads, seconds: 0 });
       const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
       const messages = new Messages();
       status.value = "live";
       pause = 250;
-      if (!lastId) refresh(); // what happened before the stream began
+      if (!lastId || failed) reread(); // what happened before the stream began
+      failed = false;
       for (;;) {
         const { value, done } = await reader.read();
         if (done) break;
+        clearTimeout(alarm);
+        alarm = window.setTimeout(() => silent.abort(), SILENT_MS);
         for (const message of messages.read(value)) {
           lastId = message.id || lastId;
-          if (message.event === "reset") refresh(); // the server cannot tell what happened since the last id
+          if (message.event === "reset") reread(); // the server cannot tell what happened since the last id
           if (message.event === "run") take(JSON.parse(message.data) as RunRecord);
         }
       }
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof Problem && error.status === 401) return;
+      failed = true;
+    } finally {
+      clearTimeout(alarm);
     }
     if (signal.aborted || token.value !== used || refused.value) return;
     // The server ended the stream, or the connection broke. It may have ended because the token was revoked: a
@@ -141,6 +162,7 @@ async function follow(signal: AbortSignal): Promise<void> {
       await send("token", { signal });
     } catch {
       if (refused.value) return;
+      failed = true;
     }
     await new Promise((done) => setTimeout(done, pause));
     pause = Math.min(pause * 2, 5000);

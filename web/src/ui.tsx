@@ -360,8 +360,9 @@ export function Bar({ value }: { value: number }) {
   );
 }
 
-// Load something when the inputs change, and again when `reload` is called. The last value stays while it loads.
-export function useLoaded<V>(load: () => Promise<V>, inputs: unknown[]): { value: V | null; error: unknown; reload: () => void } {
+// Load something when the inputs change, and again when `version` changes or `reload` is called. The last value stays
+// while it loads again.
+export function useLoaded<V>(load: () => Promise<V>, inputs: unknown[], version?: unknown): { value: V | null; error: unknown; reload: () => void } {
   const [state, setState] = useState<{ value: V | null; error: unknown }>({ value: null, error: null });
   const turn = useRef(0);
   const reload = () => {
@@ -376,5 +377,11 @@ export function useLoaded<V>(load: () => Promise<V>, inputs: unknown[]): { value
     reload();
     return () => void turn.current++;
   }, inputs);
+  const loaded = useRef(version);
+  useEffect(() => {
+    if (loaded.current === version) return;
+    loaded.current = version;
+    reload();
+  }, [version]);
   return { ...state, reload };
 }

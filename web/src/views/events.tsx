@@ -3,6 +3,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { get, Problem, runPath } from "../api";
 import { member, parseExact, plain, pretty, type Exact } from "../exact";
 import { clock, count, local, short, words } from "../format";
+import { useKeys } from "../keys";
 import { sha256 } from "../sha256";
 import type { Page, SealedEvent } from "../types";
 import { Block, Button, Copy, Empty, Failure, Shape, T } from "../ui";
@@ -25,10 +26,12 @@ export function Events({ id }: { id: string }) {
   const [error, setError] = useState<unknown>(null);
   const [open, setOpen] = useState<number | null>(null);
   const busy = useRef(false);
+  const again = useRef(false); // events may have come since the read that is under way
   const cursor = useRef("0");
   const more = async () => {
-    if (busy.current) return;
+    if (busy.current) return void (again.current = true);
     busy.current = true;
+    again.current = false;
     try {
       const page = await get<Page<SealedEvent>>(runPath(id, "/chain"), { limit: PAGE, cursor: cursor.current });
       const last = page.items[page.items.length - 1];
@@ -40,12 +43,22 @@ export function Events({ id }: { id: string }) {
       setError(caught);
     } finally {
       busy.current = false;
+      if (again.current) void more();
     }
   };
   useEffect(() => {
     void more();
-    return onChanges((changed) => { if ([...changed.values()].some((run) => run.run_id === id || run.task_id === id)) void more(); });
+    return onChanges((changed, missed) => { if (missed || [...changed.values()].some((run) => run.run_id === id || run.task_id === jobOf(id))) void more(); });
   }, [id]);
+  const step = (by: number) => {
+    const at = events.findIndex((event) => event.seq === open);
+    const next = events[at < 0 ? 0 : Math.max(0, Math.min(events.length - 1, at + by))];
+    if (next) setOpen(next.seq);
+  };
+  useKeys([
+    { keys: "j", does: "Next event", run: () => step(1) },
+    { keys: "k", does: "Previous event", run: () => step(-1) },
+  ], [events, open]);
   if (error !== null && !events.length) return <Failure error={missing(error)} again={() => void more()} />;
   return (
     <div class="events">
@@ -53,6 +66,11 @@ export function Events({ id }: { id: string }) {
       {!events.length && next === null && <Empty title="No events" />}
     </div>
   );
+}
+
+// The job of a run: a retry is another run of the same job, with a number after its id.
+function jobOf(id: string): string {
+  return id.replace(/\.\d+$/, "");
 }
 
 export function missing(error: unknown): unknown {
@@ -64,6 +82,7 @@ export function missing(error: unknown): unknown {
 function EventList({ events, open, onOpen, onEnd }: { events: SealedEvent[]; open: number | null; onOpen: (seq: number | null) => void; onEnd: () => void }) {
   const [place, setPlace] = useState({ top: 0, height: 560 });
   const space = useRef<HTMLDivElement>(null);
+  const box = useRef<HTMLDivElement>(null);
   const from = Math.max(0, Math.floor(place.top / ROW) - 8);
   const to = Math.min(events.length, Math.ceil((place.top + place.height) / ROW) + 8);
   const chosen = events.find((event) => event.seq === open);
@@ -74,10 +93,16 @@ function EventList({ events, open, onOpen, onEnd }: { events: SealedEvent[]; ope
     }
     if (to > events.length - 40) onEnd();
   }, [events, from, to]);
+  useLayoutEffect(() => { // an event that was chosen with the keys comes into sight
+    const [element, top] = [box.current!, events.findIndex((event) => event.seq === open) * ROW];
+    if (top < 0) return;
+    if (top < element.scrollTop) element.scrollTop = top;
+    else if (top + ROW > element.scrollTop + element.clientHeight) element.scrollTop = top + ROW - element.clientHeight;
+  }, [open]);
   return (
     <div class={`split${chosen ? " open" : ""}`}>
       <div
-        class="split-list" tabIndex={0} role="group" aria-label="Events, oldest first"
+        ref={box} class="split-list" tabIndex={0} role="group" aria-label="Events, oldest first"
         onScroll={(event) => setPlace({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}
       >
         <div ref={space} class="list-space">
@@ -165,7 +190,7 @@ export function Verify({ id }: { id: string }) {
         const page: Page<SealedEvent> = await get(runPath(id, "/chain"), { limit: CHUNK, cursor });
         let until = performance.now() + 30;
         for (const event of page.items) {
-          const bad = wrong(event, checked + 1, head);
+          const bad = wrong(event, jobOf(id), checked + 1, head);
           if (bad) return setVerdict({ checked, head, bad, done: true });
           checked++;
           head = event.hash;
@@ -209,8 +234,9 @@ export function Verify({ id }: { id: string }) {
   );
 }
 
-function wrong(event: SealedEvent, seq: number, head: string): string | null {
+function wrong(event: SealedEvent, job: string, seq: number, head: string): string | null {
   const fields = fieldsOf(event);
+  if (plain(fields.job) !== job) return `Event ${seq} belongs to another job: ${short(plain(fields.job), 60)}.`;
   if (event.seq !== seq) return `Event ${seq} is missing: the next one is ${event.seq}.`;
   if (plain(fields.seq) !== String(seq)) return `Event ${seq} carries another number in its sealed text.`;
   if (plain(fields.prev) !== head || event.previous !== head) return `Event ${seq} does not follow event ${seq - 1}: it names another hash.`;

@@ -83,12 +83,20 @@ export function layout(nodes: PlanNode[]): Layout {
   return { places, edges, width: 24 + layers.length * (WIDTH + APART) - APART, height: Math.max(height, HEIGHT + 2 * BETWEEN) };
 }
 
+// What each node is called: its title, or its id if other nodes have the same title.
+function namesOf(nodes: PlanNode[]): Map<string, string> {
+  const seen = new Map<string, number>();
+  for (const node of nodes) seen.set(node.title, (seen.get(node.title) ?? 0) + 1);
+  return new Map(nodes.map((node) => [node.id, node.title && seen.get(node.title) === 1 ? node.title : node.id]));
+}
+
 export function statusOf(node: PlanNode, view: View): string {
   return view.nodes?.[node.id]?.status ?? (node.call ? view.calls?.[node.call]?.status : undefined) ?? "pending";
 }
 
 export function Graph({ nodes, view }: { nodes: PlanNode[]; view: View }) {
   const made = useMemo(() => layout(nodes), [nodes]);
+  const names = useMemo(() => namesOf(nodes), [nodes]);
   const [zoom, setZoom] = useState(0); // 0 fits the width
   const [chosen, setChosen] = useState<string | null>(null);
   const box = useRef<HTMLDivElement>(null);
@@ -145,8 +153,8 @@ export function Graph({ nodes, view }: { nodes: PlanNode[]; view: View }) {
               >
                 <rect width={WIDTH} height={HEIGHT} rx="6" />
                 <g transform="translate(10 11)"><Shape status={status} /></g>
-                <text x="28" y="21">{short(node.title || node.id, 20)}</text>
-                <title>{`${node.title || node.id}: ${words(status)}`}</title>
+                <text x="28" y="21">{short(names.get(node.id)!, 20)}</text>
+                <title>{`${names.get(node.id)}: ${words(status)}`}</title>
               </g>
             );
           })}
@@ -154,7 +162,7 @@ export function Graph({ nodes, view }: { nodes: PlanNode[]; view: View }) {
       </div>
       <p class="pad muted" aria-live="polite">
         {picked
-          ? <><strong><T text={picked.title || picked.id} /></strong> · {picked.kind} · <Status status={statusOf(picked, view)} /> · needs {picked.needs.length ? <T text={short(picked.needs.join(", "), 200)} /> : "nothing"}</>
+          ? <><strong><T text={names.get(picked.id)} /></strong> · {picked.kind} · <Status status={statusOf(picked, view)} /> · needs {picked.needs.length ? <T text={short(picked.needs.join(", "), 200)} /> : "nothing"}</>
           : "Choose a node with a click or with the arrow keys."}
       </p>
     </div>

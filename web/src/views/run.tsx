@@ -54,6 +54,10 @@ export function RunView({ id, tab }: { id: string; tab: string }) {
       clearTimeout(timer);
     };
   }, [id, value?.run.task_id]);
+  const name = value?.run.entry_id;
+  useEffect(() => {
+    if (name) document.title = `${short(name, 60)} ${shortId(id)} · Holdfast`;
+  }, [id, name]);
   const past = useStory(id, version);
   const pick = (name: string) => go(["runs", id, name], undefined, true);
   const step = (by: number) => {
@@ -165,6 +169,7 @@ function AsksOf({ run }: { run: RunRecord }) {
   return items.length ? <Asks items={items} onDone={reload} here /> : null;
 }
 
+const RETRIED = new Set<string>(["failed", "timeout"]); // what can be retried
 type Verb = "cancel" | "retry" | "pause" | "resume" | "signal" | "fork";
 
 function Actions({ run, view }: { run: RunRecord; view: View }) {
@@ -184,7 +189,7 @@ function Actions({ run, view }: { run: RunRecord; view: View }) {
   };
   useKeys([
     ...(may("operate") && !ended ? [{ keys: "c", does: "Cancel the run", run: () => setVerb("cancel") }] : []),
-    ...(may("operate") && ended && run.status !== "succeeded" ? [{ keys: "r", does: "Retry the run", run: () => setVerb("retry") }] : []),
+    ...(may("operate") && RETRIED.has(run.status) ? [{ keys: "r", does: "Retry the run", run: () => setVerb("retry") }] : []),
     ...(may("signal") && !ended ? [{ keys: "s", does: "Send a signal", run: () => setVerb("signal") }] : []),
   ], [run.status, run.run_id]);
   const name = <strong><T text={short(run.entry_id, 60)} /> <span class="mono">{shortId(run.run_id)}</span></strong>;
@@ -197,7 +202,7 @@ function Actions({ run, view }: { run: RunRecord; view: View }) {
           <Button kind="danger" onClick={() => setVerb("cancel")} disabled={run.status === "cancel_requested"}>Cancel…</Button>
         </>
       )}
-      {(run.status === "failed" || run.status === "timeout") && may("operate") && <Button kind="primary" onClick={() => setVerb("retry")}>Retry…</Button>}
+      {RETRIED.has(run.status) && may("operate") && <Button kind="primary" onClick={() => setVerb("retry")}>Retry…</Button>}
       {may("submit") && <Button onClick={() => setVerb("fork")}>Fork…</Button>}
       {verb === "cancel" && (
         <Confirm title="Cancel the run" verb="Cancel the run" danger reason="wanted" onClose={close} onYes={act("cancel", "Cancellation requested.")}>
@@ -321,10 +326,7 @@ function Past({ run, tab, version, past }: { run: RunRecord; tab: string; versio
 }
 
 function PlanTab({ run, view, version }: { run: RunRecord; view: View; version: number }) {
-  const { value, error, reload } = useLoaded(() => get<{ nodes: PlanNode[] }>(runPath(run.run_id, "/plan")), [run.run_id]);
-  useEffect(() => {
-    if (value) reload(); // a plan may grow
-  }, [version]);
+  const { value, error } = useLoaded(() => get<{ nodes: PlanNode[] }>(runPath(run.run_id, "/plan")), [run.run_id], version); // a plan may grow
   const nodes = useRef<{ text: string; nodes: PlanNode[] }>({ text: "", nodes: [] });
   if (error !== null && !value) {
     return error instanceof Problem && error.status === 404
@@ -398,8 +400,8 @@ function Data({ run, version }: { run: RunRecord; version: number }) {
     ]);
     const created = member(elements(member(parseExact(first), "items"))[0], "payload");
     return { result: member(parseExact(result), "result"), created };
-  }, [run.run_id, run.status, version]);
-  if (error !== null) return <Failure error={error} />;
+  }, [run.run_id], `${run.status} ${version}`);
+  if (error !== null && !value) return <Failure error={error} />;
   if (!value) return <p class="loading muted" role="status">Reading…</p>;
   const args = member(value.created, "args") ?? member(value.created, "arguments") ?? member(member(value.created, "spec"), "args") ?? value.created;
   return (
@@ -408,8 +410,7 @@ function Data({ run, version }: { run: RunRecord; version: number }) {
       <div>
         <h3>Result</h3>
         {run.status === "succeeded" && value.result ? <Json node={value.result} label="result" />
-          : <p class="muted">{FINAL.has(run.status) ? "The run ended without a result." : "The run has not ended yet."}</p>}
-        {run.error && <><h3>Error</h3><ErrorBox error={run.error} /></>}
+          : <p class="muted">{FINAL.has(run.status) ? `The run ended without a result${run.error ? ". The error is above" : ""}.` : "The run has not ended yet."}</p>}
       </div>
       {run.metrics && Object.keys(run.metrics).length > 0 && (
         <div><h3>Metrics</h3><dl class="facts">{Object.entries(run.metrics).map(([name, number]) => <><dt><T text={name} /></dt><dd>{String(number)}</dd></>)}</dl></div>
@@ -420,16 +421,16 @@ function Data({ run, version }: { run: RunRecord; version: number }) {
 
 const LISTED = 200;
 
-function useExactList(path: string, inputs: unknown[]): { items: Exact[] | null; error: unknown } {
-  const { value, error } = useLoaded(async () => elements(member(parseExact(await getText(path, { limit: LISTED })), "items")), inputs);
+function useExactList(path: string, version: number): { items: Exact[] | null; error: unknown } {
+  const { value, error } = useLoaded(async () => elements(member(parseExact(await getText(path, { limit: LISTED })), "items")), [path], version);
   return { items: value, error };
 }
 
 function Exports({ id, version }: { id: string; version: number }) {
-  const { items, error } = useExactList(runPath(id, "/exports"), [id, version]);
+  const { items, error } = useExactList(runPath(id, "/exports"), version);
   const save = async (number: string, name: string) => {
     try {
-      const content = await (await send(runPath(id, `/exports/${number}/content`))).blob();
+      const content = await (await send(runPath(id, `/exports/${number}/content`), { seconds: 0 })).blob();
       const anchor = document.createElement("a");
       anchor.href = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
       anchor.download = name.replace(/[^\w.-]+/g, "_") || "export";
@@ -439,7 +440,7 @@ function Exports({ id, version }: { id: string; version: number }) {
       tell(sentence(caught), true);
     }
   };
-  if (error !== null) return <Failure error={error} />;
+  if (error !== null && !items) return <Failure error={error} />;
   if (!items) return <p class="loading muted" role="status">Reading exports…</p>;
   if (!items.length) return <Empty title="No exports"><p>A job publishes what it makes with <code>export(value, name)</code>.</p></Empty>;
   return (
@@ -463,8 +464,8 @@ function Exports({ id, version }: { id: string; version: number }) {
 }
 
 function Evidence({ id, version }: { id: string; version: number }) {
-  const { items, error } = useExactList(runPath(id, "/evidence"), [id, version]);
-  if (error !== null) return <Failure error={error} />;
+  const { items, error } = useExactList(runPath(id, "/evidence"), version);
+  if (error !== null && !items) return <Failure error={error} />;
   if (!items) return <p class="loading muted" role="status">Reading evidence…</p>;
   if (!items.length) return <Empty title="No evidence"><p>A result that arrives after its attempt has lost the job is kept here. It helps to answer what is in doubt.</p></Empty>;
   return (
@@ -485,7 +486,7 @@ function Evidence({ id, version }: { id: string; version: number }) {
 }
 
 function FamilyTree({ id, version }: { id: string; version: number }) {
-  const { value, error } = useLoaded(() => get<Family>(runPath(id, "/family")), [id, version]);
+  const { value, error } = useLoaded(() => get<Family>(runPath(id, "/family")), [id], version);
   if (error !== null && !value) return <Failure error={missing(error)} />;
   if (!value) return <p class="loading muted" role="status">Reading the family…</p>;
   const above = value.ancestors ?? (value.parent ? [value.parent] : []);
@@ -519,8 +520,8 @@ function Kin({ title, runs }: { title: string; runs: RunBrief[] }) {
 }
 
 function Raw({ id, version }: { id: string; version: number }) {
-  const { value, error } = useLoaded(() => getText(runPath(id)), [id, version]);
-  if (error !== null) return <Failure error={error} />;
+  const { value, error } = useLoaded(() => getText(runPath(id)), [id], version);
+  if (error !== null && value === null) return <Failure error={error} />;
   const command = `curl -H "Authorization: Bearer $HOLDFAST_TOKEN" ${address(runPath(id)).href}`;
   return (
     <div class="pad">

@@ -385,49 +385,78 @@ interface BulkPage {
   next?: string | null;
 }
 
-// Count first, with dry runs over all pages; then ask; then act page by page.
+const OTHERS = "The others were left alone.";
+
+interface Work {
+  acted: number;
+  refused: { run_id: string; detail: string }[];
+  ended: boolean; // all pages are done; otherwise the user stopped it
+}
+
+// Count first, with dry runs over all pages; then ask; then act page by page, until the end or until the user stops it.
 function Bulk({ verb, filters, onClose }: { verb: "cancel" | "retry"; filters: URLSearchParams; onClose: () => void }) {
   const [found, setFound] = useState<number | null>(null);
   const [counted, setCounted] = useState(0);
   const [error, setError] = useState<unknown>(null);
-  const [done, setDone] = useState<{ acted: number; refused: { run_id: string; detail: string }[] } | null>(null);
-  const alive = useRef(true);
-  const each = async (body: object, onPage: (page: BulkPage) => void) => {
+  const [work, setWork] = useState<Work | null>(null);
+  const [step, setStep] = useState<"acting" | "stopping" | "done">("done");
+  const going = useRef(true);
+  const shown = useRef(true);
+  const each = async (body: object, onPage: (page: BulkPage) => void): Promise<boolean> => {
     let cursor: string | null | undefined;
     do {
       const page: BulkPage = await post(`runs/${verb}`, body, { ...queryOf(filters), limit: 1000, cursor });
       onPage(page);
       cursor = page.next;
-    } while (cursor && alive.current);
+    } while (cursor && going.current);
+    return !cursor;
   };
   useEffect(() => {
     let sum = 0;
     each({ reason: "count", dry_run: true }, (page) => setCounted((sum += page.run_ids.length))).then(() => setFound(sum), setError);
-    return () => void (alive.current = false);
+    return () => void (going.current = shown.current = false);
   }, []);
+  const stop = () => {
+    going.current = false;
+    setStep("stopping");
+  };
+  const done = (result: Work) =>
+    `${count(result.acted)} ${result.acted === 1 ? "run was" : "runs were"} ${verb === "cancel" ? "asked to cancel" : "retried"}.`;
   const act = async (reason: string) => {
-    const result = { acted: 0, refused: [] as { run_id: string; detail: string }[] };
-    await each({ reason: reason || null }, (page) => {
-      result.acted += page.run_ids.length;
-      result.refused.push(...(page.refused ?? []));
-      setCounted(result.acted);
-    });
+    const result: Work = { acted: 0, refused: [], ended: false };
+    setStep("acting");
+    setWork({ ...result });
+    try {
+      result.ended = await each({ reason: reason || null }, (page) => {
+        result.acted += page.run_ids.length;
+        result.refused.push(...(page.refused ?? []));
+        setWork({ ...result });
+      });
+    } catch (caught) {
+      setError(caught);
+    }
+    setStep("done");
     refresh();
-    setDone(result);
+    if (!shown.current) tell(result.ended ? done(result) : `Stopped. ${done(result)} ${OTHERS}`, !result.ended); // the user went elsewhere
     return false;
   };
   const title = verb === "cancel" ? "Cancel runs" : "Retry runs";
-  if (done) {
+  if (work) {
     return (
-      <Dialog title={title} onClose={onClose}>
-        <p><strong>{count(done.acted)}</strong> {done.acted === 1 ? "run was" : "runs were"} {verb === "cancel" ? "asked to cancel" : "retried"}.</p>
-        {done.refused.length > 0 && (
+      <Dialog title={title} onClose={step === "done" ? onClose : stop}>
+        {error !== null && <Failure error={error} />}
+        <p role="status">{step !== "done"
+          ? `${count(work.acted)} of ${count(found ?? 0)} done…${step === "stopping" ? " Stops." : ""}`
+          : <>{!work.ended && "Stopped. "}<strong>{done(work)}</strong>{!work.ended && ` ${OTHERS}`}</>}</p>
+        {work.refused.length > 0 && (
           <>
-            <p>{count(done.refused.length)} refused:</p>
-            <ul class="plain">{done.refused.slice(0, 20).map((one) => <li key={one.run_id}><span class="mono">{shortId(one.run_id)}</span> <T text={one.detail} /></li>)}</ul>
+            <p>{count(work.refused.length)} refused:</p>
+            <ul class="plain">{work.refused.slice(0, 20).map((one) => <li key={one.run_id}><span class="mono">{shortId(one.run_id)}</span> <T text={one.detail} /></li>)}</ul>
           </>
         )}
-        <div class="dialog-foot"><Button kind="primary" onClick={onClose}>Close</Button></div>
+        <div class="dialog-foot">
+          {step !== "done" ? <Button kind="danger" onClick={stop} disabled={step === "stopping"}>Stop</Button> : <Button kind="primary" onClick={onClose}>Close</Button>}
+        </div>
       </Dialog>
     );
   }
@@ -452,7 +481,6 @@ function Bulk({ verb, filters, onClose }: { verb: "cancel" | "retry"; filters: U
           ? "Each is asked to stop at its next step, and its cleanup code runs."
           : "Each gets a new run that continues after the last recorded step."}
       </p>
-      {counted > 0 && counted !== found && <p role="status">{count(counted)} done…</p>}
     </Confirm>
   );
 }
