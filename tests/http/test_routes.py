@@ -193,6 +193,25 @@ def test_the_series_of_the_last_minutes_is_what_the_app_counts(app: App) -> None
     play(story())
 
 
+def test_runs_that_match_a_filter_are_counted_in_bounded_parts(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with near(app) as client:
+            for number in range(5):
+                await create(client, attributes={"size": number % 2})
+            await drain(app)
+            assert (await client.get("/api/v1/counts?attr.size=0")).json() == {"runs": {"succeeded": 3}, "next": None}
+            assert (await client.get("/api/v1/counts?attr.size=2&newest=yes")).json() == {"runs": {}, "next": None}
+            monkeypatch.setattr("holdfast.client.app.COUNTED_MAX", 2)
+            first = (await client.get("/api/v1/counts?status=succeeded")).json()
+            assert first["runs"] == {"succeeded": 2}
+            second = (await client.get(f"/api/v1/counts?status=succeeded&cursor={first['next']}")).json()
+            third = (await client.get(f"/api/v1/counts?status=succeeded&cursor={second['next']}")).json()
+            assert third == {"runs": {"succeeded": 1}, "next": None}
+            assert (await client.get("/api/v1/counts?colour=red")).status_code == 422
+
+    play(story())
+
+
 class CountingWindows(MemoryStore):
     """A store that counts how often series are read."""
 

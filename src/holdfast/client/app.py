@@ -91,10 +91,13 @@ from holdfast.store.limits import no_limits
 from holdfast.store.memory import MemoryStore
 from holdfast.store.request_keys import KeepAnswer, Repeat, once, request_key
 from holdfast.store.result_blobs import ResultBlob, read_pieces, read_result, reference_in, with_results
+from holdfast.store.run_queries import RecordCounts
 from holdfast.store.shared_budgets import StoreLedger
 
 if TYPE_CHECKING:
     from holdfast.client.app_worker import AppWorker
+
+COUNTED_MAX = 50_000  # jobs that one count of runs looks at
 
 
 class App(Planning, Client):
@@ -304,6 +307,10 @@ class App(Planning, Client):
 
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
         return await self._store().records(where, limit, job_of_run(before) if before is not None else None)
+
+    async def acount_runs(self, where: RunFilter, before: str | None = None) -> RecordCounts:
+        """Count the runs that match a filter, by status, among the newest 50,000 jobs from before the given job."""
+        return await self._store().count_records(where, COUNTED_MAX, before)
 
     async def aoutcome(self, run_id: str) -> Any:
         run_id = await self.acurrent(run_id)

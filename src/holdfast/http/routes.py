@@ -194,6 +194,10 @@ def _around() -> list[Operation]:
             refuses=(429,),
         ),
         Operation(
+            "GET", f"{API}/counts", READ, OWN, reads.count_runs, "Count the runs that match a filter, by status.",
+            {200: reads.RunCounts}, query=reads.COUNT_FILTERS,
+        ),
+        Operation(
             "GET", f"{API}/inbox", READ, OWN, overview.list_inbox, "List what waits for a person, oldest first.",
             {200: Many(Question)}, query=overview.INBOX,
         ),

@@ -39,6 +39,7 @@ from holdfast.store.run_queries import (
     Counts,
     ExportRow,
     IndexEntries,
+    RecordCounts,
     RunCursor,
     RunFilter,
     WaitCount,
@@ -524,6 +525,17 @@ class MemoryStore:
             and _fits(self._jobs[place[0]], record, where)
         ]
         return merged(matching, limit, oldest_first=where.oldest_first)
+
+    @_alone
+    async def count_records(self, where: RunFilter, limit: int, before: str | None = None) -> RecordCounts:
+        listed = sorted((name for name in self._jobs if before is None or name < before), reverse=True)
+        seen = set(listed[:limit])
+        runs = Counter(
+            record.status.value
+            for place, record in self._records().items()
+            if place[0] in seen and _fits(self._jobs[place[0]], record, where)
+        )
+        return RecordCounts(dict(runs), listed[limit - 1] if len(listed) > limit else None)
 
     @_alone
     async def questions(self, *, group: str | None = None, after: str | None = None, limit: int = 100) -> list[Job]:

@@ -18,7 +18,16 @@ from holdfast.store.audit import AuditRow
 from holdfast.store.commands import Command, Leases
 from holdfast.store.limits import QueueState
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
-from holdfast.store.run_queries import Counts, ExportRow, IndexEntries, RunCursor, RunFilter, Window, WindowCounts
+from holdfast.store.run_queries import (
+    Counts,
+    ExportRow,
+    IndexEntries,
+    RecordCounts,
+    RunCursor,
+    RunFilter,
+    Window,
+    WindowCounts,
+)
 
 
 class Store(Protocol):
@@ -91,6 +100,13 @@ class Store(Protocol):
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         """List the runs that match, by job and number, newest first, from the given cursor on, without its run."""
+        ...
+
+    async def count_records(self, where: RunFilter, limit: int, before: str | None = None) -> RecordCounts:
+        """Count the runs that match, by status, looking at so many jobs: the newest ones from before the given id.
+
+        Where an index has the jobs of a filter, only these are looked at.
+        """
         ...
 
     async def questions(self, *, group: str | None = None, after: str | None = None, limit: int = 100) -> list[Job]:

@@ -71,6 +71,18 @@ class Counts(msgspec.Struct, frozen=True):
     oldest_due: float | None
 
 
+class RecordCounts(msgspec.Struct, frozen=True):
+    """How many runs match a filter, by status, among the jobs that were looked at.
+
+    Attributes:
+        runs: The numbers. A status without runs is left out.
+        next: The last job that was looked at; None if no older job is left.
+    """
+
+    runs: dict[str, int]
+    next: str | None
+
+
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """A window of time, cut into buckets, and the runs that are counted in it.
 

@@ -54,6 +54,7 @@ RUN_FILTERS = (
     LIMIT,
     Query("cursor", "string", "`next` of the previous page.", pattern=CURSOR),
 )
+COUNT_FILTERS = tuple(query for query in RUN_FILTERS if query.name not in {"before", "order", "limit"})
 PAGED = (LIMIT, NUMBER_CURSOR)
 WAIT_MAX = 60  # seconds: proxies often close a silent connection after that
 RESULT = (Query("wait", "number", "Seconds to wait for the end of the run, 0 by default.", 0, WAIT_MAX),)
@@ -72,6 +73,17 @@ class Result(msgspec.Struct):
     run_id: str
     status: RunStatus
     result: Any
+
+
+class RunCounts(msgspec.Struct):
+    """Numbers of runs that match a filter, by status. A status without runs is left out.
+
+    One answer covers at most 50,000 jobs, the newest first. `next` is the cursor of the answer about older jobs; it is
+    null if there are none. The sum of all answers is the number of runs that match.
+    """
+
+    runs: dict[RunStatus, int]
+    next: str | None
 
 
 class TokenView(msgspec.Struct):
@@ -97,6 +109,14 @@ async def list_runs(call: Call) -> Answer:
     where, limit, before = filter_of(call, RUN_FILTERS, PAGE)
     records = await call.client.apage(where, limit + 1, before)
     return page(records[:limit], cursor_of(records[limit - 1].run_id) if len(records) > limit else None)
+
+
+async def count_runs(call: Call) -> Answer:
+    """Count runs that match the filters, by status."""
+    where, _, before = filter_of(call, COUNT_FILTERS, PAGE)
+    counted = await call.service.client.acount_runs(where, before)
+    runs = {RunStatus(status): number for status, number in counted.runs.items()}
+    return json(RunCounts(runs, None if counted.next is None else cursor_of(counted.next)))
 
 
 def cursor_of(run_id: str) -> str:

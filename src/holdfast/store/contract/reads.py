@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 from holdfast.machines import JobState
-from holdfast.store.commands import Cancel, Progress
+from holdfast.store.commands import Cancel, Progress, Retry
 from holdfast.store.contract.harness import LEASE, Lab, clause
+from holdfast.store.run_queries import RunFilter
 
 
 @clause
@@ -79,3 +83,47 @@ async def a_store_has_work_when_there_is_something_to_do(lab: Lab) -> None:
     assert not await lab.store.has_work(), "it is held"
     lab.clock.move(LEASE)
     assert await lab.store.has_work(), f"the lease of {held.job.id} has run out"
+
+
+@clause
+async def runs_are_counted_by_status_as_they_are_listed(lab: Lab) -> None:
+    for number, name in enumerate("abcdefg"):
+        group, of_two = "acme" if number % 2 else None, {"tenant": "acme", "even": number % 2 == 0}
+        await lab.append(
+            await lab.running(name, group=group, attributes=of_two, queue="mail" if number > 3 else "default"),
+            ("job_failed", {"reason": "broken"}),
+        )
+    for name in "bce":
+        await lab.do(Retry(name, "ana", "again"))
+    await lab.do(Cancel("c", None))
+    now = await lab.store.now()
+    filters: list[dict[str, Any]] = [
+        {},
+        {"newest": True},
+        {"status": ("failed",)},
+        {"status": ("failed", "queued", "canceled")},
+        {"status": ("canceled", "queued"), "newest": True},
+        {"group": "acme"},
+        {"group": "acme", "status": ("queued", "failed")},
+        {"queue": "mail"},
+        {"attributes": {"tenant": "acme"}},
+        {"attributes": {"tenant": "acme", "even": True}, "status": ("failed",)},
+        {"entry_id": "nothing"},
+        {"task_id": "c"},
+        {"finished_before": now + 1, "newest": True},
+        {"finished_after": now + 1},
+        {"finished_before": now + 1, "status": ("queued",)},
+        {"asks": True},
+        {"top": True, "created_before": now + 1},
+    ]
+    for where in filters:
+        listed = await lab.store.records(RunFilter(**where), 100)
+        expected = Counter(record.status.value for record in listed)
+        for limit in (2, 3, 100):
+            counted: Counter[str] = Counter()
+            place, answers = None, 0
+            while place is not None or not answers:
+                part = await lab.store.count_records(RunFilter(**where), limit, place)
+                counted, place, answers = counted + Counter(part.runs), part.next, answers + 1
+            assert counted == expected, where
+            assert answers <= 7 // limit + 1, "each answer looks at as many jobs as it may"

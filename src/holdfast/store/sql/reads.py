@@ -6,6 +6,7 @@ The contract of each read is in `holdfast.store.protocol`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from holdfast.store.run_queries import (
     Counts,
     ExportRow,
     IndexEntries,
+    RecordCounts,
     RunCursor,
     RunFilter,
     Window,
@@ -129,6 +131,16 @@ class SqlReads(ABC):
         if may_be_past(where):
             runs += await self._read_many(*self._reads.past_runs(where, before, limit), past_of, few=few)
         return merged(runs, limit, oldest_first=where.oldest_first)
+
+    async def count_records(self, where: RunFilter, limit: int, before: str | None = None) -> RecordCounts:
+        rows = await self._read_many(*self._reads.count_newest(where, before, limit), tuple)
+        seen = sum(row[1] for row in rows)
+        oldest = min((row[3] for row in rows), default=None) if seen >= limit else None
+        runs = Counter({status: fitting for status, _, fitting, _ in rows if fitting})
+        if may_be_past(where):
+            for status, number in await self._read_many(*self._reads.count_past(where, before, oldest), tuple):
+                runs[status] += number
+        return RecordCounts(dict(runs), oldest)
 
     async def questions(self, *, group: str | None = None, after: str | None = None, limit: int = 100) -> list[Job]:
         rows: list[Job] = []

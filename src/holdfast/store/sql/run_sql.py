@@ -42,6 +42,8 @@ WAITING = (RunStatus.RUNNING, RunStatus.CANCEL_REQUESTED)  # statuses of runs wh
 
 SEEN, WAIT, END = range(3)  # kinds of rows of `window_counts`
 
+_FILTERED = "id, status, plugin, entry, queue, group_name, idempotency_key, created_at, updated_at, parent, state, wait"
+_ID_PLACE = JOB_COLUMNS.split(", ").index("id") + 1
 _EXPORT_COLUMNS = ExportRow.__struct_fields__
 LAST = 2**62  # after every row of the audit log
 
@@ -133,17 +135,24 @@ class ReadSql:
         return f"SELECT {JOB_COLUMNS} FROM {self._schema}jobs {where} ORDER BY id DESC LIMIT {self._mark}"
 
     def newest_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
-        """Return the statement and values that list newest runs, each with its progress."""
-        others = dict(list(where.attributes.items())[1:])
-        conditions, values = self._conditions(
-            msgspec.structs.replace(where, attributes=others), "j.status", "j.updated_at"
-        )
-        source, place = f"{self._schema}jobs j", "j.id"
-        if where.attributes:  # its index has the order of the listing, so only one page is read
-            source, place = f"{self._schema}attributes a JOIN {source} ON j.id = a.job", "a.job"
-            name, value = next(iter(where.attributes.items()))
-            conditions.insert(0, f"a.name = {self._mark} AND a.value = {self._mark}")
-            values[:0] = [name, attribute_text(value)]
+        """Return the statement and values that list newest runs, each with its progress.
+
+        Of several statuses, each is listed by itself: its index has the order of the listing, so only one page is read.
+        """
+        statuses = _statuses(where) or []
+        if not statuses[1:] or where.attributes or where.task_id is not None or where.parent is not None:
+            return self._newest_runs(where, before, limit)
+        parts: list[str] = []
+        values: list[Any] = []
+        for number, status in enumerate(statuses):
+            sql, of_part = self._newest_runs(msgspec.structs.replace(where, status=(status,)), before, limit)
+            parts.append(f"SELECT * FROM ({sql}) s{number}")
+            values += of_part
+        order = "ASC" if where.oldest_first else "DESC"
+        return f"{' UNION ALL '.join(parts)} ORDER BY {_ID_PLACE} {order} LIMIT {self._mark}", [*values, limit]
+
+    def _newest_runs(self, where: RunFilter, before: RunCursor | None, limit: int) -> tuple[str, list[Any]]:
+        source, place, conditions, values = self._selected(where, _others(where))
         side, order = (">", "ASC") if where.oldest_first else ("<", "DESC")
         if before is not None:
             conditions.append(f"j.id {side}= {self._mark} AND (j.id {side} {self._mark} OR j.run {side} {self._mark})")
@@ -157,6 +166,51 @@ class ReadSql:
             f"SELECT {columns}, p.said, p.at FROM {source} LEFT JOIN {self._schema}progress p"
             f" ON p.job = j.id AND p.run = j.run {filtered} ORDER BY {place} {order} LIMIT {self._mark}"
         ), [*values, limit]
+
+    def _selected(self, where: RunFilter, others: RunFilter) -> tuple[str, str, list[str], list[Any]]:
+        """Return the tables of a listing, the column of its order, its conditions and their values.
+
+        The first attribute's index has the order of the listing, so only one page is read. `others` has the rest.
+        """
+        conditions, values = self._conditions(others, "j.status", "j.updated_at")
+        for name, value in where.attributes.items():
+            conditions.insert(0, f"a.name = {self._mark} AND a.value = {self._mark}")
+            source = f"{self._schema}attributes a JOIN {self._schema}jobs j ON j.id = a.job"
+            return source, "a.job", conditions, [name, attribute_text(value), *values]
+        return f"{self._schema}jobs j", "j.id", conditions, values
+
+    def count_newest(self, where: RunFilter, before: str | None, limit: int) -> tuple[str, list[Any]]:
+        """Return the statement and values that count newest runs among so many jobs.
+
+        A row has a status, the number of jobs that were looked at, the number of those that match, and the oldest id.
+        """
+        status = where.status if len(where.status) == 1 else ()
+        by_index = RunFilter(status=status, task_id=where.task_id, group=where.group, parent=where.parent)
+        source, place, conditions, values = self._selected(where, by_index)
+        for name in ("j.id", "a.job") if where.attributes else ("j.id",):  # neither database derives one from the other
+            if before is not None:
+                conditions.append(f"{name} < {self._mark}")
+                values.append(before)
+        columns = ", ".join(f"j.{name}" for name in _FILTERED.split(", "))
+        filtered = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        matching, more = self._conditions(_others(where), "j.status", "j.updated_at")
+        fits = f"CASE WHEN {' AND '.join(matching)} THEN 1 ELSE 0 END" if matching else "1"
+        return (
+            f"SELECT j.status, count(*), sum({fits}), min(j.id) FROM (SELECT {columns} FROM {source} {filtered}"
+            f" ORDER BY {place} DESC LIMIT {self._mark}) j GROUP BY j.status"
+        ), [*more, *values, limit]
+
+    def count_past(self, where: RunFilter, before: str | None, oldest: str | None) -> tuple[str, list[Any]]:
+        """Return the statement and values that count earlier runs, which are few, of the jobs in a range of ids."""
+        conditions, values = self._conditions(where, "r.status", self._past_end)
+        for condition, value in (("r.job <", before), ("r.job >=", oldest)):
+            if value is not None:
+                conditions.append(f"{condition} {self._mark}")
+                values.append(value)
+        return (
+            f"SELECT r.status, count(*) FROM {self._schema}past_runs r CROSS JOIN {self._schema}jobs j"
+            f" WHERE {' AND '.join(['j.id = r.job', *conditions])} GROUP BY r.status"
+        ), values
 
     def questions(self, status: str, group: str | None, after: str | None, limit: int) -> tuple[str, list[Any]]:
         """Return the statement and values that list jobs with one run status that wait for a person, oldest first.
@@ -250,15 +304,10 @@ class ReadSql:
         clauses, values = [f"{condition} {self._mark}" for condition in wanted_values], list(wanted_values.values())
         if where.top:
             clauses.append("j.parent IS NULL")
-        statuses = set(where.status)
-        if where.finished_after is not None or where.finished_before is not None:
-            statuses = (statuses or ENDED) & ENDED
-            clauses += [] if statuses else ["1 = 0"]
-        if statuses:
-            named = ", ".join(
-                f"'{RunStatus(name).value}'" for name in sorted(statuses)
-            )  # literals, for partial indexes
-            clauses.append(f"{status} IN ({named})")
+        statuses = _statuses(where)
+        if statuses is not None:
+            named = ", ".join(f"'{RunStatus(name).value}'" for name in statuses)  # literals, for partial indexes
+            clauses.append(f"{status} IN ({named})" if named else "1 = 0")
         for name, value in where.attributes.items():
             clauses.append(
                 f"EXISTS (SELECT 1 FROM {self._schema}attributes o WHERE o.name = {self._mark}"
@@ -266,6 +315,18 @@ class ReadSql:
             )
             values += [name, attribute_text(value)]
         return clauses, values
+
+
+def _others(where: RunFilter) -> RunFilter:
+    """Return a filter without its first attribute."""
+    return msgspec.structs.replace(where, attributes=dict(list(where.attributes.items())[1:]))
+
+
+def _statuses(where: RunFilter) -> list[str] | None:
+    """Return the statuses that can match, or None for any."""
+    if where.finished_after is None and where.finished_before is None:
+        return sorted(set(where.status)) or None
+    return sorted(set(where.status or ENDED) & ENDED)
 
 
 def audit_row_of(row: tuple[Any, ...]) -> AuditRow:
