@@ -147,7 +147,7 @@ def _add_reads(add: Callable[..., None], long: str, exported: str, events: int) 
     add("GET /runs, a page", "GET", f"{api}/runs", query="limit=1000")
     add("GET /runs, rare", "GET", f"{api}/runs", query="limit=1000&queue=none&attr.a=b&status=failed")
     for path in ("workers", "entries", "stats", "machines", "machines/job", "gates", "limits", "limits/mail", "audit",
-                 "token", "stream", "inbox", "series"):  # fmt: skip
+                 "token", "stream", "inbox", "series", "counts"):  # fmt: skip
         add(f"GET /{path}", "GET", f"{api}/{path}")
     add("GET content", "GET", f"{api}/runs/{exported}/exports/1/content")
     for path in ("/healthz", "/readyz", "/metrics", "/openapi.json"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -376,6 +377,10 @@ def test_a_tenant_sees_the_questions_and_relatives_of_its_own_runs_only(app: App
             assert [one["run_id"] for one in mine] == [runs["acme"].id]
             assert len((await client.get("/api/v1/inbox", headers=ALL)).json()["items"]) == 3
             assert (await client.get("/api/v1/inbox?group=other", headers=ACME)).status_code == 403
+            listed = (await client.get("/api/v1/runs", headers=ACME)).json()["items"]
+            counted = (await client.get("/api/v1/counts", headers=ACME)).json()["runs"]
+            assert counted == Counter(one["status"] for one in listed)
+            assert (await client.get("/api/v1/counts?group=other", headers=ACME)).status_code == 403
             cursor = f"~{runs['other'].id}~0"
             after = (await client.get(f"/api/v1/inbox?cursor={cursor}", headers=ACME)).json()
             assert after == {"items": [], "next": None}, "a cursor of another tenant opens nothing"
@@ -391,6 +396,7 @@ def test_a_tenant_sees_the_questions_and_relatives_of_its_own_runs_only(app: App
 MAY = {
     Bound.OWN: {
         "POST /api/v1/runs", "GET /api/v1/runs", "GET /api/v1/stream", "POST /api/v1/verify", "GET /api/v1/inbox",
+        "GET /api/v1/counts",
         "POST /api/v1/purge", "POST /api/v1/runs/purge",
         "POST /api/v1/runs/batch", "POST /api/v1/runs/cancel", "POST /api/v1/runs/retry", "POST /api/v1/runs/signal",
     },

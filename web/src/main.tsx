@@ -14,7 +14,7 @@ import { InboxView } from "./views/inbox";
 import { MachinesView } from "./views/machines";
 import { QueuesView } from "./views/queues";
 import { currentTab, RunView } from "./views/run";
-import { RunsView } from "./views/runs";
+import { forgetList, RunsView } from "./views/runs";
 import { StartView } from "./views/start";
 import { GatesView, WorkersView } from "./views/workers";
 import "uplot/dist/uPlot.min.css";
@@ -246,6 +246,7 @@ function keepTokenOut(): void {
   refused.value = why;
   disconnect();
   forget();
+  forgetList();
   document.title = "Holdfast";
 }
 

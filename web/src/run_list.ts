@@ -47,10 +47,25 @@ export class RunList {
   private turn = 0;
   private stop: () => void;
   private again: number | undefined;
+  private reading: Promise<void> | undefined;
 
-  constructor(readonly filters: URLSearchParams) {
+  // `known` is a list of the same filters that the user has left: its rows are there at once.
+  constructor(readonly filters: URLSearchParams, known?: RunList) {
     this.stop = onChanges((changed, missed) => this.apply(changed, missed));
-    void this.more();
+    if (known?.rows.length && known.filters.toString() === filters.toString()) {
+      [this.rows, this.ended] = [known.rows, known.ended];
+      void this.reread();
+    } else void this.more();
+  }
+
+  // Read more pages until a run is in the list, or until there are so many rows.
+  async reach(id: string, most: number): Promise<number> {
+    while (!this.rows.some((row) => row.run_id === id) && this.rows.length < most && !this.ended && !this.error.value) {
+      const before = this.rows.length;
+      await this.more();
+      if (this.rows.length === before) break;
+    }
+    return this.rows.findIndex((row) => row.run_id === id);
   }
 
   close(): void {
@@ -59,8 +74,12 @@ export class RunList {
     clearTimeout(this.again);
   }
 
-  async more(): Promise<void> {
-    if (this.loading.value || this.ended) return;
+  more(): Promise<void> {
+    if (this.ended) return Promise.resolve();
+    return (this.reading ??= this.readPage().finally(() => (this.reading = undefined)));
+  }
+
+  private async readPage(): Promise<void> {
     const turn = this.turn;
     this.loading.value = true;
     this.error.value = null;
@@ -85,9 +104,11 @@ export class RunList {
     try {
       const page = await get<Page<RunRecord>>("runs", { ...queryOf(this.filters), limit: FIRST });
       if (turn !== this.turn) return;
+      const first = this.rows[0]?.run_id;
       const edge = page.items[page.items.length - 1]?.run_id;
       const older = page.next === null || edge === undefined ? [] : this.rows.filter((row) => row.run_id < edge);
       this.rows = [...page.items.map(slim), ...older];
+      this.added += Math.max(0, this.rows.findIndex((row) => row.run_id === first));
       if (!older.length) this.ended = page.next === null;
       this.error.value = null;
       this.version.value++;
@@ -154,6 +175,7 @@ function slim(run: RunRecord): RunRecord {
     stage: run.stage?.slice(0, 120),
     message: run.message?.slice(0, 120),
     idempotency_key: run.idempotency_key?.slice(0, 80),
+    cancel_reason: run.cancel_reason?.slice(0, 160),
     error: run.error ? { code: run.error.code, message: run.error.message.slice(0, 160) } : null,
     attributes: run.attributes && Object.keys(run.attributes).length ? firsts(run.attributes) : undefined,
   };

@@ -66,10 +66,15 @@ function readSaved(): SavedView[] {
   }
 }
 
-export function saveViews(views: SavedView[]): void {
-  savedViews.value = views;
-  localStorage.setItem("holdfast.views", JSON.stringify(views));
+// Change the saved views as they are now: another tab may have changed them, too.
+export function saveViews(change: (views: SavedView[]) => SavedView[]): void {
+  savedViews.value = change(readSaved());
+  localStorage.setItem("holdfast.views", JSON.stringify(savedViews.value));
 }
+
+addEventListener("storage", (event) => {
+  if (event.key === "holdfast.views" || event.key === null) savedViews.value = readSaved();
+});
 
 // Forget everything that came from the server.
 export function forget(): void {

@@ -97,7 +97,7 @@ from holdfast.store.shared_budgets import StoreLedger
 if TYPE_CHECKING:
     from holdfast.client.app_worker import AppWorker
 
-COUNTED_MAX = 50_000  # jobs that one count of runs looks at
+COUNTED_MAX = 20_000  # jobs that one count of runs looks at
 
 
 class App(Planning, Client):
@@ -309,7 +309,7 @@ class App(Planning, Client):
         return await self._store().records(where, limit, job_of_run(before) if before is not None else None)
 
     async def acount_runs(self, where: RunFilter, before: str | None = None) -> RecordCounts:
-        """Count the runs that match a filter, by status, among the newest 50,000 jobs from before the given job."""
+        """Count the runs that match a filter, by status, among the newest 20,000 jobs from before the given job."""
         return await self._store().count_records(where, COUNTED_MAX, before)
 
     async def aoutcome(self, run_id: str) -> Any:

@@ -48,7 +48,7 @@ export function QueuesView() {
       </header>
       <Charts />
       {error !== null && <Failure error={error} again={reload} />}
-      {value && !names.length && <Empty title="No queues yet"><p>A queue appears with its first job. Set limits with <code>holdfast limits</code> or here.</p></Empty>}
+      {value && !names.length && <Empty title="No queues yet"><p>A queue appears here with its first job, and then its limits can be set here. <code>holdfast limits</code> sets limits before that.</p></Empty>}
       {names.length > 0 && (
         <div class="table-box">
           <table>
@@ -216,7 +216,7 @@ function Chart({ title, series, lines }: { title: string; series: Series; lines:
     };
     const axis = { stroke: resolved("--muted"), grid: { stroke: resolved("--line"), width: 1 }, ticks: { show: false }, font: `11px ${colour("--sans")}` };
     const made = new uPlot({
-      width: place.current!.clientWidth || 300, height: 140, legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 20, 0, 0],
+      width: place.current!.clientWidth || 300, height: 140, legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 34, 0, 0],
       scales: { y: { range: (_, __, most) => [0, Math.max(1, Math.ceil(most * 1.1))] } },
       axes: [{ ...axis, size: 28, space: 60, values: (_: uPlot, places: number[]) => places.map((at) => MINUTE.format(at * 1000)) }, { ...axis, size: 38, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10_000, 100_000] }],
       series: [{}, ...lines.map(([, label, name]) => ({ label, stroke: resolved(name), width: 1.75, points: { show: false } }))],

@@ -1,14 +1,14 @@
 // The list of runs: filters as chips in the address, counts, saved views and actions on all that match.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { get, post, Problem, runPath } from "../api";
-import { count, duration, now, short, shortId, words } from "../format";
+import { get, post, Problem, runPath, sentence } from "../api";
+import { count, duration, now, short, shortId, visible, words } from "../format";
 import { useKeys } from "../keys";
 import { queryOf, RunList } from "../run_list";
 import { go, link, route } from "../router";
 import { entries, may, savedViews, saveViews, stats, whole } from "../session";
-import { refresh } from "../stream";
-import { FINAL, STATUSES, type RunRecord } from "../types";
-import { Bar, Button, Confirm, Dialog, Empty, Failure, Icon, Status, T, tell, Time, useChosenInSight } from "../ui";
+import { onChanges, refresh } from "../stream";
+import { FINAL, STATUSES, type Page, type RunRecord } from "../types";
+import { Bar, Button, Confirm, Dialog, Empty, Failure, Icon, Status, T, tell, Time, useChosenInSight, useLoaded } from "../ui";
 
 const NAMES: Record<string, string> = {
   status: "status", plugin_id: "app", entry_id: "job", task_id: "job id", queue: "queue", group: "group",
@@ -24,10 +24,16 @@ function withFilter(filters: URLSearchParams, name: string, value: string | null
   return made;
 }
 
+let lastList: RunList | undefined; // what the user saw last, for the way back
+
+export function forgetList(): void {
+  lastList = undefined;
+}
+
 export function RunsView() {
   const filters = route.value.query;
   const text = filters.toString();
-  const list = useMemo(() => new RunList(new URLSearchParams(text)), [text]);
+  const list = useMemo(() => (lastList = new RunList(new URLSearchParams(text), lastList)), [text]);
   useEffect(() => () => list.close(), [list]);
   const [bulk, setBulk] = useState<"cancel" | "retry" | null>(null);
   const [saving, setSaving] = useState(false);
@@ -39,7 +45,7 @@ export function RunsView() {
       <h1 class="away">Runs</h1>
       <Counts filters={filters} />
       <div class="toolbar">
-        <Search filters={filters} />
+        <Search filters={filters} list={list} />
         <div class="tools">
           {savedViews.value.length > 0 && <Views current={text} />}
           <Button onClick={() => setSaving(true)} disabled={!text} label="Save this view"><Icon name="bookmark" /></Button>
@@ -71,32 +77,64 @@ export function RunsView() {
           <Button kind="quiet" onClick={() => show(new URLSearchParams())}>Clear</Button>
         </div>
       )}
-      <Table list={list} filtered={text !== ""} />
+      <Table key={text} list={list} filtered={text !== ""} />
       {bulk && <Bulk verb={bulk} filters={filters} onClose={() => setBulk(null)} />}
       {saving && <SaveView query={text} onClose={() => setSaving(false)} />}
     </section>
   );
 }
 
+interface Counted {
+  runs: Record<string, number>;
+  next: string | null;
+}
+
+const COUNT_SECONDS = 5; // between two counts of the same filter
+
+// How many runs match the filters, by status. Without filters the statistics of the store tell.
+function useCounts(filters: URLSearchParams): { runs: Record<string, number>; more: boolean } | null {
+  const others = withFilter(filters, "status", null);
+  const text = others.toString();
+  const read = async () => (text ? { text, ...(await get<Counted>("counts", queryOf(others))) } : null);
+  const { value, reload } = useLoaded(read, [text]);
+  useEffect(() => {
+    let timer: number | undefined;
+    const stop = onChanges((_, missed) => {
+      timer ??= window.setTimeout(() => {
+        timer = undefined;
+        if (text) reload();
+      }, missed ? 0 : COUNT_SECONDS * 1000);
+    });
+    return () => {
+      stop();
+      clearTimeout(timer);
+    };
+  }, [text]);
+  if (!text) return whole.value && stats.value ? { runs: stats.value.runs, more: false } : null;
+  return value?.text === text ? { runs: value.runs, more: value.next !== null } : null;
+}
+
 function Counts({ filters }: { filters: URLSearchParams }) {
-  const strip = useChosenInSight(`${filters.getAll("status")} ${!!stats.value}`, ".chosen");
-  if (!whole.value || !stats.value) return null;
+  const counted = useCounts(filters);
+  const strip = useChosenInSight(`${filters.getAll("status")} ${!!counted}`, ".chosen");
+  if (!whole.value && !filters.size) return null;
   const chosen = filters.getAll("status");
-  const all = Object.values(stats.value.runs).reduce((sum, number) => sum + number, 0);
+  const all = counted && Object.values(counted.runs).reduce((sum, number) => sum + number, 0);
+  const shown = (number: number | null) => (number === null ? "…" : count(number) + (counted?.more ? "+" : ""));
   return (
     <div class="counts" role="group" aria-label="Runs by status" ref={strip}>
       <a class={`count${chosen.length ? "" : " chosen"}`} href={link(["runs"], withFilter(filters, "status", null))}>
-        <span class="number">{count(all)}</span> <span class="muted">all</span>
+        <span class="number">{shown(all)}</span> <span class="muted">all</span>
       </a>
       {STATUSES.map((status) => {
-        const number = stats.value!.runs[status] ?? 0;
+        const number = counted ? counted.runs[status] ?? 0 : null;
         if (!number && !chosen.includes(status) && (status === "cancel_requested" || status === "timeout")) return null;
         return (
           <a
             key={status} class={`count${chosen.includes(status) ? " chosen" : ""}`}
             href={link(["runs"], withFilter(filters, "status", status))}
           >
-            <span class="number">{count(number)}</span> <Status status={status} />
+            <span class="number">{shown(number)}</span> <Status status={status} />
           </a>
         );
       })}
@@ -112,7 +150,7 @@ function Views({ current }: { current: string }) {
           <a href={`#/runs?${view.query}`}><T text={short(view.name, 30)} /></a>
           <button
             type="button" class="copy" aria-label={`Delete the view ${view.name}`}
-            onClick={() => saveViews(savedViews.value.filter((other) => other !== view))}
+            onClick={() => saveViews((views) => views.filter((other) => other.name !== view.name))}
           >
             <Icon name="close" />
           </button>
@@ -127,7 +165,7 @@ function SaveView({ query, onClose }: { query: string; onClose: () => void }) {
   const save = (event: Event) => {
     event.preventDefault();
     if (!name.trim()) return;
-    saveViews([...savedViews.value.filter((view) => view.name !== name.trim()), { name: name.trim(), query }]);
+    saveViews((views) => [...views.filter((view) => view.name !== name.trim()), { name: name.trim(), query }]);
     onClose();
   };
   return (
@@ -153,7 +191,10 @@ interface Meaning {
   pick: () => unknown;
 }
 
-function Search({ filters }: { filters: URLSearchParams }) {
+const ENDING = /^…?([0-9a-f.-]{6,})$/; // the end of an id, as the list shows it
+const SEARCHED_PAGES = 10; // pages of a thousand runs in which the end of an id is looked for
+
+function Search({ filters, list }: { filters: URLSearchParams; list: RunList }) {
   const [text, setText] = useState("");
   const [open, setOpen] = useState(false);
   const [at, setAt] = useState(0);
@@ -174,11 +215,27 @@ function Search({ filters }: { filters: URLSearchParams }) {
       setText("");
       go(["runs", run.run_id]);
     } catch (error) {
-      tell(error instanceof Problem && error.status === 404 ? `No run has the id ${short(wanted, 60)}.` : String(error), true);
+      tell(error instanceof Problem && error.status === 404 ? `No run has the id ${short(wanted, 60)}.` : sentence(error), true);
     }
+  };
+  const openByEnd = async (end: string) => {
+    let found = list.rows.find((run) => run.run_id.endsWith(end))?.run_id;
+    let before: string | undefined;
+    for (let number = 0; number < SEARCHED_PAGES && !found; number++) {
+      const page = await get<Page<RunRecord>>("runs", { limit: 1000, before }).catch((error: unknown) => tell(sentence(error), true));
+      if (!page) return;
+      found = page.items.find((run) => run.run_id.endsWith(end))?.run_id;
+      before = page.items.at(-1)?.run_id;
+      if (page.next === null) break;
+    }
+    if (!found) return tell(`No id of the newest ${count(SEARCHED_PAGES * 1000)} runs ends with ${end}.`, true);
+    setText("");
+    go(["runs", found]);
   };
   const meanings: Meaning[] = [];
   if (wanted) {
+    const end = ENDING.exec(wanted)?.[1];
+    if (end && wanted.length < 36) meanings.push({ title: `…${end}`, detail: "open the run whose id ends so", pick: () => openByEnd(end) });
     const pair = /^(?:attr\.)?([^=\s]{1,100})=(.*)$/.exec(wanted);
     if (pair) meanings.push({ title: `${pair[1]} = ${pair[2]}`, detail: "attribute", pick: () => filter(`attr.${pair[1]}`, pair[2]!) });
     if (/^[0-9a-f]{8}-|^[0-9a-f-]{20,}/.test(wanted)) meanings.push({ title: wanted, detail: "open the run with this id", pick: openById });
@@ -239,11 +296,21 @@ function Search({ filters }: { filters: URLSearchParams }) {
 const ROW = 38;
 const ROW_NARROW = 62;
 
+// Where the user was in a list. It belongs to the entry of the browser's history, so that the way back finds it.
+interface Place {
+  run: string; // the first row in sight
+  shift: number; // pixels of it that are out of sight
+  chosen: string | null;
+}
+
+const REACHED_MAX = 20_000; // rows that the way back loads at most
+
 function Table({ list, filtered }: { list: RunList; filtered: boolean }) {
   const box = useRef<HTMLDivElement>(null);
   const space = useRef<HTMLDivElement>(null);
   const [place, setPlace] = useState({ top: 0, height: 800 });
-  const [chosen, setChosen] = useState<string | null>(null);
+  const returned = useRef((history.state as { list?: Place } | null)?.list);
+  const [chosen, setChosen] = useState<string | null>(returned.current?.chosen ?? null);
   const narrow = useNarrow();
   const row = narrow ? ROW_NARROW : ROW;
   list.version.value; // draws again with every change
@@ -279,6 +346,28 @@ function Table({ list, filtered }: { list: RunList; filtered: boolean }) {
     if (to > rows.length - 200 && !list.error.value) void list.more();
   });
 
+  useEffect(() => {
+    const place = returned.current;
+    if (!place) return;
+    void list.reach(place.run, REACHED_MAX).then((at) => {
+      returned.current = undefined;
+      requestAnimationFrame(() => { // when the rows have their height
+        if (at > 0 && box.current) box.current.scrollTop = at * row + place.shift;
+      });
+    });
+  }, [list]);
+  const remember = () => {
+    const top = box.current?.scrollTop ?? 0;
+    const run = rows[Math.floor(top / row)]?.run_id;
+    if (run && !returned.current) history.replaceState({ list: { run, shift: top % row, chosen } satisfies Place }, "");
+  };
+  const remembering = useRef(remember);
+  remembering.current = remember;
+  useEffect(() => { // not with every pixel: browsers limit how often an entry may change
+    const timer = setTimeout(() => { if (route.peek().parts[0] === "runs" && !route.peek().parts[1]) remembering.current(); }, 200);
+    return () => clearTimeout(timer);
+  }, [place, chosen]);
+
   const index = rows.findIndex((one) => one.run_id === chosen);
   const move = (step: number) => {
     if (!rows.length) return;
@@ -293,7 +382,7 @@ function Table({ list, filtered }: { list: RunList; filtered: boolean }) {
     { keys: "ArrowDown", does: "Next run", run: () => move(1) },
     { keys: "k", does: "Previous run", run: () => move(-1) },
     { keys: "ArrowUp", does: "Previous run", run: () => move(-1) },
-    { keys: "Enter", does: "Open the chosen run", run: () => { if (chosen) go(["runs", chosen]); } },
+    { keys: "Enter", does: "Open the chosen run", run: () => { if (chosen) { remember(); go(["runs", chosen]); } } },
     { keys: "Home", does: "First run", run: () => move(-rows.length) },
     { keys: "End", does: "Last loaded run", run: () => move(rows.length) },
   ], [index, rows, row]);
@@ -308,7 +397,7 @@ function Table({ list, filtered }: { list: RunList; filtered: boolean }) {
         <span role="columnheader" class="right">Took</span>
         <span role="columnheader" class="right">Created</span>
       </div>
-      <div class="list-body" ref={box} tabIndex={0} role="rowgroup" aria-label="Runs, newest first">
+      <div class="list-body" ref={box} tabIndex={0} role="rowgroup" aria-label="Runs, newest first" onClickCapture={remember}>
         <div class="list-space" ref={space} role="presentation">
           {rows.slice(from, to).map((run, offset) => (
             <Row key={run.run_id} run={run} at={from + offset} chosen={run.run_id === chosen} />
@@ -342,12 +431,13 @@ function Row({ run, at, chosen }: { run: RunRecord; at: number; chosen: boolean 
       </span>
       <span role="cell" class="mono muted cut" title={run.run_id}>{shortId(run.run_id)}</span>
       <span role="cell" class="cut where">
-        {run.error && FINAL.has(run.status)
-          ? <T class="bad" text={short(`${run.error.code}: ${run.error.message}`, 120)} />
-          : !FINAL.has(run.status) && <Where run={run} />}
+        {run.status === "canceled" ? run.cancel_reason && <T class="muted" text={short(run.cancel_reason, 120)} />
+          : run.error && FINAL.has(run.status)
+            ? <T class="bad" text={short(`${run.error.code}: ${run.error.message}`, 120)} />
+            : !FINAL.has(run.status) && <Where run={run} />}
         {run.progress !== null && run.progress !== undefined && !FINAL.has(run.status) && <Bar value={run.progress} />}
         {attributes.map(([name, value]) => (
-          <span class="attribute" key={name}><T text={short(`${name}=${String(value)}`, 40)} /></span>
+          <span class="attribute" key={name} title={visible(`${name}=${String(value)}`)}><T text={short(name, 14)} />=<T text={short(String(value), 24)} /></span>
         ))}
       </span>
       <span role="cell" class="right muted took">{run.started_at ? duration(end - run.started_at) : "–"}</span>
@@ -393,7 +483,9 @@ interface Work {
   ended: boolean; // all pages are done; otherwise the user stopped it
 }
 
-// Count first, with dry runs over all pages; then ask; then act page by page, until the end or until the user stops it.
+const POSSIBLE = { cancel: ["queued", "running", "cancel_requested"], retry: ["failed", "timeout"] };
+
+// Count first; then ask; then act page by page, until the end or until the user stops it.
 function Bulk({ verb, filters, onClose }: { verb: "cancel" | "retry"; filters: URLSearchParams; onClose: () => void }) {
   const [found, setFound] = useState<number | null>(null);
   const [counted, setCounted] = useState(0);
@@ -402,18 +494,22 @@ function Bulk({ verb, filters, onClose }: { verb: "cancel" | "retry"; filters: U
   const [step, setStep] = useState<"acting" | "stopping" | "done">("done");
   const going = useRef(true);
   const shown = useRef(true);
-  const each = async (body: object, onPage: (page: BulkPage) => void): Promise<boolean> => {
+  const countAll = async () => {
+    const chosen = filters.getAll("status");
+    const status = POSSIBLE[verb].filter((one) => !chosen.length || chosen.includes(one));
+    let sum = 0;
     let cursor: string | null | undefined;
     do {
-      const page: BulkPage = await post(`runs/${verb}`, body, { ...queryOf(filters), limit: 1000, cursor });
-      onPage(page);
-      cursor = page.next;
+      if (!status.length) break;
+      const part: Counted = await get("counts", { ...queryOf(filters), newest: "yes", status, cursor });
+      for (const one of status) sum += part.runs[one] ?? 0;
+      setCounted(sum);
+      cursor = part.next;
     } while (cursor && going.current);
-    return !cursor;
+    setFound(sum);
   };
   useEffect(() => {
-    let sum = 0;
-    each({ reason: "count", dry_run: true }, (page) => setCounted((sum += page.run_ids.length))).then(() => setFound(sum), setError);
+    countAll().catch(setError);
     return () => void (going.current = shown.current = false);
   }, []);
   const stop = () => {
@@ -427,11 +523,15 @@ function Bulk({ verb, filters, onClose }: { verb: "cancel" | "retry"; filters: U
     setStep("acting");
     setWork({ ...result });
     try {
-      result.ended = await each({ reason: reason || null }, (page) => {
+      let cursor: string | null | undefined;
+      do {
+        const page: BulkPage = await post(`runs/${verb}`, { reason: reason || null }, { ...queryOf(filters), cursor });
         result.acted += page.run_ids.length;
         result.refused.push(...(page.refused ?? []));
+        result.ended = !page.next;
+        cursor = page.next;
         setWork({ ...result });
-      });
+      } while (cursor && going.current);
     } catch (caught) {
       setError(caught);
     }

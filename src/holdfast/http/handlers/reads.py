@@ -78,7 +78,7 @@ class Result(msgspec.Struct):
 class RunCounts(msgspec.Struct):
     """Numbers of runs that match a filter, by status. A status without runs is left out.
 
-    One answer covers at most 50,000 jobs, the newest first. `next` is the cursor of the answer about older jobs; it is
+    One answer covers at most 20,000 jobs, the newest first. `next` is the cursor of the answer about older jobs; it is
     null if there are none. The sum of all answers is the number of runs that match.
     """
 
