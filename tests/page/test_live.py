@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from support.browser import SHOP, looking
+from support.browser import PHONE, SHOP, looking
 from support.dashboard import confirm, hold, press, shop_at
 from support.web import Served, served
 
@@ -102,6 +102,26 @@ def test_a_paused_page_shows_what_the_user_does(browser: Browser, live: Live) ->
         confirm(page, "Cancel the run")
         expect(page.locator(".run-title .status")).to_have_text("canceled")
         _state(page, "Paused, 1 change waits")
+
+
+def test_a_phone_has_room_for_long_names(browser: Browser, live: Live) -> None:
+    run = live.shop.etl.options(attributes={"a" * 60: "the value"}).start(day="monday")
+    live.work()
+    with looking(browser, live.at(f"runs/{run.id}/plan"), viewport=PHONE) as page:
+        value = page.get_by_role("link", name="the value").bounding_box()
+        assert value is not None
+        assert value["height"] < 30, "one line"
+        fit, whole = (page.get_by_role("button", name=name).bounding_box() for name in ("Fit", "1:1"))
+        assert fit is not None
+        assert whole is not None
+        assert fit["y"] == whole["y"]
+        explained = page.locator(".explain")
+        expect(explained).to_contain_text("waits for a person to answer 'approve'")
+        expect(explained).not_to_contain_text("inbox")  # the form is right there
+        badge, icon = page.locator(".badge").bounding_box(), page.locator(".place .icon").nth(1).bounding_box()
+        assert badge is not None
+        assert icon is not None
+        assert badge["x"] + 1 >= icon["x"] + icon["width"] * 0.8, "the number does not cover the picture"
 
 
 def test_names_that_every_object_has_are_names_like_others(browser: Browser, live: Live) -> None:

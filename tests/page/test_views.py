@@ -40,6 +40,7 @@ def test_the_list_counts_filters_searches_and_saves_views(browser: Browser, shop
         search.press("Enter")
         expect(page).to_have_url(re.compile(r"attr\.customer=ada"))
         expect(rows).to_have_count(1)
+        expect(rows.first).to_contain_text("signal 'shipped'")  # what it waits for
         expect(counts).to_have_text(re.compile(r"^1 all\s*1 running\s*0 queued\s*0 failed"))
         search.fill("pay")
         search.press("Enter")
@@ -66,6 +67,7 @@ def test_a_run_shows_its_past_its_data_and_its_proof(browser: Browser, shop: Sho
         expect(page).to_have_title(re.compile(r"^checkout .* · Holdfast$"))
         picture = page.get_by_role("img", name=re.compile("Timeline with"))
         expect(picture.locator("text", has_text="reserve")).to_be_visible()
+        expect(picture.locator("text", has_text="price 2")).to_be_visible()  # not the name of the first call again
         press(page, "Table")
         table = page.get_by_role("table", name=re.compile("Tries, waits"))
         expect(table.get_by_text("the warehouse does not answer")).to_have_count(2)
@@ -112,6 +114,11 @@ def test_the_parts_of_a_run_show_what_is_recorded(browser: Browser, shop: Shop) 
         page.get_by_role("tab", name="Raw").click()
         expect(page.get_by_label("record", exact=True)).to_contain_text(shop.runs["done"])
 
+        open_run(page, shop, "failed", "data")
+        expect(page.get_by_text("The run ended without a result")).to_be_visible()
+        expect(page.get_by_text("the books of monday differ").locator("visible=true")).to_have_count(1)
+
+        open_run(page, shop, "done")
         page.get_by_role("link", name="Machines").click()
         path = page.get_by_role("list", name="Path of the run through the Job machine")
         expect(path.get_by_role("listitem").last).to_contain_text("completed")
@@ -230,6 +237,9 @@ def test_the_inbox_answers_doubts_questions_and_budgets(browser: Browser, busy_s
         expect(page.get_by_label("result", exact=True)).to_contain_text("90071992547409931")
         page.goto(f"{busy_shop.url}#/runs/{busy_shop.runs['plan']}/plan")
         expect(page.locator(".node.tone-succeeded")).to_have_count(4)
+        page.get_by_role("tab", name="Timeline").click()
+        expect(page.locator(".bars text", has_text="double[1]")).to_be_visible()
+        page.get_by_role("tab", name="Plan").click()
         page.get_by_role("group", name=re.compile("^Plan")).press("ArrowRight")
         page.get_by_role("group", name=re.compile("^Plan")).press("ArrowRight")
         expect(page.get_by_text("needs extract")).to_be_visible()
@@ -277,6 +287,7 @@ def test_bulk_actions_count_first_and_ask_for_the_number(browser: Browser, busy_
         press(dialog, "Close")
         page.goto(f"{busy_shop.url}#/runs?attr.batch=b1&status=canceled")
         expect(page.get_by_role("row").filter(has_text="canceled").first).to_be_visible()
+        expect(page.locator(".row .bad")).to_have_count(0)  # a canceled run is no alarm
 
 
 def _stop_midway(page: Page, leave: Callable[[], object]) -> None:
@@ -308,6 +319,8 @@ def test_queues_are_paused_and_limited_and_workers_shown(browser: Browser, busy_
         page.goto(f"{busy_shop.url}#/workers")
         expect(page.get_by_text("1 alive")).to_be_visible()
         expect(page.get_by_text("Waits for jobs of all queues")).to_be_visible()
+        page.goto(f"{busy_shop.url}#/gates")
+        expect(page.get_by_role("row", name=re.compile("nothing is due; opens in"))).to_be_visible()
 
 
 def test_the_page_follows_runs_live_and_stops_on_pause(browser: Browser, busy_shop: Shop) -> None:

@@ -58,6 +58,13 @@ export function T({ text, class: name }: { text: unknown; class?: string }) {
   return <bdi class={name}>{visible(String(text ?? ""))}</bdi>;
 }
 
+// A text of the server, in which `backticks` mark code.
+export function Told({ text }: { text: string }) {
+  const parts = text.split("`");
+  if (parts.length % 2 === 0) return <T text={text} />;
+  return <>{parts.map((part, at) => (at % 2 ? <code key={at}><T text={part} /></code> : <T key={at} text={part} />))}</>;
+}
+
 export function Time({ at, both }: { at: number; both?: boolean }) {
   return (
     <time dateTime={new Date(at * 1000).toISOString()} title={local(at)}>
@@ -193,7 +200,7 @@ export function Failure({ error, again }: { error: unknown; again?: () => void }
   return (
     <div class="failure" role="alert">
       <Shape status="failed" />
-      <span><T text={sentence(error)} /></span>
+      <span><Told text={sentence(error)} /></span>
       {again && <Button onClick={again}>Try again</Button>}
     </div>
   );

@@ -50,7 +50,7 @@ export function QueuesView() {
       {error !== null && <Failure error={error} again={reload} />}
       {value && !names.length && <Empty title="No queues yet"><p>A queue appears here with its first job, and then its limits can be set here. <code>holdfast limits</code> sets limits before that.</p></Empty>}
       {names.length > 0 && (
-        <div class="table-box">
+        <div class="table-box" tabIndex={0} role="group" aria-label="Queues">
           <table>
             <caption class="away">Queues</caption>
             <thead><tr><th>Queue</th><th>State</th><th class="right">Due</th><th class="right">Later</th><th class="right">Running</th><th class="right">Waiting</th><th>Limits</th><th><span class="away">Actions</span></th></tr></thead>
@@ -77,7 +77,7 @@ function QueueRow({ name, state, counts, reload }: { name: string; state?: Queue
   const held = state?.held_until ?? null;
   return (
     <tr>
-      <td><a href={link(["runs"], new URLSearchParams([["queue", name]]))}><T text={short(name, 80)} /></a></td>
+      <td class="name"><a href={link(["runs"], new URLSearchParams([["queue", name]]))}><T text={short(name, 80)} /></a></td>
       <td><Status status={paused ? "paused" : "active"} />{held ? <span class="muted"> held until <Time at={held} /></span> : null}</td>
       {cell("queued")}{cell("delayed")}{cell("running")}{cell("waiting")}
       <td class="muted"><T text={limitsText(state)} />{state?.changed_by ? <> · <T text={short(state.changed_by, 40)} /></> : null}</td>

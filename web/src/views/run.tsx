@@ -9,7 +9,7 @@ import { may, openRun } from "../session";
 import { Story } from "../story";
 import { onChanges, refresh, status as live } from "../stream";
 import { FINAL, type Family, type PlanNode, type RunBrief, type RunRecord, type View } from "../types";
-import { Bar, Block, Button, Confirm, Copy, Dialog, Empty, Failure, Icon, Json, RunLink, Status, T, Tabs, tell, Time, useActions, useLoaded } from "../ui";
+import { Bar, Block, Button, Confirm, Copy, Dialog, Empty, Failure, Icon, Json, RunLink, Status, T, Tabs, tell, Time, Told, useActions, useLoaded } from "../ui";
 import { Events, missing, Verify } from "./events";
 import { Graph } from "./graph";
 import { Asks, sendSignal, useInbox } from "./inbox";
@@ -85,7 +85,7 @@ export function RunView({ id, tab }: { id: string; tab: string }) {
       <Head run={value.run} explanation={value.explanation} view={past.story.view(past.length)} />
       <Tabs tabs={TABS} current={tab} onPick={pick} label="Parts of the run" />
       <div class="panel" role="tabpanel" aria-label={TABS.find((one) => one.id === tab)?.title ?? tab}>
-        {(tab === "timeline" || tab === "plan") && <Past run={value.run} tab={tab} version={version} past={past} />}
+        {(tab === "timeline" || tab === "plan") && <History run={value.run} tab={tab} version={version} past={past} />}
         {tab === "events" && <Events id={id} />}
         {tab === "data" && <Data run={value.run} version={version} />}
         {tab === "exports" && <Exports id={id} version={version} />}
@@ -98,7 +98,12 @@ export function RunView({ id, tab }: { id: string; tab: string }) {
   );
 }
 
-interface Told {
+// The page has the error, and the form for an answer, right there. What the explanation says of commands is for a terminal.
+function forReaders(explanation: string, run: RunRecord): string {
+  return explanation.replace(` (${run.error?.message})`, "").replace(/: see `holdfast inbox`/g, "").replace(/ Answer with `resolve`: [^.]*\./g, "");
+}
+
+interface Past {
   story: Story;
   length: number; // events read so far
   loaded: boolean;
@@ -106,9 +111,9 @@ interface Told {
 }
 
 // The story of a run, read again whenever the run changes.
-function useStory(id: string, version: number): Told {
+function useStory(id: string, version: number): Past {
   const story = useMemo(() => new Story(id), [id]);
-  const [state, setState] = useState<Omit<Told, "story">>({ length: 0, loaded: false, error: null });
+  const [state, setState] = useState<Omit<Past, "story">>({ length: 0, loaded: false, error: null });
   const reading = useRef<Promise<unknown>>(Promise.resolve());
   useEffect(() => {
     reading.current = reading.current.then(() => story.read()).then(
@@ -132,7 +137,7 @@ function Head({ run, explanation, view }: { run: RunRecord; explanation: string;
         <Actions run={run} view={view} />
       </div>
       <p class="run-id mono muted"><T text={run.run_id} /> <Copy text={run.run_id} label="Copy the id" /></p>
-      <p class="explain"><T text={short(localTimes(explanation), 1000)} /></p>
+      <p class="explain"><Told text={short(localTimes(forReaders(explanation, run)), 1000)} /></p>
       {!ended && run.progress != null && <Bar value={run.progress} />}
       <dl class="facts wide-facts">
         {where && !ended && <div><dt>Where</dt><dd><T text={short(where, 200)} /></dd></div>}
@@ -302,7 +307,7 @@ function ForkDialog({ run, view, onClose }: { run: RunRecord; view: View; onClos
 }
 
 // Timeline or plan, with the slider that goes through the run's past.
-function Past({ run, tab, version, past }: { run: RunRecord; tab: string; version: number; past: Told }) {
+function History({ run, tab, version, past }: { run: RunRecord; tab: string; version: number; past: Past }) {
   const { story, length, loaded, error } = past;
   const [position, setPosition] = useState<number | null>(null); // null is the newest: live
   useEffect(() => setPosition(null), [story]);

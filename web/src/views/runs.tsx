@@ -8,7 +8,7 @@ import { go, link, route } from "../router";
 import { entries, may, savedViews, saveViews, stats, whole } from "../session";
 import { onChanges, refresh } from "../stream";
 import { FINAL, STATUSES, type Page, type RunRecord } from "../types";
-import { Bar, Button, Confirm, Dialog, Empty, Failure, Icon, Status, T, tell, Time, useChosenInSight, useLoaded } from "../ui";
+import { Bar, Button, Confirm, Dialog, Empty, Failure, Icon, Shape, Status, T, tell, Time, useChosenInSight, useLoaded } from "../ui";
 
 const NAMES: Record<string, string> = {
   status: "status", plugin_id: "app", entry_id: "job", task_id: "job id", queue: "queue", group: "group",
@@ -28,6 +28,7 @@ let lastList: RunList | undefined; // what the user saw last, for the way back
 
 export function forgetList(): void {
   lastList = undefined;
+  whys.clear();
 }
 
 export function RunsView() {
@@ -436,9 +437,11 @@ function Row({ run, at, chosen }: { run: RunRecord; at: number; chosen: boolean 
             ? <T class="bad" text={short(`${run.error.code}: ${run.error.message}`, 120)} />
             : !FINAL.has(run.status) && <Where run={run} />}
         {run.progress !== null && run.progress !== undefined && !FINAL.has(run.status) && <Bar value={run.progress} />}
-        {attributes.map(([name, value]) => (
-          <span class="attribute" key={name} title={visible(`${name}=${String(value)}`)}><T text={short(name, 14)} />=<T text={short(String(value), 24)} /></span>
-        ))}
+        {attributes.length > 0 && (
+          <span class="attributes">{attributes.map(([name, value]) => (
+            <span class="attribute" key={name} title={visible(`${name}=${String(value)}`)}><T text={short(name, 12)} />=<T text={short(String(value), 24)} /></span>
+          ))}</span>
+        )}
       </span>
       <span role="cell" class="right muted took">{run.started_at ? duration(end - run.started_at) : "–"}</span>
       <span role="cell" class="right muted"><Time at={run.created_at} /></span>
@@ -448,12 +451,46 @@ function Row({ run, at, chosen }: { run: RunRecord; at: number; chosen: boolean 
 
 const STAGES = new Set(["parked", "waiting", "in_doubt", "retrying", "paused"]); // of the engine, with shapes of their own
 
+const WHY_MS = 300; // a row that is in sight for so long asks the server what its run waits for
+const WHY_KEPT = 500;
+const whys = new Map<string, string>();
+let asking: Promise<unknown> = Promise.resolve(); // one at a time
+
+// The shape before it says that the run waits.
+function brief(explanation: string): string {
+  return explanation.replace(/^It waits for (a person to|the|its) /, "").replace(/^It /, "").replace(/:[0-9a-f]{8,}/g, "");
+}
+
+// What a waiting run waits for, in the words of `holdfast explain`.
+function useWhy(run: RunRecord, waits: boolean): string {
+  const key = `${run.run_id} ${run.updated_at} ${run.stage}`;
+  const [, setRead] = useState("");
+  useEffect(() => {
+    if (!waits || whys.has(key)) return;
+    let shown = true;
+    const read = async () => {
+      if (!shown) return;
+      const { explanation } = await get<{ explanation: string }>(runPath(run.run_id, "/explain"));
+      if (whys.size >= WHY_KEPT) whys.delete(whys.keys().next().value!);
+      whys.set(key, brief(explanation).split(/, until |, without |: | \(|\. |\.$/)[0]!);
+      if (shown) setRead(key);
+    };
+    const timer = setTimeout(() => (asking = asking.then(read).catch(() => undefined)), WHY_MS);
+    return () => {
+      shown = false;
+      clearTimeout(timer);
+    };
+  }, [key, waits]);
+  return whys.get(key) ?? "";
+}
+
 function Where({ run }: { run: RunRecord }) {
   const own = STAGES.has(run.stage ?? "");
+  const why = useWhy(run, own);
   return (
     <>
-      {own && <Status status={run.stage!} />}
-      <T text={short([own ? "" : run.stage, run.message].filter(Boolean).join(" · "), 120)} />
+      {own && (why ? <><Shape status={run.stage!} /><span class="away">{words(run.stage!)}</span></> : <Status status={run.stage!} />)}
+      <T text={short([own ? why : run.stage, run.message].filter(Boolean).join(" · "), 120)} />
     </>
   );
 }

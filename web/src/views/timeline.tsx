@@ -32,6 +32,15 @@ export interface Chart {
 
 const ACTS = new Set(["step", "tool"]);
 
+// What a call is named, so that calls of one name differ: a call of a plan by its node, others by their number.
+function nameOf(key: string, name: string, seen: Map<string, number>): string {
+  const rest = name && key.startsWith(`${name}:`) ? key.slice(name.length + 1) : "";
+  if (!name || (rest && !/^[0-9a-f]{8,}(\W|$)/.test(rest))) return rest || key;
+  const number = (seen.get(name) ?? 0) + 1;
+  seen.set(name, number);
+  return number > 1 ? `${name} ${number}` : name;
+}
+
 // The rows and bars of a view at a time.
 export function chartOf(view: View, at: number): Chart {
   const rows: Row[] = [];
@@ -52,8 +61,10 @@ export function chartOf(view: View, at: number): Chart {
   const first = (tries: Record<string, { from: number }> | undefined) => Math.min(...Object.values(tries ?? {}).map((one) => one.from));
   const calls = Object.entries(view.calls ?? {}).map(([key, call]) => ({ key, call, from: first(call.tries) }));
   calls.sort((one, other) => one.from - other.from);
+  const seen = new Map<string, number>();
   for (const { key, call } of calls) {
-    const row = add({ label: call.name || key, kind: call.kind, status: call.status, run: call.run });
+    const name = nameOf(key, call.name, seen);
+    const row = add({ label: name, kind: call.kind, status: call.status, run: call.run });
     const reused = call.reused ? ", reused from the run it was forked from" : "";
     const tries = Object.entries(call.tries ?? {});
     for (const [number, one] of tries) {
@@ -62,13 +73,13 @@ export function chartOf(view: View, at: number): Chart {
       const which = tries.length > 1 || ACTS.has(call.kind) ? `, try ${number}` : "";
       bars.push({
         row, from: one.from, to: one.to ?? at, open: one.to === undefined, status: one.status, busy: ACTS.has(call.kind),
-        text: `${call.kind} ${call.name || key}${which}${worker}, ${words(one.status)}${reused}${error}`,
+        text: `${call.kind} ${name}${which}${worker}, ${words(one.status)}${reused}${error}`,
       });
       if (one.status === "in_doubt" || one.settled !== undefined) {
         const answer = call.answer ? `answered ${words(call.answer.answer)}${call.answer.by ? ` by ${call.answer.by}` : ""}` : "waits for an answer";
         bars.push({
           row, from: one.to ?? one.from, to: one.settled ?? at, open: one.settled === undefined, status: "waiting", busy: false,
-          text: `${call.name || key} in doubt, ${answer}`,
+          text: `${name} in doubt, ${answer}`,
         });
       }
     }

@@ -80,7 +80,7 @@ export function GatesView() {
       {error !== null && <Failure error={error} again={reload} />}
       {value && !gates.length && <Empty title="No gates"><p>A job waits for a gate with <code>await ready(gate)</code>. Gates of running workers appear here.</p></Empty>}
       {gates.length > 0 && (
-        <div class="table-box">
+        <div class="table-box" tabIndex={0} role="group" aria-label="Gates of all workers">
           <table>
             <caption class="away">Gates of all workers</caption>
             <thead><tr><th>Gate</th><th>State</th><th>Why</th><th class="right">Waiting</th><th>Jobs</th><th>Worker</th><th class="right">Reported</th></tr></thead>
@@ -90,7 +90,7 @@ export function GatesView() {
                   <td><T text={short(gate.name, 80)} /></td>
                   <td><Status status={gate.state} /></td>
                   <td><T text={short([gate.why, gate.held, gate.violation].filter(Boolean).map((text) => words(text!)).join("; "), 200)} />
-                    {gate.opens_at ? <span class="muted"> opens {relative(gate.opens_at)}</span> : null}</td>
+                    {gate.opens_at ? <span class="muted">{gate.why || gate.held || gate.violation ? "; " : ""}opens {relative(gate.opens_at)}</span> : null}</td>
                   <td class="right">{gate.waiting ?? 0}</td>
                   <td>{(gate.jobs ?? []).slice(0, 5).map((job) => <div key={job}><a class="mono" href={link(["runs", job])}>{shortId(job)}</a></div>)}</td>
                   <td class="muted"><T text={short(worker, 40)} /></td>
