@@ -15,7 +15,7 @@ from support.dashboard import Shop, press
 from support.scripts import ROOT
 
 VIEWS = {  # where each view is, and a text that shows that it is complete
-    "runs": ("runs", "the books of monday differ"),
+    "runs": ("runs", "signal 'shipped'"),  # what a run waits for comes last
     "filtered": ("runs?status=failed", "the books of monday differ"),
     "inbox": ("inbox", "DE89 3704"),
     "start": ("start?job=shop.refund", "order"),
