@@ -211,7 +211,6 @@ class SendSignal(msgspec.Struct, frozen=True):
 
     If a person answers the wait for its key, a signal that was not `checked` changes nothing, and the outcome is
     ``asks``. The sender compares the payload with the form of the wait, and sends it again. `actor` is who answers.
-
     A signal with a `node` is for the wait there alone. If the job does not wait there, it is refused: `QuestionClosed`.
 
     The result of a child is sent with `may_wait`. If its parent also waits for other children, the signal is kept. The
