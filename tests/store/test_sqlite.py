@@ -18,7 +18,7 @@ import pytest
 from holdfast.clock import Clock, ManualClock
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import JobState, check
-from holdfast.store import Append, Claim, Expire, Reclaim, ReleaseLeases, Submit
+from holdfast.store import Append, Claim, Expire, Reclaim, ReleaseLeases, SendSignal, Submit
 from holdfast.store.sql.migrate import migrations
 from holdfast.store.sqlite.store import SqliteStore
 
@@ -280,6 +280,29 @@ def test_a_workers_turn_costs_the_same_however_many_jobs_are_queued(tmp_path: Pa
 
     few = with_store(tmp_path / "few.db", lambda store: instructions(store, 50))
     many = with_store(tmp_path / "many.db", lambda store: instructions(store, 5_000))
+    assert 0 < many < few * 1.1
+
+
+def test_a_look_into_an_inbox_costs_the_same_however_many_signals_were_used(tmp_path: Path) -> None:
+    async def instructions(store: SqliteStore, signals: int) -> int:
+        await store.commit([submit("a"), Claim(worker="w", entries=ENTRIES, queues=None, limit=1, lease_seconds=60)])
+        names = [f"s{number:05}" for number in range(signals)]
+        await store.commit([SendSignal("a", "k", None, name) for name in names])
+        used = Append("a", 1, (("value_recorded", {"node": "n", "value": 1}),), tuple(names[:-1]))
+        await store.commit([used])
+        count = 0
+
+        def one_more() -> bool:
+            nonlocal count
+            count += 1
+            return False
+
+        store._read_connection.set_progress_handler(one_more, 1)
+        assert [signal.id for signal in await store.inbox("a")] == names[-1:]
+        return count
+
+    few = with_store(tmp_path / "few.db", lambda store: instructions(store, 5))
+    many = with_store(tmp_path / "many.db", lambda store: instructions(store, 500))
     assert 0 < many < few * 1.1
 
 

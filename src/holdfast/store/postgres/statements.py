@@ -46,7 +46,7 @@ class Statements:
             f" LEFT JOIN LATERAL (SELECT 1 AS came FROM {schema}.signals s WHERE s.job = j.id AND NOT s.used LIMIT 1) x"
             " ON true WHERE state = 'running' AND lease_worker = %s"
             " AND (cancel IS NOT NULL OR pause OR came IS NOT NULL)",
-            unused="NOT used",
+            unused=f"{schema}.signals WHERE NOT used",
             past_end="(r.record::json ->> 'finished_at')::float8",
             started="CASE WHEN course = '' THEN NULL ELSE (course::json ->> 'started_at')::float8 END",
             whole="floor({})::bigint",

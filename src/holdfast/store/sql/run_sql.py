@@ -57,7 +57,7 @@ class ReadSql:
     Args:
         mark: its parameter mark.
         requests_for: the statement for requests to a worker's jobs, which names an index of the backend.
-        unused: the condition of signals that were not used, as in the index.
+        unused: the table of signals, with the condition that they were not used, as in the index.
         as_text: the cast from its JSON type to text, if it has such a type.
         past_end: the expression for the end of an earlier run ``r``, which is in its record.
         started: the expression for the start of a job's newest run, which is in its course.
@@ -86,10 +86,7 @@ class ReadSql:
             " ORDER BY seq"
         )
         self.last_events = f"SELECT {event_columns} FROM {schema}events WHERE job = {mark} ORDER BY seq DESC LIMIT 1"
-        self.inbox = (
-            f"SELECT job, id, key, payload{as_text}, at FROM {schema}signals"
-            f" WHERE job = {mark} AND {unused} ORDER BY place"
-        )
+        self.inbox = f"SELECT job, id, key, payload{as_text}, at FROM {unused} AND job = {mark} ORDER BY place"
         self.evidence = (
             f"SELECT job, node, attempt, number, result{as_text}, error, at FROM {schema}evidence"
             f" WHERE job = {mark} ORDER BY at, node, attempt, number LIMIT {mark} OFFSET {mark}"

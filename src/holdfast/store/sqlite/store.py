@@ -63,7 +63,8 @@ READS = ReadSql(
     "?",
     requests_for=f"SELECT id, cancel IS NOT NULL, pause, {_SIGNALLED} FROM jobs INDEXED BY jobs_leased"
     f" WHERE lease_until IS NOT NULL AND lease_worker = ? AND (cancel IS NOT NULL OR pause = 1 OR {_SIGNALLED})",
-    unused="used = 0",
+    # It names its index: SQLite would take that of the order of arrival, which has every signal that was used.
+    unused="signals INDEXED BY signals_unused WHERE used = 0",
     past_end="json_extract(r.record, '$.finished_at')",
     started="CASE WHEN course = '' THEN NULL ELSE json_extract(course, '$.started_at') END",
     whole="CAST({} AS INTEGER)",
