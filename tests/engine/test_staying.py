@@ -136,6 +136,17 @@ def test_a_job_that_only_waits_gives_its_slot_to_others(app: App) -> None:
     play(story())
 
 
+def test_a_job_does_not_stay_in_the_last_slot(app: App) -> None:
+    waiter = Waiter(app)
+
+    async def story() -> None:
+        async with working(app, concurrency=1):
+            run = await waiter.stays(app)
+            await until_state(app, run, JobState.WAITING)
+
+    play(story())
+
+
 def test_a_job_that_only_waits_gives_its_place_in_a_limited_queue_to_others(app: App) -> None:
     waiter, begun = Waiter(app, queue="narrow"), []
 
