@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase
 from hypothesis import strategies as st
 
-from holdfast import App, InvalidArguments, QuestionClosed, Secret, gather, spend, wait_for
+from holdfast import App, InvalidArguments, NotInDoubt, QuestionClosed, Secret, gather, spend, wait_for
 from holdfast.authoring.answer_form import Form, form_of, misfit
 from holdfast.client.overview.questions import Question
 from support.stories import drain, play
@@ -165,6 +165,32 @@ def test_an_answer_that_names_its_question_never_answers_the_next_one_on_every_s
         assert await run.aresult() == [True, False]
         with pytest.raises(QuestionClosed):
             await run.asignal("approval", no, node=second.node)
+
+    play(story())
+
+
+def test_an_answer_about_a_try_in_doubt_never_counts_for_the_next_try_on_every_store(app: App) -> None:
+    shop(app)
+
+    async def story() -> None:
+        run = await app.astart("pay")
+        await drain(app)
+        (first,) = await app.ainbox()
+        assert first.started is not None
+        await app.aresolve(run.id, first.key, not_done=True, actor="ana", started=first.started)
+        await drain(app)
+        (again,) = await app.ainbox()
+        assert (again.key, again.node) == (first.key, first.node)
+        before = await run.aevents()
+        with pytest.raises(QuestionClosed) as refused:
+            await app.aresolve(run.id, first.key, done="receipt", actor="bo", started=first.started)
+        assert refused.value.answered_by == "ana"
+        assert await run.aevents() == before
+        await app.aresolve(run.id, first.key, done="receipt", actor="bo", started=again.started)
+        await drain(app)
+        assert await run.aresult() == "receipt"
+        with pytest.raises(NotInDoubt):
+            await app.aresolve(run.id, first.key, done="receipt", started=again.started)
 
     play(story())
 

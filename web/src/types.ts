@@ -145,6 +145,7 @@ export interface InboxItem {
   title: string;
   question: string;
   call?: { name: string; args: string } | null;
+  started?: number | null; // the event that started the call in doubt: an answer with it counts for this try only
   form?: Schema | null;
   misfit?: string | null; // why the last answer could not be used
   amounts?: Record<string, { spent: number; limit: number }> | null;

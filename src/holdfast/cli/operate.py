@@ -218,28 +218,33 @@ retry = _run_or_filter_command(
 @click.option("--done", "result", help="The tool acted. The value is its result, as JSON or text.")
 @click.option("--not-done", is_flag=True, help="The tool did not act: call it.")
 @click.option("--fail", is_flag=True, help="Give up: the call raises InDoubt in the job.")
+@click.option("--started", type=int, help="Try of the call that this answers, as holdfast inbox prints it.")
 @actor_option
 @where_options
 @json_option
-def resolve(
+def resolve(  # noqa: PLR0913 - one parameter for each option
     run: str,
     step: str,
+    *,
     result: str | None,
     not_done: bool,
     fail: bool,
+    started: int | None,
     actor: str | None,
     where: Where,
     as_json: bool,
 ) -> None:
     """Resolve the tool call STEP of RUN in doubt.
 
-    The tool was started, and its end is unknown. Only an operator can find out whether it acted.
+    The tool was started, and its end is unknown. Only an operator can find out whether it acted. With --started, an
+    answer about an earlier try of the call is refused.
     """
     if (result is not None) + not_done + fail != 1:
         raise click.UsageError("give one of --done RESULT, --not-done, --fail")
     client = open_client(where)
     answer: dict[str, Any] = {"done": value_of(result)} if result is not None else {"not_done": not_done, "fail": fail}
-    record = client.resolve(full_id(client, run), step, actor=actor_of(where, actor), **answer)
+    by = actor_of(where, actor)
+    record = client.resolve(full_id(client, run), step, actor=by, started=started, **answer)
     show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
 
 

@@ -332,7 +332,8 @@ def _command(question: Question) -> str:
     run, key = question.run_id, shlex.quote(question.key)
     node = f" --node {shlex.quote(question.node)}" if question.node else ""
     if question.kind == "doubt":
-        return f"holdfast resolve {run} {key} --done RESULT | --not-done | --fail"
+        started = f" --started {question.started}" if question.started is not None else ""
+        return f"holdfast resolve {run} {key}{started} --done RESULT | --not-done | --fail"
     if question.kind == "budget":
         units = " ".join(f"{shlex.quote(unit)}=N" for unit in question.amounts or {}) or "UNIT=N"
         return f"holdfast grant {run} {units}{node}"

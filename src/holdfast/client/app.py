@@ -32,7 +32,7 @@ from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.overview.family import Family, read_family
 from holdfast.client.overview.plan_view import PlanView
-from holdfast.client.overview.questions import Question, answered_by, check_answer, questions
+from holdfast.client.overview.questions import Question, answered_by, check_answer, questions, version_of_try
 from holdfast.client.overview.series import MINUTES, Series, read_series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.overview.story_cache import StoryCache
@@ -505,7 +505,9 @@ class App(Planning, Client):
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         return await self._apply(Resume(job_of_run(run_id)[0], actor))
 
-    async def _resolve(self, run_id: str, step: str, answer: str, result: Any, actor: str | None) -> RunRecord:
+    async def _resolve(
+        self, run_id: str, step: str, answer: str, result: Any, actor: str | None, started: int | None
+    ) -> RunRecord:
         result = kept(f"the result of {step}", result, self.config.payload_bytes_max)
         job = job_of_run(run_id)[0]
         call = self.calls.get(step.partition(":")[0]) if answer == "done" else None
@@ -514,7 +516,15 @@ class App(Planning, Client):
                 call.signature.encode_outcome(result, self.config.payload_bytes_max)
             except InvalidResult as error:
                 raise InvalidArguments(f"the result of {call.name}", error.reason) from error
-        return await self._apply(Resolve(job, step, answer, result, actor))
+        if started is None:
+            return await self._apply(Resolve(job, step, answer, result, actor))
+        while True:
+            version = await version_of_try(self._store(), job, step, started)
+            try:  # with version 0 as well: only the store knows whether this request is a repeat
+                return await self._apply(Resolve(job, step, answer, result, actor, version))
+            except QuestionClosed as closed:
+                if version == 0:
+                    raise await self._with_answerer(closed) from None
 
     async def apurge(self, *, older_than: Duration, statuses: Iterable[str] = ENDED, limit: int | None = None) -> int:
         batches = count()

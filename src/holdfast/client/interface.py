@@ -416,6 +416,7 @@ class Client(ABC):
         not_done: bool = False,
         fail: bool = False,
         actor: str | None = None,
+        started: int | None = None,
     ) -> RunRecord:
         """Resolve a tool call in doubt. Pass exactly one of `done`, `not_done` and `fail`.
 
@@ -426,19 +427,23 @@ class Client(ABC):
             not_done: The tool did not act. The engine calls it.
             fail: Give up. The call raises `InDoubt` in the job.
             actor: The name of the operator or program that decided.
+            started: The `started` of a question in the inbox. The answer then counts for this try of the call only.
 
         Raises:
             NotInDoubt: The run has no such call in doubt.
+            QuestionClosed: The call was started again since `started`. Nothing was stored.
             ValueError: Not exactly one answer was passed.
         """
         answers = [("done", done is not msgspec.UNSET), ("not_done", not_done), ("fail", fail)]
         chosen = [answer for answer, is_chosen in answers if is_chosen]
         if len(chosen) != 1:
             raise ValueError("pass exactly one of done=result, not_done=True and fail=True")
-        return await self._resolve(run_id, step, chosen[0], done if chosen == ["done"] else None, actor)
+        return await self._resolve(run_id, step, chosen[0], done if chosen == ["done"] else None, actor, started)
 
     @abstractmethod
-    async def _resolve(self, run_id: str, step: str, answer: str, result: Any, actor: str | None) -> RunRecord:
+    async def _resolve(
+        self, run_id: str, step: str, answer: str, result: Any, actor: str | None, started: int | None
+    ) -> RunRecord:
         """Resolve a tool call in doubt with ``done``, ``not_done`` or ``fail``."""
 
     @abstractmethod

@@ -276,6 +276,7 @@ class Resolve(msgspec.Struct, frozen=True):
     answer: str  # "done" | "not_done" | "fail"
     result: Any = None
     actor: str | None = None
+    version: int | None = None  # that of the job when the sender has read it; otherwise `QuestionClosed`
 
 
 class Reclaim(msgspec.Struct, frozen=True):

@@ -387,6 +387,8 @@ def _resolve(command: c.Resolve, job: Job, now: float) -> Decision:
     place = job.wait.place(doubt_key(command.node)) if job.wait is not None else None
     if place is None:
         raise NotInDoubt(job.id, command.node)
+    if command.version not in {None, job.version}:
+        raise QuestionClosed(job.id, command.node)
     writer = StreamWriter(job, now)
     answer = {"answer": command.answer, "result": command.result, "actor": command.actor}
     writer.complete_wait("resolved", answer, place=place)

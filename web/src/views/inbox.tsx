@@ -102,7 +102,7 @@ export function InboxView() {
 
 // A card for each question. The next question of a run gets a card of its own, without what was entered for the last.
 export function Asks({ items, onDone, here }: { items: InboxItem[]; onDone: () => void; here?: boolean }) {
-  return <div class="cards">{items.map((item) => <Ask key={`${item.id} ${item.node}`} item={item} onDone={onDone} here={here} />)}</div>;
+  return <div class="cards">{items.map((item) => <Ask key={`${item.id} ${item.node} ${item.started}`} item={item} onDone={onDone} here={here} />)}</div>;
 }
 
 function Ask({ item, onDone, here }: { item: InboxItem; onDone: () => void; here?: boolean }) {
@@ -135,8 +135,9 @@ function useSend(item: InboxItem, onDone: () => void): Send {
   const [error, setError] = useState<unknown>(null);
   const [busy, setBusy] = useState(false);
   const act = useActions();
+  useEffect(() => setBusy(false), [item.since]); // the same is asked again
   const run = async (send: () => Promise<unknown>, done: string) => {
-    setBusy(true);
+    setBusy(true); // and still after the answer: the card goes when the list is read again
     setError(null);
     try {
       await send();
@@ -149,7 +150,6 @@ function useSend(item: InboxItem, onDone: () => void): Send {
         onDone();
       }
       setError(caught);
-    } finally {
       setBusy(false);
     }
   };
@@ -176,7 +176,7 @@ function Doubt({ item, onDone }: { item: InboxItem; onDone: () => void }) {
   const [failing, setFailing] = useState(false);
   if (!may("operate")) return <NeedsScope scope="operate" />;
   const name = item.title || item.key;
-  const answer = (word: string, extra = "") => act(runPath(item.run_id, "/resolve"), `{"step":${JSON.stringify(item.key)},"answer":"${word}"${extra}}`);
+  const answer = (word: string, extra = "") => act(runPath(item.run_id, "/resolve"), `{"step":${JSON.stringify(item.key)},"answer":"${word}"${extra}${item.started ? `,"started":${item.started}` : ""}}`);
   const done = () => run(() => {
     const text = freeText(result, (message) => { throw new Error(`the result ${message}`); });
     return answer("done", text === undefined ? "" : `,"result":${text}`);

@@ -59,6 +59,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         title: The tool, the key, or ``budget``.
         question: The question in words.
         call: For a doubt, the call. None if its start is too far back in the history.
+        started: For a doubt, the number of the event that started the call. `resolve` with it counts for this try only.
         form: For an answer, the JSON Schema of its type. None for a wait without a form.
         misfit: Why the last answer could not be used.
         amounts: For a budget, the units that are spent.
@@ -77,6 +78,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     question: str
     call: DoubtfulCall | None = None
+    started: int | None = None
     form: dict[str, Any] | None = None
     misfit: str | None = None
     amounts: dict[str, Spending] | None = None
@@ -218,7 +220,8 @@ def _with_call(question: Question, start: Event | None) -> Question:
     text = call_text(name, args, question.key)
     asked = f"Did {text} happen? It was started, and its end is unknown, so it may have acted."
     shown = text.removeprefix(f"{name}(").removesuffix(")") if text.startswith(f"{name}(") else ""
-    return msgspec.structs.replace(question, title=name, question=asked, call=DoubtfulCall(name, shown))
+    call = DoubtfulCall(name, shown)
+    return msgspec.structs.replace(question, title=name, question=asked, call=call, started=start.seq)
 
 
 async def check_answer(store: Store, job: str, key: str, payload: Any, node: str | None = None) -> None:
@@ -239,6 +242,15 @@ async def check_answer(store: Store, job: str, key: str, payload: Any, node: str
             return
 
 
+async def version_of_try(store: Store, job: str, node: str, started: int) -> int:
+    """Return the version of a job whose call at a node was last started by this event; 0 if it was started again."""
+    row = await store.get(job)
+    if row is None:
+        return 0
+    newest = (await _starts(store, row, {node})).get(node)
+    return row.version if newest is None or newest.seq == started else 0
+
+
 async def answered_by(store: Store, job: str, node: str) -> str | None:
     """Return who has answered the question at a node, if the answer is among the last events of the job."""
     row = await store.get(job)
@@ -248,7 +260,8 @@ async def answered_by(store: Store, job: str, node: str) -> str | None:
         begin = max(first, end - CHUNK)
         for event in reversed(await store.events(job, begin, end - begin)):
             if event.type == JobEvent.WAIT_COMPLETED and event.payload.get("node") == node:
-                by = event.payload.get("actor")
+                details = event.payload.get("payload") if event.payload.get("outcome") == "resolved" else event.payload
+                by = details.get("actor") if isinstance(details, dict) else None
                 return by if isinstance(by, str) else None
         end = begin
     return None

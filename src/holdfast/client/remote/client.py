@@ -433,9 +433,13 @@ class RemoteClient(Client):
         path = at_run(run_id, "grant")
         return (await self._post(path, _SignalOutcome, body, about=run_id))[1].outcome
 
-    async def _resolve(self, run_id: str, step: str, answer: str, result: Any, actor: str | None) -> RunRecord:
+    async def _resolve(
+        self, run_id: str, step: str, answer: str, result: Any, actor: str | None, started: int | None
+    ) -> RunRecord:
         result = kept(f"the result of {step}", result) if answer == "done" else None
-        return await self._control(run_id, "resolve", step=step, answer=answer, result=result, actor=actor)
+        return await self._control(
+            run_id, "resolve", step=step, answer=answer, result=result, actor=actor, started=started
+        )
 
     async def apurge(
         self,

@@ -70,12 +70,16 @@ class Grant(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Resolve(msgspec.Struct, forbid_unknown_fields=True):
-    """The answer about a tool call in doubt. `result` applies to `done` only."""
+    """The answer about a tool call in doubt. `result` applies to `done` only.
+
+    With the `started` of a question in the inbox, the answer counts for this try of the call only.
+    """
 
     step: Text
     answer: Literal["done", "not_done", "fail"]
     result: Any = None
     actor: Name | None = None
+    started: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class Verify(msgspec.Struct, forbid_unknown_fields=True):
@@ -189,7 +193,8 @@ async def resolve_run(call: Call) -> Answer:
     """Resolve a tool call in doubt."""
     asked = await call.body(Resolve)
     answer: dict[str, Any] = {"done": asked.result} if asked.answer == "done" else {asked.answer: True}
-    return json(await call.client.aresolve(call.run_id, asked.step, actor=call.actor(asked.actor), **answer))
+    actor, started = call.actor(asked.actor), asked.started
+    return json(await call.client.aresolve(call.run_id, asked.step, actor=actor, started=started, **answer))
 
 
 async def verify(call: Call) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.errors import InvalidTransition, NotInDoubt
+from holdfast.errors import InvalidTransition, NotInDoubt, QuestionClosed
 from holdfast.machines import JobState, RunError, run_paths, runs
 from holdfast.store.audit import Audited
 from holdfast.store.commands import (
@@ -134,7 +134,9 @@ async def an_answer_to_a_tool_in_doubt_lets_the_job_go_on(lab: Lab) -> None:
     asks = {"node": "charge", "correlation_key": "holdfast:doubt:charge", "wait_type": "human", "park": True}
     await lab.append(held, ("job_waiting", asks))
     await lab.refused(Resolve("a", "refund", "done", 7), NotInDoubt)
-    assert (await lab.do(Resolve("a", "charge", "done", 7, "ana"))).state is JobState.QUEUED
+    version = (await lab.job()).version
+    await lab.refused(Resolve("a", "charge", "done", 7, "ana", version - 1), QuestionClosed)
+    assert (await lab.do(Resolve("a", "charge", "done", 7, "ana", version))).state is JobState.QUEUED
     completed = (await lab.store.events("a"))[-1].payload
     assert (completed["outcome"], completed["payload"]) == ("resolved", {"answer": "done", "result": 7, "actor": "ana"})
 
