@@ -206,8 +206,7 @@ class PutBlob(msgspec.Struct, frozen=True):
 class SendSignal(msgspec.Struct, frozen=True):
     """Put a signal into the inbox; if the job waits for its key, complete the wait. Result: `SignalResult`.
 
-    A repeat with the same id changes nothing. A job that has ended accepts no signals. If it was continued, its
-    successor gets them.
+    A repeat with the same id changes nothing. A job that has ended accepts none; the successor of a continued one does.
 
     If a person answers the wait for its key, a signal that was not `checked` changes nothing, and the outcome is
     ``asks``. The sender compares the payload with the form of the wait, and sends it again. `actor` is who answers.
