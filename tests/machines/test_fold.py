@@ -400,6 +400,10 @@ def test_a_wait_finds_its_places_by_key_and_knows_those_of_children() -> None:
     assert wait.place("k") == WaitPlace("wait:k", "k"), "of equal keys the first"
     assert wait.place(child.correlation_key) == child
     assert wait.place("other") is None
+    assert wait.place("k", "wait:k#2") == WaitPlace("wait:k#2", "k"), "with a node only the place there"
+    assert wait.place("k", "wait:k") == WaitPlace("wait:k", "k")
+    assert wait.place("k", "wait:k#3") is None
+    assert wait.place("other", "wait:k") is None
     assert wait.by_key is wait.by_key, "made once: a wait for thousands of children is asked once for each"
     assert wait.child_keys == {child.correlation_key}
     assert wait.child_keys is wait.child_keys
