@@ -1,0 +1,1 @@
+"""One module for each system: how its processes start and run jobs."""
