@@ -1,7 +1,8 @@
-"""How fast jobs run on PostgreSQL, beside the database's own single-row commits and beside peers, in the same run.
+"""How fast jobs run on PostgreSQL, beside the database's own single-row commits, in the same run.
 
 The server is started here, with `fsync` and `synchronous_commit` on. Sides alternate; the figures are medians of the
-rounds, and only their ratios are judged. What must not grow is in `postgres_growth.py`.
+rounds, and only their ratios are judged. What must not grow is in `postgres_growth.py`; peers are
+in `compare`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from holdfast.store.decide import submit
 from holdfast.store.postgres.schema import migrate
 from holdfast.store.sql.columns import JOB_WRITTEN, job_row
 from holdfast.store.sql.event_rows import event_row
-from postgres_peers import drain_pgqueuer, drain_procrastinate
 from postgres_server import Commits, Measured, measured, percentile
 
 STEPS = 10
@@ -35,8 +35,6 @@ ROUNDS = 5
 FLOORS = {1: 0.2, 128: 3.0}  # steps, of single-row commits on one connection
 TOGETHER_MIN = 1.5  # two processes, of one
 BUSY_SHARE = 0.75  # of all cores: then they are the limit of two processes
-SLOTS = 512  # of the worker that drains
-PROCRASTINATE_SHARE = 50  # it takes jobs one by one: of so many jobs, it drains one
 SAMPLES = 150  # jobs and signals, one after the other
 LATENCY_COMMITS_MAX = 25.0  # commits from a call to the code, p50
 
@@ -216,25 +214,6 @@ def processes(schemas: Schemas, jobs: int) -> list[str]:
     return []
 
 
-# Peers
-
-
-def drain(schemas: Schemas, jobs: int) -> list[str]:
-    """Compare the drain of queued no-op jobs with that of peers."""
-    url = schemas.server.url
-    few = max(jobs // PROCRASTINATE_SHARE, 200)
-    rate = medians({
-        "holdfast": lambda: jobs / run_jobs(schemas.url(), "noop", jobs, SLOTS)[1],
-        "procrastinate": lambda: few / drain_procrastinate(url, schemas.name(), few),
-        "pgqueuer, batches of 10": lambda: jobs / drain_pgqueuer(url, schemas.name(), jobs, 10),
-        "pgqueuer, batches of 100": lambda: jobs / drain_pgqueuer(url, schemas.name(), jobs, 100),
-    }, rounds=1 if jobs > 20_000 else 3)  # fmt: skip  # noqa: PLR2004 - a long round needs no other
-    print(f"drain of {jobs:,} no-op jobs ({few:,} for procrastinate): "
-          + ", ".join(f"{name} {each:,.0f}/s" for name, each in rate.items()), flush=True)  # fmt: skip
-    ours = rate.pop("holdfast")
-    return [f"drain: {name} does {each / ours:.1f} times as much" for name, each in rate.items() if each > ours]
-
-
 # Latency
 
 
@@ -344,8 +323,7 @@ def start_many(schemas: Schemas, jobs: int = 20_000) -> list[str]:
 def main() -> int:
     """Measure, print, judge."""
     parser = argparse.ArgumentParser(description="How fast jobs run on PostgreSQL.")
-    parser.add_argument("--drain", type=int, default=100_000, help="no-op jobs that are drained")
-    parser.add_argument("--only", nargs="*", choices=["speed", "processes", "drain", "latency", "start_many"])
+    parser.add_argument("--only", nargs="*", choices=["speed", "processes", "latency", "start_many"])
     chosen = parser.parse_args()
     with measured() as server:
         schemas = Schemas(server)
@@ -354,7 +332,6 @@ def main() -> int:
             "speed": lambda: speed(schemas),
             "processes": lambda: processes(schemas, 2560),
             "start_many": lambda: start_many(schemas),
-            "drain": lambda: drain(schemas, chosen.drain),
         }
         missed = [line for name, part in parts.items() if not chosen.only or name in chosen.only for line in part()]
     for line in missed:
