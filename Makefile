@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races stores fuzz plans scenarios programs exact neighbours silence servers bench profile fix docs page pagecheck site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races stores fuzz plans scenarios programs exact neighbours silence servers bench profile compare fix docs page pagecheck site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -138,6 +138,9 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 profile: $(READY)  ## show where the time of a step and of a tool goes, in microseconds by part
 	$(BIN)/python bench/step_profile.py
 	$(BIN)/python bench/step_profile.py --tool
+
+compare: $(READY)  ## measure Holdfast beside its peers, and write docs/benchmarks.md; QUICK=1 measures little
+	PYTHONPATH="$(CURDIR)/bench" $(BIN)/python -m compare $(if $(QUICK),--quick) $(if $(FLOORS),--floors)
 
 fix: $(CHECKERS)  ## format the code and apply the fixes of the linter
 	$(BIN)/ruff format .
