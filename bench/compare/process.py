@@ -31,13 +31,13 @@ class Commands:
         self._tally = tally
         self._working: asyncio.Task[None] | None = None
 
-    async def answer(self, command: str, **given: Any) -> Any:
+    async def answer(self, command: str, **options: Any) -> Any:
         """Carry out one command."""
         if self._working is not None and self._working.done():
             self._working.result()
             raise RuntimeError("the worker has ended")
         own: Callable[..., Awaitable[Any]] | None = getattr(self, f"_{command}", None)
-        return await (own or getattr(self._driver, command))(**given)
+        return await (own or getattr(self._driver, command))(**options)
 
     async def _describe(self) -> dict[str, Any]:
         names = ("queued", "steps_by", "drain_slots", "waits_hold_slots", "left_sql")
@@ -109,16 +109,14 @@ async def serve(driver: Peer, tally: Tally, answers: int) -> None:
     commands = Commands(driver, tally)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            told = {"value": await commands.answer(asked.pop("command"), **asked)}
+            answer = {"value": await commands.answer(request.pop("command"), **request)}
         except Unsupported as missing:
-            told = {"unsupported": str(missing)}
+            answer = {"unsupported": str(missing)}
         except Exception as error:  # noqa: BLE001 - a peer may raise anything; its cell says what
-            told = {"error": f"{type(error).__name__}: {error}"}
-        os.write(answers, (json.dumps(told) + "\n").encode())
-        if asked.get("last"):
-            return
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        os.write(answers, (json.dumps(answer) + "\n").encode())
 
 
 def main() -> None:
@@ -127,9 +125,9 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)
     tally = Tally(Path(counters), int(number))
-    given = json.loads(place)
+    parts = json.loads(place)
     module = importlib.import_module(f"compare.peers.{peer}")
-    driver: Peer = module.Driver(Place(**{**given, "ports": tuple(given["ports"])}), tally)
+    driver: Peer = module.Driver(Place(**{**parts, "ports": tuple(parts["ports"])}), tally)
     if driver.uvloop:
         uvloop = importlib.import_module("uvloop")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

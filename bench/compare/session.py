@@ -61,16 +61,16 @@ class PeerProcess:
         """The process."""
         return self._process.pid
 
-    def ask(self, command: str, **given: Any) -> Any:
+    def ask(self, command: str, **options: Any) -> Any:
         """Send a command and wait for its answer."""
-        self.send(command, **given)
+        self.send(command, **options)
         return self.answer()
 
-    def send(self, command: str, **given: Any) -> None:
+    def send(self, command: str, **options: Any) -> None:
         """Send a command."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write((json.dumps({"command": command, **given}) + "\n").encode())
+            self._process.stdin.write((json.dumps({"command": command, **options}) + "\n").encode())
             self._process.stdin.flush()
         except BrokenPipeError:
             raise Failed(self._last_words()) from None
@@ -86,12 +86,12 @@ class PeerProcess:
                 raise Failed(self._last_words())
             self._buffer += read
         line, _, self._buffer = self._buffer.partition(b"\n")
-        told = json.loads(line)
-        if "unsupported" in told:
-            raise Unsupported(told["unsupported"])
-        if "error" in told:
-            raise Failed(told["error"])
-        return told["value"]
+        answer = json.loads(line)
+        if "unsupported" in answer:
+            raise Unsupported(answer["unsupported"])
+        if "error" in answer:
+            raise Failed(answer["error"])
+        return answer["value"]
 
     def check(self) -> None:
         """Raise if the process has ended."""
