@@ -27,7 +27,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     until: float
 
 
-class PastEvent(msgspec.Struct, frozen=True, gc=False):
+class PastEvent(msgspec.Struct, frozen=True, gc=False, eq=False):
     """An event of a claimed job, with what a replay needs of it.
 
     A long history is claimed as text, which is small. `payload` decodes it on each access.
@@ -41,6 +41,15 @@ class PastEvent(msgspec.Struct, frozen=True, gc=False):
     def payload(self) -> dict[str, Any]:
         """Return the payload, as new values."""
         return _payload(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare values: each store has the text in its own form."""
+        if not isinstance(other, PastEvent):
+            return NotImplemented
+        return (self.type, self.attempt, self.payload) == (other.type, other.attempt, other.payload)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.attempt))
 
 
 class Signal(msgspec.Struct, frozen=True):
