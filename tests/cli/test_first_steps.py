@@ -249,7 +249,8 @@ def test_parents_and_children_are_linked_in_show_runs_and_follow(folder: Path) -
     assert (tops, theirs) == ([mother], children)
     followed = holdfast("follow", mother, *place).output
     for child in children:
-        assert any("waits for its child" in line and f", run {child}" in line for line in followed.splitlines())
+        assert any("starts its child" in line and f", run {child}" in line for line in followed.splitlines())
+    assert f", run {children[-1]}" in next(line for line in followed.splitlines() if "waits for its child" in line)
 
 
 def test_a_tool_in_doubt_is_a_stage_with_a_filter_and_a_count(folder: Path) -> None:

@@ -70,8 +70,10 @@ class Story:
                 again = f", try {payload['try']}" if (payload.get("try") or 1) > 1 else ""
                 return BEGAN, f"{self._called[node]} began{again}", "dim"
             case "value_recorded" if node.endswith(":id") and isinstance(payload.get("value"), str):
-                self._children[node.removesuffix(":id")] = payload["value"]
-                return None
+                child = node.removesuffix(":id")
+                self._children[child] = payload["value"]
+                is_child = child.startswith("job.")  # not a run that the code starts without waiting for it
+                return ("▸", f"starts its child {child}, run {payload['value']}", "") if is_child else None
             case "command_committed" | "tool_invocation_finished":
                 blob = payload.get("result_blob")
                 self._results[node] = payload.get("result") if blob is None else f"{blob['size']:,} bytes of JSON"
