@@ -160,6 +160,7 @@ class WriteThread:
         self._process = os.getpid()
         self._waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._under_way: Future[Any] | None = None
+        self._closing = threading.Lock()  # no task comes after the last one, which nothing would execute
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
@@ -175,10 +176,11 @@ class WriteThread:
     def _submit(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Future[Any]:
         if os.getpid() != self._process:
             raise StoreUnavailable(FORKED)
-        if self._closed:
-            raise StoreUnavailable(CLOSED)
         future: Future[Any] = Future()
-        self._waiting.put((future, work, then))
+        with self._closing:
+            if self._closed:
+                raise StoreUnavailable(CLOSED)
+            self._waiting.put((future, work, then))
         return future
 
     def run(self, work: Callable[[], S], then: Callable[[S], T]) -> T:
@@ -225,8 +227,9 @@ class WriteThread:
 
     def stop(self) -> None:
         """Finish queued work, end the thread, close the lock. Work that waits for the lock is dropped."""
-        self._closed = True
-        self._waiting.put(None)
+        with self._closing:
+            self._closed = True
+            self._waiting.put(None)
         if threading.current_thread() is self._thread:
             return  # the thread held the last reference to the store
         self._thread.join(CLOSE_SECONDS)
