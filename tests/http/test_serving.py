@@ -50,6 +50,23 @@ def test_serve_answers_says_where_and_stops_in_order(tmp_path: Path) -> None:
         assert server.process.wait(60) == 0
 
 
+def test_a_signal_before_the_server_serves_stops_it(tmp_path: Path) -> None:
+    """The supervisor of `holdfast dev` may end while its server starts."""
+    target = tmp_path / "shop.py"
+    target.write_text(
+        "import signal, uvicorn\nfrom holdfast import App\napp = App('shop')\n"
+        "serve = uvicorn.Server.run\n"
+        "def signalled(server, sockets=None):\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    serve(server, sockets=sockets)\n"
+        "uvicorn.Server.run = signalled\n"
+    )
+    command = [sys.executable, "-m", "holdfast", "serve", str(target), "--port", "0", "--open"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "dashboard at" in ended.stderr
+
+
 def test_a_port_that_is_taken_and_a_target_that_is_none_are_one_line_each(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     with socket.socket() as taken:

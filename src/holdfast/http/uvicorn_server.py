@@ -134,10 +134,13 @@ def server(service: Service, parser: str = "auto") -> uvicorn.Server:
 def serve(service: Service, listening: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM."""
     tune_gc()
+    serving = server(service)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        serving.should_exit = True
+
+    # uvicorn handles signals while it serves. This handler is for those before, and for the one that uvicorn raises
+    # again after its shutdown: the exit code must be 0.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _ignore)  # uvicorn raises it again after its shutdown; the exit code must be 0
-    server(service).run(sockets=[listening])
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """Ignore a signal that uvicorn has already handled."""
+        signal.signal(number, stop)
+    serving.run(sockets=[listening])
