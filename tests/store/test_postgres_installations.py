@@ -137,6 +137,29 @@ def test_a_database_that_cannot_keep_all_text_is_refused() -> None:
         owner.execute(f"DROP DATABASE {name}".encode())
 
 
+def test_a_commit_counts_though_its_notice_is_refused(role: str) -> None:
+    """The notice follows the commit. Other processes poll, so they miss nothing."""
+    name = fresh_schema()
+    url = server().url.replace("/postgres", f"/{name}").replace(f"//{name}", f"//{role}")
+    with psycopg.connect(server().url, autocommit=True) as owner:
+        owner.execute(f"ALTER ROLE {role} NOSUPERUSER".encode())
+        owner.execute(f"CREATE DATABASE {name} OWNER {role}".encode())
+    with psycopg.connect(url.replace(f"{role}@", "postgres@"), autocommit=True) as owner:
+        owner.execute("REVOKE EXECUTE ON FUNCTION pg_notify(text, text) FROM PUBLIC")
+
+    async def story() -> None:
+        store = PostgresStore(url)
+        for job in ("a", "b"):
+            (answer,) = await store.commit([Submit(job=job, plugin="shop", entry="checkout", args={})])
+            assert not isinstance(answer, Exception)
+        assert sorted(row.id for row in await store.jobs()) == ["a", "b"]
+        await store.close()
+
+    asyncio.run(story())
+    with psycopg.connect(server().url, autocommit=True) as owner:
+        owner.execute(f"DROP DATABASE {name}".encode())
+
+
 def test_a_schema_has_a_name_that_its_channel_can_have() -> None:
     longest = fresh_schema().ljust(54, "x")
 

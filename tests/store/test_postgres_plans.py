@@ -1,7 +1,8 @@
 """However many jobs there are, what a worker asks for is found by the index made for it.
 
 Plans are taken with the parameters in place, as they are without prepared statements, from a table of real rows that
-was analysed. Leases have no index of their own: it would be written with every renewal, and running jobs are few.
+was analysed; and as a session keeps them that has prepared its statements while there was no job. Leases have no index
+of their own: it would be written with every renewal, and running jobs are few.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.sql import Literal
 
 from holdfast.store import Append, Claim, Submit
 from holdfast.store.postgres.statements import Statements
@@ -78,7 +80,8 @@ def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _scans(part)
 
 
-CLAIM = {"plugins": ["b"], "entries": ["e"], "queues": None, "excluded": ["slow"], "limit": 100}
+CLAIM = {"plugins": ["b"], "entries": ["e"], "queues": None, "limit": 100}
+CLAIM_USES = {"jobs_claimable", "events_pkey", "limits_pkey", "no index of limits"}  # limits are few
 RUNNING = {"jobs_running", "jobs_held"}  # both have what runs and nothing else, which is little
 HEADS = {**CLAIM, "queue": "default", "groups": ["", "g"], "counts": [5, 2]}
 ROWS = json.dumps([{"id": f"queued-{n}", "version": 2, "head": "x", "updated_at": 1.0} for n in range(100)])
@@ -86,26 +89,28 @@ KEYS = json.dumps([{"plugin": "b", "entry": "e", "key": "k"}])
 NAMES = [f"queued-{n}" for n in range(100)]
 
 
-@pytest.mark.parametrize(
+ASKED = pytest.mark.parametrize(
     ("statement", "bindings", "indexes"),
     [
-        pytest.param("claim", CLAIM, {"jobs_claimable"}, id="claim"),
-        pytest.param("claim", {**CLAIM, "queues": ["default"]}, {"jobs_claimable"}, id="claim of one queue"),
+        pytest.param("claim", CLAIM, CLAIM_USES, id="claim"),
+        pytest.param("claim", {**CLAIM, "queues": ["default"]}, CLAIM_USES, id="claim of one queue"),
         pytest.param("look_at", {**CLAIM, "wanted": ["default"]}, {"jobs_claimable", *RUNNING}, id="look at queues"),
         pytest.param("running", (["default"],), RUNNING, id="what runs in queues"),
         pytest.param("groups", {**CLAIM, "queue": "default", "turn": "g", "most": 9}, {"jobs_claimable"}, id="groups"),
         pytest.param("heads", HEADS, {"jobs_claimable"}, id="first of groups"),
         pytest.param("promote", (1e9,), {"jobs_delayed", "jobs_pkey"}, id="promote"),
-        pytest.param("expired", (1e9, 100), {"jobs_held"}, id="expired leases"),
+        pytest.param("expired", (1e9, 100), RUNNING, id="expired leases"),
         pytest.param("ended", (1e9, 100), {"jobs_ending"}, id="ended waits"),
-        pytest.param("held", ("w",), {"jobs_held"}, id="held by a worker"),
+        pytest.param("held", ("w",), RUNNING, id="held by a worker"),
         pytest.param("lock_rows", (NAMES,), {"jobs_pkey"}, id="rows by name"),
         pytest.param("streams", (NAMES[:1],), {"events_pkey"}, id="stream"),
-        pytest.param("grow_jobs", (ROWS,), {"jobs_pkey"}, id="growing"),
         pytest.param("keys", (KEYS,), {"jobs_key"}, id="idempotency key"),
         pytest.param("children", (["p", "q"],), {"jobs_children"}, id="children"),
     ],
 )
+
+
+@ASKED
 def test_what_a_worker_asks_for_is_found_by_its_index(
     schema: str, statement: str, bindings: Any, indexes: set[str]
 ) -> None:
@@ -114,6 +119,54 @@ def test_what_a_worker_asks_for_is_found_by_its_index(
 
     assert {index for _, index in found} <= indexes, found
     assert {index for _, index in found} & indexes, found
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[str]:
+    """A schema without a job."""
+    name = fresh_schema()
+    store = PostgresStore(server().url, name)
+    yield name
+    asyncio.run(store.close())
+
+
+def _prepared_plan(schema: str, sql: str, bindings: Any) -> dict[str, Any]:
+    """Give the plan that a session of a writer keeps for a statement."""
+    order: list[Any] = []
+
+    def number(found: re.Match[str]) -> str:
+        key = found[1] if found[1] is not None else len(order)
+        if key not in order:
+            order.append(key)
+        return f"${order.index(key) + 1}"
+
+    numbered = re.sub(r"%(?:\((\w+)\))?[sb]", number, sql)
+    with psycopg.connect(server().url, autocommit=True) as connection:
+        connection.execute(Statements(schema).set_up_session.encode(), {"milliseconds": "10000"})
+        connection.execute(f"PREPARE ask AS {numbered}".encode())
+        values = ", ".join(Literal(bindings[key]).as_string(connection) for key in order)
+        found = connection.execute(f"EXPLAIN (FORMAT JSON) EXECUTE ask ({values})".encode()).fetchone()
+    assert found is not None
+    plan: dict[str, Any] = found[0][0]["Plan"]
+    return plan
+
+
+@ASKED
+def test_a_plan_that_is_kept_uses_the_index_though_there_was_no_job_when_it_was_made(
+    empty: str, statement: str, bindings: Any, indexes: set[str]
+) -> None:
+    found = set(_scans(_prepared_plan(empty, getattr(Statements(empty), statement), bindings)))
+
+    assert {index for _, index in found} <= indexes, found
+    assert {index for _, index in found} & indexes, found
+
+
+def test_rows_that_are_written_are_found_by_their_key(schema: str) -> None:
+    rows = {"grown": ROWS, "changed": ROWS}
+    sql = Statements(schema).write_rows(tuple(rows), events=False)
+
+    for plan in (_plan(sql, rows), _prepared_plan(schema, sql, rows)):
+        assert {index for _, index in _scans(plan)} == {"jobs_pkey"}
 
 
 def test_what_comes_next_by_time_is_found_by_indexes(schema: str) -> None:

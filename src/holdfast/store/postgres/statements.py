@@ -57,10 +57,23 @@ class Statements:
             "SELECT set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true),"
             " set_config('statement_timeout', %(milliseconds)s, true)"
         )
+        # All statements of a writer find few rows by an index. A plan that is made once, while the tables are small,
+        # must not read them whole when they are large.
+        plans = "('plan_cache_mode', 'force_generic_plan'), ('jit', 'off'), ('enable_seqscan', 'off'),"
+        plans += " ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off')"
+        self.set_up_session = (
+            "SELECT set_config(name, value, false) FROM (VALUES ('idle_in_transaction_session_timeout',"
+            f" %(milliseconds)s), ('statement_timeout', %(milliseconds)s), {plans}) AS x (name, value)"
+        )
         self.clock = f"SELECT {schema}.clock()"
         self.lock_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
         self.read_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s)"
-        self.lock_names = f"SELECT id, xmin::text, head FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+        # The last row has the time after all locks, because a row is locked before its columns are computed.
+        self.lock_names = (
+            f"SELECT x.*, {schema}.clock(), pg_current_xact_id()::xid::text FROM"
+            f" (SELECT id, xmin::text, head FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE) x"
+        )
+        self.notify = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
         self.writer = "SELECT pg_current_xact_id_if_assigned()::xid::text"
         self.histories = f"SELECT {HISTORY_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
         self.streams = f"SELECT {EVENT_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
@@ -92,19 +105,22 @@ class Statements:
             " WITH ORDINALITY AS x(job, seq, type, payload, attempt, hashes, place)"
         )
         columns = ", ".join(JOB_WRITTEN)
-        self.insert_jobs = (
-            f"INSERT INTO {schema}.jobs ({columns}) SELECT {columns} FROM json_to_recordset(%s) AS x({shape})"
+        insert_jobs = (
+            f"INSERT INTO {schema}.jobs ({columns}) SELECT {columns} FROM json_to_recordset(%(new)s) AS x({shape})"
         )
-        self.grow_jobs = (
+        grow_jobs = (
             f"UPDATE {schema}.jobs j SET version = x.version, head = x.head, updated_at = x.updated_at FROM"
-            " json_to_recordset(%s) AS x(id text, version bigint, head text, updated_at double precision)"
+            " json_to_recordset(%(grown)s) AS x(id text, version bigint, head text, updated_at double precision)"
             " WHERE j.id = x.id"
         )
         changes = ", ".join(f"{name} = x.{name}" for name in JOB_CHANGING)
         changing = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in ("id", *JOB_CHANGING))
-        self.update_jobs = (
-            f"UPDATE {schema}.jobs j SET {changes} FROM json_to_recordset(%s) AS x({changing}) WHERE j.id = x.id"
+        update_jobs = (
+            f"UPDATE {schema}.jobs j SET {changes} FROM json_to_recordset(%(changed)s) AS x({changing})"
+            " WHERE j.id = x.id"
         )
+        self._written: dict[tuple[tuple[str, ...], bool], str] = {}
+        self.write_jobs = {"new": insert_jobs, "grown": grow_jobs, "changed": update_jobs}
         # The payloads are in binary: to quote a list as text takes 2 µs for each quote and backslash in them.
         self.insert_signals = (
             f"INSERT INTO {schema}.signals (job, id, key, payload, at, used) SELECT x.job, x.id, x.key,"
@@ -116,11 +132,19 @@ class Statements:
             " WHERE s.job = x.job AND s.id = x.id"
         )
 
+    def write_rows(self, kinds: tuple[str, ...], *, events: bool) -> str:
+        """Return a statement that writes rows of some kinds of `write_jobs`, and events."""
+        if (kinds, events) not in self._written:
+            *first, last = [self.write_jobs[kind] for kind in kinds] + ([self.insert_events] if events else [])
+            before = ", ".join(f"part_{number} AS ({part})" for number, part in enumerate(first))
+            self._written[kinds, events] = f"WITH {before} {last}" if before else last
+        return self._written[kinds, events]
+
     def _finding(self, schema: str) -> None:
         self.promote = (
             f"UPDATE {schema}.jobs SET claimable = true WHERE id IN (SELECT id FROM {schema}.jobs"
-            f" WHERE state = 'queued' AND NOT claimable AND due_at <= %s ORDER BY due_at LIMIT {PROMOTED_MAX}"
-            " FOR UPDATE SKIP LOCKED)"
+            f" WHERE state = 'queued' AND NOT claimable AND due_at <= coalesce(%s::double precision, (SELECT"
+            f" {schema}.clock())) ORDER BY due_at LIMIT {PROMOTED_MAX} FOR UPDATE SKIP LOCKED)"
         )
         self.claim = self._claim(schema)
         looking = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE"
@@ -253,6 +277,9 @@ class Statements:
 
     def _limiting(self, schema: str) -> None:
         self.limits = f"SELECT {LIMIT_COLUMNS} FROM {schema}.limits"
+        self.clock_and_limits = (
+            f"SELECT x.now, l.* FROM (SELECT {schema}.clock() AS now) x LEFT JOIN ({self.limits}) l ON true"
+        )
         values = ", ".join(["%s"] * len(LIMIT_WRITTEN.split(", ")))
         changes = ", ".join(f"{name} = excluded.{name}" for name in LIMIT_WRITTEN.split(", "))
         put = f"INSERT INTO {schema}.limits AS l ({LIMIT_WRITTEN}) VALUES ({values}) ON CONFLICT (queue) DO UPDATE SET"
@@ -315,22 +342,29 @@ class Statements:
 
     @staticmethod
     def _claim(schema: str) -> str:
-        """Return the claim: the first jobs of each entry and queue, and the first of these."""
+        """Return the claim: the first jobs of each entry and queue, and the first of these.
+
+        A row also has the event of a job that has only one, which is most new jobs, and the time after the locks.
+        """
         columns = ", ".join(f"c.{name}" for name in JOB_COLUMNS.split(", "))
         step = (
             f"(SELECT min(j.queue) FROM {schema}.jobs j WHERE j.claimable AND j.plugin = w.plugin AND j.entry = w.entry"
         )
+        history = HISTORY_READ.replace("job", "e.job").replace("attempt", "e.attempt")
         return (
             "WITH RECURSIVE entries AS (SELECT plugin, entry FROM unnest(%(plugins)s::text[], %(entries)s::text[])"
             " AS x(plugin, entry)), found(plugin, entry, queue) AS ("
             f" SELECT plugin, entry, {step}) FROM entries w UNION ALL"
             f" SELECT plugin, entry, {step} AND j.queue > w.queue) FROM found w WHERE w.queue IS NOT NULL),"
-            " places AS (SELECT plugin, entry, queue FROM found WHERE queue IS NOT NULL AND %(queues)s::text[] IS NULL"
-            " AND queue <> ALL(%(excluded)s::text[]) UNION ALL"
-            " SELECT plugin, entry, queue FROM entries, unnest(%(queues)s::text[]) AS y(queue))"
-            f" SELECT {columns} FROM places p CROSS JOIN LATERAL ("
+            " places AS MATERIALIZED (SELECT plugin, entry, queue FROM (SELECT plugin, entry, queue FROM found"
+            " WHERE queue IS NOT NULL AND %(queues)s::text[] IS NULL UNION ALL"
+            " SELECT plugin, entry, queue FROM entries, unnest(%(queues)s::text[]) AS y(queue)) x"
+            f" WHERE NOT EXISTS (SELECT 1 FROM {schema}.limits l WHERE l.queue = x.queue))"
+            f" SELECT {columns}, {history}, {schema}.clock() FROM (SELECT c.* FROM places p CROSS JOIN LATERAL ("
             f" SELECT {JOB_COLUMNS} FROM {schema}.jobs j WHERE j.claimable AND j.plugin = p.plugin"
             " AND j.entry = p.entry AND j.queue = p.queue AND j.group_name = ''"
             " ORDER BY j.priority DESC, j.due_at, j.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED) c"
-            " ORDER BY c.priority DESC, c.due_at, c.id LIMIT %(limit)s"
+            " ORDER BY c.priority DESC, c.due_at, c.id LIMIT %(limit)s) c"
+            f" LEFT JOIN {schema}.events e ON c.version = 1 AND e.job = c.id AND e.seq = 1"
+            " ORDER BY c.priority DESC, c.due_at, c.id"
         )

@@ -15,7 +15,9 @@ What can fail:
 - Two transactions conflict (a deadlock, a key that both create): the batch is executed again, a little later each time.
 - The database cannot store a value (a name with a NUL, or too long for an index), and the batch fails. It is executed
   again command by command, and only the command with the value is refused.
-- A notice is lost: a waiting process polls at least every `floor_seconds`.
+- A notice is lost: a waiting process polls at least every `floor_seconds`. A notice follows its commit in a transaction
+  of its own that waits for no disk. The server lets one notifying transaction at a time commit, in the whole cluster.
+  With the notice inside, commits of many processes would follow one another, each with its own flush.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from holdfast.store.postgres.connection import (
     one_line,
     pipelined,
     rollback_on_error,
+    rollback_or_close,
 )
 from holdfast.store.postgres.listener import Listener, lock_key
 from holdfast.store.postgres.row_cache import RowCache
@@ -109,6 +112,7 @@ class PostgresStore(SqlReads):
         self._suspects: dict[str, tuple[float, float]] = {}  # workers whose lock is missing: last seen, and since when
         self._locked: set[str] = set()  # workers whose session lock the connection that writes has
         self._is_a_session: bool | None = None  # whether that connection may hold locks; None is not known
+        self._limited_seconds: float | None = None  # how long a statement of that session may take, if it is one
         self._preparing = True  # whether statements may be prepared; not through some poolers
         self._committing = False  # whether COMMIT was sent and not answered yet
         self._closing = threading.Lock()
@@ -213,7 +217,7 @@ class PostgresStore(SqlReads):
         if self._write_connection is None or self._write_connection.closed:
             self._write_connection = self._connect()
             self._row_cache.forget()
-            self._locked, self._is_a_session = set(), None
+            self._locked, self._is_a_session, self._limited_seconds = set(), None, None
         return self._write_connection
 
     def _hold_locks(self, connection: Connection) -> None:
@@ -222,13 +226,20 @@ class PostgresStore(SqlReads):
         So a worker does not count as dead because its other connection was lost and cannot be opened again (L10).
         """
         missing = self._listener.workers - self._locked
-        if not missing:
-            return
-        if self._is_a_session is None:
-            self._is_a_session = is_a_session(connection)
         for worker in missing if self._is_a_session else ():
             connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (lock_key(self._schema, worker),))
         self._locked |= missing
+
+    def _set_up_session(self, connection: Connection) -> None:
+        """Limit how long the server waits in a transaction, once. Through a pooler, each transaction has to say it.
+
+        If this process or its network dies in the middle of a transaction, its locks must not outlive it for long.
+        """
+        if self._is_a_session is None:
+            self._is_a_session = is_a_session(connection)
+        if self._is_a_session and self._limited_seconds is None:
+            connection.execute(self._sql.set_up_session, _milliseconds(self._watch.seconds))
+            self._limited_seconds = self._watch.seconds
 
     def _connected_for_reading(self) -> Connection:
         if self._read_connection is None or self._read_connection.closed:
@@ -262,6 +273,7 @@ class PostgresStore(SqlReads):
             connection, self._committing = self._connected_for_writing(), False
             try:
                 with self._watch.over(connection, deadline), rollback_on_error(connection):
+                    self._set_up_session(connection)
                     self._hold_locks(connection)
                     return self._transact(connection, batch, seconds, looking_first=attempt > 0)
             except _NOT_PREPARED as error:
@@ -279,22 +291,33 @@ class PostgresStore(SqlReads):
     def _transact(
         self, connection: Connection, batch: Sequence[c.Command], seconds: float, *, looking_first: bool
     ) -> tuple[list[Any], int]:
-        with pipelined(connection) as pipeline:
-            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # not the role's default
-            # If this process or its network dies in the middle, the locks must not outlive it for long.
-            connection.execute(self._sql.limit_transaction, {"milliseconds": str(int(1000 * seconds))})
-            locks, seen = self._listener.locks, self._row_cache
-            transaction = Transaction(
-                connection, self._sql, looking_first=looking_first, locks=locks, seen=seen, sync=pipeline.sync
-            )
-            answers = transaction.carry_out(batch)
-            writer = connection.execute(self._sql.writer)
-            self._committing = True  # from here on the outcome is unknown until the server replies
-            if transaction.change & ~EVENTS or transaction.ended:
-                connection.execute("SELECT pg_notify(%s, %s)", self._listener.message(transaction.change))
-            connection.execute("COMMIT")
-        number = writer.fetchone()
-        seen.remember(transaction.held(), transaction.rewritten, str(number and number[0]), transaction.read_now)
+        committed = None
+        try:
+            with pipelined(connection) as pipeline:
+                connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # not the role's default
+                if seconds != self._limited_seconds:
+                    connection.execute(self._sql.limit_transaction, _milliseconds(seconds))
+                locks, seen = self._listener.locks, self._row_cache
+                transaction = Transaction(
+                    connection, self._sql, looking_first=looking_first, locks=locks, seen=seen, sync=pipeline.sync
+                )
+                answers = transaction.carry_out(batch)
+                held = transaction.held()
+                named = transaction.writer is not None or not any(held.values())
+                unknown = None if named else connection.execute(self._sql.writer)
+                self._committing = True  # from here on the outcome is unknown until the server replies
+                notice = self._listener.message(transaction.change)
+                committed = connection.execute("COMMIT")
+                if transaction.change & ~EVENTS or transaction.ended:
+                    connection.execute(self._sql.notify, notice)  # begins another transaction
+        except psycopg.Error:
+            if committed is None or committed.statusmessage != "COMMIT":
+                raise
+            rollback_or_close(connection)  # the notice is lost, and the others poll
+        writer = transaction.writer or ""
+        if unknown is not None:
+            writer = str(unknown.fetchone()[0])
+        seen.remember(held, transaction.rewritten, writer, transaction.read_now)
         return answers, transaction.change
 
     async def _read(self, sql: str, bindings: Any) -> list[Any]:
@@ -359,6 +382,10 @@ class PostgresStore(SqlReads):
 
 class _NotStorable(HoldfastError):
     """A value that the database cannot store."""
+
+
+def _milliseconds(seconds: float) -> dict[str, str]:
+    return {"milliseconds": str(int(1000 * seconds))}
 
 
 def _silence(seconds: float) -> str:

@@ -19,7 +19,7 @@ handed on here. While it has that lock it waits for no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,6 +38,7 @@ from holdfast.store.shared_budgets import BudgetRow
 from holdfast.store.sql.batch import Batch, Key
 from holdfast.store.sql.columns import (
     JOB_CHANGING,
+    JOB_COLUMNS,
     JOB_WRITTEN,
     card_row,
     job_of,
@@ -58,6 +59,8 @@ _ENDS = _ENDS_BADLY | {_COMPLETED}
 _LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # commands that need limits
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
+_JOB_NAMES = JOB_COLUMNS.split(", ")
+_JOB_END, _QUEUE = len(_JOB_NAMES), _JOB_NAMES.index("queue")  # in a row of a claim
 
 
 class Transaction(Batch):
@@ -92,11 +95,14 @@ class Transaction(Batch):
         self._taken_as_new: set[str] = set()  # ids assumed to be new without a check
         self._kept: frozenset[str] = frozenset()  # queues whose places no other transaction can count meanwhile
         self.rewritten: set[str] = set()  # jobs whose rows are written
+        self.writer: str | None = None  # this transaction, as its rows will show it; None if it is not known yet
         self.read_now: dict[str, str] = {}  # jobs whose rows were read, and the transaction that wrote them
         self._row_cache = seen or RowCache()
         self._sync = sync
         self._looking_first = looking_first
         self._locks = locks or {}
+        self._claimed_ahead: Any = None  # the reply to a search that was sent before anything was decided
+        self._first_events: dict[str, list[PastEvent]] = {}  # of claimed jobs that have no more
         self._asked: dict[tuple[str, str], bool] = {}  # signals that were looked for, and whether they are known
 
     def prepare(self, batch: Sequence[c.Command]) -> None:
@@ -115,27 +121,33 @@ class Transaction(Batch):
         known = self._look_for(signals) if signals else None
         unused = self._connection.execute(self._sql.unused, (waiting,)) if waiting else None
         counts = self._connection.execute(self._sql.count_unused, (parents,)) if parents else None
-        limits = (
-            self._connection.execute(self._sql.limits)
-            if any(isinstance(command, _LIMITED) for command in batch)
-            else None
-        )
-        clock = self._connection.execute(self._sql.clock)
+        limited = any(isinstance(command, _LIMITED) for command in batch)
+        only_locks = lock is self._sql.lock_names and not (doors or kept or known or unused or counts or limited)
+        read_clock = self._sql.clock_and_limits if limited else self._sql.clock
+        clock = None if only_locks else self._connection.execute(read_clock)
+        if len(batch) == 1 and isinstance(batch[0], c.Claim):  # nothing in the batch can change what it finds
+            self._claimed_ahead = self._search(batch[0])
         self._sync()
         self._taken_as_new = fresh
         self._stored.update(dict.fromkeys([*names, *fresh]))
         self._kept = frozenset(queue for queue, _ in kept.fetchall()) if kept is not None else self._kept
         locked = rows.fetchall() if rows is not None else []
-        self._have(locked if lock is self._sql.lock_rows else self._changed_since(locked))
+        if clock is None and not locked:
+            clock = self._connection.execute(self._sql.clock)
+        if lock is self._sql.lock_names:
+            self.writer = locked[-1][4] if locked else None
+            self.now = locked[-1][3] if locked else 0.0
+            locked = self._changed_since(locked)
+        self._have(locked)
         known_signals = {(job, name) for job, name in known.fetchall()} if known is not None else set()
         self._asked = {signal: signal in known_signals for signal in signals}
         self._have_inboxes(waiting, unused.fetchall() if unused is not None else [])
         self._have_counts(parents, counts.fetchall() if counts is not None else [])
-        if limits is not None:
-            self.limits.have(map(limits_of, limits.fetchall()))
-        time = clock.fetchone()
-        assert time is not None, "the clock returns a time"
-        self.now = time[0]
+        if clock is not None:  # a reply has one row at least
+            times = clock.fetchall()
+            self.now = times[0][0]
+            if limited:
+                self.limits.have(limits_of(row[1:]) for row in times if row[1] is not None)
         self._look_ahead(batch)
 
     def _look_ahead(self, batch: Sequence[c.Command]) -> None:
@@ -165,10 +177,10 @@ class Transaction(Batch):
         name = getattr(command, "job", None)
         return (name,) if name is not None else ()
 
-    def _changed_since(self, locked: Iterable[tuple[str, str, str]]) -> list[tuple[Any, ...]]:
+    def _changed_since(self, locked: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Load unchanged rows from the cache, and read the others; all are locked."""
         others = {}
-        for name, writer, head in locked:
+        for name, writer, head, *_ in locked:
             row = self._row_cache.unchanged(name, writer, head)
             if row is None:
                 others[name] = writer
@@ -204,8 +216,9 @@ class Transaction(Batch):
         return streams
 
     def read_history(self, names: list[str]) -> dict[str, list[PastEvent]]:
-        streams: dict[str, list[PastEvent]] = {name: [] for name in names}
-        for row in self._all(self._sql.histories, (names,)):
+        streams = {name: self._first_events.get(name, []) for name in names}
+        others = [name for name, stream in streams.items() if not stream]
+        for row in self._all(self._sql.histories, (others,)) if others else ():
             streams[row[0]] += history_of(row)
         return streams
 
@@ -274,10 +287,26 @@ class Transaction(Batch):
 
     def find_claimable(self, command: c.Claim, excluded: list[str]) -> list[str]:
         """Find and lock the first jobs by priority, due time and age; skip rows that others have locked."""
+        ahead, self._claimed_ahead = self._claimed_ahead, None
+        cursor = ahead
+        if cursor is None:
+            cursor = self._search(command)
+            self._sync()
+        rows = [row for row in cursor.fetchall() if row[_QUEUE] not in excluded]
+        if ahead is not None and rows:
+            self.now = rows[-1][-1]  # after the locks
+        for row in rows:
+            if row[_JOB_END] is not None:
+                self._first_events[row[0]] = history_of(row[_JOB_END:-1])
+        return self._have([row[:_JOB_END] for row in rows])
+
+    def _search(self, command: c.Claim) -> Any:
+        """Send what finds and locks the jobs that a claim takes of queues without limits."""
         self.promote()
-        queues = sorted(command.queues.difference(excluded)) if command.queues is not None else None
-        values = {**entries_of(command), "queues": queues, "excluded": excluded, "limit": command.limit}
-        return self._have(self._all(self._sql.claim, values))
+        queues = sorted(command.queues) if command.queues is not None else None
+        return self._connection.execute(
+            self._sql.claim, {**entries_of(command), "queues": queues, "limit": command.limit}
+        )
 
     def find_expired(self, limit: int) -> list[str]:
         return self._have(self._all(self._sql.expired, (self.now, limit)))
@@ -363,17 +392,21 @@ class Transaction(Batch):
         self._connection.execute(self._sql.leave, (worker,))
 
     def write(self, events: list[EventRow], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
-        """Write rows, all of a kind with one statement; only the end of the transaction waits for them."""
+        """Write all rows with one statement, unless they are too large; only the transaction's end waits for it."""
         self.rewritten.update(job.id for jobs in (new, grown, changed) for job in jobs)
+        jobs = {}
         if new:
-            self._connection.execute(self._sql.insert_jobs, (self._rows(new),))
-        for portion in _portions(events, lambda row: len(row[3])):
-            self._connection.execute(self._sql.insert_events, _events(portion))
+            jobs["new"] = self._rows(new)
         if grown:
             rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
-            self._connection.execute(self._sql.grow_jobs, (_encode(rows).decode(),))
+            jobs["grown"] = _encode(rows).decode()
         if changed:
-            self._connection.execute(self._sql.update_jobs, (self._changes(changed),))
+            jobs["changed"] = self._changes(changed)
+        portion, *portions = _portions(events, lambda row: len(row[3])) or [[]]
+        values = {**jobs, **_events(portion)} if portion else jobs
+        self._connection.execute(self._sql.write_rows(tuple(jobs), events=bool(portion)), values)
+        for portion in portions:
+            self._connection.execute(self._sql.insert_events, _events(portion))
 
     def _rows(self, jobs: list[Job]) -> str:
         return _encode([dict(zip(JOB_WRITTEN, job_row(job, self.now), strict=True)) for job in jobs]).decode()
@@ -438,7 +471,7 @@ class Transaction(Batch):
     def promote(self) -> None:
         """Mark jobs that have become due, once per transaction."""
         if not self._promoted:
-            self._connection.execute(self._sql.promote, (self.now,))
+            self._connection.execute(self._sql.promote, (self.now or None,))
             self._promoted = True
 
     def count_waiting(self, queue: str, most: int) -> int:
@@ -585,16 +618,16 @@ def _reads_inbox(command: c.Append) -> bool:
     return command.successor is not None or any(kind == _WAITING for kind, _ in command.events)
 
 
-def _portions(values: list[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield values in portions that one statement can take, in order."""
+def _portions(values: list[T], size_of: Callable[[T], int]) -> list[list[T]]:
+    """Return values in portions that one statement can take, in order."""
+    portions: list[list[T]] = []
     size = first = 0
     for place, value in enumerate(values):
         if size + size_of(value) > PORTION_BYTES and place > first:
-            yield values[first:place]
+            portions.append(values[first:place])
             size, first = 0, place
         size += size_of(value)
-    if values:
-        yield values[first:]
+    return [*portions, values[first:]] if values else []
 
 
 def _events(rows: list[EventRow]) -> dict[str, Any]:
