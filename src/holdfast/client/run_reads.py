@@ -87,7 +87,8 @@ class RunWatcher:
 
     After a commit it reads the versions of all watched jobs in one query, and wakes only the watchers whose run has
     changed. A look is followed by a pause in proportion to its duration. So thousands of idle watchers cost commits
-    little, however many commits there are. With few watchers the pause is short until looks find no change.
+    little, however many commits there are. With few watchers the pause is short until looks find no change. The first
+    notice wakes a single watcher without a look.
 
     Args:
         store: the store of the runs.
@@ -161,13 +162,20 @@ class RunWatcher:
             began = time()
             watched = list(self._watchers)
             woke = False
-            for first in range(0, len(watched), JOBS_AT_ONCE):
-                woke = await self._look(watched[first : first + JOBS_AT_ONCE]) or woke
+            if len(watched) == 1 and not self._fruitless:
+                self._wake_all(watched[0])  # to read its version would take as long as to read the run
+            else:
+                for first in range(0, len(watched), JOBS_AT_ONCE):
+                    woke = await self._look(watched[first : first + JOBS_AT_ONCE]) or woke
             self._fruitless = 0 if woke else self._fruitless + 1
             rest = REST if len(watched) > FEW_WATCHED else min(REST, 2**self._fruitless - 1)
             await asyncio.sleep(min(rest * (time() - began), REST_SECONDS_MAX))
         self._task = None
         self._rest()
+
+    def _wake_all(self, job: str) -> None:
+        for woken in self._watchers.get(job, ()):
+            woken.set()
 
     async def _look(self, jobs: list[str]) -> bool:
         """Wake the watchers of the jobs that have changed. Return whether there was one."""
@@ -180,8 +188,7 @@ class RunWatcher:
             version = versions.get(job)
             if version is None or version != self._versions.get(job):
                 woke = True
-                for woken in self._watchers.get(job, ()):
-                    woken.set()
+                self._wake_all(job)
             if job in self._watchers:
                 self._versions[job] = version
         return woke

@@ -211,6 +211,9 @@ class Worker:
             self._wake.clear()
             self._may_claim_early = True
             try:
+                if self._claim_under_way is not None:  # for a job that has just come: reads meanwhile would delay it
+                    self._claim_awaited = True
+                    await self._claim_under_way
                 begun = await self._time()
                 has_news = self._news & WORK  # without it no new due time was written
                 more = await self._turn(begun)

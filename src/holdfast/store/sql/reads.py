@@ -43,6 +43,7 @@ from holdfast.store.sql.run_sql import (
 )
 
 T = TypeVar("T")
+Run = tuple[RunCursor, RunRecord]
 
 FEW = 16  # rows that a store may read on the loop
 NO_LIMIT = 2**62  # both databases accept it as a LIMIT
@@ -121,16 +122,27 @@ class SqlReads(ABC):
         return [await self._up_to_date(row) for row in rows]
 
     async def record(self, job: str, number: int) -> RunRecord | None:
-        records = await self.records(RunFilter(task_id=job), 1, (job, number + 1))
-        return records[0] if records and records[0].run_id == run_name(job, number) else None
+        where, before, name = RunFilter(task_id=job), (job, number + 1), run_name(job, number)
+        for read in (self._newest_runs, self._past_runs):  # most runs are the newest of their job
+            for _, record in await read(where, 1, before):
+                if record.run_id == name:
+                    return record
+        return None
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
+        runs = await self._newest_runs(where, limit, before)
+        if may_be_past(where):
+            runs += await self._past_runs(where, limit, before)
+        return merged(runs, limit, oldest_first=where.oldest_first)
+
+    async def _newest_runs(self, where: RunFilter, limit: int, before: RunCursor | None) -> list[Run]:
         few = where.task_id is not None  # any other filter may have to pass over many rows
         rows = await self._read_many(*self._reads.newest_runs(where, before, limit), newest_of, few=few)
-        runs = [record_of_newest(await self._up_to_date(job), progress_json, at) for job, progress_json, at in rows]
-        if may_be_past(where):
-            runs += await self._read_many(*self._reads.past_runs(where, before, limit), past_of, few=few)
-        return merged(runs, limit, oldest_first=where.oldest_first)
+        return [record_of_newest(await self._up_to_date(job), progress_json, at) for job, progress_json, at in rows]
+
+    async def _past_runs(self, where: RunFilter, limit: int, before: RunCursor | None) -> list[Run]:
+        few = where.task_id is not None
+        return await self._read_many(*self._reads.past_runs(where, before, limit), past_of, few=few)
 
     async def count_records(self, where: RunFilter, limit: int, before: str | None = None) -> RecordCounts:
         rows = await self._read_many(*self._reads.count_newest(where, before, limit), tuple)
