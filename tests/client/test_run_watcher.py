@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from holdfast import App, RunCanceled
 from holdfast.client.run_reads import FEW_WATCHED, RunWatcher
-from holdfast.store import Submit
+from holdfast.store import Cancel, Submit
 from holdfast.store.memory import MemoryStore
+from support.stories import play, until
 
 LOOK_SECONDS = 0.05  # for which the loop is busy while the watcher looks
 
@@ -39,3 +42,29 @@ async def _second_look_seconds() -> float:
         await store.commit([Submit(job="b", plugin="shop", entry="order", args={})])
         await looks.get()
         return time.monotonic() - begun
+
+
+def test_a_commit_in_the_context_of_job_code_wakes_watchers_on_another_loop() -> None:
+    """The store in memory notifies in the context of the commit. Job code has a loop of its own there."""
+
+    async def story() -> None:
+        app = App("shop", "memory:")
+        contexts: list[contextvars.Context] = []
+
+        @app.job
+        async def order() -> None:
+            contexts.append(contextvars.copy_context())
+
+        await app.astart(order)
+        await app.worker().arun(until_idle=True)
+        handles = [await app.astart(order) for _ in range(2)]  # a single one would be woken without a look
+        watched = asyncio.gather(*(handle.aresult(timeout=30) for handle in handles), return_exceptions=True)
+        await until(lambda: is_watched(app))
+        cancels = [Cancel(handle.id.partition("/")[0], "x") for handle in handles]
+        await asyncio.create_task(app.store().commit(cancels), context=contexts[0])
+        assert [type(outcome) for outcome in await watched] == [RunCanceled, RunCanceled]
+
+    async def is_watched(app: App) -> bool:
+        return len(app.run_watcher()._watchers) == 2
+
+    play(story())

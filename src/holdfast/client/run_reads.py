@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,7 @@ class RunWatcher:
         self._task: asyncio.Task[None] | None = None  # while it looks: an idle watcher has no task
         self._changed = False  # since the look began
         self._fruitless = 0  # looks in a row that found no change
+        self._context = contextvars.Context()  # not that of the commit: job code, which may commit, has its own loop
 
     @contextlib.contextmanager
     def watching(self, job: str) -> Iterator[asyncio.Event]:
@@ -131,7 +133,7 @@ class RunWatcher:
         def notice(change: int) -> None:
             del change
             with contextlib.suppress(RuntimeError):  # the loop was closed with a watcher on it
-                loop.call_soon_threadsafe(self._wake)
+                loop.call_soon_threadsafe(self._wake, context=self._context)
 
         self._unsubscribe = self.store.subscribe(notice)  # now: a change after the caller's next read must be noticed
         self._rest()
@@ -146,7 +148,7 @@ class RunWatcher:
     def _rest(self) -> None:
         """Wait for the next notice, or for the store's floor interval."""
         if self._loop is not None and self.store.floor_seconds is not None:
-            self._timer = self._loop.call_later(self.store.floor_seconds, self._wake)
+            self._timer = self._loop.call_later(self.store.floor_seconds, self._wake, context=self._context)
 
     def _wake(self) -> None:
         self._changed = True

@@ -211,9 +211,6 @@ class Worker:
             self._wake.clear()
             self._may_claim_early = True
             try:
-                if self._claim_under_way is not None:  # for a job that has just come: reads meanwhile would delay it
-                    self._claim_awaited = True
-                    await self._claim_under_way
                 begun = await self._time()
                 has_news = self._news & WORK  # without it no new due time was written
                 more = await self._turn(begun)
@@ -254,6 +251,9 @@ class Worker:
 
     async def _time(self) -> float:
         """Return the store's time. The store is not asked again if only slots have become free since then."""
+        if self._claim_under_way is not None:  # for a job that has just come: reads meanwhile would delay it
+            self._claim_awaited = True
+            await self._claim_under_way
         since = self._loop.time() - self._asked_at
         if self._news or since > FRESH_SECONDS:
             self._asked, since = await self._store.now(), 0.0
