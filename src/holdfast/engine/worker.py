@@ -214,17 +214,15 @@ class Worker:
                 begun = await self._time()
                 has_news = self._news & WORK  # without it no new due time was written
                 more = await self._turn(begun)
-                now = begun
-                if has_news or (self._sweep_at is not None and self._sweep_at <= begun):
-                    self._sweep_at, now = await self._store.next_due(begun), await self._store.now()
-                    self.gate.due(self._sweep_at - now if self._sweep_at is not None else None)
+                now = await self._look_ahead(begun) if has_news or self._is_sweep_due(begun) else begun
                 if not more:
-                    if until_idle and self._idle(now):
-                        if is_sure:
+                    if until_idle and self._rests():
+                        if not is_sure:
+                            is_sure = True
+                            self._heard(WORK)  # an attempt's last write may be on its way: claim and look once more
+                            continue
+                        if not self._is_due_soon(now):
                             return
-                        is_sure = True
-                        self._heard(WORK)  # the report of an attempt's last write may be on its way: claim once more
-                        continue
                     is_sure = False
                     await self._sleep(now)
                 pause = 0.05
@@ -249,6 +247,15 @@ class Worker:
         if not woken:
             self._wake.clear()
 
+    def _is_sweep_due(self, now: float) -> bool:
+        return self._sweep_at is not None and self._sweep_at <= now
+
+    async def _look_ahead(self, begun: float) -> float:
+        """Read what is due next after a time. Return the store's time."""
+        self._sweep_at, now = await self._store.next_due(begun), await self._store.now()
+        self.gate.due(self._sweep_at - now if self._sweep_at is not None else None)
+        return now
+
     async def _time(self) -> float:
         """Return the store's time. The store is not asked again if only slots have become free since then."""
         if self._claim_under_way is not None:  # for a job that has just come: reads meanwhile would delay it
@@ -260,12 +267,14 @@ class Worker:
             self._asked_at = self._loop.time()
         return self._asked + since
 
-    def _idle(self, now: float) -> bool:
-        """Return whether nothing runs, is left to claim, was reported since the last claim, or is due soon."""
-        times = [self._sweep_at, *(held.until for held in self.gate.held)]
-        soon = any(at is not None and at - now <= self._config.idle_seconds for at in times)
+    def _rests(self) -> bool:
+        """Return whether nothing runs, is left to claim, or was reported since the last claim."""
         works = self.running or self._claim_under_way is not None or self._lost_attempts.unwinding
-        return not self.gate.fresh and not works and not self._wake.is_set() and not soon
+        return not self.gate.fresh and not works and not self._wake.is_set()
+
+    def _is_due_soon(self, now: float) -> bool:
+        times = [self._sweep_at, *(held.until for held in self.gate.held)]
+        return any(at is not None and at - now <= self._config.idle_seconds for at in times)
 
     async def _turn(self, now: float) -> bool:
         """Read requests, sweep what time has ended, claim. Return whether there may be more to do at once."""
@@ -282,7 +291,7 @@ class Worker:
             self._looked_at = now
             await self._write(*map(ReleaseLeases, await self._store.dead_workers()))
             self._sweep_at = await self._store.next_due()
-        if self._sweep_at is not None and self._sweep_at <= now:
+        if self._is_sweep_due(now):
             expired, reclaimed = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX))
             full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
             if reclaimed.jobs:  # in a task: the claims of this turn must not wait for the log
