@@ -116,7 +116,9 @@ servers: $(READY)  ## run the tests of the HTTP API with the lowest and with the
 
 bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/machines.py
-	$(BIN)/python bench/jobs.py
+	$(BIN)/python bench/throughput.py
+	$(BIN)/python bench/throughput.py --postgres
+	$(BIN)/python bench/notify.py
 	$(BIN)/python bench/plans.py
 	$(BIN)/python bench/children.py
 	$(BIN)/python bench/waits.py
@@ -127,7 +129,6 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/http_cost.py --postgres
 	$(BIN)/python bench/streams.py
 	$(BIN)/python bench/streams.py --postgres
-	$(BIN)/python bench/postgres.py
 	$(BIN)/python bench/postgres_growth.py
 	$(BIN)/python bench/gates.py
 	$(BIN)/python bench/latency.py

@@ -25,23 +25,28 @@ from holdfast.store.sql.migrate import migrate
 
 STEPS = 10
 _JOB_COLUMNS = ", ".join(JOB_WRITTEN)
-_EVENT_COUNT = len(EVENT_COLUMNS.split(","))
+_INSERT_EVENT = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_JOB = f"INSERT INTO jobs ({_JOB_COLUMNS}) VALUES ({', '.join('?' * len(JOB_WRITTEN))})"
+_GROW_JOB = "UPDATE jobs SET version = ?, head = ?, updated_at = ? WHERE id = ?"
+_GROW_JOBS = (
+    "UPDATE jobs j SET version = x.version, head = x.head, updated_at = x.at"
+    " FROM unnest(%s::bigint[], %s::text[], %s::float8[], %s::text[]) AS x (version, head, at, id) WHERE j.id = x.id"
+)
+
+
+Rows = Sequence[Sequence[Any]]
 
 
 class Bare(abc.ABC):
     """The program, for any database."""
 
-    mark = "?"  # how a statement names a parameter
-
-    def __init__(self) -> None:
-        marks = self.mark
-        self._insert_event = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join([marks] * _EVENT_COUNT)})"
-        self._insert_job = f"INSERT INTO jobs ({_JOB_COLUMNS}) VALUES ({', '.join([marks] * len(JOB_WRITTEN))})"
-        self._grow_job = f"UPDATE jobs SET version = {marks}, head = {marks}, updated_at = {marks} WHERE id = {marks}"
+    @abc.abstractmethod
+    def write(self, new: Rows, events: Rows, grown: Rows = ()) -> None:
+        """Insert jobs and events, and set the version, head and time of jobs, in one transaction."""
 
     @abc.abstractmethod
-    def write(self, statements: Sequence[tuple[str, Sequence[Sequence[Any]]]]) -> None:
-        """Execute each statement for its rows, and commit."""
+    def commit_number(self, number: int) -> None:
+        """Insert a number into a table of its own, in one transaction."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -54,10 +59,9 @@ class Bare(abc.ABC):
 
     def commits_a_second(self, count: int = 300) -> float:
         """Measure commits of one small row each, one after the other."""
-        self.write([("CREATE TABLE IF NOT EXISTS bare (n bigint)", [()])])
         started = time.perf_counter()
         for number in range(count):
-            self.write([(f"INSERT INTO bare VALUES ({self.mark})", [(number,)])])
+            self.commit_number(number)
         return count / (time.perf_counter() - started)
 
     def insert_many(self, jobs: int) -> None:
@@ -65,14 +69,12 @@ class Bare(abc.ABC):
         row = job_row(submit(Submit(job="j", plugin="b", entry="e", args={}), 1.0, None).job, 2.0)
         frozen = freeze_plain({"args": {}})
         event = event_row(seal_frozen("j", 1, GENESIS, "job_created", frozen, at=1.0, attempt=None), frozen.text)
-        self.write([(self._insert_job, [(f"m{n:08}", *row[1:]) for n in range(jobs)]),
-                    (self._insert_event, [(f"m{n:08}", *event[1:]) for n in range(jobs)])])  # fmt: skip
+        self.write([(f"m{n:08}", *row[1:]) for n in range(jobs)], [(f"m{n:08}", *event[1:]) for n in range(jobs)])
 
     def _together(self, names: list[str]) -> None:
         decided = [submit(Submit(job=name, plugin="b", entry="ten", args={}), time.time(), None) for name in names]
         first = [event_row(*pair) for one in decided for pair in zip(one.events, one.payloads, strict=True)]
-        self.write([(self._insert_job, [job_row(one.job, time.time()) for one in decided]),
-                    (self._insert_event, first)])  # fmt: skip
+        self.write([job_row(one.job, time.time()) for one in decided], first)
         ends = {one.job.id: (one.job.version, one.job.head) for one in decided}
         self._grow(ends, [("job_running", {"worker": "bare"})])
         for number in range(STEPS):
@@ -92,24 +94,29 @@ class Bare(abc.ABC):
                 rows.append(event_row(event, frozen.text))
             ends[name] = (version, head)
             grown.append((version, head, now, name))
-        self.write([(self._insert_event, rows), (self._grow_job, grown)])
+        self.write([], rows, grown)
 
 
 class BareSqlite(Bare):
     """The program on a SQLite file, synchronous=FULL."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
         self._connection = apsw.Connection(str(path))
         self._connection.pragma("journal_mode", "wal")
         self._connection.pragma("synchronous", "FULL")
         migrate(self._connection, "sqlite")
+        self._connection.execute("CREATE TABLE bare (n INTEGER)")
 
-    def write(self, statements: Sequence[tuple[str, Sequence[Sequence[Any]]]]) -> None:
-        """Execute each statement for its rows, and commit."""
+    def write(self, new: Rows, events: Rows, grown: Rows = ()) -> None:
+        """Insert and update row by row, with statements that are prepared once."""
         with self._connection:
-            for statement, rows in statements:
-                self._connection.executemany(statement, rows)
+            self._connection.executemany(_INSERT_JOB, new)
+            self._connection.executemany(_INSERT_EVENT, events)
+            self._connection.executemany(_GROW_JOB, grown)
+
+    def commit_number(self, number: int) -> None:
+        """Insert a number."""
+        self._connection.execute("INSERT INTO bare VALUES (?)", (number,))
 
     def close(self) -> None:
         """Close the connection."""
@@ -117,25 +124,28 @@ class BareSqlite(Bare):
 
 
 class BarePostgres(Bare):
-    """The program on PostgreSQL: prepared statements, and all that a transaction writes in one round trip."""
-
-    mark = "%s"
+    """The program on PostgreSQL: COPY for new rows, and one statement for all that change."""
 
     def __init__(self, url: str, schema: str) -> None:
-        super().__init__()
         self._connection: psycopg.Connection[Any] = psycopg.connect(url, autocommit=True, prepare_threshold=1)
         migrate_schema(self._connection, schema)
         self._connection.execute(f"SET search_path TO {schema}".encode())
+        self._connection.execute("CREATE TABLE bare (n bigint)")
 
-    def write(self, statements: Sequence[tuple[str, Sequence[Sequence[Any]]]]) -> None:
-        """Execute each statement for its rows, and commit."""
-        if sum(len(rows) for _, rows in statements) == 1:
-            ((statement, (row,)),) = statements
-            self._connection.execute(statement.encode(), row, prepare=True)
-            return
-        with self._connection.pipeline(), self._connection.transaction(), self._connection.cursor() as cursor:
-            for statement, rows in statements:
-                cursor.executemany(statement.encode(), rows)
+    def write(self, new: Rows, events: Rows, grown: Rows = ()) -> None:
+        """Copy and update in one transaction."""
+        with self._connection.transaction(), self._connection.cursor() as cursor:
+            for table, columns, rows in (("jobs", _JOB_COLUMNS, new), ("events", EVENT_COLUMNS, events)):
+                if rows:
+                    with cursor.copy(f"COPY {table} ({columns}) FROM STDIN".encode()) as copy:
+                        for row in rows:
+                            copy.write_row(row)
+            if grown:
+                cursor.execute(_GROW_JOBS, [list(column) for column in zip(*grown, strict=True)])
+
+    def commit_number(self, number: int) -> None:
+        """Insert a number."""
+        self._connection.execute("INSERT INTO bare VALUES (%s)", (number,))
 
     def close(self) -> None:
         """Close the connection."""
