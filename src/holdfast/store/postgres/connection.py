@@ -136,3 +136,19 @@ def pipelined(connection: Connection) -> Iterator[psycopg.Pipeline]:
 def one_line(error: Exception) -> str:
     """Return an error's message in one line, without the password of a URL in it."""
     return shown_url(" ".join(str(error).split())) or type(error).__name__
+
+
+def silence(seconds: float) -> str:
+    """Return the message of a call that timed out."""
+    return f"PostgreSQL did not answer within {seconds:g} s, and the connection was closed: check server and network"
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a value cannot be stored, for its sender.
+
+    The other details of the database are hidden: the position of the row would show how much others write.
+    """
+    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
+        return "a name in it is too long for an index"
+    message = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return message or str(error)

@@ -44,8 +44,10 @@ from holdfast.store.postgres.connection import (
     is_a_session,
     one_line,
     pipelined,
+    reason_of,
     rollback_on_error,
     rollback_or_close,
+    silence,
 )
 from holdfast.store.postgres.listener import Listener, lock_key
 from holdfast.store.postgres.row_cache import RowCache
@@ -136,7 +138,7 @@ class PostgresStore(SqlReads):
             if future.done():
                 raise
             future.cancel()
-            raise StoreUnavailable(_silence(self._watch.seconds)) from error
+            raise StoreUnavailable(silence(self._watch.seconds)) from error
         if any(isinstance(command, c.PutWorker) for command in batch):
             self._listener.wake()  # record the lock of a worker that has just reported
         return answers
@@ -354,9 +356,9 @@ class PostgresStore(SqlReads):
         try:
             return work()
         except _CANNOT_BE_STORED as error:
-            raise _NotStorable(_why(error)) from error
+            raise _NotStorable(reason_of(error)) from error
         except CallTimeout as error:
-            raise StoreUnavailable(_silence(self._watch.seconds)) from error
+            raise StoreUnavailable(silence(self._watch.seconds)) from error
         except psycopg.OperationalError as error:
             raise StoreUnavailable(
                 f"PostgreSQL cannot be reached: {one_line(error)}: check the server and the URL"
@@ -386,21 +388,6 @@ class _NotStorable(HoldfastError):
 
 def _milliseconds(seconds: float) -> dict[str, str]:
     return {"milliseconds": str(int(1000 * seconds))}
-
-
-def _silence(seconds: float) -> str:
-    return f"PostgreSQL did not answer within {seconds:g} s, and the connection was closed: check server and network"
-
-
-def _why(error: Exception) -> str:
-    """Return why a value cannot be stored, for its sender.
-
-    The other details of the database are hidden: the position of the row would show how much others write.
-    """
-    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
-        return "a name in it is too long for an index"
-    message = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    return message or str(error)
 
 
 def back_off(attempt: int) -> None:
