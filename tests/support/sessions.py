@@ -9,9 +9,10 @@ from typing import Any
 import psycopg
 
 from holdfast.store import Appended, Claims, Command, Job, JobIds, Leases, SignalResult, Submitted, rebuilt
+from holdfast.store.postgres.connection import back_off
 from holdfast.store.postgres.schema import migrate
 from holdfast.store.postgres.statements import Statements
-from holdfast.store.postgres.store import _CONFLICTS, TRIES, back_off
+from holdfast.store.postgres.store import _CONFLICTS, TRIES
 from holdfast.store.postgres.transaction import Transaction
 from holdfast.store.sql.columns import JOB_COLUMNS, job_of
 from holdfast.store.sql.event_rows import EVENT_READ, events_of

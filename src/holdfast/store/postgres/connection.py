@@ -8,6 +8,8 @@ prepared after some executions, but not through a pooler, which would show them 
 from __future__ import annotations
 
 import contextlib
+import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +23,7 @@ from holdfast.store.postgres.schema import Connection
 
 SILENCE_SECONDS = 10.0  # how long a server may not reply before its connection is dropped
 PREPARE_AFTER = 3  # executions of a statement; to plan one takes longer than to execute it
+GIVING_WAY_SECONDS = 0.01  # longest pause before the second try of a batch; doubled for each one after it
 CONNECT_SECONDS_MIN = 2  # libpq accepts no shorter limit
 
 
@@ -152,3 +155,14 @@ def reason_of(error: Exception) -> str:
         return "a name in it is too long for an index"
     message = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return message or str(error)
+
+
+def milliseconds(seconds: float) -> dict[str, str]:
+    """Return a time as the parameter of a statement that sets a limit."""
+    return {"milliseconds": str(int(1000 * seconds))}
+
+
+def back_off(attempt: int) -> None:
+    """Sleep before a batch is tried again, so that the conflicting one goes first and the two do not meet again."""
+    if attempt:
+        time.sleep(random.uniform(0, GIVING_WAY_SECONDS * 2**attempt))  # noqa: S311 - only spreads the tries

@@ -23,10 +23,10 @@ What can fail:
 from __future__ import annotations
 
 import asyncio
-import random
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -40,8 +40,10 @@ from holdfast.store.limits import COUNTED_MAX, QueueState, queue_state
 from holdfast.store.postgres.call_timeout import CallTimeout, CallWatcher
 from holdfast.store.postgres.connection import (
     SILENCE_SECONDS,
+    back_off,
     connect,
     is_a_session,
+    milliseconds,
     one_line,
     pipelined,
     reason_of,
@@ -62,7 +64,6 @@ from holdfast.store.sql.reads import SqlReads
 T = TypeVar("T")
 
 TRIES = 6  # of a batch that conflicts with another, before it fails
-GIVING_WAY_SECONDS = 0.01  # longest pause before the second of these tries; doubled for each one after it
 FLOOR_SECONDS = 1.0
 PURGE_SECONDS = 300.0  # that a purge may take
 PATIENCE_SECONDS = 0.6  # how long a session lock may be missing before its worker counts as dead
@@ -117,6 +118,7 @@ class PostgresStore(SqlReads):
         self._limited_seconds: float | None = None  # how long a statement of that session may take, if it is one
         self._preparing = True  # whether statements may be prepared; not through some poolers
         self._committing = False  # whether COMMIT was sent and not answered yet
+        self._commit_reply: psycopg.Cursor[Any] | None = None  # of the last COMMIT that was sent
         self._closing = threading.Lock()
         try:
             self._write_connection = self._guard(self._connect)
@@ -240,7 +242,7 @@ class PostgresStore(SqlReads):
         if self._is_a_session is None:
             self._is_a_session = is_a_session(connection)
         if self._is_a_session and self._limited_seconds is None:
-            connection.execute(self._sql.set_up_session, _milliseconds(self._watch.seconds))
+            connection.execute(self._sql.set_up_session, milliseconds(self._watch.seconds))
             self._limited_seconds = self._watch.seconds
 
     def _connected_for_reading(self) -> Connection:
@@ -293,34 +295,43 @@ class PostgresStore(SqlReads):
     def _transact(
         self, connection: Connection, batch: Sequence[c.Command], seconds: float, *, looking_first: bool
     ) -> tuple[list[Any], int]:
-        committed = None
-        try:
-            with pipelined(connection) as pipeline:
-                connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # not the role's default
-                if seconds != self._limited_seconds:
-                    connection.execute(self._sql.limit_transaction, _milliseconds(seconds))
-                locks, seen = self._listener.locks, self._row_cache
-                transaction = Transaction(
-                    connection, self._sql, looking_first=looking_first, locks=locks, seen=seen, sync=pipeline.sync
-                )
-                answers = transaction.carry_out(batch)
-                held = transaction.held()
-                named = transaction.writer is not None or not any(held.values())
-                unknown = None if named else connection.execute(self._sql.writer)
-                self._committing = True  # from here on the outcome is unknown until the server replies
-                notice = self._listener.message(transaction.change)
-                committed = connection.execute("COMMIT")
-                if transaction.change & ~EVENTS or transaction.ended:
-                    connection.execute(self._sql.notify, notice)  # begins another transaction
-        except psycopg.Error:
-            if committed is None or committed.statusmessage != "COMMIT":
-                raise
-            rollback_or_close(connection)  # the notice is lost, and the others poll
+        with self._pipelined(connection) as pipeline:
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # not the role's default
+            if seconds != self._limited_seconds:
+                connection.execute(self._sql.limit_transaction, milliseconds(seconds))
+            locks, seen = self._listener.locks, self._row_cache
+            transaction = Transaction(
+                connection, self._sql, looking_first=looking_first, locks=locks, seen=seen, sync=pipeline.sync
+            )
+            answers = transaction.carry_out(batch)
+            held = transaction.held()
+            named = transaction.writer is not None or not any(held.values())
+            unknown = None if named else connection.execute(self._sql.writer)
+            self._committing = True  # from here on the outcome is unknown until the server replies
+            notice = self._listener.message(transaction.change)
+            self._commit_reply = connection.execute("COMMIT")
+            if transaction.change & ~EVENTS or transaction.ended:
+                connection.execute(self._sql.notify, notice)  # begins another transaction
         writer = transaction.writer or ""
         if unknown is not None:
             writer = str(unknown.fetchone()[0])
         seen.remember(held, transaction.rewritten, writer, transaction.read_now)
         return answers, transaction.change
+
+    @contextlib.contextmanager
+    def _pipelined(self, connection: Connection) -> Iterator[psycopg.Pipeline]:
+        """Send a transaction and its notice as a pipeline. An error after the commit concerns only the notice."""
+        self._commit_reply = None
+        try:
+            with pipelined(connection) as pipeline:
+                yield pipeline
+        except psycopg.Error:
+            if not self._is_committed():
+                raise
+            rollback_or_close(connection)  # the notice is lost, and the others poll
+
+    def _is_committed(self) -> bool:
+        return self._commit_reply is not None and self._commit_reply.statusmessage == "COMMIT"
 
     async def _read(self, sql: str, bindings: Any) -> list[Any]:
         return await asyncio.get_running_loop().run_in_executor(self._reader, self._fetch, sql, bindings)
@@ -384,13 +395,3 @@ class PostgresStore(SqlReads):
 
 class _NotStorable(HoldfastError):
     """A value that the database cannot store."""
-
-
-def _milliseconds(seconds: float) -> dict[str, str]:
-    return {"milliseconds": str(int(1000 * seconds))}
-
-
-def back_off(attempt: int) -> None:
-    """Sleep before a batch is tried again, so that the conflicting one goes first and the two do not meet again."""
-    if attempt:
-        time.sleep(random.uniform(0, GIVING_WAY_SECONDS * 2**attempt))  # noqa: S311 - only spreads the tries
