@@ -17,6 +17,7 @@ import msgspec
 from holdfast.errors import InvalidSetting, shown_url
 
 PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half the size of an event: a value fits with everything around it
+BUILD_MAX = 128  # characters; every attempt and its run keep it
 
 
 # The settings that a settings file may change while jobs run.
@@ -24,6 +25,24 @@ RELOADABLE = frozenset({
     "concurrency", "gate_park_seconds", "grace_seconds", "idle_seconds", "inline_retry_seconds", "park_seconds",
     "progress_seconds", "shutdown_seconds",
 })  # fmt: skip
+
+
+def check_build(build: object) -> None:
+    """Check the name of a build.
+
+    Raises:
+        InvalidSetting: it is not text, is empty or too long, or has spaces at an end or characters that do not print.
+    """
+    if (
+        not isinstance(build, str)
+        or not 0 < len(build) <= BUILD_MAX
+        or not build.isprintable()
+        or build != build.strip()
+    ):
+        rule = (
+            f"a build must be printable text of 1 to {BUILD_MAX} characters without spaces at its ends, such as '1.4.2'"
+        )
+        raise InvalidSetting("build", build[:BUILD_MAX] if isinstance(build, str) else build, rule)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +79,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         tokens: the file with the tokens of the HTTP API; empty for ``holdfast-tokens.json`` next to the SQLite
             database, or in the current folder for another store.
         token: one token with every right, for where a file is inconvenient; never shown.
+        build: the build of the code, which attempts and workers show; None for that of `App(build=…)`, or the found
+            one.
     """
 
     url: str = "sqlite:///holdfast.db"
@@ -89,6 +110,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     settings_file: str = ""
     tokens: str = ""
     token: str = ""
+    build: str | None = None
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -111,6 +133,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidSetting(name, value, "it must be at least 1")
             if name == "payload_bytes_max" and not 1 <= value <= PAYLOAD_BYTES_LIMIT:
                 raise InvalidSetting(name, value, f"it must be from 1 to {PAYLOAD_BYTES_LIMIT}")
+        if self.build is not None:
+            check_build(self.build)
 
     @classmethod
     def read(cls, values: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:

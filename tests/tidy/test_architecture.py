@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "group_commit": {"machines", "store", "errors"},
     "job_log": {"machines", "store", "errors"},
     "import_guard": {"errors"},
+    "build_id": {"config"},
     "authoring": {"errors", "durations", "ready"},
     "engine": {"machines", "ready", "store", "group_commit", "authoring", "config", "ids", "errors", "clock"}
     | {"job_log"},
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ids",
         "errors",
     }
-    | {"import_guard", "job_log", "plans"},
+    | {"build_id", "import_guard", "job_log", "plans"},
     "testing": {"machines", "ready", "errors"},
     "gc_settings": set(),
     "parent_death": set(),

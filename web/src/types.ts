@@ -88,6 +88,7 @@ export interface Wait {
 
 export interface Lease {
   worker: string;
+  build?: string;
   from: number;
   to?: number;
   how?: string;

@@ -36,7 +36,9 @@ def _worker(worker: WorkerStatus, now: float) -> list[str]:
     card = worker.card
     heard = f"last heartbeat {now - card.seen_at:.0f} s ago"
     lost = "" if worker.alive else click.style(", LOST", fg="red")
-    lines = [f"{card.name}  {card.host} pid {card.pid}  {len(worker.running)} of {card.slots} slots  {heard}{lost}"]
+    build = f"  build {card.build}" if card.build is not None else ""
+    slots = f"{len(worker.running)} of {card.slots} slots"
+    lines = [f"{card.name}  {card.host} pid {card.pid}{build}  {slots}  {heard}{lost}"]
     for job in worker.running:
         steps = ", ".join(f"{step.node} for {now - step.since:.1f} s" for step in job.steps)
         lines.append(f"    {job.job}  {job.entry}  attempt {job.attempt}  {steps}".rstrip())

@@ -11,7 +11,7 @@ import builtins
 import math
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ from holdfast.client.store_url import open_effects, open_store
 from holdfast.client.verify import violations_of
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, workers
-from holdfast.config import Config
+from holdfast.config import Config, check_build
 from holdfast.durations import Duration
 from holdfast.errors import (
     HoldfastError,
@@ -120,12 +120,20 @@ class App(Planning, Client):
             ./holdfast.db.
         config: All other settings. Default: the ``HOLDFAST_…`` environment variables.
         codec: Encrypts secrets. Without a codec the store keeps only references to them. See `holdfast.Secret`.
+        build: The build of the code, such as ``"1.4.2"``. ``HOLDFAST_BUILD`` has precedence. Default: the version of
+            the installed distribution and the git revision, as far as they are known.
     """
 
     _is_builtin = False  # whether it declares Holdfast's own jobs
 
     def __init__(
-        self, name: str = "app", url: str | None = None, *, config: Config | None = None, codec: Codec | None = None
+        self,
+        name: str = "app",
+        url: str | None = None,
+        *,
+        config: Config | None = None,
+        codec: Codec | None = None,
+        build: str | None = None,
     ) -> None:
         if name == BUILTIN and not self._is_builtin:
             raise InvalidSetting("name", name, "Holdfast's own jobs have this name: give the app another one")
@@ -133,6 +141,9 @@ class App(Planning, Client):
         self.url = url if url is not None else self.config.url
         Planning.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
         Client.__init__(self, name)
+        if build is not None:
+            check_build(build)
+        self._build = build
         guard()
         self.own_workers: set[AppWorker] = set()  # workers that run in this process
         self._opened: Store | None = None
@@ -142,6 +153,23 @@ class App(Planning, Client):
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
         self._stories = StoryCache()
         self._watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, RunWatcher] = weakref.WeakKeyDictionary()
+
+    @cached_property
+    def build(self) -> str | None:
+        """The build of the code, which attempts and workers show. None if it is not known.
+
+        The first of these: ``HOLDFAST_BUILD``, ``App(build=…)``, and what the files of the code say. That is the
+        version of the installed distribution that has the app's jobs, and the git revision.
+        """
+        from holdfast.build_id import found_build  # noqa: PLC0415 - most programs run no worker
+
+        if self.config.build is not None or self._build is not None:
+            return self.config.build or self._build
+        modules = [job.function.__module__ for job in sorted(self.entries.values(), key=self._is_other)]
+        return next((found_build(module) for module in modules if not module.startswith("holdfast.")), None)
+
+    def _is_other(self, job: JobFunction[..., Any]) -> bool:
+        return job.plugin != self.name
 
     # Start
 

@@ -65,6 +65,7 @@ class AppWorker:
             concurrency=self._concurrency,
             queues=self._queues,
             name=self._name,
+            build=self._app.build,
             gates=self._app.shared_gates,
             on_death=lambda error: self._died(loop, error),
         )

@@ -81,6 +81,7 @@ class Worker:
         concurrency: int | None = None,
         queues: frozenset[str] | None = None,
         name: str | None = None,
+        build: str | None = None,
         gates: Callable[[], Sequence[Gate]] = tuple,
         on_violation: OnViolation = log_violation,
         on_death: Callable[[LoopDied], object] = lambda _: None,
@@ -124,6 +125,7 @@ class Worker:
             queues=tuple(sorted(queues)) if queues is not None else None,
             entries=tuple(sorted(f"{plugin}.{entry}" for plugin, entry in entries)),
             lease_seconds=config.lease_seconds,
+            build=build,
         )
 
     async def run(self, *, until_idle: bool = False) -> None:
@@ -343,6 +345,7 @@ class Worker:
             queues=self._queues,
             limit=self._claim_limit,
             lease_seconds=self._config.lease_seconds,
+            build=self._card.build,
         )
 
     def _claim_answered(self, future: asyncio.Future[Any]) -> None:

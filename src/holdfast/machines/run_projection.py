@@ -57,6 +57,7 @@ class RunFields(msgspec.Struct, frozen=True, omit_defaults=True):
         refs: references to its result, when it has succeeded.
         opened_at: when it was opened; None for the first run, which is opened with its job.
         continued_as: the job that goes on in its place, if it ended by `continue_as`.
+        build: the build of the worker that started its newest attempt; None if it is unknown.
     """
 
     status: RunStatus = _QUEUED
@@ -67,6 +68,7 @@ class RunFields(msgspec.Struct, frozen=True, omit_defaults=True):
     refs: tuple[str, ...] = ()
     opened_at: float | None = None
     continued_as: str | None = None
+    build: str | None = None
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +106,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     continues: str | None = None
     continued_as: str | None = None
+    build: str | None = None
 
 
 def run_name(job: str, number: int) -> str:
@@ -133,6 +136,7 @@ def record_of(
         error=course.error,
         result_refs=list(course.refs),
         continued_as=course.continued_as,
+        build=course.build,
         **fixed,
     )
 
@@ -232,6 +236,7 @@ def follow(
     refs: tuple[str, ...] = ()
     error = None
     started_at, stage, continued_as = course.started_at, None, None
+    build = _string(payload.get("build")) if name == JobEvent.RUNNING else course.build
     match job.state:
         case JobState.COMPLETED:
             ways, refs = _through_running(course, RunStatus.SUCCEEDED), _refs(payload)
@@ -253,7 +258,7 @@ def follow(
         status = RUN.advance(status, way)
         if path is not None:
             path.append(status)
-    return RunFields(status, stage, started_at, cancel, error, refs, course.opened_at, continued_as)
+    return RunFields(status, stage, started_at, cancel, error, refs, course.opened_at, continued_as, build)
 
 
 def _through_running(course: RunFields, end: RunStatus) -> tuple[RunStatus, ...]:

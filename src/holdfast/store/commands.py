@@ -72,9 +72,8 @@ class Submitted(msgspec.Struct, frozen=True):
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Take up to `limit` claimable jobs under a new attempt each, with job_running. Result: `Claims`.
 
-    The order is that of L7: priority, higher first; then due time; then age. Only jobs of the named entries (pairs of
-    plugin and entry) and, unless None, of the named queues are taken. Where a queue has limits, claims never take more
-    than they allow, in all processes together. Where its jobs have groups, the groups take turns, in order within each.
+    Jobs of the named entries (pairs of plugin and entry) and, unless None, queues are taken, in the order of L7. Where
+    a queue has limits, claims take no more in all processes together. Groups take turns, in order within each.
     """
 
     worker: str
@@ -82,6 +81,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     queues: frozenset[str] | None
     limit: int
     lease_seconds: float
+    build: str | None = None  # of the worker's code, for job_running
 
 
 class Claimed(msgspec.Struct, frozen=True):

@@ -71,7 +71,7 @@ def succeed(successor: c.Submit, ended: Decision, now: float) -> Decision:
 def claim(job: Job, command: c.Claim, now: float) -> Decision:
     """Take one claimable job: job_running under the next attempt, and the lease."""
     writer = StreamWriter(job, now)
-    writer.put(_RUNNING, _taken_by(command.worker), attempt=job.attempt + 1)
+    writer.put(_RUNNING, _taken_by(command.worker, command.build), attempt=job.attempt + 1)
     writer.set(lease=Lease(command.worker, now + command.lease_seconds))
     return writer.end()
 
@@ -100,9 +100,9 @@ def fence_parent(command: c.Submit, parent: Job | None, now: float) -> None:
 
 
 @lru_cache(maxsize=64)
-def _taken_by(worker: str) -> Frozen:
+def _taken_by(worker: str, build: str | None) -> Frozen:
     """Return the payload of a claim's job_running events, the same for every job."""
-    return freeze({"worker": worker})[0]
+    return freeze({"worker": worker, **({"build": build} if build is not None else {})})[0]
 
 
 def renew(job: Job, command: c.Renew, attempt: int, now: float) -> Job | None:

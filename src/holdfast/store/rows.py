@@ -132,6 +132,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
         seen_at: when it last reported; replaced likewise.
         gates: the gates of its process, its own readiness first.
         blocked: what blocks its event loop, while something does.
+        build: the build of its code; None if it is unknown.
     """
 
     name: str
@@ -145,6 +146,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
     seen_at: float = 0.0
     gates: tuple[GateCard, ...] = ()
     blocked: str | None = None
+    build: str | None = None
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -54,7 +54,7 @@ export function chartOf(view: View, at: number): Chart {
       const ends = lease.how === undefined ? "runs" : how === "lost" ? "lost: the worker died or lost its lease" : `ended: ${words(how)}`;
       bars.push({
         row, from: lease.from, to: lease.to ?? at, open: lease.to === undefined, status: how === "lost" ? "lost" : "lease",
-        text: `attempt ${number} on ${lease.worker}, ${ends}`, mark: how === "lost", busy: true,
+        text: `attempt ${number} on ${lease.worker}${lease.build ? `, build ${lease.build}` : ""}, ${ends}`, mark: how === "lost", busy: true,
       });
     }
   }

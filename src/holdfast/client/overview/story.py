@@ -142,7 +142,8 @@ class Story:
         worker = _text(payload.get("worker"))
         self._lease = str(self._job.attempt)
         self._view.set(("worker",), worker)
-        self._view.set(("leases", self._lease), _without_none({"worker": worker, "from": event.at}))
+        held = {"worker": worker, "from": event.at, "build": _text(payload.get("build"))}
+        self._view.set(("leases", self._lease), _without_none(held))
 
     def _end_attempt(self, event: Event) -> None:
         """End the lease of an attempt that is over, and the tries that it has left."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import StaleAttempt, UnknownJob
 from holdfast.machines import JobState
 from holdfast.store.commands import (
@@ -19,7 +21,7 @@ from holdfast.store.commands import (
 from holdfast.store.contract.harness import LEASE, Lab, clause, submission
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, WorkerCard
 
-CARD = WorkerCard("w1", "host", 4711, 100, None, ("shop.checkout",), LEASE)
+CARD = WorkerCard("w1", "host", 4711, 100, None, ("shop.checkout",), LEASE, build="1.4.2")
 
 
 async def _family(lab: Lab) -> None:
@@ -148,7 +150,9 @@ async def workers_are_listed_from_their_report_until_they_leave_or_are_dead(lab:
     await lab.do(PutWorker(CARD))
     (seen,) = await lab.store.workers()
     assert (seen.name, seen.host, seen.pid, seen.slots, seen.queues) == ("w1", "host", 4711, 100, None)
-    assert (seen.started_at, seen.seen_at) == (begun, begun + 5)
+    assert (seen.started_at, seen.seen_at, seen.build) == (begun, begun + 5, "1.4.2")
+    await lab.do(PutWorker(msgspec.structs.replace(CARD, build=None)))
+    assert [card.build for card in await lab.store.workers()] == [None], "a worker of the same name has other code"
     await lab.do(RemoveWorker("w1"))
     assert await lab.store.workers() == []
     await lab.do(PutWorker(CARD))

@@ -105,6 +105,20 @@ async def a_claim_takes_no_more_than_asked_and_nothing_twice(lab: Lab) -> None:
 
 
 @clause
+async def each_attempt_has_the_build_of_its_worker_and_the_record_the_newest(lab: Lab) -> None:
+    await lab.submit()
+    for build in ("1.0", None, "2.0"):
+        (claimed,) = await lab.claim(build=build)
+        assert claimed.events[-1].payload == {"worker": "w1", **({"build": build} if build else {})}
+        record = await lab.store.record("a", 1)
+        assert record is not None
+        assert (record.build, claimed.job.course.build) == (build, build)
+        lab.clock.move(LEASE + 1)
+        await lab.do(Reclaim())
+    assert (await lab.job()).course.build == "2.0", "until another attempt begins"
+
+
+@clause
 async def a_job_is_not_claimed_before_it_is_due(lab: Lab) -> None:
     await lab.submit(due_at=lab.clock.now() + 10)
     assert await lab.store.next_due() == lab.clock.now() + 10

@@ -224,9 +224,9 @@ class Statements:
         )
         self.forget = f"DELETE FROM {schema}.workers WHERE seen_at <= %s"
         self.report = (
-            f"INSERT INTO {schema}.workers AS w (name, card, started_at, seen_at, lock_key) VALUES (%s, %s, %s, %s, %s)"
-            " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at,"
-            " lock_key = coalesce(excluded.lock_key, w.lock_key)"
+            f"INSERT INTO {schema}.workers AS w (name, card, started_at, seen_at, build, lock_key)"
+            " VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (name) DO UPDATE SET card = excluded.card,"
+            " seen_at = excluded.seen_at, build = excluded.build, lock_key = coalesce(excluded.lock_key, w.lock_key)"
         )
         self.next_due = (
             f"SELECT least((SELECT min(due_at) FROM {schema}.jobs WHERE state = 'queued' AND NOT claimable AND due_at >"

@@ -110,13 +110,13 @@ def evidence_row(evidence: Evidence, now: float) -> tuple[Any, ...]:
 
 def card_of(row: tuple[Any, ...]) -> WorkerCard:
     """Return a worker from its columns."""
-    card, started_at, seen_at = row
-    return msgspec.structs.replace(_decode_card(card), started_at=started_at, seen_at=seen_at)
+    card, started_at, seen_at, build = row
+    return msgspec.structs.replace(_decode_card(card), started_at=started_at, seen_at=seen_at, build=build)
 
 
 def card_row(card: WorkerCard, now: float) -> tuple[Any, ...]:
     """Return a worker's columns."""
-    return card.name, _encode(card).decode(), now, now
+    return card.name, _encode(msgspec.structs.replace(card, build=None)).decode(), now, now, card.build
 
 
 @lru_cache(maxsize=4096)

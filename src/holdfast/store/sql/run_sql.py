@@ -91,7 +91,7 @@ class ReadSql:
             f"SELECT job, node, attempt, number, result{as_text}, error, at FROM {schema}evidence"
             f" WHERE job = {mark} ORDER BY at, node, attempt, number LIMIT {mark} OFFSET {mark}"
         )
-        self.workers = f"SELECT card, started_at, seen_at FROM {schema}workers ORDER BY name"
+        self.workers = f"SELECT card, started_at, seen_at, build FROM {schema}workers ORDER BY name"
         self._mark = mark
         self._schema = schema
         open_jobs = f"{schema}jobs WHERE status IN ('queued', 'running', 'cancel_requested')"

@@ -76,8 +76,8 @@ _INSERT_EVIDENCE = (
     " ON CONFLICT DO NOTHING RETURNING 1"
 )
 _REPORT = (
-    "INSERT INTO workers (name, card, started_at, seen_at) VALUES (?, ?, ?, ?)"
-    " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at"
+    "INSERT INTO workers (name, card, started_at, seen_at, build) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET card = excluded.card, seen_at = excluded.seen_at, build = excluded.build"
 )
 
 

@@ -1,0 +1,2 @@
+-- The build of a worker's code.
+ALTER TABLE {schema}.workers ADD COLUMN build text;
