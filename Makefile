@@ -125,6 +125,7 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/growth.py
 	$(BIN)/python bench/idle.py --postgres
 	$(BIN)/python bench/over_http.py
+	$(BIN)/python bench/check.py
 	$(BIN)/python bench/http_cost.py
 	$(BIN)/python bench/http_cost.py --postgres
 	$(BIN)/python bench/streams.py

@@ -114,7 +114,9 @@ def test_another_argument_is_a_misfit_that_names_both_sides(shell: Shell) -> Non
     run = recorded(shell, WAITING)
     write(shell, WAITING.replace("price(sku)", 'price(sku + "!")'))
     told = shell.run("replay", run, "shop.py", code=1)
-    misfit = "the code does not fit: it now calls price(sku='A1!'), but the history has price(sku='A1')\n"
+    misfit = (
+        "the code does not fit: it now calls price(sku='A1!'), but the history has price(sku='A1') (at shop.py:27)\n"
+    )
     assert told.startswith(misfit)
 
 

@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors",
     }
     | {"build_id", "import_guard", "job_log", "plans"},
+    "deploys": {"client", "engine", "errors", "machines", "store"},
     "testing": {"machines", "ready", "errors"},
     "gc_settings": set(),
     "parent_death": set(),
@@ -53,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "http": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
     | {"gc_settings"},
     "cli": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
-    | {"gc_settings", "http", "import_guard", "parent_death", "supervisor"},
+    | {"deploys", "gc_settings", "http", "import_guard", "parent_death", "supervisor"},
     "server": {"client", "http"},
     "__main__": {"cli"},
     "holdfast": {"errors"},  # the package's own list of public names

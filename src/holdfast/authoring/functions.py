@@ -217,6 +217,11 @@ class JobFunction(Generic[P, R]):
         return await self._starter.astart(self, *args, **kwargs)
 
     @property
+    def vault(self) -> Vault:
+        """How its app stores secrets."""
+        return self._starter.vault
+
+    @property
     def timed(self) -> bool:
         """Whether its runs have a delay or a deadline, which count from their start."""
         return bool(self.chosen.delay_seconds or self.chosen.deadline_seconds or self.deadline_seconds)

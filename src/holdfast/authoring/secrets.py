@@ -243,6 +243,15 @@ class Vault:
         wanted = arguments[0] if arguments and not isinstance(arguments[0], TypeVar) else Any
         return _secret(_Variable(inside["env"], wanted) if "env" in inside else _Box(inside, self, wanted))
 
+    def missing_key(self, encoded: Any) -> str | None:
+        """Return why this process cannot reveal a secret in stored JSON values; None if it can reveal all."""
+        for inside in _references(encoded):
+            try:
+                (_Variable(inside["env"], Any) if "env" in inside else _Box(inside, self, Any)).opened()
+            except SecretUnavailable as error:
+                return str(error)
+        return None
+
     def refuse_foreign(self, encoded: Any) -> None:
         """Check that JSON from a client refers to no secret that it may not use.
 

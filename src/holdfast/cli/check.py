@@ -14,14 +14,18 @@ from holdfast.cli.options import (
     full_id,
     json_option,
     open_client,
+    plugins_option,
     run_argument,
     show_result,
+    url_option,
     where_options,
 )
-from holdfast.cli.terminal_text import ProgressLine
+from holdfast.cli.terminal_text import ProgressLine, echo
 
 if TYPE_CHECKING:
+    from holdfast.client.app import App
     from holdfast.client.interface import Client
+    from holdfast.deploys.store_check import Findings
     from holdfast.machines import Event, Table
 
 
@@ -73,10 +77,12 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:
     """
     from holdfast.cli.target import load
     from holdfast.client.verify import check_replay
+    from holdfast.deploys.check_report import shown_line
 
     client, app = open_client(where), load(target)
     rehearsed = app.block(check_replay(app, _whole(client, client.events(full_id(client, run)))))
-    lines = [f"the code does not fit: {reason}" for reason in rehearsed.reasons] or ["the code fits"]
+    at = f" (at {shown_line(rehearsed.line)})" if rehearsed.line is not None else ""
+    lines = [f"the code does not fit: {reason}{at}" for reason in rehearsed.reasons] or ["the code fits"]
     lines.append(f"{rehearsed.answered} recorded results were used")
     lines += [f"recorded but no longer called: {', '.join(rehearsed.unasked)}"] if rehearsed.unasked else []
     lines += (
@@ -84,6 +90,104 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:
     )
     show_result(rehearsed, as_json=as_json, text=lambda: "\n".join(lines))
     sys.exit(0 if rehearsed.fits else 1)
+
+
+@click.command(epilog="Example: holdfast check shop.py --junit report.xml")
+@click.argument("target", required=False)
+@url_option
+@plugins_option
+@click.option("--since-last", is_flag=True, help="Skip runs that fitted this code before and have not changed since.")
+@click.option(
+    "--sample", type=click.IntRange(0, 10_000), default=20, show_default=True, help="Ended runs to check per job."
+)
+@click.option("--processes", type=click.IntRange(1, 256), help="Number of processes.  [default: the number of cores]")
+@click.option("--junit", "junit_file", metavar="FILE", help="Also write the report as JUnit XML.")
+@json_option
+def check(
+    target: str | None,
+    *,
+    url: str | None,
+    plugins: bool,
+    since_last: bool,
+    sample: int,
+    processes: int | None,
+    junit_file: str | None,
+    as_json: bool,
+) -> None:
+    """Check the code in TARGET against the runs of its store, before a deploy.
+
+    Replay every run that has not ended, and a sample of ended runs of each job, through the code as it is now. This
+    calls no step and no tool, and only reads the store. Runs of other apps are counted. The exit code is 1 if a run
+    would not go on: the engine would stop it, its arguments or results no longer decode, a secret cannot be revealed
+    in this process, or its job is gone. With --since-last, a file in ./.holdfast remembers the last check.
+    """
+    from holdfast.deploys.check_mark import code_digest, modules_since
+
+    before = set(sys.modules)
+    app = _loaded(target, url, plugins=plugins)
+    mark = code_digest(modules_since(before)) if since_last else None
+    findings = _checked(app, target, plugins=plugins, sample=sample, processes=processes, code=mark)
+    _show_findings(findings, junit_file, as_json=as_json)
+
+
+def _loaded(target: str | None, url: str | None, *, plugins: bool) -> App:
+    from holdfast.cli.target import load
+
+    return load(target, url, plugins=plugins)
+
+
+def _checked(
+    app: App, target: str | None, *, plugins: bool, sample: int, processes: int | None, code: str | None
+) -> Findings:
+    """Check the runs of a store. `code` is a digest of the code if the check uses the mark of the last one."""
+    import functools
+    import os
+
+    from holdfast.cli.target import load
+    from holdfast.deploys.check_mark import MARK, read_mark, write_mark
+    from holdfast.deploys.store_check import check_store
+
+    since = read_mark(MARK, target or "", app.url, code) if code is not None else None
+    findings = check_store(
+        functools.partial(load, target, app.url, plugins=plugins),
+        app,
+        processes=processes or os.cpu_count() or 1,
+        sample=sample,
+        since=since,
+        on_progress=_progress_line,
+    )
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", err=True, nl=False)
+    if code is not None:
+        write_mark(MARK, target or "", app.url, code, findings)
+    return findings
+
+
+def _progress_line(checked: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{checked:,} runs checked", err=True, nl=False)
+
+
+def _show_findings(findings: Findings, junit_file: str | None, *, as_json: bool) -> None:
+    """Print the report of a check, and exit with 1 if a run would not go on."""
+    from pathlib import Path
+
+    from holdfast.deploys.check_report import junit, report_lines
+
+    if junit_file is not None:
+        try:
+            Path(junit_file).write_text(junit(findings), encoding="utf-8")
+        except OSError as error:
+            raise click.UsageError(f"cannot write {junit_file}: {error.strerror}") from error
+    document = {"fits": not findings.failures, "failures": findings.failures}
+    if as_json:
+        import msgspec
+
+        show_result({**document, **msgspec.to_builtins(findings)}, as_json=True, text=str)
+    else:
+        for line in report_lines(findings):
+            echo(line)
+    sys.exit(1 if findings.failures else 0)
 
 
 @click.command(epilog="Example: holdfast demo")
@@ -126,4 +230,4 @@ def machines(machine: str | None, form: str) -> None:
     click.echo("\n\n".join(getattr(table, draw)() for table in selected))
 
 
-COMMANDS = (verify, replay, machines, demo)
+COMMANDS = (check, verify, replay, machines, demo)

@@ -9,7 +9,10 @@ from holdfast.errors import InvalidSetting
 from holdfast.store import Store
 from holdfast.store.effects import DirectoryEffects, EffectStore
 from holdfast.store.memory import MemoryStore
+from holdfast.store.sql.reads import SqlReads
 
+MEMORY = frozenset({"memory:", "memory://", "sqlite://"})
+NO_DRIVER = "PostgreSQL needs a driver: pip install 'holdfast-jobs[postgres]'"
 _OURS = frozenset({"migrate", "schema"})  # query parameters for Holdfast; the driver does not get them
 
 
@@ -20,7 +23,7 @@ def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0,
         InvalidSetting: The URL names no backend.
         StoreUnavailable: The backend cannot be used.
     """
-    if url in {"memory:", "memory://", "sqlite://"}:
+    if url in MEMORY:
         return MemoryStore()
     if url.startswith("sqlite:///") and Path(url.removeprefix("sqlite:///")).name:
         _need_file_locks("url", url)
@@ -29,7 +32,34 @@ def open_store(url: str, poll_seconds: float = 0.02, busy_seconds: float = 30.0,
         return SqliteStore(url.removeprefix("sqlite:///"), poll_seconds=poll_seconds, busy_seconds=busy_seconds)
     if is_postgres(url):
         return _open_postgres(url, lease_seconds)
-    raise InvalidSetting(
+    raise _not_a_store(url)
+
+
+def open_reader(url: str) -> SqlReads | MemoryStore:
+    """Open the store of a URL so that nothing is written: no migration, no lock, no row.
+
+    Raises:
+        InvalidSetting: The URL names no backend.
+        StoreUnavailable: The store cannot be read, does not exist, or has the schema of another release.
+    """
+    if url.startswith("sqlite:///") and Path(url.removeprefix("sqlite:///")).name:
+        from holdfast.store.sqlite.reader import SqliteReader  # noqa: PLC0415 - a backend is imported when it is used
+
+        return SqliteReader(url.removeprefix("sqlite:///"))
+    if is_postgres(url):
+        try:
+            from holdfast.store.postgres.reader import PostgresReader  # noqa: PLC0415 - as above
+        except ImportError as error:
+            raise InvalidSetting("url", url, NO_DRIVER) from error
+        place, ours = postgres_place(url)
+        return PostgresReader(place, ours.get("schema", "holdfast"))
+    if url in MEMORY:
+        return MemoryStore()
+    raise _not_a_store(url)
+
+
+def _not_a_store(url: str) -> InvalidSetting:
+    return InvalidSetting(
         "url", url, "it is not the URL of a store: use sqlite:///path/to/jobs.db, postgresql://…, or memory: for tests"
     )
 
@@ -60,7 +90,7 @@ def _open_postgres(url: str, lease_seconds: float) -> Store:
     try:
         from holdfast.store.postgres.store import PostgresStore  # noqa: PLC0415 - a backend is imported when it is used
     except ImportError as error:
-        raise InvalidSetting("url", url, "PostgreSQL needs a driver: pip install 'holdfast-jobs[postgres]'") from error
+        raise InvalidSetting("url", url, NO_DRIVER) from error
     place, ours = postgres_place(url)
     try:
         return PostgresStore(

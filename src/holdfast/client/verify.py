@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.replay_check import ReplayCheck, ReplayReport
+from holdfast.engine.replay_check import ReplayCheck
+from holdfast.engine.replay_report import ReplayReport
 from holdfast.errors import UnknownEntry
 from holdfast.machines import Event, Violation, check, runs
 from holdfast.store import Job, Store, rebuilt

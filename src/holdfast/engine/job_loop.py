@@ -341,6 +341,14 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._complete(timer)
         self.hand_over(number)
 
+    def only_timer(self) -> int | None:
+        """Return the next timer if timers are all that can move the resting code; for a check, which does not wait."""
+        timers = [timer for timer in self._timers if not timer.over]
+        if not timers or self.completed or self.ready or len(timers) != self._running:
+            return None
+        self._transports = [each for each in self._transports if not each.is_closing()]
+        return None if self._transports or self._watched else min(timers).number
+
     def begin_native(self, deliver: Callable[[], object] | None = None) -> Native:
         """Number native work that the code has created."""
         self.natives_made += 1

@@ -5,12 +5,17 @@ not at all. A branch that makes an unrecorded call stops there. When every branc
 the check reports a misfit in these cases:
 
 - The code makes a new call of a name, and it has not made all recorded calls of that name. The engine would refuse it.
+- The arguments of the job, or a recorded result, no longer have the type that the code expects.
+- The code raises where the history goes on, or rests where nothing can wake it.
 - The history has ended, and the code ends otherwise or makes further calls.
 
 Recorded calls that the code no longer makes are listed. They are not a misfit, because a job may be changed that way.
 
-What can go wrong: code that acts outside steps acts here, too. Code that waits long for something else is taken to have
-stopped.
+Timers of the code are not waited for: if nothing else moves, the next one is due at once. They are left alone when a
+call has stopped, because they may be the timeout of that call.
+
+What can go wrong: code that acts outside steps acts here, too. Code that waits long for something else, such as a
+thread, is taken to have stopped. A check that fits is no proof: it follows the recorded results only.
 """
 
 from __future__ import annotations
@@ -26,38 +31,28 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
-import msgspec
-
+from holdfast.authoring import plain_values
 from holdfast.authoring.answer_form import Form
 from holdfast.authoring.conductor import Continued, Submitter, Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.engine.children import child_result, start_result
 from holdfast.engine.job_code import JobCode, Pending
-from holdfast.engine.replay import Ended, Outcome, Replay
+from holdfast.engine.replay import Ended, Outcome, Replay, call_text
+from holdfast.engine.replay_report import VERDICTS, Misfit, ReplayReport, Verdict, line_of_caller, raised_at
 from holdfast.engine.step_calls import recorded_outcome
-from holdfast.errors import HoldfastError, InvalidArguments, InvalidResult, NonDeterminism, WaitTimeout
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArguments,
+    InvalidResult,
+    NonDeterminism,
+    SecretUnavailable,
+    WaitTimeout,
+)
 from holdfast.machines import Event, JobEvent
+from holdfast.machines.job_table import TARGETS
 
 QUIET_SECONDS = 1.0  # without a new call: code that waits longer for something else is taken to have stopped
 _ENDS = {JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value}
-
-
-class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a replay check.
-
-    Attributes:
-        fits: the engine would continue with this code, and an ended history would end the same.
-        reasons: why it does not fit; empty if it does.
-        answered: number of recorded calls, waits and children that the code made.
-        unasked: recorded calls that it did not make.
-        beyond: unrecorded calls that it made: where it would continue.
-    """
-
-    fits: bool
-    reasons: list[str]
-    answered: int
-    unasked: list[str]
-    beyond: list[str]
 
 
 class ReplayCheck:
@@ -71,7 +66,8 @@ class ReplayCheck:
         self._replay = Replay(events)
         self._answered = 0
         self._beyond: list[tuple[str, str]] = []  # name and node
-        self._refused: list[str] = []
+        self._refused: list[Misfit] = []
+        self._lines: dict[str, str | None] = {}  # of open calls, by node
         self._threads = ThreadPoolExecutor(4, "holdfast-replay-check")
         self._over = False
         self._continuing = False
@@ -92,6 +88,9 @@ class ReplayCheck:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(QUIET_SECONDS):
                     await self._still.wait()
+        return self._end()
+
+    def _end(self) -> ReplayReport:
         main = self.code.main
         report = self._report(main if main is not None and main.done() else None)
         self._over = True
@@ -114,9 +113,33 @@ class ReplayCheck:
         """Record nothing."""
 
     def code_rests(self) -> None:
-        """End the check if no part of the code can move."""
+        """End the check if no part of the code can move. If only timers can, fire the next one."""
+        if self._still.is_set():
+            return
         if self.code.idle:
+            self._note_stuck()
             self._still.set()
+        elif (timer := self.code.loop.only_timer()) is not None:
+            if self._standing():
+                self._still.set()
+            else:
+                self.code.loop.fire(timer)
+                self.code.turn_soon()
+
+    def _standing(self) -> list[Pending]:
+        """Return the calls at which the code stands: they were not recorded."""
+        return [pending for pending in self.code.open.values() if pending.started]
+
+    def _note_stuck(self) -> None:
+        """Refuse code that rests as the engine would: nothing can wake it, or it forgot to await a call."""
+        standing = self._standing()
+        error: HoldfastError | None = None
+        if not standing:
+            error = self.code.stuck()
+        elif all(pending.cut is None for pending in standing):
+            error = self.code.unawaited_calls(at_the_end=False)
+        if error is not None:
+            self._refused.append(Misfit(Verdict.STOPS, f"{type(error).__name__}: {error}"))
 
     def code_returned(self) -> None:
         """Wait for the tasks that the code left."""
@@ -127,22 +150,33 @@ class ReplayCheck:
     def code_failed(self, error: BaseException) -> None:
         """End the check: the engine would stop here."""
         if isinstance(error, NonDeterminism):
-            self._refused.append(f"it now calls {error.asked}, but the history has {', '.join(error.recorded)}")
+            reason = f"it now calls {error.asked}, but the history has {', '.join(error.recorded)}"
+            self._refused.append(Misfit(Verdict.STOPS, reason, self._line_of(error.asked)))
         else:
-            self._refused.append(f"{type(error).__name__}: {error}")
+            self._refused.append(Misfit(Verdict.STOPS, f"{type(error).__name__}: {error}"))
         self._still.set()
 
+    def _line_of(self, asked: str) -> str | None:
+        """Return the line that makes a call, which errors show as `asked`."""
+        open_calls = [one for one in self.code.open.values() if call_text(one.name, one.arguments, one.node) == asked]
+        return self._lines.get(open_calls[-1].node) if open_calls else None
+
     def _report(self, code: asyncio.Task[Any] | None) -> ReplayReport:
-        reasons = self._refused or self._other_end(code)
+        misfits = self._refused or self._other_end(code)
+        unasked = self._replay.unasked()
+        beyond = [node for _, node in self._beyond]
+        verdict = misfits[0].verdict if misfits else Verdict.UNUSED if unasked else Verdict.FITS
         return ReplayReport(
-            fits=not reasons,
-            reasons=reasons,
+            fits=not misfits,
+            reasons=[misfit.reason for misfit in misfits],
             answered=self._answered,
-            unasked=self._replay.unasked(),
-            beyond=[node for _, node in self._beyond],
+            unasked=unasked,
+            beyond=beyond,
+            verdict=verdict,
+            line=misfits[0].line if misfits else next((self._lines.get(node) for node in beyond), None),
         )
 
-    def _other_end(self, code: asyncio.Task[Any] | None) -> list[str]:
+    def _other_end(self, code: asyncio.Task[Any] | None) -> list[Misfit]:
         """Return how the code's end differs from that of the history, if both have one."""
         last = next((event for event in reversed(self._events) if event.type in _ENDS), None)
         error = self._error_of(code)
@@ -150,23 +184,44 @@ class ReplayCheck:
             code = error = None
         as_before = last is not None and last.payload.get("code") == type(error).__name__
         if isinstance(error, HoldfastError) and not self.code.calls_made and not as_before:
-            return [f"its arguments do not fit: {error}"]
-        if last is None or last is not self._events[-1] or last.payload.get("reason") not in {None, "error"}:
-            return []  # the history has not ended, or not by its code
-        if last.type == JobEvent.CANCELLED:
-            return []
+            verdict = VERDICTS.get(type(error), Verdict.STOPS)
+            return [Misfit(verdict, f"its arguments do not fit: {error}", raised_at(error))]
+        if last is None or last is not self._last_move():
+            return self._raises_now(error) if error is not None and not Continued.is_all_of(error) else []
+        if last.payload.get("reason") not in {None, "error"} or last.type == JobEvent.CANCELLED:
+            return []  # the history has not ended by its code
         if code is None:
-            return [f"it had ended, and now calls {', '.join(node for _, node in self._beyond) or 'something else'}"]
+            beyond = ", ".join(node for _, node in self._beyond) or "something else"
+            line = next((self._lines.get(node) for _, node in self._beyond), None)
+            return [Misfit(Verdict.OTHER_END, f"it had ended, and now calls {beyond}", line)]
         if last.payload.get("continued_as") is not None:
-            return [] if Continued.is_all_of(error) else ["it continued as another run, and now does not"]
+            other = Misfit(Verdict.OTHER_END, "it continued as another run, and now does not")
+            return [] if Continued.is_all_of(error) else [other]
         return self._other_way(last, code, error)
 
-    def _other_way(self, last: Event, code: asyncio.Task[Any], error: BaseException | None) -> list[str]:
+    def _last_move(self) -> Event | None:
+        """Return the last event that has moved the job."""
+        return next((event for event in reversed(self._events) if event.type in TARGETS), None)
+
+    def _raises_now(self, error: BaseException) -> list[Misfit]:
+        """Return the error of code that fails where the history goes on: a result is left, or the job waits."""
+        past = (event for event in self._events if event.type in {JobEvent.REQUEUED, JobEvent.FAILED})
+        if any(event.payload.get("code") == type(error).__name__ for event in past):
+            return []  # it failed the same way before, and is retried
+        last = self._last_move()
+        went_on = self._replay.unasked() or (last is not None and last.type == JobEvent.WAITING)
+        if not went_on:
+            return []  # it may have been about to raise
+        verdict = VERDICTS.get(type(error), Verdict.STOPS)
+        return [Misfit(verdict, f"it now raises {type(error).__name__}: {error}", raised_at(error))]
+
+    def _other_way(self, last: Event, code: asyncio.Task[Any], error: BaseException | None) -> list[Misfit]:
         """Compare results, or kinds of errors."""
         was = "returned" if last.type == JobEvent.COMPLETED else f"raised {last.payload.get('code')}"
         now = "returns" if error is None else f"raises {type(error).__name__}: {error}"
         if was.partition(" ")[2] != (type(error).__name__ if error is not None else ""):
-            return [f"it {was}, and now {now}"]
+            verdict = VERDICTS.get(type(error), Verdict.OTHER_END) if error is not None else Verdict.OTHER_END
+            return [Misfit(verdict, f"it {was}, and now {now}", raised_at(error))]
         if error is None:
             return self._other_result(last.payload.get("result"), code.result())
         return []
@@ -176,56 +231,95 @@ class ReplayCheck:
         if code is None or code.cancelled():
             return None
         error = code.exception()
+        if error is None or Continued.is_all_of(error):
+            error = self.code.unawaited_calls(at_the_end=True) or error
         return Continued.caught() if error is None and self._continuing else error
 
-    def _other_result(self, was: Any, value: Any) -> list[str]:
+    def _other_result(self, was: Any, value: Any) -> list[Misfit]:
         try:
             now = self._function.signature.encode_result(value)
         except InvalidResult as error:
-            return [str(error)]
-        return [] if now == was else [f"it returned {was!r:.200}, and now returns {now!r:.200}"]
+            return [Misfit(Verdict.OTHER_END, str(error))]
+        if now == was:
+            return []
+        return [Misfit(Verdict.OTHER_END, f"it returned {was!r:.200}, and now returns {now!r:.200}")]
 
     # Conductor: what the code calls
 
-    async def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        line = line_of_caller()
+        return self._tracked(call.name, lambda: self._call(call, args, kwargs, line))
+
+    async def _call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], line: str | None) -> Any:
         arguments = call.signature.encode(args, kwargs)
         node = self._replay.node(call.name, arguments, call.key)
-        return recorded_outcome(call, node, await self._outcome(node, call.name, arguments))
+        outcome = await self._outcome(node, call.name, line, arguments)
+        try:
+            return recorded_outcome(call, node, outcome)
+        except (InvalidResult, SecretUnavailable) as error:
+            self._refused.append(Misfit(VERDICTS[type(error)], f"the recorded result of {node}: {error}", line))
+            raise
 
-    async def wait(
-        self,
-        key: str,
-        timeout: float | None,  # noqa: ASYNC109 - as the protocol has it
-        wait_type: str,
-        form: Form | None = None,
-    ) -> Any:
-        while form is not None:  # an answer that could not be used was asked for again
+    def _tracked(self, name: str, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of a durable call. It begins when the code awaits it, as in an attempt."""
+        token = object()
+        return self.code.tracked(token, name, self._begun(token, begin))
+
+    async def _begun(self, token: object, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        self.code.awaited(token)
+        return await begin()
+
+    def wait(
+        self, key: str, timeout: float | None, wait_type: str, form: Form | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        del timeout, wait_type
+        line = line_of_caller()
+        if form is None:
+            return self._tracked("wait_for", lambda: self._wait(key, line))
+        return self._tracked("wait_for", lambda: self._answer(key, form, line))
+
+    async def _answer(self, key: str, form: Form, line: str | None) -> Any:
+        while True:  # an answer that could not be used was asked for again
             with contextlib.suppress(InvalidArguments):
-                return form.decode(await self.wait(key, timeout, wait_type))
-        outcome = await self._outcome(self._replay.node("wait", {}, key), "wait")
+                return form.decode(await self._wait(key, line))
+
+    async def _wait(self, key: str, line: str | None) -> Any:
+        outcome = await self._outcome(self._replay.node("wait", {}, key), "wait", line)
         assert isinstance(outcome, Ended), "a wait ends"
         if outcome.completed.get("outcome") == "expired":
             raise WaitTimeout(key)
-        return outcome.completed.get("payload")
+        return plain_values.as_recorded(outcome.completed.get("payload"))
 
-    async def sleep(self, duration: float) -> None:
-        await self._outcome(self._replay.node("sleep", {}, f"{duration:g}"), "sleep")
+    def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
+        line = line_of_caller()
+        return self._tracked("sleep", lambda: self._sleep(duration, line))
 
-    async def child(self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _sleep(self, duration: float, line: str | None) -> None:
+        await self._outcome(self._replay.node("sleep", {}, f"{duration:g}"), "sleep", line)
+
+    def child(
+        self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        line = line_of_caller()
+        return self._tracked(job.name, lambda: self._child(job, args, kwargs, line))
+
+    async def _child(
+        self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], line: str | None
+    ) -> Any:
         arguments = job.signature.encode(args, kwargs)
         node = self._replay.node(f"job.{job.name}", arguments, job.chosen.key)
-        return child_result(job, arguments, node, await self._outcome(node, f"job.{job.name}", arguments))
+        return child_result(job, arguments, node, await self._outcome(node, f"job.{job.name}", line, arguments))
 
     async def start_run(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         del submit
-        node = self._replay.node(f"start.{job.name}", arguments, job.chosen.key)
-        return str(start_result(job.name, await self._outcome(node, f"start.{job.name}", arguments)))
+        name = f"start.{job.name}"
+        node = self._replay.node(name, arguments, job.chosen.key)
+        return str(start_result(job.name, await self._outcome(node, name, line_of_caller(), arguments)))
 
     async def send_signal(self, payload: dict[str, Any], send: Submitter) -> str:
         del send
-        return str(
-            start_result("signal", await self._outcome(self._replay.node("signal", payload, None), "signal", payload))
-        )
+        node = self._replay.node("signal", payload, None)
+        return str(start_result("signal", await self._outcome(node, "signal", line_of_caller(), payload)))
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         self.code.check_main("continue_as")
@@ -236,9 +330,11 @@ class ReplayCheck:
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
         return await self.code.loop.outside(work)
 
-    async def _outcome(self, node: str, name: str, arguments: Any = None) -> Outcome:
+    async def _outcome(self, node: str, name: str, line: str | None, arguments: Any = None) -> Outcome:
         cut: Any = None if arguments is None else list  # a call ends in its turn when it is cut off, a wait at once
+        self._lines[node] = line
         outcome = await self.code.outcome(node, name, self._stand_still, arguments, cut)
+        del self._lines[node]
         self._answered += 1
         return outcome
 

@@ -72,6 +72,10 @@ class SqlReads(ABC):
     async def now(self) -> float:
         """Read the store's clock."""
 
+    @abstractmethod
+    async def close(self) -> None:
+        """Release all resources."""
+
     async def get(self, job: str) -> Job | None:
         rows = await self._read(self._reads.job, (job,))
         return await self._up_to_date(job_of(rows[0])) if rows else None

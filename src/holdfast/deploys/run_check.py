@@ -1,0 +1,97 @@
+"""The check of one run: its recorded history against the code as it is now. Nothing is called (SPEC E8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.client.app import App
+from holdfast.client.verify import check_replay
+from holdfast.engine.replay_report import Verdict
+from holdfast.errors import UnknownEntry
+from holdfast.machines import TERMINAL_JOB_STATES, Event, Fold
+from holdfast.store.result_blobs import FIELD, ReadPiece, with_results
+
+
+class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What the check of a run has found.
+
+    Attributes:
+        run: the job of the run.
+        entry: its app and name, as ``plugin.entry``.
+        live: whether it has not ended.
+        verdict: what was found, in one word.
+        reasons: why the code does not fit; empty if it does.
+        line: the line of the code, as file:line, that makes the call at which the run stops, or would continue.
+        unused: recorded calls that the code no longer makes.
+        next: calls with which the run would continue.
+        build: the build that took the run last.
+    """
+
+    run: str
+    entry: str
+    live: bool
+    verdict: Verdict
+    reasons: list[str] = []
+    line: str | None = None
+    unused: list[str] = []
+    next: list[str] = []
+    build: str | None = None
+
+
+async def check_run(app: App, events: Sequence[Event], read: ReadPiece | None = None) -> RunCheck:
+    """Check a history against the current code of its app.
+
+    Args:
+        app: the app with the code.
+        events: the whole history.
+        read: reads a piece of a large result; None if the events have their results.
+
+    Raises:
+        StoreUnavailable: a large result cannot be read.
+    """
+    state = Fold(calls=False)
+    for event in events:
+        state.push(event)
+    created = events[0].payload
+    live = state.state not in TERMINAL_JOB_STATES
+    builds = [event.payload.get("build") for event in events if event.type == "job_running"]
+    found = RunCheck(
+        run=events[0].job,
+        entry=f"{created.get('plugin')}.{created.get('entry')}",
+        live=live,
+        verdict=Verdict.FITS,
+        build=builds[-1] if builds else None,
+    )
+    if read is not None and any(FIELD in event.payload for event in events):
+        events = await with_results(read, app.blobs(), events)
+    missing = _missing_key(app, events) if live else None
+    if missing is not None:
+        return msgspec.structs.replace(found, verdict=Verdict.KEY_MISSING, reasons=[missing])
+    try:
+        report = await check_replay(app, events)
+    except UnknownEntry as error:
+        return msgspec.structs.replace(found, verdict=Verdict.GONE, reasons=[str(error)])
+    return msgspec.structs.replace(
+        found,
+        verdict=report.verdict,
+        reasons=report.reasons,
+        line=report.line,
+        unused=report.unasked,
+        next=report.beyond if report.fits else [],
+    )
+
+
+def _missing_key(app: App, events: Sequence[Event]) -> str | None:
+    """Return why a secret in the arguments of a run, or in its results, cannot be revealed here."""
+    created = events[0].payload
+    function = app.entries.get((str(created.get("plugin")), str(created.get("entry"))))
+    if function is None:
+        return None
+    values: list[Any] = [
+        created.get("args"),
+        *(event.payload["result"] for event in events if "result" in event.payload),
+    ]
+    return function.vault.missing_key(values)

@@ -1,0 +1,293 @@
+"""`holdfast check`: every run of a store against the code as it is now. The store is only read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import textwrap
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App, Config, Secret, wait_for
+from holdfast.client.store_url import open_reader
+from holdfast.deploys.store_check import Findings, acheck
+from holdfast.errors import StoreUnavailable
+from support.postgres import fresh_url
+from support.shell import Shell
+
+HEAD = """
+from holdfast import App, Secret, wait_for
+app = App("shop")
+
+@app.step
+async def price(sku: str) -> int:
+    return 100 * len(sku)
+
+@app.tool
+def charge(cents: int) -> str:
+    return f"receipt for {cents}"
+"""
+WAITING = """
+@app.job
+async def work(sku: str) -> str:
+    cents = await price(sku)
+    answer = await wait_for("go")
+    return await charge(cents) + answer
+"""
+
+
+def write(shell: Shell, code: str) -> None:
+    (shell.folder / "shop.py").write_text(HEAD + textwrap.dedent(code))
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    made = Shell(tmp_path)
+    write(made, WAITING)
+    return made
+
+
+def files(folder: Path) -> dict[str, str]:
+    """The files of a store and their contents."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("jobs.db*") if path.is_file()
+    }
+
+
+def found(report: dict[str, Any], run: str) -> dict[str, Any]:
+    return next(one for one in report["runs"] if one["run"] == run)
+
+
+def check(app: App, **options: Any) -> Findings:
+    """Check the runs of an app's store in this process, as another process would read it."""
+
+    async def checked() -> Findings:
+        reader = app.store() if app.url == "memory:" else open_reader(app.url)
+        try:
+            return await acheck(app, reader, **options)
+        finally:
+            if reader is not app.store():
+                await reader.close()
+
+    return app.block(checked())
+
+
+def test_a_check_finds_what_fits_and_what_would_stop_and_writes_nothing(shell: Shell) -> None:
+    run = shell.run("start", "shop.py", "work", "sku=A1")
+    queued = shell.run("start", "shop.py", "work", "sku=B2")
+    shell.run("worker", "shop.py", "--until-idle")
+    late = shell.run("start", "shop.py", "work", "sku=C3")
+    before = files(shell.folder)
+    report = shell.json("check", "shop.py")
+    assert (report["fits"], report["checked"], report["counts"]) == (True, 3, {"shop.work": {"fits": 3}})
+    write(shell, WAITING.replace("price(sku)", 'price(sku + "!")'))
+    report = shell.json("check", "shop.py", code=1)
+    assert report["counts"] == {"shop.work": {"stops": 2, "fits": 1}}
+    assert {one["run"] for one in report["runs"]} == {run, queued}, f"{late} has called nothing yet"
+    stopped = found(report, run)
+    assert stopped["reasons"] == ["it now calls price(sku='A1!'), but the history has price(sku='A1')"]
+    assert stopped["line"] == f"{shell.folder / 'shop.py'}:15"
+    told = shell.run("check", "shop.py", code=1)
+    assert f"{run}  would stop at shop.py:15: it now calls price(sku='A1!')" in told
+    assert told.endswith("the code does not fit: 2 of 3 checked runs would not go on")
+    assert files(shell.folder) == before
+    assert not (shell.folder / ".holdfast").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "reason"),
+    [
+        ("async def work(sku: str)", "async def other(sku: str)", "gone", "no job is named 'shop.work'"),
+        ("work(sku: str)", "work(sku: int)", "undecodable", "Expected `int`, got `str`"),
+        ("cents = await price(sku)", "cents = 7", "unused", ""),
+        ('answer = await wait_for("go")', "answer = missing", "stops", "it now raises NameError"),
+    ],
+)
+def test_each_misfit_has_its_verdict(shell: Shell, before: str, after: str, verdict: str, reason: str) -> None:
+    run = shell.run("start", "shop.py", "work", "sku=A1")
+    shell.run("worker", "shop.py", "--until-idle")
+    write(shell, WAITING.replace(before, after))
+    report = shell.json("check", "shop.py", code=0 if verdict == "unused" else 1)
+    assert found(report, run)["verdict"] == verdict
+    assert reason in "".join(found(report, run)["reasons"])
+
+
+def test_a_result_that_no_longer_decodes_and_a_key_that_is_missing_are_told(app: App) -> None:
+    """On each store, which is read without a write."""
+
+    @app.step
+    async def price(sku: str) -> Any:
+        return {"cents": sku}
+
+    @app.job
+    async def work(sku: str, key: Secret[str] | None = None) -> None:
+        await price(sku)
+        await wait_for("go")
+        assert key
+
+    plain = work.start("A1")
+    secret = work.start("A1", Secret.env("HOLDFAST_TEST_NO_SUCH_KEY"))
+    app.worker().run(until_idle=True)
+    rows = {run.id: app.get(run.id) for run in (plain, secret)}
+    findings = check(app)
+    assert {one.run: one.verdict for one in findings.runs} == {secret.id: "key_missing"}
+    assert "HOLDFAST_TEST_NO_SUCH_KEY is not set" in findings.runs[0].reasons[0]
+
+    del app.calls["price"]
+
+    @app.step(name="price")
+    async def typed(sku: str) -> int:
+        raise AssertionError(f"nothing is called, also not for {sku}")
+
+    async def changed(sku: str, key: Secret[str] | None = None) -> None:
+        await typed(sku)
+        await wait_for("go")
+        assert key
+
+    work.function = changed
+    findings = check(app)
+    assert {one.run: one.verdict for one in findings.runs} == {secret.id: "key_missing", plain.id: "undecodable"}
+    assert {run: app.get(run) for run in rows} == rows
+
+
+def test_ended_runs_are_sampled_per_job_and_do_not_fail_the_check(app: App) -> None:
+    @app.job
+    async def work(n: int) -> int:
+        return n
+
+    @app.job
+    async def rare(n: int) -> int:
+        return n
+
+    rare.start(1)
+    for n in range(5):
+        work.start(n)
+    app.worker().run(until_idle=True)
+    assert check(app, sample=3).counts == {"shop.work": {"fits": 3}, "shop.rare": {"fits": 1}}
+    assert check(app, sample=0).checked == 0
+
+    async def changed(n: int) -> int:
+        return n + 1
+
+    work.function = changed
+    findings = check(app, sample=3)
+    assert (findings.counts["shop.work"], findings.failures) == ({"other_end": 3}, 0)
+    assert findings.runs[-1].reasons == ["it returned 4, and now returns 5"]
+
+
+def test_runs_of_other_apps_are_counted_and_not_checked(app: App) -> None:
+    other = App("bank", config=app.config)
+    other._opened = app.store()
+
+    @other.job
+    async def pay() -> None:
+        await wait_for("go")
+
+    @app.job
+    async def work() -> None: ...
+
+    pay.start()
+    work.start()
+    findings = check(app)
+    assert (findings.checked, findings.elsewhere) == (1, 1)
+
+
+def test_a_second_check_skips_what_has_not_changed_unless_the_code_has(shell: Shell) -> None:
+    runs = [shell.run("start", "shop.py", "work", f"sku={sku}") for sku in ("A1", "B2")]
+    shell.run("worker", "shop.py", "--until-idle")
+    assert shell.json("check", "shop.py", "--since-last")["checked"] == 2
+    mark = shell.folder / ".holdfast" / "check.json"
+    moved = json.loads(mark.read_text())
+    mark.write_text(json.dumps({**moved, "at": moved["at"] + 3600}))  # as if the last check was later than every event
+    report = shell.json("check", "shop.py", "--since-last")
+    assert (report["checked"], report["unchanged"]) == (0, 2)
+    write(shell, WAITING.replace("price(sku)", 'price(sku + "!")'))
+    assert shell.json("check", "shop.py", "--since-last", code=1)["checked"] == 2, "other code"
+    moved = json.loads(mark.read_text())
+    assert sorted(moved["again"]) == sorted(runs)
+    mark.write_text(json.dumps({**moved, "at": moved["at"] + 3600}))
+    assert shell.json("check", "shop.py", "--since-last", code=1)["checked"] == 2, "they did not fit before"
+    mark.write_text("broken")
+    assert shell.json("check", "shop.py", "--since-last", code=1)["checked"] == 2
+
+
+def test_many_runs_are_checked_by_several_processes_with_the_same_result(shell: Shell) -> None:
+    code = WAITING.replace("cents = await price(sku)", 'print("a job prints")\n    cents = await price(sku)')
+    write(shell, code)
+    app = App("shop", shell.environment["HOLDFAST_URL"])
+    app.block(app.store().now())
+
+    @app.job
+    async def work(sku: str) -> str:
+        return sku
+
+    app.start_many(work, [{"sku": f"S{n}"} for n in range(250)])
+    app.close()
+    one = shell.json("check", "shop.py", "--processes", "1")
+    two = shell.json("check", "shop.py", "--processes", "2")
+    assert (one["checked"], one["counts"]) == (250, {"shop.work": {"fits": 250}})
+    assert {**one, "at": 0} == {**two, "at": 0}
+
+
+def test_the_report_for_ci_has_a_case_per_run_that_would_stop(shell: Shell) -> None:
+    def read() -> ET.Element:
+        return ET.fromstring((shell.folder / "report.xml").read_text())  # noqa: S314 - ours
+
+    run = shell.run("start", "shop.py", "work", "sku=<A&\x07>")
+    shell.run("worker", "shop.py", "--until-idle")
+    shell.run("check", "shop.py", "--junit", "report.xml")
+    assert [case.get("name") for case in read().iter("testcase")] == ["1 runs fit"]
+    write(shell, WAITING.replace("price(sku)", 'price(sku + "!")'))
+    shell.run("check", "shop.py", "--junit", "report.xml", code=1)
+    suite = read().find("testsuite")
+    assert suite is not None
+    assert (suite.get("name"), suite.get("failures")) == ("shop.work", "1")
+    (failure,) = suite.iter("failure")
+    assert failure.get("type") == "stops"
+    assert run in str(failure.text)
+
+
+def test_a_store_that_does_not_exist_is_an_error_and_is_not_made(shell: Shell) -> None:
+    shell.run("check", "shop.py", code=5)
+    assert files(shell.folder) == {}
+
+
+def test_a_reader_of_an_unused_file_sees_what_is_committed_later(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a file?.db'}"
+    app = App("shop", url)
+    assert app.list() == []
+    app.close()
+    reader = open_reader(url)
+    again = App("shop", url)
+
+    @again.job
+    async def work() -> None: ...
+
+    async def jobs() -> list[str]:
+        return [job.id for job in await reader.jobs()]
+
+    assert again.block(jobs()) == []
+    runs = [work.start().id]
+    assert again.block(jobs()) == runs
+    runs.insert(0, work.start().id)
+    assert again.block(jobs()) == runs
+    again.block(reader.close())
+    again.close()
+
+
+def test_a_reader_of_postgres_cannot_write() -> None:
+    url = fresh_url()
+    app = App("shop", config=Config(url=url))
+
+    @app.job
+    async def work() -> None: ...
+
+    work.start()
+    reader: Any = open_reader(url)
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        app.block(reader._read("DELETE FROM " + reader._reads.job.split("FROM ")[1].split()[0] + " RETURNING 1", ()))
+    app.block(reader.close())
+    app.close()
