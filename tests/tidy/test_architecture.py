@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors",
     }
     | {"build_id", "import_guard", "job_log", "plans"},
-    "deploys": {"client", "engine", "errors", "machines", "store"},
+    "deploys": {"authoring", "client", "engine", "errors", "machines", "store"},
     "testing": {"machines", "ready", "errors"},
     "gc_settings": set(),
     "parent_death": set(),

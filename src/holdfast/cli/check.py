@@ -15,6 +15,7 @@ from holdfast.cli.options import (
     json_option,
     open_client,
     plugins_option,
+    reader,
     run_argument,
     show_result,
     url_option,
@@ -101,9 +102,10 @@ def replay(run: str, target: str, where: Where, as_json: bool) -> None:
     "--sample", type=click.IntRange(0, 10_000), default=20, show_default=True, help="Ended runs to check per job."
 )
 @click.option("--processes", type=click.IntRange(1, 256), help="Number of processes.  [default: the number of cores]")
+@click.option("--histories", metavar="DIR", help="Check the histories in DIR in place of a store.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Also write the report as JUnit XML.")
 @json_option
-def check(
+def check(  # noqa: PLR0913 - one parameter per option
     target: str | None,
     *,
     url: str | None,
@@ -111,6 +113,7 @@ def check(
     since_last: bool,
     sample: int,
     processes: int | None,
+    histories: str | None,
     junit_file: str | None,
     as_json: bool,
 ) -> None:
@@ -119,12 +122,17 @@ def check(
     Replay every run that has not ended, and a sample of ended runs of each job, through the code as it is now. This
     calls no step and no tool, and only reads the store. Runs of other apps are counted. The exit code is 1 if a run
     would not go on: the engine would stop it, its arguments or results no longer decode, a secret cannot be revealed
-    in this process, or its job is gone. With --since-last, a file in ./.holdfast remembers the last check.
+    in this process, or its job is gone. With --since-last, a file in ./.holdfast remembers the last check. With
+    --histories, check the files that holdfast export has written. It is an error if there are none.
     """
     from holdfast.deploys.check_mark import code_digest, modules_since
 
     before = set(sys.modules)
     app = _loaded(target, url, plugins=plugins)
+    if histories is not None:
+        if since_last:
+            raise click.UsageError("give --histories or --since-last, not both")
+        _show_findings(_checked_files(app, histories), junit_file, as_json=as_json)
     mark = code_digest(modules_since(before)) if since_last else None
     findings = _checked(app, target, plugins=plugins, sample=sample, processes=processes, code=mark)
     _show_findings(findings, junit_file, as_json=as_json)
@@ -163,6 +171,19 @@ def _checked(
     return findings
 
 
+def _checked_files(app: App, folder: str) -> Findings:
+    """Check the histories in a folder."""
+    from pathlib import Path
+
+    from holdfast.deploys.history_files import histories_in
+    from holdfast.deploys.store_check import check_histories
+
+    findings = check_histories(app, histories_in(Path(folder)))
+    if not findings.checked:
+        raise click.ClickException(f"{folder} has no histories: write some with holdfast export RUN --to {folder}")
+    return findings
+
+
 def _progress_line(checked: int) -> None:
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{checked:,} runs checked", err=True, nl=False)
@@ -188,6 +209,61 @@ def _show_findings(findings: Findings, junit_file: str | None, *, as_json: bool)
         for line in report_lines(findings):
             echo(line)
     sys.exit(1 if findings.failures else 0)
+
+
+@click.command(epilog="Example: holdfast export 3f2a 9b1c --to histories --redact --target shop.py")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=completion.run_ids)
+@click.option("--to", "folder", required=True, metavar="DIR", help="The folder for the files.")
+@click.option("--redact", is_flag=True, help="Replace all texts by others of the same form.")
+@click.option("--target", help="The code of the runs: say if it takes another way with the replaced texts.")
+@where_options
+def export(runs: tuple[str, ...], folder: str, redact: bool, target: str | None, where: Where) -> None:
+    """Write the history of each RUN to a file, for checks of later code.
+
+    holdfast check --histories replays the files. A file has one event per line, and the same history gives the same
+    file. With --redact, structure, names, keys and numbers stay, and texts are replaced. Code that depends on a text
+    takes another way then. Name the code with --target to learn whether it does.
+    """
+    from pathlib import Path
+
+    from holdfast.deploys.history_files import file_name, history_text
+    from holdfast.deploys.history_redaction import redact_history
+
+    client = reader(where)
+    app = _loaded(target, None, plugins=False) if target is not None else None
+    for run in runs:
+        events = _whole(client, client.events(full_id(client, run).partition(".")[0]))
+        written = redact_history(events, lambda job: _arguments_of(client, job)) if redact else events
+        path = Path(folder) / file_name(events)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(history_text(written, redacted=redact), encoding="utf-8")
+        echo(str(path))
+        if redact:
+            echo(_redaction_note(app, events, written), err=True)
+
+
+def _arguments_of(client: Client, job: str) -> dict[str, Any] | None:
+    """Return the arguments of another run; None if it was removed."""
+    from holdfast.errors import UnknownJob
+
+    try:
+        created = client.events(job, limit=1)
+    except UnknownJob:
+        return None
+    return created[0].payload.get("args") if created else None
+
+
+def _redaction_note(app: App | None, events: list[Event], redacted: list[Event]) -> str:
+    """Say whether the code takes another way with the replaced texts."""
+    if app is None:
+        return "the control flow may depend on a replaced text: name the code with --target to learn whether it does"
+    from holdfast.deploys.run_check import check_run
+
+    before, after = app.block(check_run(app, events, keys=False)), app.block(check_run(app, redacted, keys=False))
+    if (before.verdict, len(before.unused), len(before.next)) == (after.verdict, len(after.unused), len(after.next)):
+        return "the code takes the same way with the replaced texts"
+    why = "; ".join(after.reasons) or f"it makes other calls ({after.verdict})"
+    return f"the control flow depends on a replaced text: {why}. The file does not show what the run did"
 
 
 @click.command(epilog="Example: holdfast demo")
@@ -230,4 +306,4 @@ def machines(machine: str | None, form: str) -> None:
     click.echo("\n\n".join(getattr(table, draw)() for table in selected))
 
 
-COMMANDS = (check, verify, replay, machines, demo)
+COMMANDS = (check, export, verify, replay, machines, demo)

@@ -41,13 +41,14 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
     build: str | None = None
 
 
-async def check_run(app: App, events: Sequence[Event], read: ReadPiece | None = None) -> RunCheck:
+async def check_run(app: App, events: Sequence[Event], read: ReadPiece | None = None, *, keys: bool = True) -> RunCheck:
     """Check a history against the current code of its app.
 
     Args:
         app: the app with the code.
         events: the whole history.
         read: reads a piece of a large result; None if the events have their results.
+        keys: whether the secrets of the run must be available here.
 
     Raises:
         StoreUnavailable: a large result cannot be read.
@@ -67,7 +68,7 @@ async def check_run(app: App, events: Sequence[Event], read: ReadPiece | None = 
     )
     if read is not None and any(FIELD in event.payload for event in events):
         events = await with_results(read, app.blobs(), events)
-    missing = _missing_key(app, events) if live else None
+    missing = _missing_key(app, events) if live and keys else None
     if missing is not None:
         return msgspec.structs.replace(found, verdict=Verdict.KEY_MISSING, reasons=[missing])
     try:

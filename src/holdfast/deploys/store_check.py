@@ -151,7 +151,7 @@ def check_histories(app: App, histories: Iterable[Sequence[Event]]) -> Findings:
     findings = Findings()
     with asyncio.Runner() as runner, _quiet_stdout():
         for events in histories:
-            findings.add(runner.run(check_run(app, events)))
+            findings.add(runner.run(check_run(app, events, keys=False)))
     return findings.end()
 
 
