@@ -6,7 +6,7 @@ with the same plugin and name are refused, and nothing is included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from inspect import isasyncgenfunction, isgeneratorfunction, ismethod, signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
@@ -26,9 +26,9 @@ R = TypeVar("R")
 J = TypeVar("J", bound=JobFunction[..., Any])
 
 ON_DOUBT = {"ask", "fail", "retry"}
-_CALL = ("name", "retries", "backoff", "timeout", "gate")
+_CALL = ("name", "aliases", "retries", "backoff", "timeout", "gate")
 OPTIONS = {  # of each decorator
-    "job": ("name", "retries", "backoff", "queue", "deadline", "max_attempts"),
+    "job": ("name", "aliases", "retries", "backoff", "queue", "deadline", "max_attempts"),
     "step": _CALL,
     "tool": (*_CALL, "on_doubt", "reconcile"),
 }
@@ -44,6 +44,7 @@ class Registry:
         self.vault = Vault(codec)
         self.entries: dict[tuple[str, str], JobFunction[..., Any]] = {}
         self.calls: dict[str, Call[..., Any]] = {}
+        self._old_calls: dict[str, Call[..., Any]] = {}  # by alias
         self._max_attempts = max_attempts
         self.included_by: list[Registry] = []  # plugins that also serve its jobs
 
@@ -72,11 +73,15 @@ class Registry:
         """Return the gates of all steps and tools, each once."""
         return list({id(call.gate): call.gate for call in self.calls.values() if call.gate is not None}.values())
 
+    def calls_by_name(self) -> dict[str, Call[..., Any]]:
+        """Return the steps and tools by name, and by their earlier names."""
+        return {**self._old_calls, **self.calls}
+
     def entry(self, job: JobFunction[..., Any] | str) -> JobFunction[..., Any]:
         """Return a job function by name. A job function is returned unchanged.
 
         Args:
-            job: a job function, its name, or ``plugin.name`` for a job of an included plugin.
+            job: a job function, its name or an alias of it, or ``plugin.name`` for a job of an included plugin.
 
         Raises:
             UnknownEntry: there is no such job.
@@ -86,7 +91,8 @@ class Registry:
         plugin, _, name = job.partition(".")
         entry = self.entries.get((self.name, job)) or self.entries.get((plugin, name))
         if entry is None:
-            known = [name if plugin == self.name else f"{plugin}.{name}" for plugin, name in self.entries]
+            names = [key for key, known in self.entries.items() if key[1] == known.name]
+            known = [name if plugin == self.name else f"{plugin}.{name}" for plugin, name in names]
             raise UnknownEntry(job, known)
         return entry
 
@@ -108,15 +114,21 @@ class Registry:
             self._adopt(entry)
 
     def _refuse_second(self, entry: JobFunction[..., Any]) -> None:
-        """Raise if a different job has this one's name, here or in a plugin that includes this one."""
+        """Raise if a different job has this one's name or alias, here or in a plugin that includes this one."""
         for registry in self._everywhere():
-            if registry.entries.get((entry.plugin, entry.name), entry) is not entry:
-                name = repr(entry.name) if entry.plugin == registry.name else f"{entry.plugin}.{entry.name}"
+            for own in (entry.name, *entry.aliases):
+                other = registry.entries.get((entry.plugin, own), entry)
+                if other is entry:
+                    continue
+                name = repr(own) if entry.plugin == registry.name else f"{entry.plugin}.{own}"
+                if own in other.aliases or own in entry.aliases:
+                    raise _alias_clash(registry.name, f"job {name}", own, entry, other)
                 raise ValueError(f"{registry.name} already has a job {name}: give one of them another name")
 
     def _adopt(self, entry: JobFunction[..., Any]) -> None:
         for registry in self._everywhere():
-            registry.entries[entry.plugin, entry.name] = entry
+            for name in (entry.name, *entry.aliases):
+                registry.entries[entry.plugin, name] = entry
 
     def _everywhere(self) -> list[Registry]:
         """Return this plugin and all that include it, directly or not. Inclusion may be circular."""
@@ -129,8 +141,8 @@ class Registry:
     def job(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
     @overload
     def job(
-        self, *, name: str | None = None, retries: int = 0, backoff: Backoff | None = None, queue: str = "default",
-        deadline: Duration | None = None, max_attempts: int | None = None,
+        self, *, name: str | None = None, aliases: Sequence[str] = (), retries: int = 0, backoff: Backoff | None = None,
+        queue: str = "default", deadline: Duration | None = None, max_attempts: int | None = None,
     ) -> Callable[[Callable[P, R]], JobFunction[P, R]]: ...  # fmt: skip
 
     def job(self, function: Any = None, **options: Any) -> Any:
@@ -138,6 +150,7 @@ class Registry:
 
         Options of the decorator:
             name: the job's name; by default the function's.
+            aliases: earlier names of the job. Runs that were started under one of them are its runs.
             retries: how often to run the job again after it fails.
             backoff: when to retry, see `Backoff`.
             queue: the queue of its runs.
@@ -150,7 +163,7 @@ class Registry:
     def step(self, function: Callable[P, R], /) -> Call[P, R]: ...
     @overload
     def step(
-        self, *, name: str | None = None, retries: int = 0, backoff: Backoff | None = None,
+        self, *, name: str | None = None, aliases: Sequence[str] = (), retries: int = 0, backoff: Backoff | None = None,
         timeout: Duration | None = None, gate: Gate | None = None,
     ) -> Callable[[Callable[P, R]], Call[P, R]]: ...  # fmt: skip
 
@@ -159,6 +172,7 @@ class Registry:
 
         Options of the decorator:
             name: the step's name; by default the function's.
+            aliases: earlier names of the step. Calls recorded under one of them are its calls.
             retries: how often to call it again after it fails.
             backoff: when to retry, see `Backoff`.
             timeout: how long one try may take.
@@ -170,7 +184,7 @@ class Registry:
     def tool(self, function: Callable[P, R], /) -> Call[P, R]: ...
     @overload
     def tool(
-        self, *, name: str | None = None, retries: int = 0, backoff: Backoff | None = None,
+        self, *, name: str | None = None, aliases: Sequence[str] = (), retries: int = 0, backoff: Backoff | None = None,
         timeout: Duration | None = None, on_doubt: str = "ask", reconcile: Callable[..., Any] | None = None,
         gate: Gate | None = None,
     ) -> Callable[[Callable[P, R]], Call[P, R]]: ...  # fmt: skip
@@ -180,6 +194,7 @@ class Registry:
 
         Options of the decorator:
             name: the tool's name; by default the function's.
+            aliases: earlier names of the tool. Calls recorded under one of them are its calls.
             retries: how often to call it again after it fails.
             backoff: when to retry, see `Backoff`.
             timeout: how long one try may take.
@@ -194,6 +209,7 @@ class Registry:
         function: Callable[..., Any],
         *,
         name: str | None = None,
+        aliases: Sequence[str] = (),
         retries: int = 0,
         backoff: Backoff | None = None,
         queue: str = "default",
@@ -209,6 +225,7 @@ class Registry:
             max_attempts=max_attempts or self._max_attempts,
             queue=queue,
             deadline_seconds=seconds(deadline) if deadline is not None else None,
+            aliases=_aliases("job", name or function.__name__, aliases),
         )
         return self.declared(entry)
 
@@ -224,6 +241,7 @@ class Registry:
         *,
         tool: bool,
         name: str | None = None,
+        aliases: Sequence[str] = (),
         retries: int = 0,
         backoff: Backoff | None = None,
         timeout: Duration | None = None,
@@ -245,11 +263,41 @@ class Registry:
             reconcile=reconcile,
             vault=self.vault,
             gate=gate,
+            aliases=_aliases("tool" if tool else "step", name or function.__name__, aliases),
         )
         if call.name in self.calls:
             raise ValueError(f"{self.name} already has a step or tool {call.name!r}: give one of them another name")
+        known = self.calls_by_name()
+        for own in (call.name, *call.aliases):
+            if own in known:
+                raise _alias_clash(self.name, f"step or tool {own!r}", own, call, known[own])
         self.calls[call.name] = call
+        self._old_calls.update(dict.fromkeys(call.aliases, call))
         return call
+
+
+def _aliases(kind: str, name: str, aliases: Sequence[str]) -> tuple[str, ...]:
+    """Return the aliases of a function.
+
+    Raises:
+        TypeError: they are not a list of names.
+        ValueError: one of them is its name, or occurs twice.
+    """
+    if isinstance(aliases, str) or not all(type(alias) is str and alias for alias in aliases):
+        raise TypeError(f'@app.{kind}: aliases must be a list of names, such as ["old_name"], got {aliases!r:.80}')
+    if name in aliases or len(set(aliases)) != len(aliases):
+        raise ValueError(f"@app.{kind}: {name} has the aliases {list(aliases)}: name each earlier name once")
+    return tuple(aliases)
+
+
+def _alias_clash(registry: str, what: str, own: str, new: Any, other: Any) -> ValueError:
+    """Return the error for an alias that is the name or the alias of another function."""
+    holder, taker = (other, new) if own in new.aliases else (new, other)
+    if own in new.aliases and own in other.aliases:
+        cure = f"it is also an alias of {other.name!r}: only one of the two can have the recorded calls and runs"
+    else:
+        cure = f"it is an alias of {taker.name!r}: remove the alias, or give {holder.name!r} another name"
+    return ValueError(f"{registry} already has a {what}, and {cure}")
 
 
 def _decorator(kind: str, make: Callable[..., Any], function: Any, options: dict[str, Any]) -> Any:

@@ -93,9 +93,11 @@ class Call(Generic[P, R]):
         reconcile: Callable[..., Any] | None = None,
         vault: Vault | None = None,
         gate: Gate | None = None,
+        aliases: tuple[str, ...] = (),
     ) -> None:
         self.function = function
         self.name = name
+        self.aliases = aliases  # its earlier names
         self.tool = tool
         self.backoff = backoff
         self.timeout_seconds = timeout_seconds or None
@@ -167,7 +169,7 @@ class Starter(Protocol[H_co]):
 class JobFunction(Generic[P, R]):
     """A durable function. Start it with `start`, or call it inside another job to run it as a child."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of the decorator
         self,
         function: Callable[P, R],
         *,
@@ -178,9 +180,11 @@ class JobFunction(Generic[P, R]):
         max_attempts: int,
         queue: str,
         deadline_seconds: float | None,
+        aliases: tuple[str, ...] = (),
     ) -> None:
         self.function = function
         self.name = name
+        self.aliases = aliases  # its earlier names
         self.plugin = plugin
         self.backoff = backoff
         self.max_attempts = max_attempts

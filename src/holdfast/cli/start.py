@@ -97,7 +97,11 @@ def _banner(app: App, slots: int, queues: tuple[str, ...], processes: int, *, as
 
     from holdfast.errors import shown_url
 
-    jobs = sorted(name if plugin == app.name else f"{plugin}.{name}" for plugin, name in app.entries)
+    jobs = sorted(
+        name if plugin == app.name else f"{plugin}.{name}"
+        for (plugin, name), job in app.entries.items()
+        if name == job.name
+    )
     facts = {
         "app": app.name,
         "jobs": ", ".join(jobs) or "none",

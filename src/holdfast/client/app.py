@@ -439,7 +439,8 @@ class App(Planning, Client):
 
     async def aentries(self) -> builtins.list[Entry]:
         """List the jobs of this app."""
-        return [describe_entry(function) for _, function in sorted(self.entries.items())]
+        listed = [(key, function) for key, function in sorted(self.entries.items()) if key[1] == function.name]
+        return [describe_entry(function) for _, function in listed]
 
     async def astats(self) -> Stats:
         return await stats(self._store())
@@ -538,7 +539,7 @@ class App(Planning, Client):
     ) -> RunRecord:
         result = kept(f"the result of {step}", result, self.config.payload_bytes_max)
         job = job_of_run(run_id)[0]
-        call = self.calls.get(step.partition(":")[0]) if answer == "done" else None
+        call = self.calls_by_name().get(step.partition(":")[0]) if answer == "done" else None
         if call is not None and (row := await self._store().get(job)) is not None and row.plugin == self.name:
             try:
                 call.signature.encode_outcome(result, self.config.payload_bytes_max)

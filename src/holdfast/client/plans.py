@@ -37,7 +37,7 @@ class Planning(Registry):
         """Return the steps, tools, jobs and gates that plans of this app may name."""
         jobs = {f"{plugin}.{name}": job for (plugin, name), job in self.entries.items() if plugin != self.name}
         jobs |= {name: job for (plugin, name), job in self.entries.items() if plugin == self.name}
-        return Names(self.calls, jobs, self._gates)
+        return Names(self.calls_by_name(), jobs, self._gates)
 
     def plan(
         self,

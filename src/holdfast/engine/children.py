@@ -61,7 +61,7 @@ class Children:
         """Start a child unless it was started before. Wait for its end and return its result."""
         attempt = self._attempt
         name = f"job.{job.name}"
-        node = attempt.replay.node(name, arguments, job.chosen.key)
+        node = attempt.replay.node(name, arguments, job.chosen.key, earlier_names("job", job))
         begin = partial(self._begin_child, job, arguments, child_key(node, self._run))
         outcome = await attempt.code.outcome(node, name, begin, arguments, partial(_cut, node))
         return child_result(job, arguments, node, outcome)
@@ -69,7 +69,7 @@ class Children:
     async def start(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         """Start a run once without waiting for its end. Return its id."""
         name = f"start.{job.name}"
-        node = self._attempt.replay.node(name, arguments, job.chosen.key)
+        node = self._attempt.replay.node(name, arguments, job.chosen.key, earlier_names("start", job))
         begin = partial(self._begin_act, submit)
         outcome = await self._attempt.code.outcome(node, name, begin, arguments, partial(_cut, node))
         return str(start_result(job.name, outcome))
@@ -257,6 +257,11 @@ def start_result(name: str, outcome: Outcome) -> Any:
     if completed.get("outcome") == "refused":
         raise StepFailed(name, completed.get("kind") or "", completed.get("reason") or "")
     return completed.get("payload")
+
+
+def earlier_names(kind: str, job: JobFunction[..., Any]) -> list[str]:
+    """Return the names under which a child or a start of a job was recorded before the job was renamed."""
+    return [f"{kind}.{alias}" for alias in job.aliases]
 
 
 def child_result(job: JobFunction[..., Any], arguments: dict[str, Any], node: str, outcome: Outcome) -> Any:

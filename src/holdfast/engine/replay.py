@@ -1,7 +1,8 @@
 """The recorded history of a job, ready to be replayed to its code (SPEC E3, E8).
 
 A call's identity (its *node*) is its name, the hash of its arguments and its number among equal calls. An explicit key
-replaces the hash. Inside a plan, the id of the plan's node replaces it.
+replaces the hash. Inside a plan, the id of the plan's node replaces it. A call that was recorded under an earlier name
+of its function (an alias) keeps that identity.
 
 - Outcomes are kept in the order of the stream: results, final failures, ends of waits and children, and cut-offs. Each
   is handed out once. With each are the numbers of the native work that the code had seen before it.
@@ -28,7 +29,17 @@ from holdfast.authoring.redaction import MARK, redacted
 from holdfast.authoring.secrets import is_kept
 from holdfast.authoring.signature import fingerprint
 from holdfast.machines import HistoryEvent, JobEvent
-from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, ENDED, EXTENSION, GRANTED, OF_RUN, PAUSE_KEY, RETRY_KEY
+from holdfast.machines.keys import (
+    BUDGET_KEY,
+    DOUBT_KEY,
+    ENDED,
+    EXTENSION,
+    GRANTED,
+    OF_RUN,
+    PAUSE_KEY,
+    RETRY_KEY,
+    id_name,
+)
 from holdfast.machines.rules import is_failure
 from holdfast.machines.run_projection import DEADLINE
 from holdfast.store.result_blobs import ResultBlob, reference_in
@@ -109,6 +120,7 @@ class Replay:
         self._recorded: dict[str, Recorded] = {}  # by node, items not taken yet
         self._names: dict[str, str] = {}  # names of calls, where the node does not begin with it
         self._declared: dict[str, Past] = {}  # declarations of calls: their arguments are read for errors alone
+        self._aliases: dict[str, str] = {}  # earlier names of functions that the code has called → their names
         self._natives = _NO_NATIVES  # native work that the code saw after the last outcome
         self._seen: defaultdict[str, int] = defaultdict(int)
         self._cut_tools: dict[str, int] = {}  # tool that the code has cut off → attempt that started it
@@ -138,14 +150,32 @@ class Replay:
         if self._natives:
             self.order.append(Recorded("", None, self._natives, 0))
 
-    def node(self, name: str, arguments: dict[str, Any], key: str | None) -> str:
-        """Return the identity of the next call with this name and these arguments."""
+    def node(self, name: str, arguments: dict[str, Any], key: str | None, aliases: Sequence[str] = ()) -> str:
+        """Return the identity of the next call with this name, or one of its earlier names, and these arguments."""
         at = place.get()
         key = at.node if at is not None else key
         # The number among equal calls follows a `#`. A `#` in a key is doubled, so "x#2" is not the second "x".
-        label = f"{name}:{key.replace('#', '##') if key is not None else fingerprint(arguments)[:12]}"
+        identity = key.replace("#", "##") if key is not None else fingerprint(arguments)[:12]
+        label = f"{name}:{identity}"
+        node = self._numbered(label)
+        if aliases:
+            label, node = self._under_alias(name, identity, node, aliases)
         _trail.set(crc32(label.encode(), _trail.get()))
-        return self._numbered(label)
+        return node
+
+    def _under_alias(self, name: str, identity: str, node: str, aliases: Sequence[str]) -> tuple[str, str]:
+        """Return the label and the identity under which a call was recorded: of an earlier name, if that has it."""
+        label = f"{name}:{identity}"
+        number = node.removeprefix(label)
+        self._aliases.update(dict.fromkeys(aliases, name))
+        for alias in aliases if not self._has(node) else ():
+            if self._has(f"{alias}:{identity}{number}"):
+                return f"{alias}:{identity}", f"{alias}:{identity}{number}"
+        return label, node
+
+    def _has(self, node: str) -> bool:
+        """Return whether a call was started or has an outcome."""
+        return node in self._declared or node in self._recorded or id_name(node) in self.values
 
     def value_node(self, kind: str) -> str:
         """Return the identity of the next value of this kind: its number among those with the same preceding calls.
@@ -196,7 +226,7 @@ class Replay:
             node
             for node, item in self._recorded.items()
             if isinstance(item.outcome, _OF_CHILDREN if node.startswith("job.") else _OF_CALLS)
-            and name in {None, self._name(node)}
+            and (name is None or name == self._aliases.get(self._name(node), self._name(node)))
         ]
 
     def describe(self, node: str) -> str:

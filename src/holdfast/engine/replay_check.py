@@ -35,7 +35,7 @@ from holdfast.authoring import plain_values
 from holdfast.authoring.answer_form import Form
 from holdfast.authoring.conductor import Continued, Submitter, Suspended, conductor
 from holdfast.authoring.functions import Call, JobFunction
-from holdfast.engine.children import child_result, start_result
+from holdfast.engine.children import child_result, earlier_names, start_result
 from holdfast.engine.job_code import JobCode, Pending
 from holdfast.engine.replay import Ended, Outcome, Replay, call_text
 from holdfast.engine.replay_report import VERDICTS, Misfit, ReplayReport, Verdict, line_of_caller, raised_at
@@ -252,7 +252,7 @@ class ReplayCheck:
 
     async def _call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], line: str | None) -> Any:
         arguments = call.signature.encode(args, kwargs)
-        node = self._replay.node(call.name, arguments, call.key)
+        node = self._replay.node(call.name, arguments, call.key, call.aliases)
         outcome = await self._outcome(node, call.name, line, arguments)
         try:
             return recorded_outcome(call, node, outcome)
@@ -307,13 +307,13 @@ class ReplayCheck:
         self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], line: str | None
     ) -> Any:
         arguments = job.signature.encode(args, kwargs)
-        node = self._replay.node(f"job.{job.name}", arguments, job.chosen.key)
+        node = self._replay.node(f"job.{job.name}", arguments, job.chosen.key, earlier_names("job", job))
         return child_result(job, arguments, node, await self._outcome(node, f"job.{job.name}", line, arguments))
 
     async def start_run(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         del submit
         name = f"start.{job.name}"
-        node = self._replay.node(name, arguments, job.chosen.key)
+        node = self._replay.node(name, arguments, job.chosen.key, earlier_names("start", job))
         return str(start_result(job.name, await self._outcome(node, name, line_of_caller(), arguments)))
 
     async def send_signal(self, payload: dict[str, Any], send: Submitter) -> str:

@@ -93,7 +93,7 @@ class Calls:
     async def call(self, call: Call[..., Any], arguments: dict[str, Any]) -> Any:
         """Wait for the outcome of a call. Runs in the job's code."""
         attempt = self._attempt
-        node = attempt.replay.node(call.name, arguments, call.key)
+        node = attempt.replay.node(call.name, arguments, call.key, call.aliases)
         begin = partial(self._begin, call, arguments, contextvars.copy_context())
         outcome = await attempt.code.outcome(node, call.name, begin, arguments, partial(self._cut_off, call, node))
         return recorded_outcome(call, node, outcome)

@@ -1,0 +1,222 @@
+"""Renamed functions: runs and calls recorded under an earlier name belong to the function that has it as an alias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import App, Plan, external_key, gather, now, wait_for
+from holdfast.deploys.run_check import RunCheck, check_run
+from support.stories import quick
+
+Declared = Callable[[App], Any]
+
+
+@pytest.fixture
+def again(app: App) -> Callable[[], App]:
+    """The next release of the code: an app with the same store."""
+
+    def made() -> App:
+        other = App("shop", config=quick(app.url))
+        other._opened = app.store()
+        return other
+
+    return made
+
+
+def checked(app: App, run: str) -> RunCheck:
+    return app.block(check_run(app, app.events(run)))
+
+
+def test_a_run_of_an_earlier_name_is_run_by_the_renamed_job(app: App, again: Callable[[], App]) -> None:
+    @app.job
+    async def checkout(sku: str) -> str:
+        return sku
+
+    queued = checkout.start("A1")
+    new = again()
+
+    @new.job(aliases=["pay", "checkout"])
+    async def order(sku: str) -> str:
+        return f"ordered {sku}"
+
+    assert checked(new, queued.id).verdict == "fits"
+    new.worker().run(until_idle=True)
+    assert new.outcome(queued.id) == "ordered A1"
+    assert new.get(queued.id).entry_id == "checkout"
+    started = new.start("checkout", "B2")
+    assert (started.record().entry_id, [entry.entry_id for entry in new.block(new.aentries())]) == ("order", ["order"])
+
+
+def test_recorded_calls_of_an_earlier_name_are_answered_and_not_made_again(app: App, again: Callable[[], App]) -> None:
+    """Steps, tools and children, alone, equal, and in branches, with the values recorded after them."""
+    made: list[str] = []
+
+    def declare(to: App, new: bool) -> Any:
+        step_names = ["price"] if new else []
+        tool_names = ["charge"] if new else []
+        job_names = ["child"] if new else []
+
+        @to.step(name="price_of" if new else "price", aliases=step_names)
+        async def price(sku: str) -> int:
+            made.append(f"price {sku}")
+            return len(made)
+
+        @to.tool(name="bill" if new else "charge", aliases=tool_names)
+        async def charge(cents: int) -> str:
+            made.append(external_key().partition(":")[2].partition(":")[2])
+            return f"receipt {cents}"
+
+        @to.job(name="kid" if new else "child", aliases=job_names)
+        async def child(sku: str) -> str:
+            return sku.lower()
+
+        @to.job
+        async def work(sku: str) -> list[Any]:
+            first, at = await price(sku), now()
+            both = await gather(price(sku), price(sku + "1"))
+            born = await child(sku)
+            paid = await charge(first)
+            answer = await wait_for("go")
+            return [first, at, both, born, paid, answer, await price(sku), await charge(first)]
+
+        return work
+
+    work = declare(app, new=False)
+    run = work.start("A1")
+    app.worker().run(until_idle=True)
+    before = list(made)
+    new = again()
+    declare(new, new=True)
+    found = checked(new, run.id)
+    assert (found.verdict, found.unused, found.next) == ("fits", [], ["wait:go"])
+    new.signal(run.id, "go", "yes")
+    new.worker().run(until_idle=True)
+    assert new.get(run.id).status == "succeeded", new.get(run.id).error
+    first, _, both, born, paid, answer, again_priced, _ = new.outcome(run.id)
+    assert (first, both, born, paid, answer) == (1, [2, 3], "a1", "receipt 1", "yes")
+    assert made[: len(before)] == before
+    assert made[len(before) : -1] == ["price A1"]
+    assert made[-1].startswith("bill:")
+    assert again_priced == len(before) + 1
+    assert checked(new, run.id).verdict == "fits", "what the new code has recorded, too"
+    assert new.verify() == {}
+
+
+def test_a_changed_call_of_a_renamed_step_is_a_misfit(app: App, again: Callable[[], App]) -> None:
+    def declare(to: App, name: str, suffix: str, **options: Any) -> Any:
+        @to.step(name=name, **options)
+        async def price(sku: str) -> str:
+            return sku
+
+        @to.job
+        async def work(sku: str) -> str:
+            await price(sku + suffix)
+            return str(await wait_for("go"))
+
+        return work
+
+    run = declare(app, "price", "").start("A1")
+    app.worker().run(until_idle=True)
+    new = again()
+    declare(new, "price_of", "!", aliases=["price"])
+    found = checked(new, run.id)
+    assert found.reasons == ["it now calls price_of(sku='A1!'), but the history has price(sku='A1')"]
+    new.signal(run.id, "go", "yes")
+    new.worker().run(until_idle=True)
+    assert new.get(run.id).status != "succeeded", "the engine says the same"
+
+
+def test_a_tool_in_doubt_keeps_its_key_under_its_new_name(app: App, again: Callable[[], App]) -> None:
+    keys: list[str] = []
+
+    def declare(to: App, name: str, fails: bool, **options: Any) -> Any:
+        @to.tool(name=name, on_doubt="retry", retries=1, **options)
+        async def charge(cents: int) -> str:
+            keys.append(external_key())
+            if fails:
+                raise RuntimeError(f"{cents} not now")
+            return "paid"
+
+        @to.job
+        async def work() -> str:
+            await wait_for("go")
+            return await charge(7)
+
+        return work
+
+    run = declare(app, "charge", fails=True).start()
+    app.signal(run.id, "go")
+    app.worker().run(until_idle=True)
+    assert run.record().status == "failed"
+    new = again()
+    declare(new, "bill", fails=False, aliases=["charge"])
+    new.retry(run.id, actor="ana", reason="again")
+    new.worker().run(until_idle=True)
+    assert new.outcome(f"{run.id}.2") == "paid"
+    assert len(set(keys)) == 1
+
+
+def test_a_recorded_plan_finds_a_renamed_step(app: App, again: Callable[[], App]) -> None:
+    @app.step
+    async def price(sku: str) -> int:
+        return len(sku)
+
+    one = {"id": "one", "kind": "call", "call": "price", "args": {"sku": "A1"}}
+    plan = Plan.from_dict({"nodes": [one, {"id": "go", "kind": "wait", "after": ["one"]}]})
+    declared = app.plan("work", plan)
+    run = declared.start()
+    app.worker().run(until_idle=True)
+    new = again()
+
+    @new.step(aliases=["price"])
+    async def price_of(sku: str) -> int:
+        raise AssertionError(f"{sku} was recorded")
+
+    new.plan("work", Plan.from_dict({"nodes": [{**one, "call": "price_of"}]}))
+    new.signal(run.id, "go")
+    new.worker().run(until_idle=True)
+    assert new.get(run.id).status == "succeeded", new.get(run.id).error
+
+
+@pytest.mark.parametrize("kind", ["job", "step", "tool"])
+def test_clashes_are_refused_where_they_are_declared(kind: str) -> None:
+    app = App("shop", "memory:")
+
+    def declare(name: str, *aliases: Any, to: App = app) -> Any:
+        async def function() -> None: ...
+
+        return getattr(to, kind)(name=name, aliases=list(aliases))(function)
+
+    declare("one", "old")
+    with pytest.raises(ValueError, match=r"already has a .*'one', and it is an alias of 'two': remove the alias"):
+        declare("two", "one")
+    with pytest.raises(ValueError, match=r"it is an alias of 'one': remove the alias, or give 'old' another name"):
+        declare("old")
+    with pytest.raises(ValueError, match="it is also an alias of 'one'"):
+        declare("three", "old")
+    with pytest.raises(ValueError, match="name each earlier name once"):
+        declare("four", "four")
+    with pytest.raises(ValueError, match="name each earlier name once"):
+        declare("four", "a", "a")
+    with pytest.raises(TypeError, match="aliases must be a list of names"):
+        getattr(app, kind)(aliases="old")(test_clashes_are_refused_where_they_are_declared)
+    with pytest.raises(TypeError, match="aliases must be a list of names"):
+        declare("five", 5)
+    declare("four", "unused")
+
+
+def test_an_included_plugin_cannot_bring_a_clash() -> None:
+    app, other = App("shop", "memory:"), App("shop", "memory:")
+
+    @app.job
+    async def one() -> None: ...
+
+    @other.job(aliases=["one"])
+    async def two() -> None: ...
+
+    with pytest.raises(ValueError, match="it is an alias of 'two'"):
+        app.include(other)
+    assert ("shop", "two") not in app.entries
