@@ -291,3 +291,32 @@ def test_a_reader_of_postgres_cannot_write() -> None:
         app.block(reader._read("DELETE FROM " + reader._reads.job.split("FROM ")[1].split()[0] + " RETURNING 1", ()))
     app.block(reader.close())
     app.close()
+
+
+@pytest.mark.parametrize(("store", "processes"), [("sqlite", "1"), ("postgres", "2")])
+def test_a_worker_whose_code_does_not_fit_claims_nothing_and_says_why(shell: Shell, store: str, processes: str) -> None:
+    if store == "postgres":
+        shell.environment["HOLDFAST_URL"] = fresh_url()
+    shell.environment["HOLDFAST_BUILD"] = "2.0"
+    words = ("worker", "shop.py", "--check", "--until-idle", "--processes", processes)
+    shell.run(*words)  # there is no store yet
+    run = shell.run("start", "shop.py", "work", "sku=A1")
+    shell.run(*words)
+    shell.run("signal", run, "go", "yes")
+    history = shell.json("events", run)
+    write(shell, WAITING.replace("price(sku)", 'price(sku + "!")'))
+    ran = shell.ran(*words)
+    assert ran.returncode == 10
+    assert f"{run}  would stop at shop.py:15" in ran.stderr
+    assert shell.json("events", run) == history
+    assert shell.ran(*words).returncode == 10
+    (refused,) = shell.json("workers")  # one row, however often it is started
+    assert (refused["alive"], refused["card"]["slots"], refused["card"]["build"]) == (False, 0, "2.0")
+    assert "1 of 1 checked run would not go on" in refused["card"]["blocked"]
+    told = shell.run("workers")
+    assert "NOT READY" in told
+    assert "takes no jobs: the code does not fit" in told
+    write(shell, WAITING)
+    shell.run(*words)
+    assert shell.json("show", run)["status"] == "succeeded"
+    assert shell.json("workers") == []

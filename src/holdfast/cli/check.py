@@ -134,7 +134,7 @@ def check(  # noqa: PLR0913 - one parameter per option
             raise click.UsageError("give --histories or --since-last, not both")
         _show_findings(_checked_files(app, histories), junit_file, as_json=as_json)
     mark = code_digest(modules_since(before)) if since_last else None
-    findings = _checked(app, target, plugins=plugins, sample=sample, processes=processes, code=mark)
+    findings = checked_runs(app, target, plugins=plugins, sample=sample, processes=processes, code=mark)
     _show_findings(findings, junit_file, as_json=as_json)
 
 
@@ -144,8 +144,8 @@ def _loaded(target: str | None, url: str | None, *, plugins: bool) -> App:
     return load(target, url, plugins=plugins)
 
 
-def _checked(
-    app: App, target: str | None, *, plugins: bool, sample: int, processes: int | None, code: str | None
+def checked_runs(
+    app: App, target: str | None, *, plugins: bool, sample: int, processes: int | None = None, code: str | None = None
 ) -> Findings:
     """Check the runs of a store. `code` is a digest of the code if the check uses the mark of the last one."""
     import functools

@@ -43,6 +43,7 @@ EXIT_CODES = {
     7: "not allowed",
     8: "cannot write output",
     9: "the worker's event loop died or hung; its jobs were released",
+    10: "the code does not fit the runs of its store; the worker has claimed none",
     130: "interrupted",
 }
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from holdfast.client.interface import Client
 
 NO_LIMIT_SECONDS = 1e9
-EXIT_LOOP_DIED = 9  # as in `main.EXIT_CODES`
+EXIT_LOOP_DIED, EXIT_DOES_NOT_FIT = 9, 10  # as in `main.EXIT_CODES`
+NOT_ALIVE_SECONDS = 1e-6  # the lease of a worker that has only reported why it does not start
 
 
 @click.command(epilog="Example: holdfast worker shop.py --processes 4")
@@ -45,6 +46,7 @@ EXIT_LOOP_DIED = 9  # as in `main.EXIT_CODES`
 @click.option("--queue", "queues", multiple=True, help="Serve only this queue. Repeatable.")
 @click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes.")
 @click.option("--until-idle", is_flag=True, help="Stop when there is no job left to run.")
+@click.option("--check", "checks", is_flag=True, help="Check the runs of the store first, and end if one would stop.")
 @log_options
 @click.option("--name", hidden=True)
 @supervised_option
@@ -57,6 +59,7 @@ def worker(  # noqa: PLR0913 - one parameter per option
     queues: tuple[str, ...],
     processes: int,
     until_idle: bool,
+    checks: bool,
     log_level: str | None,
     log_format: str | None,
     name: str | None,
@@ -66,6 +69,9 @@ def worker(  # noqa: PLR0913 - one parameter per option
     TARGET is a file or a module. With --plugins, also run the jobs of installed apps. The worker runs until SIGTERM or
     Ctrl-C stops it in order. A second Ctrl-C ends it at once. With several processes, a supervisor replaces processes
     that die. Log lines go to standard error.
+
+    With --check, the worker first checks the runs that have not ended, as holdfast check does. If one would not go on
+    with this code, the worker claims nothing and ends with exit code 10. holdfast workers says why.
     """
     from holdfast.cli.target import load
     from holdfast.client.logs import guard_process
@@ -75,6 +81,8 @@ def worker(  # noqa: PLR0913 - one parameter per option
     slots = concurrency or app.config.concurrency
     if not is_supervised() and log_level in {None, "debug", "info"}:
         _banner(app, slots, queues, processes, as_json=log_format == "json")
+    if checks:
+        _check_first(app, target, plugins=plugins)
     if processes > 1:
         from holdfast.supervisor import supervise
 
@@ -115,6 +123,41 @@ def _banner(app: App, slots: int, queues: tuple[str, ...], processes: int, *, as
         return
     lines = [f"holdfast worker {__version__}, process {os.getpid()}"]
     click.echo("\n".join([*lines, *(f"  {name:<7} {value}" for name, value in facts.items())]), err=True)
+
+
+def _check_first(app: App, target: str | None, *, plugins: bool) -> None:
+    """Check the runs of the store. If one would not go on, report that and end this process before it claims a job."""
+    import platform
+
+    from holdfast.cli.check import checked_runs
+    from holdfast.deploys.check_report import report_lines, summary
+    from holdfast.store import PutWorker, RemoveWorker, WorkerCard
+
+    store = app.store()  # opened, and migrated if need be, as every worker does
+    findings = checked_runs(app, target, plugins=plugins, sample=0)
+    name = f"not-ready-{platform.node()}"  # one row for a host whose worker is started again and again
+    if not findings.failures:
+        app.block(store.commit([RemoveWorker(name)]))
+        echo(summary(findings), err=True)
+        return
+    for line in report_lines(findings):
+        echo(line, err=True)
+    entries = tuple(sorted(".".join(entry) for entry in app.entries))
+    first = "; ".join(findings.runs[0].reasons)
+    card = WorkerCard(
+        name=name,
+        host=platform.node(),
+        pid=os.getpid(),
+        slots=0,
+        queues=None,
+        entries=entries,
+        lease_seconds=NOT_ALIVE_SECONDS,
+        blocked=f"{summary(findings)}. {findings.runs[0].run}: {first}",
+        build=app.build,
+    )
+    app.block(store.commit([PutWorker(card)]))
+    app.close()
+    raise SystemExit(EXIT_DOES_NOT_FIT)
 
 
 def _end_process(error: errors.LoopDied) -> None:

@@ -35,10 +35,13 @@ def workers(where: Where, as_json: bool) -> None:
 def _worker(worker: WorkerStatus, now: float) -> list[str]:
     card = worker.card
     heard = f"last heartbeat {now - card.seen_at:.0f} s ago"
-    lost = "" if worker.alive else click.style(", LOST", fg="red")
+    gone = "LOST" if card.blocked is None or card.slots else "NOT READY"
+    lost = "" if worker.alive else click.style(f", {gone}", fg="red")
     build = f"  build {card.build}" if card.build is not None else ""
     slots = f"{len(worker.running)} of {card.slots} slots"
     lines = [f"{card.name}  {card.host} pid {card.pid}{build}  {slots}  {heard}{lost}"]
+    if card.blocked is not None:
+        lines.append(f"    takes no jobs: {card.blocked}")
     for job in worker.running:
         steps = ", ".join(f"{step.node} for {now - step.since:.1f} s" for step in job.steps)
         lines.append(f"    {job.job}  {job.entry}  attempt {job.attempt}  {steps}".rstrip())
