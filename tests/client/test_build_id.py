@@ -84,6 +84,12 @@ def test_what_git_does_not_say_is_not_known(tmp_path: Path, files: dict[str, str
     assert found is None
 
 
+def test_code_without_a_module_has_no_build() -> None:
+    names = {"app": App("shop", "memory:")}
+    exec("@app.job\nasync def work() -> int:\n    return 1", names)  # noqa: S102 - as a notebook or a plugin may do
+    assert names["app"].build is None
+
+
 def wheel(folder: Path, *, top_level: bool, origin: dict[str, Any] | None = None) -> Path:
     """Unpack an installed distribution `my-shop` with the package `shop`, as pip does."""
     installed = folder / "installed"

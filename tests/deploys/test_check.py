@@ -97,24 +97,6 @@ def test_a_check_finds_what_fits_and_what_would_stop_and_writes_nothing(shell: S
     assert not (shell.folder / ".holdfast").exists()
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "verdict", "reason"),
-    [
-        ("async def work(sku: str)", "async def other(sku: str)", "gone", "no job is named 'shop.work'"),
-        ("work(sku: str)", "work(sku: int)", "undecodable", "Expected `int`, got `str`"),
-        ("cents = await price(sku)", "cents = 7", "unused", ""),
-        ('answer = await wait_for("go")', "answer = missing", "stops", "it now raises NameError"),
-    ],
-)
-def test_each_misfit_has_its_verdict(shell: Shell, before: str, after: str, verdict: str, reason: str) -> None:
-    run = shell.run("start", "shop.py", "work", "sku=A1")
-    shell.run("worker", "shop.py", "--until-idle")
-    write(shell, WAITING.replace(before, after))
-    report = shell.json("check", "shop.py", code=0 if verdict == "unused" else 1)
-    assert found(report, run)["verdict"] == verdict
-    assert reason in "".join(found(report, run)["reasons"])
-
-
 def test_a_result_that_no_longer_decodes_and_a_key_that_is_missing_are_told(app: App) -> None:
     """On each store, which is read without a write."""
 

@@ -157,6 +157,10 @@ class Starter(Protocol[H_co]):
 
     vault: Vault
 
+    def calls_by_name(self) -> dict[str, Call[..., Any]]:
+        """Return its steps and tools by name, and by their earlier names."""
+        ...
+
     def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> H_co:
         """Start a job, and block until it is stored."""
         ...
@@ -224,6 +228,11 @@ class JobFunction(Generic[P, R]):
     def vault(self) -> Vault:
         """How its app stores secrets."""
         return self._starter.vault
+
+    @property
+    def starter(self) -> Starter[Any]:
+        """The app or plugin that has declared it."""
+        return self._starter
 
     @property
     def timed(self) -> bool:

@@ -165,8 +165,9 @@ class App(Planning, Client):
 
         if self.config.build is not None or self._build is not None:
             return self.config.build or self._build
-        modules = [job.function.__module__ for job in sorted(self.entries.values(), key=self._is_other)]
-        return next((found_build(module) for module in modules if not module.startswith("holdfast.")), None)
+        jobs = sorted(self.entries.values(), key=self._is_other)
+        modules = [getattr(job.function, "__module__", None) or "" for job in jobs]  # code that `exec` runs has none
+        return next((found_build(name) for name in modules if name and not name.startswith("holdfast.")), None)
 
     def _is_other(self, job: JobFunction[..., Any]) -> bool:
         return job.plugin != self.name

@@ -25,7 +25,8 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
         verdict: what was found, in one word.
         reasons: why the code does not fit; empty if it does.
         line: the line of the code, as file:line, that makes the call at which the run stops, or would continue.
-        unused: recorded calls that the code no longer makes.
+        unused: recorded calls that the code no longer makes. A new call of the same name would stop the run later.
+        unreached: number of recorded calls that the code may make after its next new call, which is not made here.
         next: calls with which the run would continue.
         build: the build that took the run last.
     """
@@ -37,6 +38,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str] = []
     line: str | None = None
     unused: list[str] = []
+    unreached: int = 0
     next: list[str] = []
     build: str | None = None
 
@@ -75,14 +77,29 @@ async def check_run(app: App, events: Sequence[Event], read: ReadPiece | None = 
         report = await check_replay(app, events)
     except UnknownEntry as error:
         return msgspec.structs.replace(found, verdict=Verdict.GONE, reasons=[str(error)])
+    unused = report.unasked if report.verdict is Verdict.UNUSED else []
+    verdict, unreached = report.verdict, 0
+    if verdict is Verdict.FITS and report.unasked:  # the code has come to a new call, and may ask for them after it
+        unused = _gone(app, report.unasked)
+        verdict, unreached = Verdict.UNUSED if unused else verdict, len(report.unasked) - len(unused)
     return msgspec.structs.replace(
         found,
-        verdict=report.verdict,
+        verdict=verdict,
         reasons=report.reasons,
         line=report.line,
-        unused=report.unasked,
+        unused=unused,
+        unreached=unreached,
         next=report.beyond if report.fits else [],
     )
+
+
+def _gone(app: App, nodes: Sequence[str]) -> list[str]:
+    """Return the calls whose function no longer exists: no code can ask for them."""
+    calls = set(app.calls_by_name())
+    for job in app.entries.values():
+        calls |= set(job.starter.calls_by_name())
+    jobs = {f"{kind}.{name}" for _, name in app.entries for kind in ("job", "start")}
+    return [node for node in nodes if node.partition(":")[0] not in calls | jobs | {"signal"}]
 
 
 def _missing_key(app: App, events: Sequence[Event]) -> str | None:

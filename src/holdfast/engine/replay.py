@@ -168,12 +168,12 @@ class Replay:
         label = f"{name}:{identity}"
         number = node.removeprefix(label)
         self._aliases.update(dict.fromkeys(aliases, name))
-        for alias in aliases if not self._has(node) else ():
-            if self._has(f"{alias}:{identity}{number}"):
+        for alias in aliases if not self.has(node) else ():
+            if self.has(f"{alias}:{identity}{number}"):
                 return f"{alias}:{identity}", f"{alias}:{identity}{number}"
         return label, node
 
-    def _has(self, node: str) -> bool:
+    def has(self, node: str) -> bool:
         """Return whether a call was started or has an outcome."""
         return node in self._declared or node in self._recorded or id_name(node) in self.values
 

@@ -165,7 +165,8 @@ class ReplayCheck:
         misfits = self._refused or self._other_end(code)
         unasked = self._replay.unasked()
         beyond = [node for _, node in self._beyond]
-        verdict = misfits[0].verdict if misfits else Verdict.UNUSED if unasked else Verdict.FITS
+        is_unused = unasked and not self._stands_at_new_call()
+        verdict = misfits[0].verdict if misfits else Verdict.UNUSED if is_unused else Verdict.FITS
         return ReplayReport(
             fits=not misfits,
             reasons=[misfit.reason for misfit in misfits],
@@ -175,6 +176,16 @@ class ReplayCheck:
             verdict=verdict,
             line=misfits[0].line if misfits else next((self._lines.get(node) for node in beyond), None),
         )
+
+    def _stands_at_new_call(self) -> bool:
+        """Return whether the code has come to a call that the history does not know. It may ask for the rest later."""
+        waits = {
+            place.get("node")
+            for event in self._events
+            if event.type == JobEvent.WAITING
+            for place in [event.payload, *(event.payload.get("also") or ())]
+        }
+        return any(node not in waits and not self._replay.has(node) for _, node in self._beyond)
 
     def _other_end(self, code: asyncio.Task[Any] | None) -> list[Misfit]:
         """Return how the code's end differs from that of the history, if both have one."""

@@ -25,7 +25,7 @@ class Verdict(StrEnum):
     """What a check of a run has found."""
 
     FITS = "fits"
-    UNUSED = "unused"  # it fits, and some recorded results are no longer asked for
+    UNUSED = "unused"  # it fits, and some recorded results are not asked for; another call of their names would stop it
     OTHER_END = "other_end"  # the run has ended, and this code would end it otherwise
     STOPS = "stops"  # the engine would refuse the code, or the code fails where the history goes on
     UNDECODABLE = "undecodable"  # arguments or results no longer have the types that the code expects
