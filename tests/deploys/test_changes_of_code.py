@@ -488,7 +488,7 @@ def test_the_check_and_the_engine_agree_on_random_jobs_and_edits(seed: int) -> N
         found = app.block(check_run(app, before))
         app.worker().run(until_idle=True)
         after = app.events(run)[len(before) :]
-        outcomes = [event for event in after if event.type in {"command_committed", "tool_invocation_finished"}]
+        outcomes = [event for event in after if event.type == "node_finished"]
         refused_at_once = stopped(app.events(run)) and not outcomes
         shown = f"{program}\n{other}\n{[(event.type, event.payload.get('node')) for event in before]}\n{found}"
         assert found.verdict.is_failure == refused_at_once, shown
