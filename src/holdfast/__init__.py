@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.authoring.job_api import (
         RetryAfter,
         attempt,
+        changed,
         check_cancelled,
         continue_as,
         external_key,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "App", "Backoff", "Codec", "Config", "Done", "Draft", "Limits", "NotDone", "Plan", "RetryAfter", "RunHandle",
-    "Secret", "__version__", "attempt", "check_cancelled", "connect", "continue_as", "export", "extend", "external_key",
-    "gather", "map", "now", "progress", "random", "sleep", "spend", "uuid4", "wait_for",
+    "Secret", "__version__", "attempt", "changed", "check_cancelled", "connect", "continue_as", "export", "extend",
+    "external_key", "gather", "map", "now", "progress", "random", "sleep", "spend", "uuid4", "wait_for",
 ]  # fmt: skip
 __all__ += errors.__all__
 
@@ -59,6 +60,7 @@ _LAZY = {
     "RunHandle": "holdfast.client.run_handle",
     "Secret": "holdfast.authoring.secrets",
     "attempt": "holdfast.authoring.job_api",
+    "changed": "holdfast.authoring.job_api",
     "check_cancelled": "holdfast.authoring.job_api",
     "connect": "holdfast.client.remote.client",
     "continue_as": "holdfast.authoring.job_api",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast import App, wait_for
+from holdfast import App, changed, wait_for
 from scenarios.parts import acting, echoing
 from support.scenarios import Deploy, Fails, Gives, Outside, Signal, scenario
 
@@ -208,5 +208,55 @@ def code_after_the_wait_may_change(app: App, outside: Outside) -> Any:
             await act("b")
             return "mended"
         return "old"
+
+    return work
+
+
+@scenario(Gives(["act(a)", "act(b)"]), acts=[("act", "a"), ("act", "b")], moves=GO)
+def a_run_past_a_marked_change_stays_on_the_old_side(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        first = await act("a")
+        if outside.version > 1 and changed("fee"):
+            await act("fee")
+        await wait_for("go")
+        return [first, await act("b")]
+
+    return work
+
+
+@scenario(Gives(["act(a)", "act(fee)"]), acts=[("act", "a"), ("act", "fee")], moves=[*GO, Signal("on")])
+def a_run_before_a_marked_change_is_on_the_new_side(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        first = await act("a")
+        await wait_for("go")
+        second = await act("fee" if outside.version > 1 and changed("fee") else "no fee")
+        await wait_for("on")
+        assert changed("fee")
+        return [first, second]
+
+    return work
+
+
+@scenario(Gives(["act(a)", "act(b)"]), acts=[("act", "a"), ("act", "b")], moves=GO)
+def branches_at_a_marked_change(app: App, outside: Outside) -> Any:
+    act = acting(app, outside)
+
+    async def branch(what: str) -> Any:
+        done = await act(what)
+        if outside.version > 1 and changed("fee"):
+            await act(f"fee of {what}")
+        if what == "b":
+            await wait_for("go")
+        return done
+
+    @app.job
+    async def work() -> Any:
+        return await asyncio.gather(branch("a"), branch("b"))
 
     return work

@@ -114,6 +114,10 @@ class Conductor(Protocol):
         """Return the time, a random number or a UUID, recorded so that a replay returns the same."""
         ...
 
+    def changed(self, mark: str) -> bool:
+        """Return whether the run is on the new side of a change."""
+        ...
+
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
         """Return the value recorded under this name; if there is none, call `make` and record its result."""
         ...

@@ -37,6 +37,7 @@ WAIT_TYPES = ("signal", "human", "webhook")  # waits that a signal ends; timers 
 UNITS_MAX = 16  # per budget
 UNIT_MAX = 64  # characters per unit
 MILLIONTHS = 1_000_000
+MARK_MAX = 100  # characters of the mark of a change
 
 
 @overload
@@ -126,6 +127,34 @@ def random() -> float:
 def uuid4() -> str:
     """Return a random UUID as text. A replay returns the same value."""
     return cast(str, current("uuid4").value("uuid4"))
+
+
+def changed(mark: str) -> bool:
+    """Return whether this run is on the new side of a change of the job's code.
+
+    Use it where a new call would not fit the histories of running jobs::
+
+        if changed("2026-11-fee"):
+            await charge_fee(order)
+
+    A run that had passed this place before the change stays on the old side and gets False. A run that reaches it later
+    gets True. The answer is recorded once per run. It is the same wherever the run asks for this mark, and in every
+    replay. A child has an answer of its own. ``holdfast changes`` says when the old side can be removed.
+
+    Args:
+        mark: the name of the change, 1 to 100 characters. Use a new name for each change.
+
+    Raises:
+        InvalidArguments: the mark is invalid.
+        NotInsideJob: this code does not run inside a job.
+    """
+    running = current("changed")
+    name: object = mark  # users may pass any type
+    if not isinstance(name, str) or not 0 < len(name) <= MARK_MAX or not name.isprintable():
+        raise InvalidArguments(
+            "changed", f"a mark must be printable text of 1 to {MARK_MAX} characters, got {name!r:.80}"
+        )
+    return running.changed(name)
 
 
 def external_key() -> str:

@@ -1,4 +1,4 @@
-"""Commands that read workers, gates, statistics and the jobs of an app."""
+"""Commands that read workers, gates, statistics, the jobs of an app, and marked changes of their code."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from holdfast.cli.terminal_text import echo
 from holdfast.cli.text_table import lasted, show_table
 
 if TYPE_CHECKING:
+    from holdfast.client.overview.marked_changes import Change
     from holdfast.client.worker_status import WorkerStatus
     from holdfast.store.rows import GateCard
+
+RUNS = 10_000  # runs that a listing of changes looks at
 
 
 @click.command(epilog="Example: holdfast workers --server https://jobs.example.com")
@@ -132,4 +135,56 @@ def _arguments(schema: dict[str, Any]) -> str:
     return " ".join(name if name in needed else f"[{name}]" for name in schema.get("properties") or {})
 
 
-COMMANDS = (workers, gates, stats, entries)
+@click.command(epilog="Example: holdfast changes shop.py")
+@click.argument("target", required=False)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=RUNS,
+    show_default=True,
+    help="Maximum number of runs to read.",
+)
+@where_options
+@json_option
+def changes(target: str | None, limit: int, where: Where, as_json: bool) -> None:
+    """List the changes that job code marks with changed(), and the runs on each side.
+
+    A run that had passed the place before the change is on the old side. When no run is, the old side can be removed
+    from the code. TARGET is the file or module with the code: its files are parsed for uses of each mark, and runs
+    that have recorded no side are replayed through it, which calls nothing. Without TARGET, only recorded sides are
+    listed. With --server, the server parses its own code, and replays nothing.
+    """
+    from holdfast.cli.target import load
+
+    if target is not None and where.server is not None:
+        raise click.UsageError("leave TARGET out with --server: the server uses its own code")
+    client = open_client(where) if target is None else load(target, where.url)
+    listed = client.changes(limit=limit)
+    if as_json:
+        show_result(listed, as_json=True, text=str)
+        return
+    heads = ("MARK", "OLD", "NEW", "UNKNOWN", "USED AT", "OLD SIDE")
+    show_table(heads, [_change_cells(one) for one in listed.changes], empty="no marked changes")
+    if not listed.complete:
+        click.echo(f"{listed.runs} runs were looked at, and there are more: raise --limit before you remove a side")
+
+
+def _change_cells(change: Change) -> list[str]:
+    from pathlib import Path
+
+    folder = str(Path.cwd())
+    places = [f"{use.file.removeprefix(folder).lstrip('/')}:{use.line}" for use in change.uses]
+    return [
+        change.mark, str(change.old), str(change.new), str(change.unknown), ", ".join(places) or "-", _advice(change)
+    ]  # fmt: skip
+
+
+def _advice(change: Change) -> str:
+    if change.removable:
+        return "can be removed"
+    if change.old:
+        return f"needed by {change.oldest}" + (f" and {change.old - 1} more" if change.old > 1 else "")
+    return "not in this code" if not change.uses else "may be needed"
+
+
+COMMANDS = (workers, gates, stats, entries, changes)

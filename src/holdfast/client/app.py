@@ -31,6 +31,7 @@ from holdfast.client.fork import fork_command
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.overview.family import Family, read_family
+from holdfast.client.overview.marked_changes import REPLAYS_MAX, RUNS_MAX, Changes, read_changes
 from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.questions import Question, answered_by, check_answer, questions, version_of_try
 from holdfast.client.overview.series import MINUTES, Series, read_series
@@ -412,6 +413,9 @@ class App(Planning, Client):
     ) -> builtins.list[Question]:
         run = job_of_run(run_id) if run_id is not None else None
         return await questions(self._store(), after=after, limit=limit, kind=kind, group=group, run=run)
+
+    async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:
+        return await read_changes(self, self._store(), limit, REPLAYS_MAX if replay else 0)
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         record = await self.aget(run_id)

@@ -21,6 +21,7 @@ import msgspec
 from holdfast.authoring.conductor import conductor
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
 from holdfast.client.overview.family import Family
+from holdfast.client.overview.marked_changes import RUNS_MAX, Changes
 from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.questions import Question
 from holdfast.client.overview.series import MINUTES, Series
@@ -220,6 +221,18 @@ class Client(ABC):
             kind: Only ``doubt``, ``answer`` or ``budget``.
             group: Only runs of this group.
             run_id: Only questions of this run.
+        """
+
+    @abstractmethod
+    async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:
+        """List the marked changes of job code, `changed`, with the runs on each side, and when a side can be removed.
+
+        The code of this app is parsed for uses of each mark. A run that has recorded no side is replayed through it, up
+        to 500 of them. This calls no step and no tool. A server replays nothing, and counts these runs as unknown.
+
+        Args:
+            limit: Maximum number of runs to look at. They have not ended.
+            replay: Whether to replay runs that have recorded no side.
         """
 
     @abstractmethod
@@ -535,6 +548,7 @@ class Client(ABC):
     run_plan = blocking(arun_plan)
     family = blocking(afamily)
     inbox = blocking(ainbox)
+    changes = blocking(achanges)
     series = blocking(aseries)
     exports = blocking(aexports)
     evidence = blocking(aevidence)

@@ -67,7 +67,7 @@ from holdfast.ids import new_id
 from holdfast.job_log import job_ended
 from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.event import Frozen, freeze_plain
-from holdfast.machines.keys import HUMAN, timer_key
+from holdfast.machines.keys import CHANGED, HUMAN, timer_key
 from holdfast.store import Claimed, Command, Successor
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
@@ -675,6 +675,19 @@ class Attempt:
     def _value(self, node: str, make: Callable[[], Any]) -> Any:
         """Record and return a value. Code that is being closed gets an unrecorded one: the attempt writes no more."""
         return self.recorded(node, make) if self.may_record() else make()
+
+    def changed(self, mark: str) -> bool:
+        """Return whether the run is on the new side of a change: it had not passed this place before the change."""
+        if self.in_loop():
+            return self._changed(mark)
+        return bool(self.code.on_host(self._changed, mark))
+
+    def _changed(self, mark: str) -> bool:
+        """Record the side once. An unrecorded one is that of a history which goes further than this place.
+
+        The old side is recorded, too, although each replay would find it again. So it can be counted without a replay.
+        """
+        return bool(self._value(f"{CHANGED}{mark}", lambda: self.code.is_new_ground))
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
         if node not in self.replay.values:

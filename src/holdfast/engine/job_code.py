@@ -108,6 +108,7 @@ class JobCode:
         self.open: dict[str, Pending] = {}
         self.calls_made = 0
         self.frontier = replay.head() is None
+        self.live = False  # whether the code has rested after everything recorded that it asks for was delivered
         self._held: list[Pending] = []
         self._late: deque[Pending] = deque()  # made after the frontier, with a recorded outcome
         self._arrivals: deque[_Arrival] = deque()
@@ -239,6 +240,11 @@ class JobCode:
         if not in_main:
             reason = "call it in the job's own function, not in a task or a thread that the function has started"
             raise InvalidArguments(name, reason)
+
+    @property
+    def is_new_ground(self) -> bool:
+        """Return whether the code is at a place that the history has not passed."""
+        return self.live or not self._replay.goes_further
 
     # What the code calls
 
@@ -380,6 +386,7 @@ class JobCode:
             handed = self._release_recorded()
             if handed is not None:
                 return handed
+        self.live = self.live or not self.loop.may_move
         while self._held and not self._closed:
             self._start_held()
         if self._closed:

@@ -31,6 +31,7 @@ from holdfast.authoring.signature import fingerprint
 from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.keys import (
     BUDGET_KEY,
+    CHANGED,
     DOUBT_KEY,
     ENDED,
     EXTENSION,
@@ -38,6 +39,7 @@ from holdfast.machines.keys import (
     OF_RUN,
     PAUSE_KEY,
     RETRY_KEY,
+    SPENT,
     id_name,
 )
 from holdfast.machines.rules import is_failure
@@ -48,6 +50,8 @@ CUT_OFF = "cut_off"  # outcome of a wait, and kind of a failure, that the code i
 _NUMBER = re.compile(r"(?<!#)#\d+\Z")  # number of a call among equal calls
 ENGINE_WAITS = (GRANTED,)  # node prefixes of waits that the engine makes, not the code
 ENGINE_KEYS = (DOUBT_KEY, RETRY_KEY, BUDGET_KEY, PAUSE_KEY)  # key prefixes of those waits
+_OF_ENGINE = (CHANGED, EXTENSION, GRANTED, OF_RUN, SPENT)  # names of values that the code does not ask for by a call
+_OF_CALL = re.compile(r":(?:until|ended|id)(?:\.\d+)?\Z")  # end of the name of a value that belongs to a call
 _NO_NATIVES: Sequence[int] = ()
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # checksum of the calls that a branch has made so far
 
@@ -129,6 +133,7 @@ class Replay:
         self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
         self.completed_waits: dict[str, dict[str, Any]] = {}
         self.values: dict[str, Any] = {}
+        self._waited_at: set[str] = set()  # nodes of all waits
         self.waited_for: set[str] = set()  # keys of all waits: the job was suspended there, so its children are started
         self.tries: defaultdict[str, int] = defaultdict(int)
         self.failed_tries: defaultdict[str, int] = defaultdict(int)
@@ -220,6 +225,24 @@ class Replay:
             order.popleft()
         return order[0] if order else None
 
+    @property
+    def goes_further(self) -> bool:
+        """Return whether the history has anything that the code has not asked for so far.
+
+        That is an outcome, or the mere beginning of a call or a wait: a tool may have acted by then.
+        """
+        if self.head() is not None:
+            return True
+        values = {_OF_CALL.sub("", name) for name in self.values if not name.startswith(_OF_ENGINE)}
+        return any(not self._asked(node) for node in {*self._declared, *self._waited_at, *values})
+
+    def _asked(self, node: str) -> bool:
+        number = _NUMBER.search(node)
+        label = node if number is None else node[: number.start()]
+        if not node or node.startswith(ENGINE_WAITS):
+            return True
+        return self._seen.get(label, 0) >= (1 if number is None else int(number.group()[1:]))
+
     def unasked(self, name: str | None = None) -> list[str]:
         """List the calls and children whose recorded outcome was not taken: those of this name, or all."""
         return [
@@ -240,6 +263,7 @@ class Replay:
         del event, node
         places = [payload, *(payload.get("also") or ())]
         self.waited_for.update(place.get("correlation_key") or "" for place in places)
+        self._waited_at.update(place.get("node") or "" for place in places)
 
     def _requeued(self, event: Past, payload: dict[str, Any], node: str) -> None:
         del event
@@ -335,6 +359,8 @@ class Replay:
         self.plan = payload.get("plan")
         self.order.clear()
         self._recorded.clear()
+        self._declared.clear()
+        self._waited_at.clear()
         self.large.clear()
         self._natives = _NO_NATIVES
 

@@ -50,6 +50,7 @@ from holdfast.errors import (
 )
 from holdfast.machines import Event, JobEvent
 from holdfast.machines.job_table import TARGETS
+from holdfast.machines.keys import CHANGED
 
 QUIET_SECONDS = 1.0  # without a new call: code that waits longer for something else is taken to have stopped
 _ENDS = {JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value}
@@ -69,6 +70,7 @@ class ReplayCheck:
         self._refused: list[Misfit] = []
         self._lines: dict[str, str | None] = {}  # of open calls, by node
         self._threads = ThreadPoolExecutor(4, "holdfast-replay-check")
+        self._marks: dict[str, bool] = {}
         self._over = False
         self._continuing = False
 
@@ -175,6 +177,7 @@ class ReplayCheck:
             beyond=beyond,
             verdict=verdict,
             line=misfits[0].line if misfits else next((self._lines.get(node) for node in beyond), None),
+            marks=dict(self._marks),
         )
 
     def _stands_at_new_call(self) -> bool:
@@ -362,6 +365,16 @@ class ReplayCheck:
         }
         node = self._replay.value_node(kind)
         return self._replay.values[node] if node in self._replay.values else make[kind]()
+
+    def changed(self, mark: str) -> bool:
+        if self.in_loop():
+            return self._changed(mark)
+        return bool(self.code.on_host(self._changed, mark))
+
+    def _changed(self, mark: str) -> bool:
+        if mark not in self._marks:
+            self._marks[mark] = bool(self.recorded(f"{CHANGED}{mark}", lambda: self.code.is_new_ground))
+        return self._marks[mark]
 
     def recorded(self, node: str, make: Callable[[], Any]) -> Any:
         return self._replay.values[node] if node in self._replay.values else make()

@@ -57,6 +57,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
         beyond: unrecorded calls that it made: where it would continue.
         verdict: what was found, in one word.
         line: the line of the code, as file:line, that makes the call at which the run stops, or would continue.
+        marks: the changes that it asked for, and whether the run is on the new side of each.
     """
 
     fits: bool
@@ -66,6 +67,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     beyond: list[str]
     verdict: Verdict
     line: str | None = None
+    marks: dict[str, bool] = {}
 
 
 VERDICTS: dict[type[BaseException], Verdict] = {

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.client.bulk import BulkResult
 from holdfast.client.overview.family import Family
+from holdfast.client.overview.marked_changes import Changes
 from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.questions import Question
 from holdfast.client.overview.series import Series
@@ -200,6 +201,10 @@ def _around() -> list[Operation]:
         Operation(
             "GET", f"{API}/inbox", READ, OWN, overview.list_inbox, "List what waits for a person, oldest first.",
             {200: Many(Question)}, query=overview.INBOX,
+        ),
+        Operation(
+            "GET", f"{API}/changes", READ, NEVER, overview.list_changes,
+            "List the marked changes of job code, with the runs on each side.", {200: Changes}, query=overview.CHANGES,
         ),
         Operation(
             "GET", f"{API}/series", READ, NEVER, overview.get_series,

@@ -26,6 +26,7 @@ OF_RUN = "run:"  # holds for one run and not for the next
 EXTENSION = "extension:"  # whether an extension of a plan was refused, and why
 SPENT = "spent:"  # what a job or a call has spent
 GRANTED = "budget:"  # the node of a wait for a grant, with its number
+CHANGED = "changed:"  # which side of a change a run is on, with the mark of the change
 UNTIL = ":until"  # when a wait ends by time
 ENDED = ":ended"  # how a wait ended while its job ran
 ID = ":id"  # the id under which a node starts a child, or acts

@@ -47,6 +47,7 @@ from holdfast.store.run_queries import (
     WindowCounts,
     counts_of,
     expected_index_entries,
+    marks_in,
     merged,
     with_progress,
 )
@@ -167,6 +168,11 @@ class MemoryStore:
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
         rows = [self._jobs[job] for job in jobs if job in self._jobs]
         return {row.id: (row.version, self._progress.get((row.id, row.run))) for row in rows}
+
+    @_alone
+    async def marks(self, jobs: Sequence[str]) -> dict[str, dict[str, bool]]:
+        """Read the marked changes of jobs."""
+        return marks_in(_whole(*sealed) for job in jobs for sealed in self._events.get(job, ()))
 
     @_alone
     async def audit(self, before: int | None, limit: int) -> list[AuditRow]:

@@ -98,6 +98,13 @@ class Store(Protocol):
         """
         ...
 
+    async def marks(self, jobs: Sequence[str]) -> dict[str, dict[str, bool]]:
+        """Read which side of each marked change these jobs are on: True is the new one. It reads their streams.
+
+        A job that has not recorded any is left out.
+        """
+        ...
+
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         """List the runs that match, by job and number, newest first, from the given cursor on, without its run."""
         ...

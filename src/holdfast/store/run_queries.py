@@ -5,11 +5,13 @@ Runs are listed by the job's id and the run's number, newest first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.machines import RunRecord, RunStatus
+from holdfast.machines import Event, HistoryEvent, RunRecord, RunStatus
+from holdfast.machines.keys import CHANGED
 from holdfast.store.rows import Job
 from holdfast.store.sql.columns import ends_at
 
@@ -179,6 +181,16 @@ def expected_index_entries(job: Job, past: list[RunRecord]) -> IndexEntries:
     numbered = {number: record.status.value for number, record in enumerate(past, 1)}
     exports = {job.run: job.exported} if job.exported else {}
     return IndexEntries(job.course.status.value, ends_at(job), numbered, attributes, exports)
+
+
+def marks_in(events: Iterable[Event]) -> dict[str, dict[str, bool]]:
+    """Return the sides of marked changes that events record, by job and mark."""
+    marks: dict[str, dict[str, bool]] = {}
+    for event in events:
+        name = event.payload.get("node")
+        if event.type == HistoryEvent.VALUE_RECORDED and isinstance(name, str) and name.startswith(CHANGED):
+            marks.setdefault(event.job, {})[name.removeprefix(CHANGED)] = bool(event.payload.get("value"))
+    return marks
 
 
 def attribute_text(value: Attribute) -> str:

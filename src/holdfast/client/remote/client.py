@@ -21,6 +21,7 @@ from holdfast.authoring.signature import payload_for_server
 from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
 from holdfast.client.overview.family import Family
+from holdfast.client.overview.marked_changes import RUNS_MAX, Changes
 from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.questions import Question
 from holdfast.client.overview.series import MINUTES, Series
@@ -258,6 +259,11 @@ class RemoteClient(Client):
         query = [*_without_none(kind=kind, group=group, run_id=run_id).items()]
         cursor = None if after is None else f"~{after}"
         return await self._pages("/inbox", Question, limit, cursor, query=query)
+
+    async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:
+        """List the marked changes of the server's code, without replays. See `Client.achanges`."""
+        del replay
+        return await self._get(f"/changes?{urlencode({'limit': limit})}", Changes, "")
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         return await self._pages(at_run(run_id, "exports"), Export, limit, _number(after), about=run_id)

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from holdfast.client.overview.marked_changes import RUNS_MAX
 from holdfast.client.overview.questions import KINDS
 from holdfast.client.overview.series import MINUTES, MINUTES_MAX
 from holdfast.client.overview.story import STORY_MAX, STORY_PAGE
@@ -29,6 +30,7 @@ INBOX = (
     LIMIT,
     Query("cursor", "string", "`next` of the previous page.", pattern=QUESTION_CURSOR),
 )
+CHANGES = (Query("limit", "integer", f"Maximum number of runs to look at, {RUNS_MAX} by default.", 1, RUNS_MAX),)
 SERIES = (
     Query("minutes", "integer", f"Length of the window, {MINUTES} by default.", 1, MINUTES_MAX),
     Query("queue", "string", "Only runs in this queue."),
@@ -101,6 +103,11 @@ async def list_inbox(call: Call) -> Answer:
         after=after, limit=limit + 1, kind=asked.get("kind"), group=group, run_id=asked.get("run_id")
     )
     return page(found[:limit], f"~{found[limit - 1].id}" if len(found) > limit else None)
+
+
+async def list_changes(call: Call) -> Answer:
+    """List the marked changes of job code."""
+    return json(await call.client.achanges(limit=call.query(CHANGES).get("limit", RUNS_MAX), replay=False))
 
 
 async def get_series(call: Call) -> Answer:

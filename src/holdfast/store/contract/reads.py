@@ -57,6 +57,23 @@ async def versions_of_many_jobs_change_with_their_records(lab: Lab) -> None:
 
 
 @clause
+async def the_marks_of_changes_are_read_for_many_jobs(lab: Lab) -> None:
+    for name in "abc":
+        held = await lab.running(name)
+        mark = {"node": "changed:fee", "value": name == "a"}
+        other = {"node": "now:value", "value": "changed:fee"}  # looks like one
+        await lab.append(held, ("node_started", {"node": "n"}), ("value_recorded", other))
+        if name != "c":
+            await lab.append(held, ("value_recorded", mark), ("value_recorded", {"node": "changed:x:y", "value": True}))
+    assert await lab.store.marks(["a", "b", "c", "missing"]) == {
+        "a": {"fee": True, "x:y": True},
+        "b": {"fee": False, "x:y": True},
+    }
+    assert await lab.store.marks(["b"]) == {"b": {"fee": False, "x:y": True}}
+    assert await lab.store.marks([]) == {}
+
+
+@clause
 async def the_next_due_time_is_the_earliest_of_all(lab: Lab) -> None:
     assert await lab.store.next_due() is None
     now = lab.clock.now()

@@ -57,9 +57,12 @@ from holdfast.store.postgres.schema import Connection, migrate, require
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.transaction import Transaction, by_queue
 from holdfast.store.request_keys import without_keys
+from holdfast.store.run_queries import marks_in
 from holdfast.store.sql.columns import limits_of
+from holdfast.store.sql.event_rows import events_of
 from holdfast.store.sql.migrate import quoted
 from holdfast.store.sql.reads import SqlReads
+from holdfast.store.sql.run_sql import MARKED
 
 T = TypeVar("T")
 
@@ -154,6 +157,11 @@ class PostgresStore(SqlReads):
         """Read the versions of jobs."""
         rows = await self._read(self._reads.versions.format("= ANY(%s)"), (list(jobs),))
         return {name: (version, at) for name, version, at in rows}
+
+    async def marks(self, jobs: Sequence[str]) -> dict[str, dict[str, bool]]:
+        """Read the marked changes of jobs."""
+        rows = await self._read_many(self._reads.marks.format("= ANY(%s)"), (list(jobs), MARKED), events_of)
+        return marks_in(event for row in rows for event in row)
 
     async def limits(self) -> list[QueueState]:
         now = await self.now()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
-from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, HUMAN
+from holdfast.machines.keys import BUDGET_KEY, CHANGED, DOUBT_KEY, HUMAN
 from holdfast.store.audit import AuditRow
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
@@ -38,6 +38,7 @@ ENDED = {status.value for status in TERMINAL_RUN_STATUSES}
 
 # What the column `wait` of a job contains that a person has to answer.
 PEOPLE = (f'%"wait_type":"{HUMAN}"%', f'%"{DOUBT_KEY}%', f'%"{BUDGET_KEY}"%')
+MARKED = f'%"{CHANGED}%'  # in the payload of an event that records a side of a change, or of another one by chance
 WAITING = (RunStatus.RUNNING, RunStatus.CANCEL_REQUESTED)  # statuses of runs whose code may wait
 
 SEEN, WAIT, END = range(3)  # kinds of rows of `window_counts`
@@ -120,6 +121,7 @@ class ReadSql:
             f"SELECT j.id, j.version, p.at FROM {schema}jobs j"
             f" LEFT JOIN {schema}progress p ON p.job = j.id AND p.run = j.run WHERE j.id {{}}"
         )
+        self.marks = f"SELECT {event_columns} FROM {schema}events WHERE job {{}} AND payload{as_text} LIKE {mark}"
         self.audit = (
             f"SELECT number, at, actor, said, verb, subject, CAST(detail AS text) FROM {schema}audit"
             f" WHERE number < {mark} ORDER BY number DESC LIMIT {mark}"

@@ -41,10 +41,12 @@ from holdfast.store import commands as c
 from holdfast.store.commands import EVERYTHING
 from holdfast.store.limits import QueueState
 from holdfast.store.rows import Job
+from holdfast.store.run_queries import marks_in
 from holdfast.store.sql.columns import LIMIT_COLUMNS, limits_of
+from holdfast.store.sql.event_rows import events_of
 from holdfast.store.sql.migrate import migrate
 from holdfast.store.sql.reads import SqlReads
-from holdfast.store.sql.run_sql import ReadSql
+from holdfast.store.sql.run_sql import MARKED, ReadSql
 from holdfast.store.sqlite.commit_watcher import CommitWatcher
 from holdfast.store.sqlite.database_files import DatabaseFiles, connect
 from holdfast.store.sqlite.error_text import guarded
@@ -148,6 +150,12 @@ class SqliteStore(SqlReads):
         sql = READS.versions.format("IN (SELECT value FROM json_each(?))")
         rows = await self._read(sql, (msgspec.json.encode(list(jobs)).decode(),))
         return {name: (version, at) for name, version, at in rows}
+
+    async def marks(self, jobs: Sequence[str]) -> dict[str, dict[str, bool]]:
+        """Read the marked changes of jobs."""
+        bindings = (msgspec.json.encode(list(jobs)).decode(), MARKED)
+        rows = await self._read_many(READS.marks.format("IN (SELECT value FROM json_each(?))"), bindings, events_of)
+        return marks_in(event for row in rows for event in row)
 
     async def limits(self) -> list[QueueState]:
         rows = await self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())
