@@ -80,7 +80,7 @@ def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _scans(part)
 
 
-CLAIM = {"plugins": ["b"], "entries": ["e"], "queues": None, "limit": 100}
+CLAIM = {"plugins": ["b"], "entries": ["e"], "builds": ["", "1.0"], "queues": None, "limit": 100}
 CLAIM_USES = {"jobs_claimable", "events_pkey", "limits_pkey", "no index of limits"}  # limits are few
 RUNNING = {"jobs_running", "jobs_held"}  # both have what runs and nothing else, which is little
 HEADS = {**CLAIM, "queue": "default", "groups": ["", "g"], "counts": [5, 2]}

@@ -73,7 +73,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Take up to `limit` claimable jobs under a new attempt each, with job_running. Result: `Claims`.
 
     Jobs of the named entries (pairs of plugin and entry) and, unless None, queues are taken, in the order of L7. Where
-    a queue has limits, claims take no more in all processes together. Groups take turns, in order within each.
+    a queue has limits, claims take no more in all processes together. Groups take turns, in order within each. A job
+    that is kept for a build is taken only by a claim of that build.
     """
 
     worker: str
@@ -82,6 +83,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     lease_seconds: float
     build: str | None = None  # of the worker's code, for job_running
+    pins: frozenset[tuple[str, str]] = frozenset()  # entries whose jobs are kept for the build that first runs them
+
+    @property
+    def builds(self) -> tuple[str, ...]:
+        """Return for which builds a job may be kept that this claim takes; "" means all builds."""
+        return ("",) if self.build is None else ("", self.build)
 
 
 class Claimed(msgspec.Struct, frozen=True):

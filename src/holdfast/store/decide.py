@@ -72,7 +72,9 @@ def claim(job: Job, command: c.Claim, now: float) -> Decision:
     """Take one claimable job: job_running under the next attempt, and the lease."""
     writer = StreamWriter(job, now)
     writer.put(_RUNNING, _taken_by(command.worker, command.build), attempt=job.attempt + 1)
-    writer.set(lease=Lease(command.worker, now + command.lease_seconds))
+    pinned = command.pins and job.kept_for is None and (job.plugin, job.entry) in command.pins
+    kept_for = command.build if pinned else job.kept_for
+    writer.set(lease=Lease(command.worker, now + command.lease_seconds), kept_for=kept_for)
     return writer.end()
 
 

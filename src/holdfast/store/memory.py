@@ -457,6 +457,7 @@ class MemoryStore:
             job
             for job in sorted(waiting, key=place_of)
             if (job.plugin, job.entry) in command.entries and (command.queues is None or job.queue in command.queues)
+            if (job.kept_for or "") in command.builds
         ]
         plain = [job.id for job in fitting if job.queue not in self._limits]
         limited = sorted({job.queue for job in fitting} & self._limits.keys())

@@ -184,7 +184,7 @@ class Job(JobSpec, frozen=True, kw_only=True, gc=False):
     """One job's row.
 
     Fixed at creation: the fields of `JobSpec`, `id` and `created_at`. Made from the stream: all others but the lease,
-    `pause`, `exported`, `wake_at` and `newest`. Those describe the present and are not in the stream.
+    `pause`, `exported`, `wake_at`, `newest` and `kept_for`. Those describe the present and are not in the stream.
     """
 
     id: str
@@ -208,6 +208,7 @@ class Job(JobSpec, frozen=True, kw_only=True, gc=False):
     exported: int = 0  # how many exports its newest run has
     wake_at: float | None = None  # when a wait is completed by signals that are already in the inbox
     newest: str | None = None  # of the first job of a chain: the chain's newest job
+    kept_for: str | None = None  # the build whose workers alone may claim it
 
     @property
     def ends_by(self) -> float | None:
@@ -306,7 +307,7 @@ def _due_at(job: Job, reader: Fold, last: Event) -> float:
 def rebuilt(job: Job, events: Iterable[Event]) -> Job:
     """Return a job's row, new again from its stream. The fields about the present are copied."""
     reader = Fold(calls=False)
-    present = {name: getattr(job, name) for name in ("lease", "pause", "exported", "wake_at", "newest")}
+    present = {name: getattr(job, name) for name in ("lease", "pause", "exported", "wake_at", "newest", "kept_for")}
     new = Job(id=job.id, created_at=job.created_at, **job.spec(), **present)
     course = RunFields()
     for event in events:

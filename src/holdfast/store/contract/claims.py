@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.errors import IdempotencyConflict
 from holdfast.machines import JobState
-from holdfast.store.commands import Append, Cancel, Reclaim
+from holdfast.store.commands import Append, Cancel, Reclaim, SetLimits
 from holdfast.store.contract.harness import LEASE, Lab, clause, submission
+from holdfast.store.limits import Limits
 
 
 @clause
@@ -116,6 +119,37 @@ async def each_attempt_has_the_build_of_its_worker_and_the_record_the_newest(lab
         lab.clock.move(LEASE + 1)
         await lab.do(Reclaim())
     assert (await lab.job()).course.build == "2.0", "until another attempt begins"
+
+
+@clause
+async def a_job_is_kept_for_the_build_that_its_entry_is_pinned_to(lab: Lab) -> None:
+    pins = frozenset({("shop", "checkout")})
+    wanted: dict[str, Any] = {"limit": 3, "entries": pins | {("shop", "refund")}, "pins": pins}
+    for name in "ab":
+        await lab.submit(name)
+    await lab.submit("c", entry="refund")
+    assert [one.job.kept_for for one in await lab.claim(**wanted, build="1.0")] == ["1.0", "1.0", None]
+    lab.clock.move(LEASE + 1)
+    await lab.do(Reclaim())
+    assert await lab.claim(limit=3, build=None, pins=pins) == []
+    assert [one.job.id for one in await lab.claim(**wanted, build="2.0")] == ["c"]
+    assert [one.job.id for one in await lab.claim(limit=1, build="1.0")] == ["a"]
+    assert (await lab.job("b")).kept_for == "1.0"
+    await lab.submit("d", due_at=lab.clock.now() + 10)
+    lab.clock.move(11)
+    assert [one.job.id for one in await lab.claim(limit=3, build="2.0")] == ["d"], "what was delayed is found, too"
+
+
+@clause
+async def a_kept_job_counts_against_the_limits_of_its_queue(lab: Lab) -> None:
+    await lab.do(SetLimits(Limits(queue="default", concurrency=1)))
+    pins = frozenset({("shop", "checkout")})
+    for name in "ab":
+        await lab.submit(name, group="g")
+    (first,) = await lab.claim(limit=2, build="1.0", pins=pins)
+    assert await lab.claim(limit=2, build="1.0") == []
+    await lab.append(first.job, ("job_requeued", {"reason": "worker_shutdown"}))
+    assert [one.job.id for one in await lab.claim(limit=2, build="2.0")] == ["b"]
 
 
 @clause

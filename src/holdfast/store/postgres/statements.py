@@ -309,25 +309,26 @@ class Statements:
             f" AND j.queue = l.queue LIMIT %(most)s) late) FROM {schema}.limits l ORDER BY queue"
         )
         given = "unnest(%(plugins)s::text[], %(entries)s::text[]) AS x(plugin, entry)"
-        entries = f"entries AS (SELECT plugin, entry FROM {given})"
+        builds = "unnest(%(builds)s::text[]) AS b(kept_for)"
+        entries = f"entries AS (SELECT plugin, entry, kept_for FROM {given}, {builds})"
         one = f"SELECT 1 FROM {schema}.jobs j WHERE j.claimable AND j.plugin = e.plugin AND j.entry = e.entry"
         self.look_at = (
             f"WITH {entries}, busy AS (SELECT q.queue FROM unnest(%(wanted)s::text[]) AS q(queue) WHERE EXISTS"
             f" (SELECT 1 FROM entries e CROSS JOIN LATERAL ({one} AND j.queue = q.queue"
-            " ORDER BY j.group_name LIMIT 1) AS fitting))"
+            " AND j.kept_for = e.kept_for ORDER BY j.group_name LIMIT 1) AS fitting))"
             " SELECT b.queue, r.group_name, r.count FROM busy b LEFT JOIN"
             f" ({running.format(queues='ARRAY(SELECT queue FROM busy)')}) r ON r.queue = b.queue"
         )
         step = (
             f"(SELECT min(j.group_name) FROM {schema}.jobs j WHERE j.claimable AND j.plugin = s.plugin"
-            " AND j.entry = s.entry AND j.queue = %(queue)s AND j.group_name"
+            " AND j.entry = s.entry AND j.queue = %(queue)s AND j.kept_for = s.kept_for AND j.group_name"
         )
         # First after the group that was served last, then from the beginning up to it; by steps through the index.
         self.groups = (
-            f"WITH RECURSIVE {entries}, steps(plugin, entry, name, lap, n) AS (SELECT s.plugin, s.entry,"
-            f" CASE lap WHEN 0 THEN {step} > %(turn)s) ELSE {step} >= '') END, lap, 1"
+            f"WITH RECURSIVE {entries}, steps(plugin, entry, kept_for, name, lap, n) AS (SELECT s.plugin, s.entry,"
+            f" s.kept_for, CASE lap WHEN 0 THEN {step} > %(turn)s) ELSE {step} >= '') END, lap, 1"
             " FROM entries s, generate_series(0, 1) AS lap"
-            f" UNION ALL SELECT s.plugin, s.entry, {step} > s.name), s.lap, s.n + 1 FROM steps s"
+            f" UNION ALL SELECT s.plugin, s.entry, s.kept_for, {step} > s.name), s.lap, s.n + 1 FROM steps s"
             " WHERE s.name IS NOT NULL AND s.n < %(most)s AND (s.lap = 0 OR s.name <= %(turn)s))"
             " SELECT DISTINCT lap, name FROM steps WHERE name IS NOT NULL AND (lap = 0 OR name <= %(turn)s)"
             " ORDER BY lap, name LIMIT %(most)s"
@@ -336,7 +337,8 @@ class Statements:
         self.heads = (
             f"WITH {entries} SELECT {columns} FROM entries e, unnest(%(groups)s::text[], %(counts)s::bigint[])"
             f" AS g(name, most) CROSS JOIN LATERAL (SELECT {JOB_COLUMNS} FROM {schema}.jobs j WHERE j.claimable"
-            " AND j.plugin = e.plugin AND j.entry = e.entry AND j.queue = %(queue)s AND j.group_name = g.name"
+            " AND j.plugin = e.plugin AND j.entry = e.entry AND j.queue = %(queue)s AND j.kept_for = e.kept_for"
+            " AND j.group_name = g.name"
             " ORDER BY j.priority DESC, j.due_at, j.id LIMIT g.most FOR UPDATE SKIP LOCKED) h"
         )
 
@@ -360,9 +362,10 @@ class Statements:
             " WHERE queue IS NOT NULL AND %(queues)s::text[] IS NULL UNION ALL"
             " SELECT plugin, entry, queue FROM entries, unnest(%(queues)s::text[]) AS y(queue)) x"
             f" WHERE NOT EXISTS (SELECT 1 FROM {schema}.limits l WHERE l.queue = x.queue))"
-            f" SELECT {columns}, {history}, {schema}.clock() FROM (SELECT c.* FROM places p CROSS JOIN LATERAL ("
+            f" SELECT {columns}, {history}, {schema}.clock() FROM (SELECT c.* FROM places p"
+            " CROSS JOIN unnest(%(builds)s::text[]) AS b(kept_for) CROSS JOIN LATERAL ("
             f" SELECT {JOB_COLUMNS} FROM {schema}.jobs j WHERE j.claimable AND j.plugin = p.plugin"
-            " AND j.entry = p.entry AND j.queue = p.queue AND j.group_name = ''"
+            " AND j.entry = p.entry AND j.queue = p.queue AND j.kept_for = b.kept_for AND j.group_name = ''"
             " ORDER BY j.priority DESC, j.due_at, j.id LIMIT %(limit)s FOR UPDATE SKIP LOCKED) c"
             " ORDER BY c.priority DESC, c.due_at, c.id LIMIT %(limit)s) c"
             f" LEFT JOIN {schema}.events e ON c.version = 1 AND e.job = c.id AND e.seq = 1"

@@ -573,7 +573,8 @@ def _counts(row: LimitRow) -> bool:
 def entries_of(command: c.Claim) -> dict[str, list[str]]:
     """Return a claim's entries as parameters."""
     pairs = sorted(command.entries)
-    return {"plugins": [plugin for plugin, _ in pairs], "entries": [entry for _, entry in pairs]}
+    plugins, entries = [plugin for plugin, _ in pairs], [entry for _, entry in pairs]
+    return {"plugins": plugins, "entries": entries, "builds": list(command.builds)}
 
 
 def by_queue(rows: Iterable[tuple[str, str | None, int]]) -> dict[str, Running]:

@@ -17,7 +17,7 @@ _FACTS = ("trace_id", "attributes", "continues", "first")  # of a job's spec: to
 # Columns that are fields of a job as they are. The first ones never change.
 _FIXED = ("created_at", *(name for name in JobSpec.__struct_fields__ if name not in {*_FACTS, "group"}))
 _CHANGING = ("version", "head", "attempt", "attempts", "run", "due_at", "updated_at", "exported", "wake_at", "newest")
-_CONVERTED = ("state", "started", "pause", "wait", "cancel", "course", "lease_worker", "lease_until")
+_CONVERTED = ("state", "started", "pause", "wait", "cancel", "course", "lease_worker", "lease_until", "kept_for")
 _JOB_NAMES = ["id", "facts", "group_name", *_FIXED, *_CHANGING, *_CONVERTED]
 JOB_COLUMNS = ", ".join(_JOB_NAMES)
 JOB_WRITTEN = [*_JOB_NAMES, "claimable", "ends_at", "status"]
@@ -58,6 +58,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
         _encode(job.course).decode(),
         worker,
         until,
+        job.kept_for or "",
         claimable,
         ends_at(job),
         job.course.status.value,
@@ -67,7 +68,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
 def job_of(row: tuple[Any, ...]) -> Job:
     """Return a job from its columns."""
     name, facts, group = row[:3]
-    state, started, pause, wait, cancel, course, worker, until = row[_END_OF_PLAIN:]
+    state, started, pause, wait, cancel, course, worker, until, kept_for = row[_END_OF_PLAIN:]
     plain = dict(zip(_PLAIN, row[3:_END_OF_PLAIN], strict=True))
     if facts is not None:
         plain |= _decode_facts(facts)
@@ -82,6 +83,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         cancel=_decode_cancel(cancel) if cancel is not None else None,
         course=_decode_course(course) if course else OUTDATED,
         lease=Lease(worker, until) if worker is not None else None,
+        kept_for=kept_for or None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from typing import Any
 
 import apsw
@@ -45,17 +46,19 @@ _GROW_JOBS = updates("jobs", ["version", "head", "updated_at"])
 # The statements name their index. Without it, SQLite scans every queued job: it does not know how many there are.
 _CLAIMABLE = (
     "SELECT -priority, due_at, id FROM jobs INDEXED BY jobs_claimable"
-    " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ? AND group_name = ''"
+    " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ? AND kept_for = ? AND group_name = ''"
     " ORDER BY priority DESC, due_at, id LIMIT ?"
 )
 _DELAYED = (
     "FROM jobs INDEXED BY jobs_delayed_claims WHERE claimable = 0 AND state = 'queued' AND plugin = ? AND entry = ?"
 )
 _PRIORITY = (
-    f"SELECT priority {_DELAYED} AND queue = ? AND group_name = '' AND priority < ? ORDER BY priority DESC LIMIT 1"
+    f"SELECT priority {_DELAYED} AND queue = ? AND kept_for = ? AND group_name = '' AND priority < ?"
+    " ORDER BY priority DESC LIMIT 1"
 )
 _NOW_DUE = (
-    f"SELECT -priority, due_at, id {_DELAYED} AND queue = ? AND group_name = '' AND priority = ? AND due_at <= ?"
+    f"SELECT -priority, due_at, id {_DELAYED} AND queue = ? AND kept_for = ? AND group_name = '' AND priority = ?"
+    " AND due_at <= ?"
     " ORDER BY due_at, id LIMIT ?"
 )
 _NEXT_QUEUE = (
@@ -122,15 +125,15 @@ _SINCE = (
 )
 _HEADS = (
     "SELECT -priority, due_at, id FROM jobs INDEXED BY jobs_claimable WHERE claimable = 1 AND plugin = ? AND entry = ?"
-    " AND queue = ? AND group_name = ? ORDER BY priority DESC, due_at, id LIMIT ?"
+    " AND queue = ? AND kept_for = ? AND group_name = ? ORDER BY priority DESC, due_at, id LIMIT ?"
 )
 _ANY = (
     "SELECT 1 FROM jobs INDEXED BY jobs_claimable"
-    " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ? LIMIT 1"
+    " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ? AND kept_for = ? LIMIT 1"
 )
 _STEP = (
     "(SELECT min(group_name) FROM jobs INDEXED BY jobs_claimable"
-    " WHERE claimable = 1 AND plugin = ?1 AND entry = ?2 AND queue = ?3 AND group_name"
+    " WHERE claimable = 1 AND plugin = ?1 AND entry = ?2 AND queue = ?3 AND kept_for = ?6 AND group_name"
 )
 # First after the group that was served last, then from the beginning up to it. By steps: the cost does not grow.
 _GROUPS = (
@@ -210,12 +213,13 @@ class Transaction(Batch):
         rows: list[Any] = []
         for plugin, entry in command.entries:
             for queue in {*self._queues(plugin, entry, command.queues)}.difference(excluded):
-                place = (plugin, entry, queue)
-                rows += self._connection.execute(_CLAIMABLE, (*place, command.limit)).fetchall()
-                rows += self._now_due(place, command.limit)
+                for kept_for in command.builds:
+                    place = (plugin, entry, queue, kept_for)
+                    rows += self._connection.execute(_CLAIMABLE, (*place, command.limit)).fetchall()
+                    rows += self._now_due(place, command.limit)
         return [name for _, _, name in sorted(rows)[: command.limit]]
 
-    def _now_due(self, place: tuple[str, str, str], limit: int) -> list[Any]:
+    def _now_due(self, place: tuple[str, str, str, str], limit: int) -> list[Any]:
         """Return the first jobs, by priority and due time, that have become due since they were queued."""
         rows: list[Any] = []
         priority = PRIORITY_MAX
@@ -350,7 +354,7 @@ class Transaction(Batch):
         }
 
     def _any(self, command: c.Claim, queue: str) -> bool:
-        places = ((*pair, queue) for pair in command.entries)
+        places = ((*pair, queue, kept_for) for pair, kept_for in product(command.entries, command.builds))
         return any(self._connection.execute(_ANY, place).fetchone() for place in places)
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
@@ -364,8 +368,8 @@ class Transaction(Batch):
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
         """Find groups by steps through the index."""
         groups: set[tuple[int, str]] = set()
-        for pair in command.entries:
-            steps = self._connection.execute(_GROUPS, (*pair, row.queue, row.turn, most))
+        for pair, kept_for in product(command.entries, command.builds):
+            steps = self._connection.execute(_GROUPS, (*pair, row.queue, row.turn, most, kept_for))
             groups.update((lap, name) for name, lap in steps)
         return [name for _, name in sorted(groups)[:most]]
 
@@ -374,8 +378,8 @@ class Transaction(Batch):
         heads: dict[str, list[str]] = {}
         for group, count in wanted.items():
             rows: list[Any] = []
-            for pair in command.entries:
-                rows += self._connection.execute(_HEADS, (*pair, queue, group, count)).fetchall()
+            for pair, kept_for in product(command.entries, command.builds):
+                rows += self._connection.execute(_HEADS, (*pair, queue, kept_for, group, count)).fetchall()
             heads[group] = [name for _, _, name in sorted(rows)[:count]]
         self.load(name for names in heads.values() for name in names)
         return heads
