@@ -549,6 +549,9 @@ class NonDeterminism(HoldfastError, RuntimeError):
 
     def __init__(self, asked: str, recorded: list[str]) -> None:
         self.asked, self.recorded = asked, recorded
+        self.node = ""  # of the call that the code makes
+        self.nodes: list[str] = []  # of the recorded calls
+        self.line: str | None = None  # of the code, as file:line
         super().__init__(asked, recorded)
 
     def _own_text(self) -> str:

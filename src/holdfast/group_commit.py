@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from holdfast.errors import StoreUnavailable
 from holdfast.machines.event import Frozen
-from holdfast.store import Append, Command, Signal, Store, Successor
+from holdfast.store import Append, Command, Signal, Store, Successor, WorkerCard
 
 _log = logging.getLogger("holdfast")
 
@@ -121,6 +121,10 @@ class Journal:
     async def exports(self, job: str, number: int) -> dict[str, int]:
         """Return the numbers of a run's exports, by key."""
         return {row.key: row.number for row in await self._store.exports(job, number, 0, 2**31)}
+
+    async def workers(self) -> list[WorkerCard]:
+        """Read the listed workers."""
+        return await self._store.workers()
 
     async def blob(self, job: str, blob: str, number: int) -> bytes | None:
         """Return one piece of a blob, from 1, or None after the last."""

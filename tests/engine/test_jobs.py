@@ -995,7 +995,7 @@ def test_code_that_asks_for_something_else_is_stopped_before_it_acts(app: App) -
         charged.append(amount)
         return amount
 
-    @app.job
+    @app.job(on_misfit="fail")
     async def pay() -> int:
         paid = await charge(cents)
         await wait_for("go")

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast import App, changed, wait_for
 from scenarios.parts import acting, echoing
-from support.scenarios import Deploy, Fails, Gives, Outside, Signal, scenario
+from support.scenarios import Answer, Deploy, Fails, Gives, Outside, Signal, scenario
 
 GO = [Deploy(), Signal("go")]
 
@@ -29,7 +29,7 @@ def the_same_code(app: App, outside: Outside) -> Any:
 def other_arguments_are_stopped_before_they_act(app: App, outside: Outside) -> Any:
     act = acting(app, outside)
 
-    @app.job
+    @app.job(on_misfit="fail")
     async def work() -> Any:
         first = await act("a" if outside.version == 1 else "changed")
         await wait_for("go")
@@ -42,7 +42,7 @@ def other_arguments_are_stopped_before_they_act(app: App, outside: Outside) -> A
 def the_refusal_shows_both_calls(app: App, outside: Outside) -> Any:
     step = echoing(app, "step")
 
-    @app.job
+    @app.job(on_misfit="fail")
     async def work() -> Any:
         first = await step("a" if outside.version == 1 else "changed")
         await wait_for("go")
@@ -188,7 +188,7 @@ def other_arguments_in_a_branch(app: App, outside: Outside) -> Any:
         await wait_for("go")
         return found
 
-    @app.job
+    @app.job(on_misfit="fail")
     async def work() -> Any:
         return await asyncio.gather(branch("a"), branch("b" if outside.version == 1 else "changed"))
 
@@ -258,5 +258,67 @@ def branches_at_a_marked_change(app: App, outside: Outside) -> Any:
     @app.job
     async def work() -> Any:
         return await asyncio.gather(branch("a"), branch("b"))
+
+    return work
+
+
+def _pays(app: App, outside: Outside) -> Any:
+    """Declare a job whose second version pays another amount than the first has paid."""
+    act = acting(app, outside)
+
+    @app.job
+    async def work() -> Any:
+        first = await act("a" if outside.version == 1 else "changed")
+        await wait_for("go")
+        return [first, await act("b")]
+
+    return work
+
+
+@scenario(
+    Gives(["act(changed)", "act(b)"]),
+    acts=[("act", "a"), ("act", "changed"), ("act", "b")],
+    moves=[*GO, Answer("accept")],
+)
+def a_misfit_is_accepted(app: App, outside: Outside) -> Any:
+    return _pays(app, outside)
+
+
+@scenario(
+    Fails("NonDeterminism", "act(what='changed')", "act(what='a')"), acts=[("act", "a")], moves=[*GO, Answer("fail")]
+)
+def a_misfit_fails_on_demand(app: App, outside: Outside) -> Any:
+    return _pays(app, outside)
+
+
+@scenario(
+    Gives(["act(changed)", "act(b)"]),
+    acts=[("act", "a"), ("act", "changed"), ("act", "b")],
+    moves=[*GO, Answer("fork"), Signal("go")],
+)
+def a_misfit_is_forked(app: App, outside: Outside) -> Any:
+    return _pays(app, outside)
+
+
+@scenario(
+    Gives(["x", "act(changed)", "y"]),
+    acts=[("act", "a"), ("act", "changed")],
+    moves=[*GO, Answer("accept"), Signal("x"), Signal("y")],
+)
+def a_misfit_in_a_branch_leaves_the_others_as_they_were(app: App, outside: Outside) -> Any:
+    act, echo = acting(app, outside), echoing(app)
+
+    async def waits(key: str) -> Any:
+        await wait_for(key)
+        return await echo(key)
+
+    async def pays() -> Any:
+        paid = await act("a" if outside.version == 1 else "changed")
+        await wait_for("go")
+        return paid
+
+    @app.job
+    async def work() -> Any:
+        return await asyncio.gather(waits("x"), pays(), waits("y"))
 
     return work

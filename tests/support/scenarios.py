@@ -32,6 +32,7 @@ __all__ = [
     "SECONDS",
     "START",
     "Advance",
+    "Answer",
     "Cancel",
     "Canceled",
     "Deploy",
@@ -123,6 +124,13 @@ class Advance(Move):
     """Move the store's clock. A scenario with this move runs on a clock that only the scenario moves."""
 
     seconds: float
+
+
+@dataclass(frozen=True)
+class Answer(Move):
+    """Answer which code goes on with a run that does not fit it."""
+
+    answer: str
 
 
 @dataclass(frozen=True)
@@ -430,6 +438,10 @@ class Story:
         if isinstance(move, Start):
             await app.astart(move.entry)
             return
+        await self._operate(app, move)
+
+    async def _operate(self, app: App, move: Move) -> None:
+        """Make a move that concerns runs."""
         entry = move.to
         runs = [self.run] if entry is None else [one.run_id for one in await self.runs() if one.entry_id == entry]
         assert runs, f"{entry} has no run"
@@ -442,6 +454,9 @@ class Story:
                 await app.apause(run)
             elif isinstance(move, Resume):
                 await app.aresume(run)
+            elif isinstance(move, Answer):
+                record = await app.aanswer(run, move.answer, actor="ana")
+                self.run = record.run_id if entry is None else self.run
             elif isinstance(move, Retry):
                 self.world.retried += 1
                 record = await app.aretry(run, actor="ana", reason="again")

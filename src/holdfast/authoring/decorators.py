@@ -25,10 +25,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 J = TypeVar("J", bound=JobFunction[..., Any])
 
+ON_MISFIT = {"ask", "fail"}
 ON_DOUBT = {"ask", "fail", "retry"}
 _CALL = ("name", "aliases", "retries", "backoff", "timeout", "gate")
 OPTIONS = {  # of each decorator
-    "job": ("name", "aliases", "retries", "backoff", "queue", "deadline", "max_attempts"),
+    "job": ("name", "aliases", "retries", "backoff", "queue", "deadline", "max_attempts", "on_misfit", "pin"),
     "step": _CALL,
     "tool": (*_CALL, "on_doubt", "reconcile"),
 }
@@ -143,6 +144,7 @@ class Registry:
     def job(
         self, *, name: str | None = None, aliases: Sequence[str] = (), retries: int = 0, backoff: Backoff | None = None,
         queue: str = "default", deadline: Duration | None = None, max_attempts: int | None = None,
+        on_misfit: str = "ask", pin: bool = False,
     ) -> Callable[[Callable[P, R]], JobFunction[P, R]]: ...  # fmt: skip
 
     def job(self, function: Any = None, **options: Any) -> Any:
@@ -156,6 +158,8 @@ class Registry:
             queue: the queue of its runs.
             deadline: how long a run may take from its start.
             max_attempts: crashes after which a run is given up.
+            on_misfit: if new code does not fit the history of a run, ``ask`` which code goes on, or ``fail``.
+            pin: whether a run is continued only by workers of the build that first ran it.
         """
         return _decorator("job", self._job, function, options)
 
@@ -204,7 +208,7 @@ class Registry:
         """
         return _decorator("tool", partial(self._call, tool=True), function, options)
 
-    def _job(
+    def _job(  # noqa: PLR0913 - one parameter for each option
         self,
         function: Callable[..., Any],
         *,
@@ -215,7 +219,11 @@ class Registry:
         queue: str = "default",
         deadline: Duration | None = None,
         max_attempts: int | None = None,
+        on_misfit: str = "ask",
+        pin: bool = False,
     ) -> JobFunction[..., Any]:
+        if on_misfit not in ON_MISFIT:
+            raise ValueError(f"on_misfit must be one of {', '.join(sorted(ON_MISFIT))}, got {on_misfit!r}")
         entry: JobFunction[..., Any] = JobFunction(
             function,
             name=name or function.__name__,
@@ -226,6 +234,8 @@ class Registry:
             queue=queue,
             deadline_seconds=seconds(deadline) if deadline is not None else None,
             aliases=_aliases("job", name or function.__name__, aliases),
+            on_misfit=on_misfit,
+            pin=pin,
         )
         return self.declared(entry)
 

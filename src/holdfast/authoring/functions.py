@@ -185,6 +185,8 @@ class JobFunction(Generic[P, R]):
         queue: str,
         deadline_seconds: float | None,
         aliases: tuple[str, ...] = (),
+        on_misfit: str = "ask",
+        pin: bool = False,
     ) -> None:
         self.function = function
         self.name = name
@@ -194,6 +196,8 @@ class JobFunction(Generic[P, R]):
         self.max_attempts = max_attempts
         self.queue = queue
         self.deadline_seconds = deadline_seconds
+        self.on_misfit = on_misfit
+        self.pin = pin
         options = (option.removesuffix("_seconds") for option in Options.__struct_fields__)
         self.signature = Signature(function, name, starter.vault, options)
         self.is_async = inspect.iscoroutinefunction(function)

@@ -248,6 +248,27 @@ def resolve(  # noqa: PLR0913 - one parameter for each option
     show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
 
 
+@click.command(epilog="Example: holdfast answer 3f2a accept")
+@run_argument
+@click.argument("answer", type=click.Choice(["accept", "build", "fork", "fail"]))
+@_node
+@actor_option
+@where_options
+@json_option
+def answer(run: str, answer: str, node: str | None, actor: str | None, where: Where, as_json: bool) -> None:
+    """Say which code goes on with RUN, whose history does not fit the code.
+
+    With accept, RUN goes on with the new call and leaves the recorded ones unused. With build, it goes on with workers
+    of the build that recorded the history. With fork, RUN is cancelled, and a run starts that reuses its results up to
+    this call. With fail, RUN fails.
+
+    Print the run that goes on. If RUN does not ask this any more, nothing is stored, and the exit code is 4.
+    """
+    client = open_client(where)
+    record = client.answer(full_id(client, run), answer, node=node, actor=actor_of(where, actor))
+    show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
+
+
 @click.command(epilog="Example: holdfast grant 3f2a tokens=50000 usd=1.5")
 @run_argument
 @click.argument("amounts", nargs=-1, required=True)
@@ -276,4 +297,4 @@ def grant(
     _show_outcome(run_id, outcome, as_json)
 
 
-COMMANDS = (send_signal, cancel, pause, resume, retry, resolve, grant)
+COMMANDS = (send_signal, cancel, pause, resume, retry, resolve, answer, grant)

@@ -33,7 +33,16 @@ from holdfast.client.logs import guard
 from holdfast.client.overview.family import Family, read_family
 from holdfast.client.overview.marked_changes import REPLAYS_MAX, RUNS_MAX, Changes, read_changes
 from holdfast.client.overview.plan_view import PlanView
-from holdfast.client.overview.questions import Question, answered_by, check_answer, questions, version_of_try
+from holdfast.client.overview.questions import (
+    Misfit,
+    Question,
+    answered_by,
+    asked_misfit,
+    check_answer,
+    misfit_text,
+    questions,
+    version_of_try,
+)
 from holdfast.client.overview.series import MINUTES, Series, read_series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.overview.story_cache import StoryCache
@@ -54,6 +63,7 @@ from holdfast.errors import (
     InvalidResult,
     InvalidSetting,
     InvalidTransition,
+    NonDeterminism,
     QuestionClosed,
     StoreUnavailable,
     UnknownEntry,
@@ -68,6 +78,7 @@ from holdfast.machines.run_projection import run_name
 from holdfast.plans.builder import Draft
 from holdfast.plans.model import Plan
 from holdfast.store import (
+    Answer,
     Cancel,
     Evidence,
     Job,
@@ -98,6 +109,7 @@ from holdfast.store.shared_budgets import StoreLedger
 if TYPE_CHECKING:
     from holdfast.client.app_worker import AppWorker
 
+MISFIT_ANSWERS = ("accept", "build", "fork", "fail")  # about code that does not fit a history
 COUNTED_MAX = 20_000  # jobs that one count of runs looks at
 
 
@@ -539,6 +551,40 @@ class App(Planning, Client):
     async def aresume(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         return await self._apply(Resume(job_of_run(run_id)[0], actor))
 
+    async def aanswer(
+        self, run_id: str, answer: str, *, node: str | None = None, actor: str | None = None
+    ) -> RunRecord:
+        if answer not in MISFIT_ANSWERS:
+            raise InvalidArguments("answer", f"it must be one of {', '.join(MISFIT_ANSWERS)}, got {answer!r:.80}")
+        job = job_of_run(run_id)[0]
+        while True:
+            row, asked, misfit = await asked_misfit(self._store(), job, node)
+            command = await self._misfit_answer(row, asked, misfit, answer, actor)
+            try:
+                record = await self._apply(command)
+            except QuestionClosed:
+                if (await self._row(job)).version == row.version:
+                    raise
+                continue  # the stream has moved since: ask again whether the question is open
+            return record if command.fork is None else await self.aget(command.fork.job)
+
+    async def _misfit_answer(self, row: Job, node: str, misfit: Misfit, answer: str, actor: str | None) -> Answer:
+        """Build the command for an answer about code that does not fit a history."""
+        more: dict[str, Any] = {}
+        if answer == "build":
+            if misfit.began is None or misfit.began == misfit.build:
+                raise InvalidArguments("answer", "no other build is known that has recorded the history of this run")
+            more["build"] = misfit.began
+        elif answer == "accept":
+            more["nodes"] = tuple(misfit.nodes)
+        elif answer == "fork":
+            events = await self._store().events(row.id)
+            more["fork"] = await fork_command(events, self.names(), None, misfit.nodes[0], None)
+        else:
+            error = {"code": NonDeterminism.__name__, "message": misfit_text(misfit)}
+            more["error"] = {**error, "error": error}
+        return Answer(row.id, node, answer, row.version, actor, **more)
+
     async def _resolve(
         self, run_id: str, step: str, answer: str, result: Any, actor: str | None, started: int | None
     ) -> RunRecord:
@@ -625,8 +671,9 @@ class App(Planning, Client):
         return [place for place in (self.effects(), self.blobs()) if place is not None]
 
     async def _apply(self, command: Any) -> RunRecord:
-        kept("the request", command)
-        names = ("reason", "node", "answer")
+        if not isinstance(command, Answer):  # a fork in it has the events of its run, which have their own limits
+            kept("the request", command)
+        names = ("reason", "node", "answer", "build")
         detail = {name: value for name in names if (value := getattr(command, name, None)) is not None}
         verb = type(command).__name__.lower()
         request = once(audited(command, verb, command.job, command.actor, detail), command.job)

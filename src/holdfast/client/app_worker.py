@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.client.builds import release_periodically, release_stranded
 from holdfast.client.worker_status import GateView
 from holdfast.engine.worker import Worker
 from holdfast.errors import LoopDied, StoreUnavailable
@@ -75,13 +76,17 @@ class AppWorker:
         config = self._app.config
         keeps_all = not (config.keep_seconds or config.keep_runs or config.keep_audit_seconds)
         evicting = asyncio.create_task(self._evict()) if not keeps_all else None
+        releasing = asyncio.create_task(release_periodically(self._app.store(), config.lease_seconds))
         try:
+            with contextlib.suppress(StoreUnavailable):
+                await release_stranded(self._app.store())
             await self._worker.run(until_idle=until_idle)
         finally:
             self._app.own_workers.discard(self)
-            if evicting is not None:
-                evicting.cancel()
-                await asyncio.wait([evicting])
+            background = [task for task in (evicting, releasing) if task is not None]
+            for task in background:
+                task.cancel()
+            await asyncio.wait(background)
         if evicting is not None and until_idle:
             await self._app.aevict()
 

@@ -11,11 +11,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from holdfast.client.overview.questions import Misfit, misfit_text
 from holdfast.machines import Event, HistoryEvent, JobEvent, JobState
 from holdfast.machines.keys import (
     BUDGET_KEY,
     BUILTIN,
     CHILD_KEY,
+    DEPLOY,
     DOUBT_KEY,
     PAUSE_KEY,
     RETRY_KEY,
@@ -130,6 +132,11 @@ def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequenc
     if alive is None:
         return waits
     having = [card for card in alive if name in card.entries]
+    if job.kept_for is not None:
+        having = [card for card in having if card.build == job.kept_for]
+        if not having:
+            cure = f"start one, or move its runs with `holdfast builds move {job.kept_for} NEW`"
+            return [f"It is kept for workers of build {job.kept_for}, and none is alive: {cure}."]
     serving = [card for card in having if card.queues is None or job.queue in card.queues]
     answering = [card for card in serving if card.blocked is None]
     if serving and not answering:
@@ -207,6 +214,8 @@ def _waits(job: Job, now: float, around: Around) -> str:
     places = [place.correlation_key or "" for place in wait.places()]
     if places[0] == PAUSE_KEY:
         return "It is paused until an operator resumes it."
+    if wait.wait_type == DEPLOY and around.last is not None and DEPLOY in around.last.payload:
+        return _misfit(msgspec.convert(around.last.payload[DEPLOY], Misfit))
     sentences = [_question(key) for key in places if key.startswith(DOUBT_KEY)]
     misfit = around.last.payload.get("misfit") if around.last is not None and sentences else None
     sentences += [f"The last answer could not be used: {misfit}."] if misfit else []
@@ -226,6 +235,13 @@ def _waits(job: Job, now: float, around: Around) -> str:
     elif places[0].startswith(TIMER_KEY):
         sentences.append(f"It sleeps until {_time(wait.deadline or now, now)}.")
     return " ".join(sentences)
+
+
+def _misfit(misfit: Misfit) -> str:
+    other = misfit.began is not None and misfit.began != misfit.build
+    build = f"build to go on with workers of build {misfit.began}, " if other else ""
+    answers = f"accept to go on with the new call, {build}fork, or fail"
+    return f"The code does not fit its history. {misfit_text(misfit)} Answer with `holdfast answer`: {answers}."
 
 
 def _child(key: str, around: Around) -> str:

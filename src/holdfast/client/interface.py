@@ -218,7 +218,7 @@ class Client(ABC):
         Args:
             after: The `id` of the last question of the previous page.
             limit: Maximum number of questions.
-            kind: Only ``doubt``, ``answer`` or ``budget``.
+            kind: Only ``doubt``, ``answer``, ``budget`` or ``deploy``.
             group: Only runs of this group.
             run_id: Only questions of this run.
         """
@@ -420,6 +420,25 @@ class Client(ABC):
             QuestionClosed: The run no longer asks the question at `node`. Nothing was stored.
         """
 
+    @abstractmethod
+    async def aanswer(
+        self, run_id: str, answer: str, *, node: str | None = None, actor: str | None = None
+    ) -> RunRecord:
+        """Say which code goes on with a run whose history does not fit the code. Return the run that goes on.
+
+        Args:
+            run_id: The run.
+            answer: ``accept`` goes on with the new call, and leaves the recorded ones unused. ``build`` goes on with
+                workers of the build that recorded the history. ``fork`` cancels the run, and starts one that reuses
+                its results up to this call. ``fail`` fails the run with `NonDeterminism`.
+            node: The `node` of a question in the inbox. The answer then counts for this question only.
+            actor: The name of the operator or program that decided.
+
+        Raises:
+            QuestionClosed: The run does not ask this, or not any more. Nothing was stored.
+            InvalidArguments: The answer is not one of these, or the build that recorded the history is not known.
+        """
+
     async def aresolve(
         self,
         run_id: str,
@@ -549,6 +568,7 @@ class Client(ABC):
     family = blocking(afamily)
     inbox = blocking(ainbox)
     changes = blocking(achanges)
+    answer = blocking(aanswer)
     series = blocking(aseries)
     exports = blocking(aexports)
     evidence = blocking(aevidence)

@@ -50,7 +50,7 @@ from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reports import Product, reporter
 from holdfast.authoring.signature import checked_payload, fingerprint
 from holdfast.config import Config
-from holdfast.engine import ending_events
+from holdfast.engine import ending_events, misfit
 from holdfast.engine.children import Children, Submission
 from holdfast.engine.ending_events import Written
 from holdfast.engine.job_code import JobCode
@@ -61,13 +61,13 @@ from holdfast.engine.run_budget import Budget
 from holdfast.engine.step_calls import Calls, Outcomes
 from holdfast.engine.thread_pool import as_runtime_error
 from holdfast.engine.waits import Waits
-from holdfast.errors import InvalidArguments, StaleAttempt, StoreUnavailable, WaitTimeout
+from holdfast.errors import InvalidArguments, NonDeterminism, StaleAttempt, StoreUnavailable, WaitTimeout
 from holdfast.group_commit import Journal
 from holdfast.ids import new_id
 from holdfast.job_log import job_ended
 from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.event import Frozen, freeze_plain
-from holdfast.machines.keys import CHANGED, HUMAN, timer_key
+from holdfast.machines.keys import CHANGED, DEPLOY, HUMAN, timer_key
 from holdfast.store import Claimed, Command, Successor
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
@@ -312,9 +312,33 @@ class Attempt:
         self._conclude()
 
     def code_failed(self, error: BaseException) -> None:
-        if not self._over and self._stop_reason is None and self._intent is None:
+        if self._over or self._stop_reason is not None or self._intent is not None:
+            return
+        if isinstance(error, NonDeterminism) and self._function.on_misfit == "ask":
+            self._ask_about(error)
+        else:
             self._intent = self._context.copy().run(self.failure, error)
             self._close()
+
+    def _ask_about(self, error: NonDeterminism) -> None:
+        """End the attempt with a question: which code goes on?"""
+        build = self.replay.builds.get(self.attempt)
+        self._intent = misfit.question(self.replay, error, build)
+        began = self._intent[1][DEPLOY]["began"]
+        if began is None or began == build:
+            self._close()
+        else:
+            self._handing_over = self.loop.create_task(self._hand_over(self._intent, began))
+
+    async def _hand_over(self, asked: Written, began: str) -> None:
+        """Give the job to a live worker of the build that recorded its history, if there is one."""
+        try:
+            cards = await self.journal.workers()
+        except StoreUnavailable:
+            cards = []
+        if misfit.has_worker(cards, self.row, began, self.now()) and not self._over:
+            self._intent = misfit.requeue(asked)
+        self._close()
 
     def call_left(self) -> None:
         """Note that a call is no longer under way. If the attempt is over, conclude after the last one."""

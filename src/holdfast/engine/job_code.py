@@ -29,6 +29,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.authoring.conductor import Suspended, job_thread, place
+from holdfast.engine.code_line import line_of
 from holdfast.engine.job_loop import DurableFuture, JobLoop, JobTask
 from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, call_text
 from holdfast.errors import InvalidArguments, JobStuck, NonDeterminism, NotAwaited
@@ -519,13 +520,19 @@ class JobCode:
                 self._cut_now(pending)
                 continue
             if pending.checked and self._replay.unused and (unasked := self._unasked(pending.name)):
-                now = call_text(pending.name, pending.arguments, pending.node)
-                self._host.code_failed(NonDeterminism(now, [self._replay.describe(node) for node in unasked]))
+                self._host.code_failed(self._misfit(pending, unasked))
                 return
             pending.started = True
             pending.begin(pending)
             if self._closed:
                 return
+
+    def _misfit(self, pending: Pending, unasked: list[str]) -> NonDeterminism:
+        asked = call_text(pending.name, pending.arguments, pending.node)
+        error = NonDeterminism(asked, [self._replay.describe(node) for node in unasked])
+        error.node, error.nodes = pending.node, unasked
+        error.line = line_of(pending.future, self.loop.unfinished(), self._threads_blocked)
+        return error
 
     def _unasked(self, name: str) -> list[str]:
         return [node for node in self._replay.unasked(name) if node not in self.open]

@@ -32,6 +32,7 @@ from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.keys import (
     BUDGET_KEY,
     CHANGED,
+    DEPLOY_KEY,
     DOUBT_KEY,
     ENDED,
     EXTENSION,
@@ -49,7 +50,7 @@ from holdfast.store.result_blobs import ResultBlob, reference_in
 CUT_OFF = "cut_off"  # outcome of a wait, and kind of a failure, that the code itself cut off
 _NUMBER = re.compile(r"(?<!#)#\d+\Z")  # number of a call among equal calls
 ENGINE_WAITS = (GRANTED,)  # node prefixes of waits that the engine makes, not the code
-ENGINE_KEYS = (DOUBT_KEY, RETRY_KEY, BUDGET_KEY, PAUSE_KEY)  # key prefixes of those waits
+ENGINE_KEYS = (DEPLOY_KEY, DOUBT_KEY, RETRY_KEY, BUDGET_KEY, PAUSE_KEY)  # key prefixes of those waits
 _OF_ENGINE = (CHANGED, EXTENSION, GRANTED, OF_RUN, SPENT)  # names of values that the code does not ask for by a call
 _OF_CALL = re.compile(r":(?:until|ended|id)(?:\.\d+)?\Z")  # end of the name of a value that belongs to a call
 _NO_NATIVES: Sequence[int] = ()
@@ -130,6 +131,8 @@ class Replay:
         self._cut_tools: dict[str, int] = {}  # tool that the code has cut off → attempt that started it
         self.undeclared: set[str] = set()  # tools in doubt whose last try has an end: they are declared again
         self.in_doubt: dict[str, int] = {}  # node of a tool → attempt that started it
+        self.builds: dict[int, str | None] = {}  # attempt → the build of its worker
+        self._left_unused: set[str] = set()  # calls whose outcome an operator has agreed not to use
         self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
         self.completed_waits: dict[str, dict[str, Any]] = {}
         self.values: dict[str, Any] = {}
@@ -244,12 +247,16 @@ class Replay:
         return self._seen.get(label, 0) >= (1 if number is None else int(number.group()[1:]))
 
     def unasked(self, name: str | None = None) -> list[str]:
-        """List the calls and children whose recorded outcome was not taken: those of this name, or all."""
+        """List the calls and children whose recorded outcome was not taken: all, or those of this name.
+
+        Those of a name leave out the calls that an operator has agreed not to use.
+        """
         return [
             node
             for node, item in self._recorded.items()
             if isinstance(item.outcome, _OF_CHILDREN if node.startswith("job.") else _OF_CALLS)
             and (name is None or name == self._aliases.get(self._name(node), self._name(node)))
+            and (name is None or node not in self._left_unused)
         ]
 
     def describe(self, node: str) -> str:
@@ -257,13 +264,26 @@ class Replay:
         declared = self._declared.get(node)
         return call_text(self._name(node), declared.payload.get("args") if declared is not None else None, node)
 
+    def build_of(self, nodes: Sequence[str]) -> str | None:
+        """Return the build that recorded the first of these calls; None if it is not known."""
+        attempts = [event.attempt for node in nodes if (event := self._declared.get(node)) is not None]
+        known = [self.builds.get(attempt or 0) for attempt in attempts] + list(
+            reversed(list(self.builds.values())[:-1])
+        )
+        return next((build for build in known if build is not None), None)
+
     # Events
+
+    def _running(self, event: Past, payload: dict[str, Any], node: str) -> None:
+        del node
+        self.builds[event.attempt or 0] = payload.get("build")
 
     def _waiting(self, event: Past, payload: dict[str, Any], node: str) -> None:
         del event, node
         places = [payload, *(payload.get("also") or ())]
         self.waited_for.update(place.get("correlation_key") or "" for place in places)
-        self._waited_at.update(place.get("node") or "" for place in places)
+        keyed = ((place.get("correlation_key") or "", place.get("node") or "") for place in places)
+        self._waited_at.update(node for key, node in keyed if not key.startswith(DEPLOY_KEY))
 
     def _requeued(self, event: Past, payload: dict[str, Any], node: str) -> None:
         del event
@@ -407,6 +427,10 @@ class Replay:
         del event
         if payload.get("node") is None or payload.get("outcome") == DEADLINE:
             return  # a pause has no node; a wait that its run's deadline cut off has not ended
+        if (payload.get("correlation_key") or "").startswith(DEPLOY_KEY):
+            answer = payload.get("payload") or {}
+            self._left_unused.update(answer.get("nodes") or () if answer.get("answer") == "accept" else ())
+            return
         if payload.get("outcome") == "resolved":
             self.answers[node] = payload.get("payload") or {}
             return
@@ -423,6 +447,7 @@ class Replay:
         HistoryEvent.NODE_FINISHED.value: _node_finished,
         HistoryEvent.VALUE_RECORDED.value: _value,
         HistoryEvent.PLAN_GENERATED.value: _plan_generated,
+        JobEvent.RUNNING.value: _running,
         JobEvent.WAITING.value: _waiting,
         JobEvent.WAIT_COMPLETED.value: _complete,
         JobEvent.REQUEUED.value: _requeued,

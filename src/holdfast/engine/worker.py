@@ -37,7 +37,7 @@ from holdfast.engine.lost_attempts import LostAttempts
 from holdfast.engine.store_clock import StoreClock
 from holdfast.engine.thread_pool import ThreadPool
 from holdfast.engine.worker_gate import WorkGate, gate_cards
-from holdfast.errors import LoopDied, StoreReplaced, StoreUnavailable
+from holdfast.errors import InvalidSetting, LoopDied, StoreReplaced, StoreUnavailable
 from holdfast.group_commit import Journal
 from holdfast.ids import new_id
 from holdfast.job_log import log_reclaimed
@@ -97,6 +97,10 @@ class Worker:
         self._children = children
         self._effects = effects
         self._queues = queues
+        self._pins = frozenset(key for key, job in entries.items() if job.pin)
+        if self._pins and build is None:
+            name = ", ".join(sorted(f"{plugin}.{entry}" for plugin, entry in self._pins))
+            raise InvalidSetting("build", build, f"{name} has pin=True: set HOLDFAST_BUILD or App(build=…)")
         self._unsettled: set[Attempt] = set()  # running attempts, and those that later attempts have replaced
         self._staying: set[Attempt] = set()  # running attempts that may only wait, and give up their slots on request
         self._suspended: dict[str, float] = {}  # jobs that were suspended just now, and when: the oldest first
@@ -148,6 +152,7 @@ class Worker:
             await asyncio.gather(*self._logging)
             if self._dead is not None:
                 raise self._dead
+            self._keeper.stop()  # or its last report would list the worker again, as if it were alive
             with contextlib.suppress(StoreUnavailable):
                 await self._store.commit([RemoveWorker(self.name)])
         finally:
@@ -346,6 +351,7 @@ class Worker:
             limit=self._claim_limit,
             lease_seconds=self._config.lease_seconds,
             build=self._card.build,
+            pins=self._pins,
         )
 
     def _claim_answered(self, future: asyncio.Future[Any]) -> None:

@@ -185,6 +185,11 @@ def _one_run() -> list[Operation]:
             takes=operations.Resolve, refuses=(409,),
             example={"step": "charge:1f3a", "answer": "done", "result": "ch_1"},
         ),
+        Operation(
+            "POST", f"{run}/answer", OPERATE, OF_RUN, operations.answer_run,
+            "Say which code goes on with a run whose history does not fit.", record, takes=operations.MisfitAnswer,
+            refuses=(409,), example={"answer": "accept"},
+        ),
     ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from holdfast.machines.job_table import TARGETS, JobEvent, JobState
 from holdfast.machines.snapshot import CancelRequest, OpenStep, OpenWait, Snapshot, WaitPlace
 
 # Reasons to requeue that do not count as an attempt.
-ORDERLY = frozenset({"worker_shutdown", "step_retry", "effects_unavailable", "store_outage"})
+ORDERLY = frozenset({"worker_shutdown", "step_retry", "effects_unavailable", "store_outage", "deploy"})
 
 _BARE: Mapping[str, Any] = {}
 

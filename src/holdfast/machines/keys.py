@@ -13,6 +13,7 @@ from typing import NamedTuple
 RESERVED = "holdfast:"
 PAUSE_KEY = "holdfast:pause"  # the wait of a paused job
 BUDGET_KEY = "holdfast:budget"  # the wait of a run that has spent more than its budget
+DEPLOY_KEY = "holdfast:deploy:"  # the wait for an operator's answer: which code goes on?
 DOUBT_KEY = "holdfast:doubt:"  # the wait for an operator's answer: did the call act?
 TIMER_KEY = "holdfast:timer:"  # a sleep
 CHILD_KEY = "holdfast:child:"  # the wait for a child's end
@@ -20,6 +21,7 @@ RETRY_KEY = "holdfast:retry:"  # the pause before the next try of a call
 
 BUILTIN = "holdfast"  # the app and the queue of built-in jobs; no other app may have this name
 HUMAN = "human"  # the type of a wait that a person ends
+DEPLOY = "deploy"  # the type of a wait of a job that does not fit the code, and the reason of its requeue
 
 # Names of recorded values: how they begin, or how they end after the node.
 OF_RUN = "run:"  # holds for one run and not for the next
@@ -36,7 +38,7 @@ class ReservedKey(NamedTuple):
     """A reserved correlation key, taken apart.
 
     Attributes:
-        kind: ``pause``, ``budget``, ``doubt``, ``timer``, ``child`` or ``retry``.
+        kind: ``pause``, ``budget``, ``deploy``, ``doubt``, ``timer``, ``child`` or ``retry``.
         node: the node that it belongs to; empty for a kind that has none.
     """
 
@@ -55,6 +57,11 @@ def parse_key(key: str) -> ReservedKey | None:
         return None
     kind, _, node = key.removeprefix(RESERVED).partition(":")
     return ReservedKey(kind, node)
+
+
+def deploy_key(node: str) -> str:
+    """Return the key of the wait for an operator's answer about a call that does not fit the history."""
+    return f"{DEPLOY_KEY}{node}"
 
 
 def doubt_key(node: str) -> str:

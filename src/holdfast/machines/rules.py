@@ -17,7 +17,7 @@ from holdfast.machines.job_table import JOB, TARGETS, TERMINAL_JOB_STATES, JobEv
 if TYPE_CHECKING:
     from holdfast.machines.fold import Fold
 
-WAIT_TYPES = frozenset({"signal", "timer", "human", "webhook", "child"})
+WAIT_TYPES = frozenset({"signal", "timer", "human", "webhook", "child", "deploy"})
 FAILURES = frozenset({"retryable_failure", "permanent_failure"})
 
 # Why an administrative claim may be taken, and the one event that ends it, in the same transaction (J8, J10, J13, J14).

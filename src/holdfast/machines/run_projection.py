@@ -28,9 +28,11 @@ import msgspec
 from holdfast.machines.event import Event
 from holdfast.machines.fold import Fold
 from holdfast.machines.job_table import JobEvent, JobState
+from holdfast.machines.keys import DEPLOY
 from holdfast.machines.run_table import RUN, TERMINAL_RUN_STATUSES, RunStatus
 from holdfast.machines.snapshot import CancelRequest
 
+HANDED_OVER = "handed_over"  # the stage of a job that waits for a worker of the build that recorded its history
 DEADLINE = "deadline"  # the reason in job_failed, and the flag in job_cancelled, that a run's deadline leaves (R7)
 
 _QUEUED, _RUNNING, _ASKED = RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCEL_REQUESTED
@@ -252,7 +254,8 @@ def follow(
                 started_at, ways = at, (_RUNNING,)
             if cancel is not None and (ways or course.status is _RUNNING):
                 ways = (*ways, _ASKED)
-            stage = _stage(job)
+            handed_over = name == JobEvent.REQUEUED and payload.get("reason") == DEPLOY
+            stage = HANDED_OVER if handed_over else _stage(job)
     status = course.status
     for way in ways:
         status = RUN.advance(status, way)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines.job_table import JobState
-from holdfast.machines.keys import BUDGET_KEY, CHILD_KEY, DOUBT_KEY, HUMAN, is_reserved
+from holdfast.machines.keys import BUDGET_KEY, CHILD_KEY, DEPLOY, DOUBT_KEY, HUMAN, is_reserved
 
 
 class WaitPlace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,8 +69,8 @@ class OpenWait(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def waits_for_person(self) -> bool:
-        """Return whether a person has to end it: a human wait, a call in doubt, a spent budget, or a pause."""
-        if self.wait_type == HUMAN or self.in_doubt:
+        """Return whether a person has to end it: a human wait, a doubt, a misfit, a spent budget, or a pause."""
+        if self.wait_type in {HUMAN, DEPLOY} or self.in_doubt:
             return True
         return any(place.wait_type == HUMAN or place.correlation_key == BUDGET_KEY for place in self.also)
 

@@ -1,6 +1,7 @@
 """The store: one protocol of engine commands, one contract suite, and the backends that pass it."""
 
 from holdfast.store.commands import (
+    Answer,
     Append,
     Appended,
     Cancel,
@@ -10,6 +11,7 @@ from holdfast.store.commands import (
     Command,
     Expire,
     JobIds,
+    Keep,
     KeepEvidence,
     KeepExport,
     Leases,
@@ -38,9 +40,9 @@ from holdfast.store.protocol import Store
 from holdfast.store.rows import Evidence, Job, Lease, Signal, WorkerCard, rebuilt
 
 __all__ = [
-    "Append", "Appended", "Blocked", "Cancel", "Claim", "Claimed", "Claims", "Command", "Evidence", "Expire", "Job",
-    "JobIds", "KeepEvidence", "KeepExport", "Lease", "Leases", "Limits", "Pause", "PauseQueue", "Progress", "Purge",
-    "PutBlob", "PutWorker", "QueueState", "Reclaim", "ReleaseLeases", "RemoveWorker", "Renew", "Resolve", "Resume",
-    "Retry", "SendSignal", "SetLimits", "Signal", "SignalResult", "Store", "Submit", "Submitted", "Successor",
-    "WorkerCard", "rebuilt",
+    "Answer", "Append", "Appended", "Blocked", "Cancel", "Claim", "Claimed", "Claims", "Command", "Evidence", "Expire",
+    "Job", "JobIds", "Keep", "KeepEvidence", "KeepExport", "Lease", "Leases", "Limits", "Pause", "PauseQueue",
+    "Progress", "Purge", "PutBlob", "PutWorker", "QueueState", "Reclaim", "ReleaseLeases", "RemoveWorker", "Renew",
+    "Resolve", "Resume", "Retry", "SendSignal", "SetLimits", "Signal", "SignalResult", "Store", "Submit", "Submitted",
+    "Successor", "WorkerCard", "rebuilt",
 ]  # fmt: skip

@@ -285,6 +285,41 @@ class Resolve(msgspec.Struct, frozen=True):
     version: int | None = None  # that of the job when the sender has read it; otherwise `QuestionClosed`
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """Record an operator's answer for a job that does not fit the code; the job goes on or ends. Result: the `Job`.
+
+    - ``accept``: the job goes on with any build, and leaves the outcomes of `nodes` unused.
+    - ``build``: the job goes on, and only workers of `build` may claim it.
+    - ``fork``: the job is cancelled, and `fork` is created in the same transaction.
+    - ``fail``: the job fails.
+
+    A job that does not ask this, or whose version is another than the sender has read, refuses it: `QuestionClosed`.
+    """
+
+    job: str
+    node: str
+    answer: str
+    version: int
+    actor: str | None = None
+    nodes: tuple[str, ...] = ()
+    build: str | None = None
+    fork: Submit | None = None
+    error: dict[str, Any] | None = None  # of the failure
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """Keep a job for the workers of a build, or for none, if it is still kept for another. Result: the `Job`.
+
+    With `unclaimed`, only a job that was handed over to that build, and that none of its workers has claimed.
+    """
+
+    job: str
+    was: str
+    build: str | None
+    actor: str | None = None
+    unclaimed: bool = False
+
+
 class Reclaim(msgspec.Struct, frozen=True):
     """Requeue up to `limit` jobs with an expired lease; fail frequent crashers (L5, J14). Result: `JobIds`."""
 
@@ -387,6 +422,8 @@ Command = (
     | Resume
     | Retry
     | Resolve
+    | Answer
+    | Keep
     | Reclaim
     | Expire
     | ReleaseLeases

@@ -16,8 +16,8 @@ import msgspec
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, QuestionClosed, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
 from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
-from holdfast.machines.keys import BUDGET_KEY, PAUSE_KEY, doubt_key
-from holdfast.machines.run_projection import DEADLINE
+from holdfast.machines.keys import BUDGET_KEY, PAUSE_KEY, deploy_key, doubt_key
+from holdfast.machines.run_projection import DEADLINE, HANDED_OVER
 from holdfast.store import commands as c
 from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.continuation import hand_over
@@ -72,8 +72,9 @@ def claim(job: Job, command: c.Claim, now: float) -> Decision:
     """Take one claimable job: job_running under the next attempt, and the lease."""
     writer = StreamWriter(job, now)
     writer.put(_RUNNING, _taken_by(command.worker, command.build), attempt=job.attempt + 1)
-    pinned = command.pins and job.kept_for is None and (job.plugin, job.entry) in command.pins
-    kept_for = command.build if pinned else job.kept_for
+    kept_for = None if job.course.stage == HANDED_OVER else job.kept_for
+    if kept_for is None and command.pins and (job.plugin, job.entry) in command.pins:
+        kept_for = command.build
     writer.set(lease=Lease(command.worker, now + command.lease_seconds), kept_for=kept_for)
     return writer.end()
 
@@ -193,6 +194,10 @@ def decide(command: c.Command, job: Job, now: float, inbox: Inbox) -> Decision:
             return _retry(command, job, now)
         case c.Resolve():
             return _resolve(command, job, now)
+        case c.Answer():
+            return _answer(command, job, now)
+        case c.Keep():
+            return _keep(command, job, now)
         case _:
             raise TypeError(f"{type(command).__name__} is not about one job")
 
@@ -211,6 +216,8 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     for kind, payload in command.events[moving:]:
         writer.put(*_as_asked(kind, payload, job, now, continued=continued), attempt=command.attempt)
     writer.decision.used = _used(command, now)
+    if writer.job.course.stage == HANDED_OVER:
+        writer.set(kept_for=writer.decision.events[-1].payload.get("build"))
     if writer.job.cancel is not None:
         _cancel_what_was_let_go(writer, now)
     else:
@@ -394,6 +401,43 @@ def _resolve(command: c.Resolve, job: Job, now: float) -> Decision:
     writer = StreamWriter(job, now)
     answer = {"answer": command.answer, "result": command.result, "actor": command.actor}
     writer.complete_wait("resolved", answer, place=place)
+    return _answered(writer)
+
+
+def _answer(command: c.Answer, job: Job, now: float) -> Decision:
+    """Answer the question of a job that does not fit the code."""
+    place = job.wait.place(deploy_key(command.node)) if job.wait is not None else None
+    if place is None or command.version != job.version:
+        raise QuestionClosed(job.id, command.node)
+    writer = StreamWriter(job, now)
+    answer: dict[str, Any] = {"answer": command.answer, "actor": command.actor}
+    match command.answer:
+        case "accept":
+            answer["nodes"] = list(command.nodes)
+        case "build":
+            answer["build"] = command.build
+        case "fork" if command.fork is not None:
+            answer["fork"] = command.fork.job
+        case _:
+            pass
+    writer.complete_wait("resolved", answer, place=place)
+    if command.answer == "build":
+        writer.set(kept_for=command.build)
+    elif command.answer == "fork":
+        reason = f"forked as {answer['fork']}, because the code does not fit its history"
+        writer.administrative("cancel", JobEvent.CANCELLED, {"reason": reason, "actor": command.actor})
+    elif command.answer == "fail":
+        writer.administrative("fail", JobEvent.FAILED, {"reason": "error", **(command.error or {})})
+    decision = _answered(writer)
+    decision.successor = command.fork
+    return decision
+
+
+def _keep(command: c.Keep, job: Job, now: float) -> Decision:
+    writer = StreamWriter(job, now)
+    unclaimed = job.state is JobState.QUEUED and job.course.stage == HANDED_OVER
+    if job.kept_for == command.was and job.state not in TERMINAL_JOB_STATES and (unclaimed or not command.unclaimed):
+        writer.set(kept_for=command.build)
     return _answered(writer)
 
 

@@ -170,6 +170,18 @@ class MemoryStore:
         return {row.id: (row.version, self._progress.get((row.id, row.run))) for row in rows}
 
     @_alone
+    async def kept_builds(self) -> list[str]:
+        """List the builds that jobs are kept for."""
+        live = (job for job in self._jobs.values() if job.state not in TERMINAL_JOB_STATES)
+        return sorted({job.kept_for for job in live if job.kept_for is not None})
+
+    @_alone
+    async def kept_jobs(self, build: str, after: str | None = None, limit: int = 100) -> list[Job]:
+        """List the jobs that are kept for a build."""
+        kept = (job for name, job in sorted(self._jobs.items()) if job.kept_for == build and name > (after or ""))
+        return [job for job in kept if job.state not in TERMINAL_JOB_STATES][:limit]
+
+    @_alone
     async def marks(self, jobs: Sequence[str]) -> dict[str, dict[str, bool]]:
         """Read the marked changes of jobs."""
         return marks_in(_whole(*sealed) for job in jobs for sealed in self._events.get(job, ()))

@@ -98,6 +98,14 @@ class Store(Protocol):
         """
         ...
 
+    async def kept_builds(self) -> list[str]:
+        """List the builds that jobs which have not ended are kept for; cheap for many jobs."""
+        ...
+
+    async def kept_jobs(self, build: str, after: str | None = None, limit: int = 100) -> list[Job]:
+        """List the jobs that have not ended and are kept for a build, oldest first by id, from after the given id."""
+        ...
+
     async def marks(self, jobs: Sequence[str]) -> dict[str, dict[str, bool]]:
         """Read which side of each marked change these jobs are on: True is the new one. It reads their streams.
 

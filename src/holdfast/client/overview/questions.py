@@ -2,6 +2,7 @@
 
 - **doubt**: a tool was started, its worker died, and it may have acted. `resolve` answers it.
 - **answer**: job code waits for a person: `wait_for` with ``form=`` or ``type="human"``. `signal` answers it.
+- **deploy**: the code of a run does not fit its history. `answer` says which code goes on.
 - **budget**: a run has spent more than its budget. `grant` answers it.
 
 A run is listed while no part of it can move. A question of a branch appears when the other branches wait, too.
@@ -14,18 +15,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.authoring.answer_form import misfit
+from holdfast.authoring import answer_form
 from holdfast.engine.replay import call_text
-from holdfast.errors import InvalidArguments
+from holdfast.errors import InvalidArguments, QuestionClosed
 from holdfast.machines import Event, HistoryEvent, JobEvent, OpenWait
-from holdfast.machines.keys import BUDGET_KEY, DOUBT_KEY, HUMAN, is_reserved
+from holdfast.machines.keys import BUDGET_KEY, DEPLOY, DEPLOY_KEY, DOUBT_KEY, HUMAN, is_reserved
 from holdfast.machines.run_projection import run_name
 from holdfast.store import Job, Store
 
 LOOK_BACK = 256  # events in which the start of a call in doubt is looked for
 CHUNK = 16  # events per read: each may have a megabyte
 PAGE = 100  # jobs per read, at least
-KINDS = ("doubt", "answer", "budget")
+KINDS = ("doubt", "answer", "budget", "deploy")
 
 
 class DoubtfulCall(msgspec.Struct, frozen=True):
@@ -42,12 +43,32 @@ class Spending(msgspec.Struct, frozen=True):
     limit: float
 
 
+class Misfit(msgspec.Struct, frozen=True, kw_only=True):
+    """Code that does not fit the history of a run.
+
+    Attributes:
+        call: The call that the code makes now.
+        recorded: The calls of the same name that the history has, and that the code does not make.
+        nodes: The nodes of all of these.
+        line: The line of the code that makes the call, as file:line. None if it is not known.
+        began: The build that recorded the history. None if it is not known.
+        build: The build that does not fit.
+    """
+
+    call: str
+    recorded: list[str]
+    nodes: list[str]
+    line: str | None = None
+    began: str | None = None
+    build: str | None = None
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Something that waits for a person.
 
     Attributes:
         id: Its place in the inbox, the cursor of a listing.
-        kind: ``doubt``, ``answer`` or ``budget``.
+        kind: ``doubt``, ``answer``, ``budget`` or ``deploy``.
         run_id: The run that waits.
         plugin_id: The app.
         entry_id: The job.
@@ -63,10 +84,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         form: For an answer, the JSON Schema of its type. None for a wait without a form.
         misfit: Why the last answer could not be used.
         amounts: For a budget, the units that are spent.
+        deploy: For code that does not fit, both calls and both builds.
     """
 
     id: str
-    kind: Literal["doubt", "answer", "budget"]
+    kind: Literal["doubt", "answer", "budget", "deploy"]
     run_id: str
     plugin_id: str
     entry_id: str
@@ -82,6 +104,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     form: dict[str, Any] | None = None
     misfit: str | None = None
     amounts: dict[str, Spending] | None = None
+    deploy: Misfit | None = None
 
 
 async def questions(
@@ -129,6 +152,7 @@ def _may_ask(wait: OpenWait, kind: str | None) -> bool:
     kinds = {
         "doubt": wait.in_doubt,
         "budget": BUDGET_KEY in keys,
+        "deploy": wait.wait_type == DEPLOY,
         "answer": any(wait.asks_person(key) for key in keys),
     }
     return kinds[kind] if kind is not None else any(kinds.values())
@@ -175,6 +199,12 @@ def _places(row: Job, event: Event) -> Iterator[Question]:
             question = f"Did {tool} happen? It was started, and its end is unknown, so it may have acted."
             why = payload.get("misfit")
             yield Question(**asked, kind="doubt", key=node, title=tool, question=question, misfit=why)
+        elif key.startswith(DEPLOY_KEY):
+            misfit = msgspec.convert(payload.get(DEPLOY) or {}, Misfit)
+            name = misfit.call.partition("(")[0]
+            yield Question(
+                **asked, kind="deploy", key=asked["node"], title=name, question=misfit_text(misfit), deploy=misfit
+            )
         elif key == BUDGET_KEY:
             over = payload.get("over_budget") or {}
             amounts = {unit: Spending(spent, limit) for unit, (spent, limit) in sorted(over.items())}
@@ -188,6 +218,14 @@ def _places(row: Job, event: Event) -> Iterator[Question]:
                 **asked, kind="answer", key=key, title=key, question=_wording(key, schema), form=schema,
                 misfit=form.get("misfit"),
             )  # fmt: skip
+
+
+def misfit_text(misfit: Misfit) -> str:
+    """Return in words how the code does not fit."""
+    at = f" at {misfit.line}" if misfit.line is not None else ""
+    build = f" of build {misfit.build}" if misfit.build is not None else ""
+    began = f", which build {misfit.began} recorded" if misfit.began is not None else ""
+    return f"The code{build} calls {misfit.call}{at}, but the history has {', '.join(misfit.recorded)}{began}."
 
 
 def _wording(key: str, schema: dict[str, Any] | None) -> str:
@@ -236,10 +274,24 @@ async def check_answer(store: Store, job: str, key: str, payload: Any, node: str
         return
     for place in [event.payload, *(event.payload.get("also") or [])]:
         if place.get("correlation_key") == key and node in {None, place.get("node")}:
-            problem = misfit((place.get("form") or {}).get("schema"), payload)
+            problem = answer_form.misfit((place.get("form") or {}).get("schema"), payload)
             if problem is not None:
                 raise InvalidArguments(f"the answer to {key!r}", problem)
             return
+
+
+async def asked_misfit(store: Store, job: str, node: str | None) -> tuple[Job, str, Misfit]:
+    """Return the row of a job that asks which code goes on, the node of its question, and what does not fit.
+
+    Raises:
+        QuestionClosed: it does not ask this.
+    """
+    row = await store.get(job)
+    event = await _waiting_event(store, row) if row is not None else None
+    asked = str(event.payload.get("node")) if event is not None and event.payload.get("wait_type") == DEPLOY else None
+    if row is None or event is None or asked is None or node not in {None, asked}:
+        raise QuestionClosed(job, node or DEPLOY)
+    return row, asked, msgspec.convert(event.payload[DEPLOY], Misfit)
 
 
 async def version_of_try(store: Store, job: str, node: str, started: int) -> int:

@@ -439,6 +439,11 @@ class RemoteClient(Client):
         path = at_run(run_id, "grant")
         return (await self._post(path, _SignalOutcome, body, about=run_id))[1].outcome
 
+    async def aanswer(
+        self, run_id: str, answer: str, *, node: str | None = None, actor: str | None = None
+    ) -> RunRecord:
+        return await self._control(run_id, "answer", answer=answer, node=node, actor=actor)
+
     async def _resolve(
         self, run_id: str, step: str, answer: str, result: Any, actor: str | None, started: int | None
     ) -> RunRecord:

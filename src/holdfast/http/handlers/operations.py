@@ -82,6 +82,17 @@ class Resolve(msgspec.Struct, forbid_unknown_fields=True):
     started: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
+class MisfitAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    """The answer about a run whose history does not fit the code.
+
+    With the `node` of a question in the inbox, the answer counts for this question only.
+    """
+
+    answer: Literal["accept", "build", "fork", "fail"]
+    node: Text | None = None
+    actor: Name | None = None
+
+
 class Verify(msgspec.Struct, forbid_unknown_fields=True):
     """The run to check, or null for all runs that the token can reach."""
 
@@ -195,6 +206,12 @@ async def resolve_run(call: Call) -> Answer:
     answer: dict[str, Any] = {"done": asked.result} if asked.answer == "done" else {asked.answer: True}
     actor, started = call.actor(asked.actor), asked.started
     return json(await call.client.aresolve(call.run_id, asked.step, actor=actor, started=started, **answer))
+
+
+async def answer_run(call: Call) -> Answer:
+    """Say which code goes on with a run. The response has the run that goes on, which is another one after a fork."""
+    asked = await call.body(MisfitAnswer)
+    return json(await call.client.aanswer(call.run_id, asked.answer, node=asked.node, actor=call.actor(asked.actor)))
 
 
 async def verify(call: Call) -> Answer:

@@ -164,6 +164,13 @@ class SqlReads(ABC):
             rows += await self._read_many(*self._reads.questions(status, group, after, limit), job_of)
         return [await self._up_to_date(row) for row in sorted(rows, key=lambda job: job.id)[:limit]]
 
+    async def kept_builds(self) -> list[str]:
+        return [name for (name,) in await self._read(self._reads.kept_builds, ())]
+
+    async def kept_jobs(self, build: str, after: str | None = None, limit: int = 100) -> list[Job]:
+        rows = await self._read_many(self._reads.kept_jobs, (build, after or "", limit), job_of)
+        return [await self._up_to_date(row) for row in rows]
+
     async def index_entries(self, job: str) -> IndexEntries | None:
         return index_entries_of(await self._read(self._reads.index_entries, (job,) * 4))
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
-from holdfast.machines.keys import BUDGET_KEY, CHANGED, DOUBT_KEY, HUMAN
+from holdfast.machines.keys import BUDGET_KEY, CHANGED, DEPLOY, DOUBT_KEY, HUMAN
 from holdfast.store.audit import AuditRow
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
@@ -37,7 +37,7 @@ PAST = frozenset({RunStatus.FAILED, RunStatus.TIMEOUT, RunStatus.CANCELED})
 ENDED = {status.value for status in TERMINAL_RUN_STATUSES}
 
 # What the column `wait` of a job contains that a person has to answer.
-PEOPLE = (f'%"wait_type":"{HUMAN}"%', f'%"{DOUBT_KEY}%', f'%"{BUDGET_KEY}"%')
+PEOPLE = (f'%"wait_type":"{HUMAN}"%', f'%"wait_type":"{DEPLOY}"%', f'%"{DOUBT_KEY}%', f'%"{BUDGET_KEY}"%')
 MARKED = f'%"{CHANGED}%'  # in the payload of an event that records a side of a change, or of another one by chance
 WAITING = (RunStatus.RUNNING, RunStatus.CANCEL_REQUESTED)  # statuses of runs whose code may wait
 
@@ -120,6 +120,19 @@ class ReadSql:
         self.versions = (
             f"SELECT j.id, j.version, p.at FROM {schema}jobs j"
             f" LEFT JOIN {schema}progress p ON p.job = j.id AND p.run = j.run WHERE j.id {{}}"
+        )
+        kept = (
+            f"SELECT min(kept_for) FROM {schema}jobs WHERE kept_for <> ''"
+            " AND status IN ('queued', 'running', 'cancel_requested')"
+        )
+        self.kept_builds = (  # by steps through the index
+            f"WITH RECURSIVE builds(name) AS (SELECT ({kept}) UNION ALL"
+            f" SELECT ({kept} AND kept_for > builds.name) FROM builds WHERE builds.name IS NOT NULL)"
+            " SELECT name FROM builds WHERE name IS NOT NULL"
+        )
+        self.kept_jobs = (
+            f"SELECT {JOB_COLUMNS} FROM {schema}jobs WHERE kept_for = {mark} AND kept_for <> '' AND id > {mark}"
+            f" AND status IN ('queued', 'running', 'cancel_requested') ORDER BY id LIMIT {mark}"
         )
         self.marks = f"SELECT {event_columns} FROM {schema}events WHERE job {{}} AND payload{as_text} LIKE {mark}"
         self.audit = (

@@ -1,0 +1,283 @@
+"""Code that does not fit a history: the job asks which code goes on, and goes to its old build if a worker has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App, InvalidArguments, QuestionClosed, RunFailed, RunHandle, wait_for
+from holdfast.client.builds import release_stranded
+from holdfast.client.verify import check_replay
+from holdfast.machines import JobEvent
+from support.stories import drain, play, quick, until
+
+SOURCE = Path(__file__).read_text().splitlines()
+
+
+class Shop:
+    """One store, and an app for each build of the code. Version 2 pays another amount than version 1."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.paid: list[str] = []
+        self.apps: list[App] = []
+
+    def app(self, build: str | None, cents: int, *, plain: bool = False, pin: bool = False) -> App:
+        app = App("shop", config=quick(self.url), build=build)
+        if self.apps and self.url == "memory:":
+            app._opened = self.apps[0]._store()
+        self.apps.append(app)
+
+        @app.tool
+        async def charge(amount: int) -> str:
+            self.paid.append(f"{build}: {amount}")
+            return f"paid {amount}"
+
+        if plain:
+            in_thread: Any = charge
+
+            @app.job(name="pay", pin=pin)
+            def pay_in_thread() -> str:
+                paid = in_thread(cents)
+                wait_for("go")
+                return str(paid)
+
+            return app
+
+        @app.job(pin=pin)
+        async def pay() -> str:
+            paid = await charge(cents)
+            await wait_for("go")
+            return paid
+
+        return app
+
+
+@pytest.fixture
+def shop(url: str) -> Iterator[Shop]:
+    made = Shop(url)
+    yield made
+    for app in made.apps:
+        app.close()
+
+
+async def misfit(shop: Shop, *, plain: bool = False) -> tuple[App, RunHandle]:
+    """A run that build 1 began and that asks about build 2; the app of build 2."""
+    old, new = shop.app("1", 100, plain=plain), shop.app("2", 105, plain=plain)
+    handle = await old.astart("pay")
+    await drain(old)
+    await handle.asignal("go")
+    await drain(new)
+    return new, RunHandle(new, handle.id)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+def test_a_misfit_waits_as_a_row_and_names_the_call_the_line_and_both_builds(shop: Shop, plain: bool) -> None:
+    async def story() -> None:
+        new, handle = await misfit(shop, plain=plain)
+        record = await handle.arecord()
+        assert (record.status, record.stage) == ("running", "parked")
+        last = (await handle.aevents())[-1]
+        assert (last.type, last.payload["wait_type"]) == (JobEvent.WAITING, "deploy")
+        text = (await new.aexplain(handle.id)).explanation
+        for part in ("charge(amount=105)", "charge(amount=100)", "test_misfit.py:", "build 1", "build 2", "accept"):
+            assert part in text
+        [question] = await new.ainbox(kind="deploy")
+        assert question.deploy is not None
+        assert (question.run_id, question.title) == (handle.id, "charge")
+        assert (question.deploy.began, question.deploy.build) == ("1", "2")
+        line = SOURCE[int((question.deploy.line or ":0").partition(":")[2]) - 1]
+        assert "(cents)" in line
+        await drain(new)
+        assert (await handle.aevents())[-1] == last, "nothing tries again"
+        assert await new.averify() == {}
+
+    play(story())
+    assert shop.paid == ["1: 100"]
+
+
+def test_accepted_calls_are_left_unused_in_every_later_replay(shop: Shop) -> None:
+    async def story() -> None:
+        new, handle = await misfit(shop)
+        record = await new.aanswer(handle.id, "accept", actor="ana")
+        assert record.run_id == handle.id
+        await drain(new)
+        assert await handle.aresult() == "paid 105"
+        report = await check_replay(new, await handle.aevents())
+        assert (report.fits, report.reasons) == (True, [])
+        assert await new.averify() == {}
+        assert [row.verb for row in await new.aaudit() if row.subject == handle.id] == ["answer"]
+
+    play(story())
+    assert shop.paid == ["1: 100", "2: 105"]
+
+
+def test_a_run_goes_on_with_the_build_that_it_began_on_and_no_other_takes_it(shop: Shop) -> None:
+    async def story() -> None:
+        new, handle = await misfit(shop)
+        await new.aanswer(handle.id, "build")
+        await drain(new)
+        assert (await handle.arecord()).finished_at is None
+        assert "kept for workers of build 1" in (await new.aexplain(handle.id)).explanation
+        await drain(shop.apps[0])
+        assert await handle.aresult() == "paid 100"
+        assert await new.averify() == {}
+
+    play(story())
+    assert shop.paid == ["1: 100"]
+
+
+def test_a_fork_reuses_what_was_before_the_call_and_the_run_is_cancelled_with_it(shop: Shop) -> None:
+    async def story() -> None:
+        new, handle = await misfit(shop)
+        record = await new.aanswer(handle.id, "fork", actor="ana")
+        assert record.run_id != handle.id
+        ended = await handle.arecord()
+        assert (ended.status, record.run_id in str(ended.cancel_reason)) == ("canceled", True)
+        await new.asignal(record.run_id, "go")
+        await drain(new)
+        assert await RunHandle(new, record.run_id).aresult() == "paid 105"
+        assert await new.averify() == {}
+
+    play(story())
+
+
+def test_a_run_fails_on_demand_without_a_worker(shop: Shop) -> None:
+    async def story() -> None:
+        new, handle = await misfit(shop)
+        await new.aanswer(handle.id, "fail")
+        with pytest.raises(RunFailed, match=r"charge\(amount=105\)"):
+            await handle.aresult()
+        error = (await handle.arecord()).error
+        assert error is not None
+        assert error.code == "NonDeterminism"
+        assert await new.averify() == {}
+
+    play(story())
+
+
+def test_of_answers_given_at_once_one_counts(shop: Shop) -> None:
+    async def story() -> None:
+        new, handle = await misfit(shop)
+        [question] = await new.ainbox()
+        answers = ["accept", "fork", "fail", "build"]
+        ends = await asyncio.gather(
+            *(new.aanswer(handle.id, one, node=question.node) for one in answers), return_exceptions=True
+        )
+        assert sum(isinstance(end, QuestionClosed) for end in ends) == 3
+        with pytest.raises(QuestionClosed):
+            await new.aanswer(handle.id, "accept")
+        runs = await new.alist()
+        assert len(runs) == 1 + isinstance(ends[1], type(runs[0])), "a fork exists only if it was the answer"
+
+    play(story())
+
+
+def test_a_wrong_answer_and_one_that_nothing_asks_for_are_refused(shop: Shop) -> None:
+    async def story() -> None:
+        new, handle = await misfit(shop)
+        with pytest.raises(InvalidArguments, match="accept, build, fork, fail"):
+            await new.aanswer(handle.id, "perhaps")
+        with pytest.raises(QuestionClosed):
+            await new.aanswer(handle.id, "accept", node="another:1")
+        other = await new.astart("pay")
+        with pytest.raises(QuestionClosed):
+            await new.aanswer(other.id, "accept")
+        assert [one.run_id for one in await new.ainbox()] == [handle.id]
+
+    play(story())
+
+
+def test_a_run_without_known_builds_asks_and_cannot_go_back(shop: Shop) -> None:
+    async def story() -> None:
+        app, same = shop.app("1", 100), shop.app("1", 105)
+        handle = await app.astart("pay")
+        await drain(app)
+        await handle.asignal("go")
+        await drain(same)
+        with pytest.raises(InvalidArguments, match="no other build is known"):
+            await same.aanswer(handle.id, "build")
+        await same.aanswer(handle.id, "accept")
+        await drain(same)
+        assert await handle.aresult() == "paid 105"
+
+    play(story())
+
+
+def test_a_live_worker_of_the_old_build_gets_the_job_without_a_question(shop: Shop) -> None:
+    async def story() -> None:
+        old, new = shop.app("1", 100), shop.app("2", 105)
+        handle = await old.astart("pay")
+        await drain(old)
+        busy = old.worker(queues=["default"], concurrency=1)
+        hold = asyncio.Event()
+
+        @old.step
+        async def held() -> None:
+            await hold.wait()
+
+        @old.job
+        async def holder() -> None:
+            await held()
+
+        holding = await old.astart(holder)
+        working = asyncio.create_task(busy.arun())
+        await until(lambda: _runs(old, holding.id))
+        await handle.asignal("go")
+        await drain(new)
+        kinds = [(e.type, e.payload.get("reason")) for e in await handle.aevents()]
+        assert kinds[-1] == ("job_requeued", "deploy")
+        record = await handle.arecord()
+        assert (record.stage, record.build) == ("handed_over", "2")
+        assert await new.ainbox() == []
+        hold.set()
+        assert await handle.aresult(timeout=30) == "paid 100"
+        busy.stop()
+        await working
+        assert (await new._store().get(handle.id)).kept_for is None  # type: ignore[union-attr]
+        assert await new.averify() == {}
+
+    async def _runs(app: App, run: str) -> bool:
+        return (await app.aget(run)).stage == "running"
+
+    play(story())
+    assert shop.paid == ["1: 100"]
+
+
+def test_a_job_that_was_handed_over_is_released_when_the_last_worker_of_the_build_is_gone(shop: Shop) -> None:
+    async def story() -> None:
+        old, new = shop.app("1", 100), shop.app("2", 105)
+        handle = await old.astart("pay")
+        await drain(old)
+        gone = old.worker(concurrency=1)
+        hold = asyncio.Event()
+
+        @old.step
+        async def held() -> None:
+            await hold.wait()
+
+        @old.job
+        async def holder() -> None:
+            await held()
+
+        holding = await old.astart(holder)
+        working = asyncio.create_task(gone.arun())
+        await until(lambda: _runs(old, holding.id))
+        await handle.asignal("go")
+        await drain(new)
+        assert (await handle.arecord()).stage == "handed_over"
+        assert await release_stranded(new._store()) == 0, "its worker is alive"
+        gone.stop(at_once=True)
+        await working
+        await drain(new)  # a worker that starts looks for such jobs
+        assert [one.kind for one in await new.ainbox()] == ["deploy"], "nobody has the old build: it asks"
+
+    async def _runs(app: App, run: str) -> bool:
+        return (await app.aget(run)).stage == "running"
+
+    play(story())
+    assert shop.paid == ["1: 100"]
