@@ -8,6 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, Route, expect
 
+from holdfast import App, wait_for
 from support.browser import looking
 from support.dashboard import Shop, press, shop_at
 
@@ -184,3 +185,50 @@ def test_every_question_of_a_full_inbox_can_be_reached(browser: Browser, busy_sh
         press(page, "Save")
         expect(page.get_by_role("alert")).to_contain_text("Jobs at once must be a number")
     made.app.close()
+
+
+def test_a_run_that_does_not_fit_the_code_is_answered_in_the_inbox(browser: Browser, busy_shop: Shop) -> None:
+    runs = [misfit(busy_shop.store), misfit(busy_shop.store)]
+    with looking(browser, f"{busy_shop.url}#/inbox") as page:
+        page.get_by_role("button", name=re.compile("^Deploys")).click()
+        cards = page.get_by_role("article").filter(has_text="to_pay(cents=105)")
+        expect(cards).to_have_count(2)
+        expect(cards.first).to_contain_text("The code of build 2 calls to_pay(cents=105)")
+        expect(cards.first).to_contain_text("which build 1 recorded")
+        press(cards.first, "Accept the new call")
+        expect(page.get_by_text("The run goes on with the new call.")).to_be_visible()
+        expect(cards).to_have_count(1)
+        press(cards.first, "Fail the run…")
+        press(page.get_by_role("dialog"), "Fail the run")
+        expect(cards).to_have_count(0)
+    app = App("misfits", busy_shop.store)
+    assert app.get(runs[1]).status == "failed"
+    assert [row.detail["answer"] for row in app.audit() if row.verb == "answer"] == ["fail", "accept"]
+    app.close()
+
+
+def misfit(store: str) -> str:
+    """Make a run that build 1 began and that asks about build 2."""
+    old, new = version(store, "1", 100), version(store, "2", 105)
+    run = old.start("pay")
+    old.worker().run(until_idle=True)
+    run.signal("go")
+    new.worker().run(until_idle=True)
+    old.close()
+    new.close()
+    return run.id
+
+
+def version(store: str, build: str, amount: int) -> App:
+    app = App("misfits", store, build=build)
+
+    @app.step
+    async def to_pay(cents: int) -> int:
+        return cents
+
+    @app.job
+    async def pay() -> None:
+        await to_pay(amount)
+        await wait_for("go")
+
+    return app

@@ -134,7 +134,7 @@ export interface PlanNode {
 
 export interface InboxItem {
   id: string;
-  kind: "doubt" | "answer" | "budget";
+  kind: "doubt" | "answer" | "budget" | "deploy";
   run_id: string;
   plugin_id: string;
   entry_id: string;
@@ -150,6 +150,7 @@ export interface InboxItem {
   form?: Schema | null;
   misfit?: string | null; // why the last answer could not be used
   amounts?: Record<string, { spent: number; limit: number }> | null;
+  deploy?: { call: string; recorded: string[]; line?: string | null; began?: string | null; build?: string | null } | null;
 }
 
 export interface Series {

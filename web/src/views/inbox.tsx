@@ -12,9 +12,9 @@ import { Block, Button, Confirm, Empty, Failure, Shape, T, tell, Time, useAction
 import { missing } from "./events";
 import { Boundary, Free, FreeInput, freeText, initial, jsonOf, Mistake, SchemaForm, type Entered } from "./form";
 
-const KINDS = ["doubt", "answer", "budget"] as const;
-const TITLES = { doubt: "In doubt", answer: "Questions", budget: "Budgets" };
-const NAMES = { doubt: "In doubt", answer: "Question", budget: "Budget" };
+const KINDS = ["doubt", "answer", "budget", "deploy"] as const;
+const TITLES = { doubt: "In doubt", answer: "Questions", budget: "Budgets", deploy: "Deploys" };
+const NAMES = { doubt: "In doubt", answer: "Question", budget: "Budget", deploy: "New code" };
 const MOST = 100;
 
 interface Inbox {
@@ -91,7 +91,7 @@ export function InboxView() {
       )}
       {loaded && !items.length && error === null && (
         <Empty title={kind ? "Nothing of this kind waits for you" : "Nothing waits for you"}>
-          <p>A tool in doubt, a question with a form, or a spent budget appears here.</p>
+          <p>A tool in doubt, a question with a form, a spent budget, or code that does not fit a run appears here.</p>
         </Empty>
       )}
       <Asks items={items} onDone={reload} />
@@ -119,6 +119,7 @@ function Ask({ item, onDone, here }: { item: InboxItem; onDone: () => void; here
       {item.kind === "doubt" && <Doubt item={item} onDone={onDone} />}
       {item.kind === "answer" && <Boundary><Answer item={item} onDone={onDone} /></Boundary>}
       {item.kind === "budget" && <Budget item={item} onDone={onDone} />}
+      {item.kind === "deploy" && <Deploy item={item} onDone={onDone} />}
     </article>
   );
 }
@@ -277,6 +278,31 @@ function Budget({ item, onDone }: { item: InboxItem; onDone: () => void }) {
       {error !== null && <Failure error={error} />}
       <button type="submit" class="button primary" disabled={busy || !given.length}>Grant</button>
     </form>
+  );
+}
+
+// The code of the run does not fit its history.
+function Deploy({ item, onDone }: { item: InboxItem; onDone: () => void }) {
+  const { error, busy, act, run } = useSend(item, onDone);
+  const [ending, setEnding] = useState<"fork" | "fail" | null>(null);
+  if (!may("operate")) return <NeedsScope scope="operate" />;
+  const { began, build } = item.deploy ?? {};
+  const answer = (word: string) => act(runPath(item.run_id, "/answer"), `{"answer":"${word}"${nodeOf(item)}}`);
+  return (
+    <>
+      <div class="answer-row">
+        <Button kind="primary" disabled={busy} onClick={() => run(() => answer("accept"), "The run goes on with the new call.")}>Accept the new call</Button>
+        {began && began !== build && <Button disabled={busy} onClick={() => run(() => answer("build"), `The run goes on with build ${began}.`)}>Go on with build <T text={short(began, 40)} /></Button>}
+        <Button disabled={busy} onClick={() => setEnding("fork")}>Fork…</Button>
+        <Button kind="danger" disabled={busy} onClick={() => setEnding("fail")}>Fail the run…</Button>
+      </div>
+      {error !== null && <Failure error={error} />}
+      {ending && (
+        <Confirm title={ending === "fork" ? "Fork the run" : "Fail the run"} verb={ending === "fork" ? "Cancel and fork" : "Fail the run"} danger onClose={() => setEnding(null)} onYes={async () => { await answer(ending); tell(ending === "fork" ? "The run was forked." : "The run has failed."); refresh(); onDone(); }}>
+          <p>{ending === "fork" ? "The run is cancelled. A new run reuses its results up to this call, and makes all later calls again." : "The run ends as failed. It can be retried."}</p>
+        </Confirm>
+      )}
+    </>
   );
 }
 
