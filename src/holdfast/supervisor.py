@@ -24,12 +24,12 @@ LOOK_SECONDS = 0.05  # how often children are checked
 RESTART_SECONDS = 0.5  # the shortest time between two starts of a child
 
 
-def supervise(app: App, arguments: list[str], processes: int, *, until_idle: bool = False) -> None:
+def supervise(app: App, arguments: list[str], processes: int, *, until: str | None = None) -> None:
     """Keep this many workers running until this process is asked to stop, then stop them in order.
 
-    With `until_idle`, run until each worker has found nothing left to do.
+    `until` is the option with which each worker ends by itself: ``--until-idle`` or ``--until-drained``.
     """
-    arguments = [*arguments, *(["--until-idle"] if until_idle else [])]
+    arguments = [*arguments, *([until] if until is not None else [])]
     stopping: list[int] = []
 
     children: dict[str, _Child] = {}
@@ -47,7 +47,7 @@ def supervise(app: App, arguments: list[str], processes: int, *, until_idle: boo
         app.store()  # opened now, so that it notices if its files are replaced later
     try:
         children.update(_start(arguments) for _ in range(processes))
-        _keep_running(app, children, arguments, stopping, until_idle=until_idle)
+        _keep_running(app, children, arguments, stopping, ends=until is not None)
     finally:
         for child in children.values():
             child.process.terminate()
@@ -56,7 +56,7 @@ def supervise(app: App, arguments: list[str], processes: int, *, until_idle: boo
 
 
 def _keep_running(
-    app: App, children: dict[str, _Child], arguments: list[str], stopping: list[int], *, until_idle: bool
+    app: App, children: dict[str, _Child], arguments: list[str], stopping: list[int], *, ends: bool
 ) -> None:
     """Replace children that die.
 
@@ -70,7 +70,7 @@ def _keep_running(
         for name, child in list(children.items()):
             if child.process.poll() is not None and not stopping:
                 del children[name]
-                if until_idle and child.process.returncode == 0:
+                if ends and child.process.returncode == 0:
                     continue  # nothing was left to do
                 dead.append(name)
                 _release_leases(app, dead)

@@ -47,6 +47,7 @@ NOT_ALIVE_SECONDS = 1e-6  # the lease of a worker that has only reported why it 
 @click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes.")
 @click.option("--until-idle", is_flag=True, help="Stop when there is no job left to run.")
 @click.option("--check", "checks", is_flag=True, help="Check the runs of the store first, and end if one would stop.")
+@click.option("--until-drained", is_flag=True, help="Run only what is kept for this build, and stop when it is done.")
 @log_options
 @click.option("--name", hidden=True)
 @supervised_option
@@ -60,6 +61,7 @@ def worker(  # noqa: PLR0913 - one parameter per option
     processes: int,
     until_idle: bool,
     checks: bool,
+    until_drained: bool,
     log_level: str | None,
     log_format: str | None,
     name: str | None,
@@ -76,6 +78,9 @@ def worker(  # noqa: PLR0913 - one parameter per option
     from holdfast.cli.target import load
     from holdfast.client.logs import guard_process
 
+    ends = [flag for flag, given in (("--until-idle", until_idle), ("--until-drained", until_drained)) if given]
+    if len(ends) > 1:
+        raise click.UsageError("give --until-idle or --until-drained, not both")
     app = load(target, url, plugins=plugins)
     guard_process(level=log_level, form=log_format)
     slots = concurrency or app.config.concurrency
@@ -90,13 +95,13 @@ def worker(  # noqa: PLR0913 - one parameter per option
         options += [part for queue in queues for part in ("--queue", queue)]
         flags = {"--concurrency": concurrency, "--log-level": log_level, "--log-format": log_format}
         options += [part for flag, value in flags.items() if value is not None for part in (flag, str(value))]
-        supervise(app, options, processes, until_idle=until_idle)
+        supervise(app, options, processes, until=ends[0] if ends else None)
         return
     running = app.worker(concurrency=concurrency, queues=queues, name=name)
     stop_with_supervisor(running.stop)
     running.on_death = _end_process
     tune_gc()
-    running.run_until_signal(until_idle=until_idle)
+    running.run_until_signal(until_idle=until_idle, until_drained=until_drained)
 
 
 def _banner(app: App, slots: int, queues: tuple[str, ...], processes: int, *, as_json: bool) -> None:

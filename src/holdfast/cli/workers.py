@@ -1,4 +1,4 @@
-"""Commands that read workers, gates, statistics, the jobs of an app, and marked changes of their code."""
+"""Commands that read workers, gates, statistics, the jobs of an app, and builds and changes of their code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.options import Where, json_option, open_client, reader, show_result, where_options
+from holdfast.cli.options import Where, json_option, open_client, reader, show_result, url_option, where_options
 from holdfast.cli.terminal_text import echo
 from holdfast.cli.text_table import lasted, show_table
 
@@ -135,6 +135,76 @@ def _arguments(schema: dict[str, Any]) -> str:
     return " ".join(name if name in needed else f"[{name}]" for name in schema.get("properties") or {})
 
 
+@click.group(invoke_without_command=True, epilog="Example: holdfast builds move 1.4.1 1.4.2 shop.py")
+@where_options
+@json_option
+@click.pass_context
+def builds(ctx: click.Context, where: Where, as_json: bool) -> None:
+    """List the builds of the code, or move runs to another one.
+
+    Without a subcommand, list each build that a live worker has, or that runs are kept for, with what still needs it.
+    The workers of a drained build can be stopped.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    client = reader(where)
+    listed = client.builds()
+    if as_json:
+        show_result(listed, as_json=True, text=str)
+        return
+    now = client.stats().now
+    rows = [
+        [
+            one.build, str(one.workers), str(one.running), str(one.kept),
+            f"{one.oldest}, {lasted(now - one.oldest_at)}" if one.oldest and one.oldest_at is not None else "-",
+            "drained" if one.drained else one.reason or "",
+        ]
+        for one in listed
+    ]  # fmt: skip
+    show_table(("BUILD", "WORKERS", "RUNNING", "KEPT", "OLDEST KEPT RUN", "STATE"), rows, empty="no builds")
+
+
+@builds.command(name="move", epilog="Example: holdfast builds move 1.4.1 1.4.2 shop.py")
+@click.argument("old")
+@click.argument("new")
+@click.argument("target", required=False)
+@click.option("--unchecked", is_flag=True, help="Move the runs without a check. A run that does not fit asks later.")
+@click.option("--actor", help="Your name, to record with the move.  [default: cli]")
+@url_option
+@json_option
+def move_runs(
+    old: str, new: str, target: str | None, *, unchecked: bool, actor: str | None, url: str | None, as_json: bool
+) -> None:
+    """Move the runs that are kept for the build OLD to the build NEW.
+
+    TARGET is the file or module with the code of NEW. Each run is replayed through it first, which calls nothing. If a
+    run does not fit, none is moved, and the exit code is 1.
+    """
+    import sys
+
+    from holdfast.cli.options import local_app
+    from holdfast.cli.target import load
+
+    if target is None and not unchecked:
+        raise click.UsageError("name the code of the new build as TARGET, or give --unchecked")
+    app = load(target, url) if target is not None else local_app(url)
+    if target is not None and app.build not in {None, new}:
+        raise click.UsageError(
+            f"{target} is build {app.build}, not {new}: set HOLDFAST_BUILD, or name the code of {new}"
+        )
+    done = app.move_build(old, new, actor=actor or "cli", check=not unchecked)
+    lines = [
+        f"{one.run_id} does not fit: {'; '.join(one.reasons)}{f' ({one.line})' if one.line else ''}"
+        for one in done.misfits
+    ]
+    show_result(
+        done,
+        as_json=as_json,
+        text=lambda: "\n".join(lines or [f"moved {done.moved} run{'' if done.moved == 1 else 's'} to {new}"]),
+    )
+    sys.exit(1 if done.misfits else 0)
+
+
 @click.command(epilog="Example: holdfast changes shop.py")
 @click.argument("target", required=False)
 @click.option(
@@ -187,4 +257,4 @@ def _advice(change: Change) -> str:
     return "not in this code" if not change.uses else "may be needed"
 
 
-COMMANDS = (workers, gates, stats, entries, changes)
+COMMANDS = (workers, gates, stats, entries, builds, changes)

@@ -24,6 +24,7 @@ from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import checked_name, fingerprint, user_key
 from holdfast.authoring.signature import checked_payload as kept
 from holdfast.client import transactional
+from holdfast.client.builds import BuildMove, BuildStatus, move_build, read_builds
 from holdfast.client.bulk import BULK_MAX, PURGE_STATUSES, BulkResult, apply_to_runs
 from holdfast.client.entry_views import apply_options, describe_entry, with_plan
 from holdfast.client.explain import explain, look
@@ -426,6 +427,22 @@ class App(Planning, Client):
         run = job_of_run(run_id) if run_id is not None else None
         return await questions(self._store(), after=after, limit=limit, kind=kind, group=group, run=run)
 
+    async def abuilds(self) -> builtins.list[BuildStatus]:
+        return await read_builds(self._store())
+
+    async def amove_build(self, old: str, new: str, *, actor: str | None = None, check: bool = True) -> BuildMove:
+        """Move the runs that are kept for a build to another one.
+
+        Args:
+            old: The build that the runs are kept for.
+            new: The build whose workers may run them then.
+            actor: The name of the operator or program that decided.
+            check: Replay each run through the code of this app first. This calls nothing. If a run does not fit, none
+                is moved.
+        """
+        check_build(new)
+        return await move_build(self, self._store(), old, new, actor, check=check)
+
     async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:
         return await read_changes(self, self._store(), limit, REPLAYS_MAX if replay else 0)
 
@@ -684,6 +701,10 @@ class App(Planning, Client):
         return record if record is not None else answer.record()
 
     # The blocking form of what only an app can do
+
+    def move_build(self, old: str, new: str, *, actor: str | None = None, check: bool = True) -> BuildMove:
+        """Move the runs that are kept for a build to another one. See `amove_build`."""
+        return self.block(self.amove_build(old, new, actor=actor, check=check))
 
     def start(self, job: JobFunction[..., Any] | str, *args: Any, connection: Any = None, **kwargs: Any) -> RunHandle:
         """Start a run of a job. When this returns, the run is durable.

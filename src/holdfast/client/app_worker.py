@@ -17,7 +17,7 @@ import msgspec
 from holdfast.client.builds import release_periodically, release_stranded
 from holdfast.client.worker_status import GateView
 from holdfast.engine.worker import Worker
-from holdfast.errors import LoopDied, StoreUnavailable
+from holdfast.errors import InvalidSetting, LoopDied, StoreUnavailable
 from holdfast.import_guard import refuse_while_importing
 from holdfast.machines.ready_table import ReadyState
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.client.app import App
 
 END_SECONDS = 2.0  # for a worker that ends at once to release its jobs
+DRAIN_SECONDS = 1.0  # between looks whether a build is drained
 EVICT_SECONDS = 60.0  # between two removals of runs that the retention settings do not keep
 
 _log = logging.getLogger("holdfast.worker")
@@ -47,16 +48,20 @@ class AppWorker:
         # The watchdog's thread calls this when the loop has died.
         self.on_death: Callable[[LoopDied], object] = lambda _: None
 
-    async def arun(self, *, until_idle: bool = False) -> None:
+    async def arun(self, *, until_idle: bool = False, until_drained: bool = False) -> None:
         """Claim and run jobs until `stop` is called.
 
         Args:
             until_idle: Return as soon as there is no job to run.
+            until_drained: Take only runs that are kept for the build of this worker, and return when there are none.
 
         Raises:
+            InvalidSetting: The worker has no build, and `until_drained` or a job with ``pin=True`` needs one.
             LoopDied: The loop did not answer for `loop_stall_seconds`. The worker has released its jobs.
         """
         loop = asyncio.get_running_loop()
+        if until_drained and self._app.build is None:
+            raise InvalidSetting("build", None, "until_drained needs a build: set HOLDFAST_BUILD or App(build=…)")
         self._worker = Worker(
             self._app.store(),
             self._app.entries,
@@ -67,6 +72,7 @@ class AppWorker:
             queues=self._queues,
             name=self._name,
             build=self._app.build,
+            kept_only=until_drained,
             gates=self._app.shared_gates,
             on_death=lambda error: self._died(loop, error),
         )
@@ -76,19 +82,33 @@ class AppWorker:
         config = self._app.config
         keeps_all = not (config.keep_seconds or config.keep_runs or config.keep_audit_seconds)
         evicting = asyncio.create_task(self._evict()) if not keeps_all else None
-        releasing = asyncio.create_task(release_periodically(self._app.store(), config.lease_seconds))
+        background = [asyncio.create_task(release_periodically(self._app.store(), config.lease_seconds))]
+        background += [evicting] if evicting is not None else []
         try:
             with contextlib.suppress(StoreUnavailable):
                 await release_stranded(self._app.store())
+            draining = asyncio.create_task(self._drain()) if until_drained else None
+            background += [draining] if draining is not None else []
             await self._worker.run(until_idle=until_idle)
         finally:
             self._app.own_workers.discard(self)
-            background = [task for task in (evicting, releasing) if task is not None]
             for task in background:
                 task.cancel()
             await asyncio.wait(background)
         if evicting is not None and until_idle:
             await self._app.aevict()
+
+    async def _drain(self) -> None:
+        """Stop the worker when no run is kept for its build and it runs none."""
+        assert self._worker is not None, "it was made before"
+        assert self._app.build is not None, "this was checked before"
+        while True:
+            with contextlib.suppress(StoreUnavailable):  # the next round tries again
+                kept = await self._app.store().kept_jobs(self._app.build, None, 1)
+                if not kept and not self._worker.running:
+                    self.stop()
+                    return
+            await asyncio.sleep(DRAIN_SECONDS)
 
     async def _evict(self) -> None:
         """Remove periodically the runs that the retention settings do not keep."""
@@ -97,7 +117,7 @@ class AppWorker:
                 await self._app.aevict()
             await asyncio.sleep(EVICT_SECONDS)
 
-    def run(self, *, until_idle: bool = False) -> None:
+    def run(self, *, until_idle: bool = False, until_drained: bool = False) -> None:
         """Claim and run jobs until `stop` is called, and block the caller.
 
         In the main thread, Ctrl-C and SIGTERM stop the worker in order, unless the program has its own handlers. The
@@ -105,29 +125,30 @@ class AppWorker:
 
         Args:
             until_idle: Return as soon as there is no job to run.
+            until_drained: Take only runs that are kept for the build of this worker, and return when there are none.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed twice, or once with `until_idle`.
             SystemExit: SIGTERM stopped a worker with `until_idle`.
             LoopDied: The loop has died or did not answer for `loop_stall_seconds`. The worker has released its jobs.
         """
-        number = self.run_until_signal(until_idle=until_idle)
+        number = self.run_until_signal(until_idle=until_idle, until_drained=until_drained)
         if until_idle and number == signal.SIGINT:
             raise KeyboardInterrupt
         if until_idle and number is not None:
             raise SystemExit(128 + number)
 
-    def run_until_signal(self, *, until_idle: bool = False) -> int | None:
+    def run_until_signal(self, *, until_idle: bool = False, until_drained: bool = False) -> int | None:
         """Run as `run` does. Return the number of the signal that stopped the worker, or None."""
         refuse_while_importing("runs a worker")
         self._ended.clear()
         self._signals = []
         if threading.current_thread() is not threading.main_thread():
-            self._app.block(self._work(until_idle=until_idle))
+            self._app.block(self._work(until_idle=until_idle, until_drained=until_drained))
             return None
         handlers = self._handle_signals()
         try:
-            self._in_thread(until_idle=until_idle)
+            self._in_thread(until_idle=until_idle, until_drained=until_drained)
         except KeyboardInterrupt:
             self.stop(at_once=bool(self._signals))
             self._ended.wait(END_SECONDS if self._signals else None)
@@ -137,13 +158,13 @@ class AppWorker:
                 signal.signal(number, handler)
         return self._signals[0] if self._signals else None
 
-    async def _work(self, *, until_idle: bool) -> None:
+    async def _work(self, *, until_idle: bool, until_drained: bool) -> None:
         try:
-            await self.arun(until_idle=until_idle)
+            await self.arun(until_idle=until_idle, until_drained=until_drained)
         finally:
             self._ended.set()
 
-    def _in_thread(self, *, until_idle: bool) -> None:
+    def _in_thread(self, *, until_idle: bool, until_drained: bool) -> None:
         """Run the worker while the main thread waits for its end or for a signal.
 
         Python calls signal handlers in the main thread only. If the system delivers a signal to another thread, a main
@@ -155,7 +176,7 @@ class AppWorker:
 
         def work() -> None:
             try:
-                self._app.block(self._work(until_idle=until_idle))
+                self._app.block(self._work(until_idle=until_idle, until_drained=until_drained))
             except BaseException as error:  # noqa: BLE001 - raised in the main thread
                 failures.append(error)
             finally:

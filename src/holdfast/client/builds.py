@@ -1,4 +1,4 @@
-"""Builds: which jobs are kept for which build, and the release of jobs whose build has no worker.
+"""Builds: what needs each build, the move of runs to another, and the release of jobs whose build has no worker.
 
 A job that was handed over to a build, and that none of its workers has claimed, is released when the last of them is
 gone. Then any worker claims it, and if its code does not fit, the job asks. A pinned job is never released by itself.
@@ -7,35 +7,46 @@ gone. Then any worker claims it, and if its code does not fit, the job asks. A p
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from holdfast.errors import StoreUnavailable
+import msgspec
+
+from holdfast.client.verify import check_replay
+from holdfast.errors import StoreUnavailable, UnknownEntry
 from holdfast.machines import JobState
-from holdfast.machines.run_projection import HANDED_OVER
+from holdfast.machines.run_projection import HANDED_OVER, run_name
 from holdfast.store import Job, Keep, Store, WorkerCard
+from holdfast.store.audit import audited
+
+if TYPE_CHECKING:
+    from holdfast.client.app import App
 
 PAGE = 500
+KEPT_MAX = 10_000  # runs of a build that a listing counts
 
 
-def live_builds(cards: Iterable[WorkerCard], now: float) -> set[str]:
-    """Return the builds that live workers have."""
-    return {card.build for card in cards if card.build is not None and now - card.seen_at <= card.lease_seconds}
+def live_cards(cards: Iterable[WorkerCard], now: float) -> list[WorkerCard]:
+    """Return the workers that are alive."""
+    return [card for card in cards if now - card.seen_at <= card.lease_seconds]
 
 
-async def kept_jobs(store: Store, build: str) -> list[Job]:
-    """Read all jobs that are kept for a build."""
+async def kept_jobs(store: Store, build: str, limit: int | None = None) -> list[Job]:
+    """Read the jobs that are kept for a build, oldest first."""
     rows: list[Job] = []
     while True:
         page = await store.kept_jobs(build, rows[-1].id if rows else None, PAGE)
         rows += page
-        if len(page) < PAGE:
-            return rows
+        if len(page) < PAGE or (limit is not None and len(rows) >= limit):
+            return rows[:limit]
 
 
 async def release_stranded(store: Store) -> int:
     """Release the jobs that were handed over to a build whose workers are gone. Return how many."""
     builds = await store.kept_builds()
-    gone = set(builds) - live_builds(await store.workers(), await store.now()) if builds else ()
+    alive = live_cards(await store.workers(), await store.now()) if builds else []
+    gone = set(builds) - {card.build for card in alive}
     released = 0
     for build in gone:
         waiting = [
@@ -57,3 +68,106 @@ async def release_periodically(store: Store, seconds: float) -> None:
             await release_stranded(store)
         except StoreUnavailable:
             continue  # the next round tries again
+
+
+class BuildStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A build of the code, and what still needs it.
+
+    Attributes:
+        build: its name.
+        workers: number of its live workers.
+        running: number of runs that its workers run now.
+        kept: number of runs that have not ended and that only its workers may run; 10,000 at most.
+        oldest: the oldest of these.
+        oldest_at: when that run was created.
+        drained: whether nothing needs it. Its workers can be stopped.
+        reason: what keeps it, in words; None if it is drained.
+    """
+
+    build: str
+    workers: int
+    running: int
+    kept: int
+    oldest: str | None
+    oldest_at: float | None
+    drained: bool
+    reason: str | None
+
+
+class RunMisfit(msgspec.Struct, frozen=True):
+    """A run that does not fit the code of the build that it is to be moved to."""
+
+    run_id: str
+    reasons: list[str]
+    line: str | None = None
+
+
+class BuildMove(msgspec.Struct, frozen=True):
+    """The result of a move: how many runs were moved, and the runs that do not fit. If there are any, none is moved."""
+
+    moved: int
+    misfits: list[RunMisfit]
+
+
+async def read_builds(store: Store) -> list[BuildStatus]:
+    """List the builds that live workers have, or that runs are kept for."""
+    cards = {card.name: card for card in await store.workers()}
+    alive = live_cards(cards.values(), await store.now())
+    running = Counter[str]()
+    before: str | None = None
+    while rows := await store.jobs(state=JobState.RUNNING, before=before, limit=PAGE):
+        before = rows[-1].id
+        builds = (cards[row.lease.worker].build for row in rows if row.lease is not None and row.lease.worker in cards)
+        running.update(build for build in builds if build is not None)
+    workers = Counter(card.build for card in alive if card.build is not None)
+    return [
+        _status(build, workers[build], running[build], await kept_jobs(store, build, KEPT_MAX))
+        for build in sorted({*workers, *running, *await store.kept_builds()})
+    ]
+
+
+def _status(build: str, workers: int, running: int, kept: list[Job]) -> BuildStatus:
+    reasons = []
+    if kept:
+        many = "1 run is" if len(kept) == 1 else f"{len(kept)}{'+' if len(kept) >= KEPT_MAX else ''} runs are"
+        reasons.append(f"{many} kept for it{'' if workers else ', and no worker of it is alive'}")
+    if running:
+        reasons.append("1 run is under way" if running == 1 else f"{running} runs are under way")
+    return BuildStatus(
+        build=build,
+        workers=workers,
+        running=running,
+        kept=len(kept),
+        oldest=run_name(kept[0].id, kept[0].run) if kept else None,
+        oldest_at=kept[0].created_at if kept else None,
+        drained=not reasons,
+        reason="; ".join(reasons) or None,
+    )
+
+
+async def move_build(app: App, store: Store, old: str, new: str, actor: str | None, *, check: bool) -> BuildMove:
+    """Move the runs that are kept for a build to another one, if they fit the code of the app."""
+    rows = await kept_jobs(store, old)
+    misfits: list[RunMisfit] = []
+    for row in rows if check else []:
+        misfit = await _misfit(app, store, row)
+        misfits += [misfit] if misfit is not None else []
+    if misfits:
+        return BuildMove(0, misfits)
+    moved = 0
+    for first in range(0, len(rows), PAGE):
+        moves = [Keep(row.id, old, new, actor) for row in rows[first : first + PAGE]]
+        answers = await store.commit(
+            [audited(move, "move", move.job, actor, {"from": old, "to": new}) for move in moves]
+        )
+        moved += sum(isinstance(answer, Job) and answer.kept_for == new for answer in answers)
+    return BuildMove(moved, [])
+
+
+async def _misfit(app: App, store: Store, row: Job) -> RunMisfit | None:
+    run = run_name(row.id, row.run)
+    try:
+        report = await check_replay(app, await app.awith_results(await store.events(row.id)))
+    except UnknownEntry as error:
+        return RunMisfit(run, [str(error)])
+    return RunMisfit(run, report.reasons, report.line) if report.verdict.is_failure else None

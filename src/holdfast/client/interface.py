@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import msgspec
 
 from holdfast.authoring.conductor import conductor
+from holdfast.client.builds import BuildStatus
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
 from holdfast.client.overview.family import Family
 from holdfast.client.overview.marked_changes import RUNS_MAX, Changes
@@ -222,6 +223,10 @@ class Client(ABC):
             group: Only runs of this group.
             run_id: Only questions of this run.
         """
+
+    @abstractmethod
+    async def abuilds(self) -> builtins.list[BuildStatus]:
+        """List the builds of live workers, and those that runs are kept for, with what still needs each."""
 
     @abstractmethod
     async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:
@@ -567,6 +572,7 @@ class Client(ABC):
     run_plan = blocking(arun_plan)
     family = blocking(afamily)
     inbox = blocking(ainbox)
+    builds = blocking(abuilds)
     changes = blocking(achanges)
     answer = blocking(aanswer)
     series = blocking(aseries)

@@ -82,6 +82,7 @@ class Worker:
         queues: frozenset[str] | None = None,
         name: str | None = None,
         build: str | None = None,
+        kept_only: bool = False,
         gates: Callable[[], Sequence[Gate]] = tuple,
         on_violation: OnViolation = log_violation,
         on_death: Callable[[LoopDied], object] = lambda _: None,
@@ -97,6 +98,7 @@ class Worker:
         self._children = children
         self._effects = effects
         self._queues = queues
+        self._kept_only = kept_only
         self._pins = frozenset(key for key, job in entries.items() if job.pin)
         if self._pins and build is None:
             name = ", ".join(sorted(f"{plugin}.{entry}" for plugin, entry in self._pins))
@@ -352,6 +354,7 @@ class Worker:
             lease_seconds=self._config.lease_seconds,
             build=self._card.build,
             pins=self._pins,
+            kept_only=self._kept_only,
         )
 
     def _claim_answered(self, future: asyncio.Future[Any]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.client.builds import BuildStatus
 from holdfast.client.bulk import BulkResult
 from holdfast.client.overview.family import Family
 from holdfast.client.overview.marked_changes import Changes
@@ -219,6 +220,10 @@ def _around() -> list[Operation]:
         Operation(
             "GET", f"{API}/workers", READ, NEVER, reads.list_workers,
             "List the workers and their jobs.", {200: Many(WorkerStatus)}
+        ),
+        Operation(
+            "GET", f"{API}/builds", READ, NEVER, reads.list_builds,
+            "List the builds of the code, with what still needs each.", {200: Many(BuildStatus)}
         ),
         Operation(
             "GET", f"{API}/entries", READ, FREE, reads.list_entries, "List the jobs that can be started.",

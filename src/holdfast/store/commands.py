@@ -84,11 +84,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
     build: str | None = None  # of the worker's code, for job_running
     pins: frozenset[tuple[str, str]] = frozenset()  # entries whose jobs are kept for the build that first runs them
+    kept_only: bool = False  # take only jobs that are kept for the build
 
     @property
     def builds(self) -> tuple[str, ...]:
         """Return for which builds a job may be kept that this claim takes; "" means all builds."""
-        return ("",) if self.build is None else ("", self.build)
+        everyone = () if self.kept_only else ("",)
+        return everyone if self.build is None else (*everyone, self.build)
 
 
 class Claimed(msgspec.Struct, frozen=True):

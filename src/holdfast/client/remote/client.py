@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import payload_for_server
+from holdfast.client.builds import BuildStatus
 from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
 from holdfast.client.overview.family import Family
@@ -259,6 +260,9 @@ class RemoteClient(Client):
         query = [*_without_none(kind=kind, group=group, run_id=run_id).items()]
         cursor = None if after is None else f"~{after}"
         return await self._pages("/inbox", Question, limit, cursor, query=query)
+
+    async def abuilds(self) -> builtins.list[BuildStatus]:
+        return await self._items("/builds", BuildStatus)
 
     async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:
         """List the marked changes of the server's code, without replays. See `Client.achanges`."""

@@ -296,6 +296,11 @@ async def list_workers(call: Call) -> Answer:
     return page(await call.client.aworkers())
 
 
+async def list_builds(call: Call) -> Answer:
+    """List the builds of the code."""
+    return page(await call.client.abuilds())
+
+
 async def list_gates(call: Call) -> Answer:
     """List the gates of all workers."""
     return page(await call.client.agates())

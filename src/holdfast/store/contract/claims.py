@@ -135,6 +135,9 @@ async def a_job_is_kept_for_the_build_that_its_entry_is_pinned_to(lab: Lab) -> N
     assert [one.job.id for one in await lab.claim(**wanted, build="2.0")] == ["c"]
     assert [one.job.id for one in await lab.claim(limit=1, build="1.0")] == ["a"]
     assert (await lab.job("b")).kept_for == "1.0"
+    await lab.submit("e")
+    assert [one.job.id for one in await lab.claim(limit=3, build="1.0", kept_only=True)] == ["b"]
+    assert [one.job.id for one in await lab.claim(limit=3)] == ["e"]
     await lab.submit("d", due_at=lab.clock.now() + 10)
     lab.clock.move(11)
     assert [one.job.id for one in await lab.claim(limit=3, build="2.0")] == ["d"], "what was delayed is found, too"

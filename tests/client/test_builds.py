@@ -1,0 +1,196 @@
+"""Builds: pinned runs, what needs a build, the move of runs, and workers that end when their build is drained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App, InvalidSetting, wait_for
+from support.shell import Shell
+from support.stories import drain, play, quick, until
+
+
+class Shop:
+    """One store, and an app for each build of the code, whose job is pinned."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.apps: list[App] = []
+
+    def app(self, build: str | None, *, amount: int = 100) -> App:
+        app = App("shop", config=quick(self.url), build=build)
+        if self.apps and self.url == "memory:":
+            app._opened = self.apps[0]._store()
+        self.apps.append(app)
+
+        @app.step
+        async def price(cents: int) -> str:
+            return f"{build}: {cents}"
+
+        @app.job(pin=True)
+        async def pay() -> str:
+            paid = await price(amount)
+            await wait_for("go")
+            return f"{paid} by {build}"
+
+        @app.job
+        async def other() -> str:
+            return f"by {build}"
+
+        return app
+
+
+@pytest.fixture
+def shop(url: str) -> Iterator[Shop]:
+    made = Shop(url)
+    yield made
+    for app in made.apps:
+        app.close()
+
+
+def states(app: App, listed: Any) -> dict[str, Any]:
+    del app
+    return {one.build: (one.workers, one.kept, one.drained) for one in listed}
+
+
+def test_a_pinned_run_is_continued_only_by_the_build_that_began_it(shop: Shop) -> None:
+    async def story() -> None:
+        old, new = shop.app("1"), shop.app("2")
+        handle = await old.astart("pay")
+        await drain(old)
+        later = await new.astart("pay")
+        await handle.asignal("go")
+        await drain(new)
+        assert (await handle.arecord()).finished_at is None
+        text = (await new.aexplain(handle.id)).explanation
+        assert "kept for workers of build 1, and none is alive" in text
+        assert states(new, await new.abuilds()) == {"1": (0, 1, False), "2": (0, 1, False)}
+        [one, _] = await new.abuilds()
+        assert (one.oldest, one.reason) == (handle.id, "1 run is kept for it, and no worker of it is alive")
+        await drain(old)
+        assert await handle.aresult() == "1: 100 by 1"
+        await later.asignal("go")
+        await drain(new)
+        assert await later.aresult() == "2: 100 by 2"
+        assert await new.abuilds() == []
+        assert await new.averify() == {}
+
+    play(story())
+
+
+def test_runs_are_moved_only_if_all_fit_the_new_code(shop: Shop) -> None:
+    async def story() -> None:
+        old, new, broken = shop.app("1"), shop.app("2"), shop.app("3", amount=105)
+        runs = [await old.astart("pay") for _ in range(3)]
+        await drain(old)
+        refused = await broken.amove_build("1", "3")
+        assert (refused.moved, {one.run_id for one in refused.misfits}) == (0, {run.id for run in runs})
+        assert "price(cents=105)" in refused.misfits[0].reasons[0]
+        assert "test_builds.py:" in (refused.misfits[0].line or "")
+        assert states(new, await new.abuilds()) == {"1": (0, 3, False)}
+        assert (await new.amove_build("1", "2", actor="ana")).moved == 3
+        assert [row.detail for row in await new.aaudit() if row.verb == "move"] == [{"from": "1", "to": "2"}] * 3
+        for run in runs:
+            await run.asignal("go")
+        await drain(old)
+        assert {(await run.arecord()).finished_at for run in runs} == {None}
+        await drain(new)
+        assert [await run.aresult() for run in runs] == ["1: 100 by 2"] * 3
+        assert await new.averify() == {}
+
+    play(story())
+
+
+def test_a_draining_worker_takes_only_what_is_kept_for_its_build_and_ends_by_itself(shop: Shop) -> None:
+    async def story() -> None:
+        old, new = shop.app("1"), shop.app("2")
+        handle = await old.astart("pay")
+        await drain(old)
+        fresh = [await old.astart("other"), await old.astart("pay")]
+        working = asyncio.create_task(old.worker().arun(until_drained=True))
+        await handle.asignal("go")
+        assert await handle.aresult(timeout=30) == "1: 100 by 1"
+        async with asyncio.timeout(30):
+            await working
+        assert {(await run.arecord()).status for run in fresh} == {"queued"}
+        assert await new.abuilds() == []
+        await drain(new)
+        assert await fresh[0].aresult() == "by 2"
+
+    play(story())
+
+
+def test_a_build_is_shown_with_its_live_workers_until_they_end(shop: Shop) -> None:
+    async def story() -> None:
+        old = shop.app("1")
+        worker = old.worker()
+        working = asyncio.create_task(worker.arun())
+
+        async def is_listed() -> bool:
+            return states(old, await old.abuilds()) == {"1": (1, 0, True)}
+
+        await until(is_listed)
+        worker.stop()
+        await working
+        assert await old.abuilds() == []
+
+    play(story())
+
+
+def test_a_pinned_job_and_a_draining_worker_need_a_build(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.build_id.found_build", lambda _: None)
+
+    async def story() -> None:
+        app = shop.app(None)
+        with pytest.raises(InvalidSetting, match=r"shop\.pay has pin=True: set HOLDFAST_BUILD"):
+            await app.worker().arun(until_idle=True)
+        with pytest.raises(InvalidSetting, match="until_drained needs a build"):
+            await app.worker().arun(until_drained=True)
+
+    play(story())
+
+
+CODE = """
+from holdfast import App, wait_for
+app = App("shop")
+
+@app.step
+async def price(cents: int) -> int:
+    return cents
+
+@app.job(pin=True)
+async def pay() -> int:
+    cents = await price(CENTS)
+    await wait_for("go")
+    return cents
+"""
+
+
+def test_the_command_line_lists_moves_and_drains_builds(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+
+    def deploy(build: str, cents: str = "100") -> None:
+        (shell.folder / "shop.py").write_text(CODE.replace("CENTS", cents))
+        shell.environment["HOLDFAST_BUILD"] = build
+
+    deploy("1")
+    run = shell.run("start", "shop.py", "pay")
+    shell.run("worker", "shop.py", "--until-idle")
+    [one] = shell.json("builds")
+    assert (one["build"], one["kept"], one["oldest"], one["drained"]) == ("1", 1, run, False)
+    assert "1 run is kept for it, and no worker of it is alive" in shell.run("builds")
+    deploy("2", "105")
+    assert "does not fit: it now calls price(cents=105)" in shell.run("builds", "move", "1", "2", "shop.py", code=1)
+    assert "is build 2, not 3" in shell.run("builds", "move", "1", "3", "shop.py", code=2)
+    assert "name the code" in shell.run("builds", "move", "1", "2", code=2)
+    deploy("2")
+    assert shell.run("builds", "move", "1", "2", "shop.py") == "moved 1 run to 2"
+    shell.run("signal", run, "go")
+    assert "not both" in shell.run("worker", "shop.py", "--until-idle", "--until-drained", code=2)
+    shell.run("worker", "shop.py", "--until-drained", "--processes", "2")
+    assert shell.json("show", run)["status"] == "succeeded"
+    assert shell.run("builds") == "no builds"
