@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, InvalidArguments, QuestionClosed, RunFailed, RunHandle, wait_for
-from holdfast.client.builds import release_stranded
+from holdfast.client.overview.builds import release_stranded
 from holdfast.client.verify import check_replay
 from holdfast.machines import JobEvent
 from support.stories import drain, play, quick, until

@@ -24,13 +24,13 @@ from holdfast.authoring.secrets import Codec
 from holdfast.authoring.signature import checked_name, fingerprint, user_key
 from holdfast.authoring.signature import checked_payload as kept
 from holdfast.client import transactional
-from holdfast.client.builds import BuildMove, BuildStatus, move_build, read_builds
 from holdfast.client.bulk import BULK_MAX, PURGE_STATUSES, BulkResult, apply_to_runs
 from holdfast.client.entry_views import apply_options, describe_entry, with_plan
 from holdfast.client.explain import explain, look
 from holdfast.client.fork import fork_command
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
+from holdfast.client.overview.builds import BuildMove, BuildStatus, move_build, read_builds
 from holdfast.client.overview.family import Family, read_family
 from holdfast.client.overview.marked_changes import REPLAYS_MAX, RUNS_MAX, Changes, read_changes
 from holdfast.client.overview.plan_view import PlanView

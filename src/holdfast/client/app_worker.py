@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.client.builds import release_periodically, release_stranded
+from holdfast.client.overview.builds import release_periodically, release_stranded
 from holdfast.client.worker_status import GateView
 from holdfast.engine.worker import Worker
 from holdfast.errors import InvalidSetting, LoopDied, StoreUnavailable

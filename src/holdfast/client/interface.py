@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import msgspec
 
 from holdfast.authoring.conductor import conductor
-from holdfast.client.builds import BuildStatus
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
+from holdfast.client.overview.builds import BuildStatus
 from holdfast.client.overview.family import Family
 from holdfast.client.overview.marked_changes import RUNS_MAX, Changes
 from holdfast.client.overview.plan_view import PlanView

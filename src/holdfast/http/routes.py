@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.client.builds import BuildStatus
 from holdfast.client.bulk import BulkResult
+from holdfast.client.overview.builds import BuildStatus
 from holdfast.client.overview.family import Family
 from holdfast.client.overview.marked_changes import Changes
 from holdfast.client.overview.plan_view import PlanView
@@ -42,7 +42,7 @@ CREATION = {
 
 def routes() -> list[Operation]:
     """Return the route table. The router tries routes in order, so the most used ones come first."""
-    made = [*_runs(), *_one_run(), *_around(), *_outside()]
+    made = [*_runs(), *_one_run(), *_around(), *_deploys(), *_outside()]
     by_path: dict[str, list[str]] = {}
     for one in made:
         one.allow = by_path.setdefault(one.path, [])
@@ -194,6 +194,19 @@ def _one_run() -> list[Operation]:
     ]  # fmt: skip
 
 
+def _deploys() -> list[Operation]:
+    return [
+        Operation(
+            "GET", f"{API}/builds", READ, NEVER, reads.list_builds,
+            "List the builds of the code, with what still needs each.", {200: Many(BuildStatus)}
+        ),
+        Operation(
+            "GET", f"{API}/changes", READ, NEVER, overview.list_changes,
+            "List the marked changes of job code, with the runs on each side.", {200: Changes}, query=overview.CHANGES,
+        ),
+    ]  # fmt: skip
+
+
 def _around() -> list[Operation]:
     return [
         Operation(
@@ -209,10 +222,6 @@ def _around() -> list[Operation]:
             {200: Many(Question)}, query=overview.INBOX,
         ),
         Operation(
-            "GET", f"{API}/changes", READ, NEVER, overview.list_changes,
-            "List the marked changes of job code, with the runs on each side.", {200: Changes}, query=overview.CHANGES,
-        ),
-        Operation(
             "GET", f"{API}/series", READ, NEVER, overview.get_series,
             "Return the starts, ends, failures and waiting runs of the last minutes, for charts.", {200: Series},
             query=overview.SERIES,
@@ -220,10 +229,6 @@ def _around() -> list[Operation]:
         Operation(
             "GET", f"{API}/workers", READ, NEVER, reads.list_workers,
             "List the workers and their jobs.", {200: Many(WorkerStatus)}
-        ),
-        Operation(
-            "GET", f"{API}/builds", READ, NEVER, reads.list_builds,
-            "List the builds of the code, with what still needs each.", {200: Many(BuildStatus)}
         ),
         Operation(
             "GET", f"{API}/entries", READ, FREE, reads.list_entries, "List the jobs that can be started.",

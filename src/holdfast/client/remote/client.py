@@ -18,9 +18,9 @@ import msgspec
 
 from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import payload_for_server
-from holdfast.client.builds import BuildStatus
 from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
+from holdfast.client.overview.builds import BuildStatus
 from holdfast.client.overview.family import Family
 from holdfast.client.overview.marked_changes import RUNS_MAX, Changes
 from holdfast.client.overview.plan_view import PlanView
