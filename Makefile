@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants torture races stores fuzz plans scenarios programs exact neighbours silence servers bench profile compare fix docs page pagecheck site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races stores fuzz plans scenarios programs exact neighbours silence servers bench profile compare fix docs page pagecheck site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -69,6 +69,10 @@ KILLS ?= 1000
 STORE ?= sqlite
 torture: $(READY)  ## kill worker processes, KILLS=1000, STORE=sqlite or postgres; print the tally
 	$(BIN)/python tools/torture.py $(KILLS) $(STORE)
+
+ROUNDS ?= 20
+deploys: $(READY)  ## roll builds out and back under load on PostgreSQL, kill workers, ROUNDS=20; print the tally
+	$(BIN)/python tools/rollouts.py $(ROUNDS)
 
 FAULTS ?= 200
 silence: $(READY)  ## break the network between workers and PostgreSQL, FAULTS=200; print the tally
