@@ -51,13 +51,16 @@ class Rollout:
         self.workers: list[subprocess.Popen[bytes]] = []
         self.runs: list[str] = []
         self.unsent: list[str] = []  # runs that wait for their signal
+        self.started = 0  # workers
         self.kills = 0
         self.asked = 0
 
     def start_worker(self, build: str, *options: str) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
         environment |= {"WITNESS": str(self.witness), "HOLDFAST_BUILD": build, "HOLDFAST_LEASE_SECONDS": "5"}
-        words = ["worker", str(TARGET), "--url", self.url, "--log-level", "error", *options]
+        self.started += 1
+        name = f"w{self.started}"
+        words = ["worker", str(TARGET), "--url", self.url, "--log-level", "error", "--name", name, *options]
         return subprocess.Popen([sys.executable, "-m", "holdfast", *words], env=environment)
 
     async def load(self, count: int) -> None:
@@ -74,12 +77,14 @@ class Rollout:
 
     async def deploy(self, build: str) -> None:
         """Start workers of a build, and stop or kill those of the other. One of the new ones may die, too."""
+        first = self.started + 1
         old, self.workers = self.workers, [self.start_worker(build) for _ in range(WORKERS)]
+        names = {f"w{number}" for number in range(first, self.started + 1)}
 
-        async def has_begun() -> bool:
-            return any(one.build == build and one.workers for one in await self.app.abuilds())
+        async def have_begun() -> bool:
+            return names <= {card.name for card in await self.app.store().workers()}
 
-        await until(has_begun)
+        await until(have_begun)
         await asyncio.sleep(self.rng.uniform(0.0, 0.3))  # the moment at which the old ones end
         for worker in old:
             self.end(worker, self.rng.choice([signal.SIGTERM, signal.SIGKILL]))
@@ -155,6 +160,7 @@ async def roll_out(folder: Path, url: str, rounds: int, count: int, seed: int) -
         await rollout.deploy("1")
         for number in range(rounds):
             await rollout.load(count)
+            await asyncio.sleep(rollout.rng.uniform(0.0, 0.5))  # the moment of the deploy
             await rollout.deploy("2" if number % 2 == 0 else "1")
             await rollout.answer()
         await rollout.finish()
