@@ -12,7 +12,7 @@ from holdfast.client.overview.marked_changes import MarkUse, find_uses
 from support.shell import Shell
 from support.stories import drain, play, quick
 
-MARK = "2026-11-fee"
+MARK = "counted-here"
 
 
 def test_runs_are_counted_by_the_side_that_they_recorded_or_that_a_replay_finds(url: str) -> None:
@@ -22,7 +22,7 @@ def test_runs_are_counted_by_the_side_that_they_recorded_or_that_a_replay_finds(
     @app.job
     async def work() -> bool:
         await wait_for("first")
-        side = marked and changed("2026-11-fee")
+        side = marked and changed("counted-here")
         await wait_for("go")
         return side
 
