@@ -22,7 +22,7 @@ FIELDS = {
     "run_id", "plugin_id", "entry_id", "status", "created_at", "updated_at", "task_id", "trace_id", "idempotency_key",
     "started_at", "finished_at", "progress", "stage", "message", "step", "step_total", "eta_seconds", "metrics",
     "cancel_requested", "cancel_reason", "cancel_requested_at", "error", "result_refs", "attributes",
-    "continues", "continued_as",
+    "continues", "continued_as", "build",
 }  # fmt: skip
 
 

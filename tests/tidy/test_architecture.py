@@ -66,7 +66,6 @@ LONG = {
     "client/interface.py": "every verb of a client, async and plain",
     "client/remote/client.py": "the verbs of a client over HTTP, one method each",
     "engine/job_attempt.py": "the life of one attempt, from its start to the event that ends it",
-    "engine/replay.py": "the history of a job, and what each event of it means for a replay",
     "engine/step_calls.py": "one call of a step or tool, with its tries, doubts and failures",
     "engine/replay.py": "the recorded history of a job, read event by event and handed out call by call",
     "engine/job_code.py": "the order in which the code is handed what has happened",
