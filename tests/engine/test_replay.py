@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, StepFailed
+from holdfast import App, Backoff, StepFailed, now
 from holdfast.client.verify import check_replay
 from holdfast.engine.replay import Replay
 from holdfast.machines import Event, seal
@@ -168,5 +168,21 @@ def test_code_that_stands_still_for_a_while_is_rehearsed_to_its_end(app: App) ->
         await drain(app)
         found = await check_replay(app, await handle.aevents())
         assert (found.fits, found.reasons, found.answered) == (True, [], 1)
+
+    play(story())
+
+
+def test_recorded_values_do_not_depend_on_calls_of_the_context_that_runs_the_code(app: App) -> None:
+    @app.job
+    async def work() -> float:
+        return now()
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        Replay([]).node("other", {}, None)  # as code of another job in this context has made
+        await drain(app)
+        names = [e.payload["node"] for e in await handle.aevents() if e.type == "value_recorded"]
+        assert names == ["now:value"]
+        assert (await check_replay(app, await handle.aevents())).fits
 
     play(story())

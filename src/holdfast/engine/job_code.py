@@ -31,7 +31,7 @@ import msgspec
 from holdfast.authoring.conductor import Suspended, job_thread, place
 from holdfast.engine.code_line import line_of
 from holdfast.engine.job_loop import DurableFuture, JobLoop, JobTask
-from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, call_text
+from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, begin_trail, call_text
 from holdfast.errors import InvalidArguments, JobStuck, NonDeterminism, NotAwaited
 from holdfast.machines.keys import ended_name
 
@@ -125,6 +125,7 @@ class JobCode:
 
     def begin(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> None:
         """Start the job's function. It runs with the next turn."""
+        context.run(begin_trail)
         self.loop.turning = True  # or the loop would request a turn: it may have to wait for the effect store
         try:
             self.main = self.loop.create_task(coroutine, name="job", context=context)

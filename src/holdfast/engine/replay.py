@@ -57,6 +57,11 @@ _NO_NATIVES: Sequence[int] = ()
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # checksum of the calls that a branch has made so far
 
 
+def begin_trail() -> None:
+    """Start the checksum of a job's main branch. The context of the caller may have one of other calls."""
+    _trail.set(0)
+
+
 class Success(msgspec.Struct, frozen=True, gc=False):
     """A recorded result."""
 
