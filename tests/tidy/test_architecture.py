@@ -79,6 +79,7 @@ LONG = {
     "plans/executor.py": "a plan as the code of a job, from its first node to its result",
     "store/memory.py": "one implementation of the store's protocol",
     "store/postgres/transaction.py": "one implementation of a transaction's protocol",
+    "store/postgres/store.py": "one implementation of the store's protocol",
     "store/sqlite/store.py": "one implementation of the store's protocol",
 }
 

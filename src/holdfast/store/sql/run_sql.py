@@ -121,6 +121,14 @@ class ReadSql:
             f"SELECT j.id, j.version, p.at FROM {schema}jobs j"
             f" LEFT JOIN {schema}progress p ON p.job = j.id AND p.run = j.run WHERE j.id {{}}"
         )
+        self.audit = (
+            f"SELECT number, at, actor, said, verb, subject, CAST(detail AS text) FROM {schema}audit"
+            f" WHERE number < {mark} ORDER BY number DESC LIMIT {mark}"
+        )
+        self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
+        self._of_deploys(mark, schema, event_columns, as_text)
+
+    def _of_deploys(self, mark: str, schema: str, event_columns: str, as_text: str) -> None:
         kept = (
             f"SELECT min(kept_for) FROM {schema}jobs WHERE kept_for <> ''"
             " AND status IN ('queued', 'running', 'cancel_requested')"
@@ -135,11 +143,6 @@ class ReadSql:
             f" AND status IN ('queued', 'running', 'cancel_requested') ORDER BY id LIMIT {mark}"
         )
         self.marks = f"SELECT {event_columns} FROM {schema}events WHERE job {{}} AND payload{as_text} LIKE {mark}"
-        self.audit = (
-            f"SELECT number, at, actor, said, verb, subject, CAST(detail AS text) FROM {schema}audit"
-            f" WHERE number < {mark} ORDER BY number DESC LIMIT {mark}"
-        )
-        self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
 
     def jobs(self, conditions: list[str]) -> str:
         """Return the statement that lists jobs; each condition lacks its value."""
