@@ -116,6 +116,15 @@ def test_what_waits_for_a_person_is_looked_for_among_open_runs_only(on_sqlite: E
     assert "TEMP B-TREE" not in plan, plan
 
 
+def test_jobs_that_are_kept_for_a_build_are_found_by_their_index_on_sqlite(on_sqlite: Explain) -> None:
+    for asked in ((READS.kept_builds, []), (READS.kept_jobs, ["1.0", "", 5])):
+        plan = on_sqlite(asked)
+        assert {line for line in plan.splitlines() if "jobs" in line} <= {
+            "SEARCH jobs USING INDEX jobs_kept (kept_for>?)",
+            "SEARCH jobs USING INDEX jobs_kept (kept_for=? AND id>?)",
+        }, plan
+
+
 def test_the_past_runs_of_a_group_are_looked_for_among_past_runs_and_not_among_its_jobs(on_sqlite: Explain) -> None:
     plan = on_sqlite(READS.past_runs(RunFilter(group="good"), None, PAGE))
     first, second, *_ = plan.splitlines()

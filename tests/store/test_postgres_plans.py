@@ -175,6 +175,12 @@ def test_what_comes_next_by_time_is_found_by_indexes(schema: str) -> None:
     assert {index for _, index in _scans(plan)} == {"jobs_delayed", "jobs_held", "jobs_ending"}
 
 
+def test_jobs_that_are_kept_for_a_build_are_found_by_their_index(schema: str) -> None:
+    reads = Statements(schema).reads
+    for sql, values in ((reads.kept_builds, ()), (reads.kept_jobs, ("1.0", "", 5))):
+        assert {index for _, index in _scans(_plan(sql, values))} <= {"jobs_kept"}
+
+
 def test_what_was_asked_of_a_workers_jobs_is_found_by_an_index(schema: str) -> None:
     plan = _plan(Statements(schema).reads.requests_for, ("w",))
 

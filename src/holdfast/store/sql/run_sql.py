@@ -64,9 +64,10 @@ class ReadSql:
         started: the expression for the start of a job's newest run, which is in its course.
         whole: the expression for a number without its fraction, with a place for it.
         schema: the prefix of a table's name, with its dot.
+        by_build: the hint to use the index of jobs that are kept for a build, if the backend needs one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what differs between the backends
         self,
         mark: str,
         *,
@@ -77,6 +78,7 @@ class ReadSql:
         whole: str,
         as_text: str = "",
         schema: str = "",
+        by_build: str = "",
     ) -> None:
         self._past_end, self._started, self._whole = past_end, started, whole
         self.requests_for = requests_for
@@ -126,16 +128,16 @@ class ReadSql:
             f" WHERE number < {mark} ORDER BY number DESC LIMIT {mark}"
         )
         self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
-        self._of_deploys(mark, schema, event_columns, as_text)
+        self._of_deploys(mark, schema, event_columns, as_text, by_build)
 
-    def _of_deploys(self, mark: str, schema: str, event_columns: str, as_text: str) -> None:
+    def _of_deploys(self, mark: str, schema: str, event_columns: str, as_text: str, by_build: str) -> None:
         kept = (
-            f"SELECT min(kept_for) FROM {schema}jobs WHERE kept_for <> ''"
-            " AND status IN ('queued', 'running', 'cancel_requested')"
+            f"SELECT kept_for FROM {schema}jobs{by_build} WHERE kept_for > {{}} AND kept_for <> ''"
+            " AND status IN ('queued', 'running', 'cancel_requested') ORDER BY kept_for LIMIT 1"
         )
         self.kept_builds = (  # by steps through the index
-            f"WITH RECURSIVE builds(name) AS (SELECT ({kept}) UNION ALL"
-            f" SELECT ({kept} AND kept_for > builds.name) FROM builds WHERE builds.name IS NOT NULL)"
+            f"WITH RECURSIVE builds(name) AS (SELECT ({kept.format(chr(39) * 2)}) UNION ALL"
+            f" SELECT ({kept.format('builds.name')}) FROM builds WHERE builds.name IS NOT NULL)"
             " SELECT name FROM builds WHERE name IS NOT NULL"
         )
         self.kept_jobs = (
