@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from holdfast.clock import ManualClock
 from holdfast.machines import TERMINAL_JOB_STATES, JobState, check, runs
 from holdfast.store import (
+    Answer,
     Append,
     Cancel,
     Claim,
@@ -25,6 +26,7 @@ from holdfast.store import (
     Evidence,
     Expire,
     Job,
+    Keep,
     KeepEvidence,
     KeepExport,
     Limits,
@@ -84,6 +86,8 @@ def any_event(rng: random.Random, now: float) -> tuple[str, dict[str, Any]]:
         ("job_waiting", {"correlation_key": "k2", "wait_type": "timer", "deadline": now + 5}),
         ("job_waiting", {"correlation_key": "k1", "wait_type": "human", "node": "w", "park": True}),
         ("job_waiting", {"correlation_key": "holdfast:doubt:n", "wait_type": "human", "node": "n"}),
+        ("job_waiting", {"correlation_key": "holdfast:deploy:n", "wait_type": "deploy", "node": "n"}),
+        ("job_requeued", {"reason": "deploy", "build": rng.choice("12")}),
         (
             "job_waiting",
             {
@@ -108,6 +112,9 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
         held, attempt = running.id, running.attempt
     blocked = rng.choice([row.id for row in fitting[JobState.WAITING]] or [job])
     failed = rng.choice([row.id for row in fitting[JobState.FAILED]] or [job])
+    waits = [row for row in fitting[JobState.WAITING] if row.wait is not None and row.wait.wait_type == "deploy"]
+    asking = next(((row.id, row.version) for row in waits), (blocked, 3))
+    kept = [row.id for row in rows if row.kept_for is not None]
     choices: list[Command] = [
         Submit(
             job=job,
@@ -132,6 +139,9 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
             queues=rng.choice([None, frozenset({"mail"}), frozenset({"mail", "default"})]),
             limit=rng.randrange(1, 4),
             lease_seconds=rng.choice([5.0, 15.0]),
+            build=rng.choice([None, "1", "1", "2"]),
+            pins=rng.choice([frozenset(), frozenset(ENTRIES[:1])]),
+            kept_only=rng.random() < 1 / 8,
         ),
         Append(held, attempt, tuple(any_event(rng, now) for _ in range(rng.randrange(1, 3)))),
         Append(held, attempt, (any_event(rng, now),)),
@@ -188,8 +198,18 @@ def any_command(rng: random.Random, number: int, now: float, rows: list[Job]) ->
         ),
         PauseQueue(rng.choice(["default", "mail"]), rng.random() < 0.3),
         SpendBudget(rng.choice(["tokens", "usd"]), now // 5 * 5, rng.choice([-3, 0, 2, 5]), rng.choice([None, 10])),
+        Answer(
+            asking[0],
+            "n",
+            answer := rng.choice(["accept", "build", "fork", "fail"]),
+            asking[1],
+            nodes=("m",),
+            build="1",
+            fork=Submit(job=f"f{number}", plugin="shop", entry="checkout", args={}) if answer == "fork" else None,
+        ),
+        Keep(rng.choice(kept or [job]), rng.choice("12"), rng.choice([None, "2"]), unclaimed=rng.random() < 1 / 2),
     ]
-    weights = [6, 8, 8, 16, 3, 4, 1, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1, 1, 2, 2, 1, 2, 2, 2]
+    weights = [6, 8, 8, 16, 3, 4, 2, 1, 2, 3, 4, 3, 3, 1, 1, 1, 1, 1, 2, 2, 1, 2, 2, 2, 3, 2]
     return rng.choices(choices, weights)[0]
 
 
@@ -223,7 +243,8 @@ async def everything(store: Store) -> Any:
     )
     counted = await store.window_counts(window)
     counts = counted.seen, counted.since, sorted(counted.waits, key=repr), counted.ends
-    return rows, streams, inboxes, evidence, await store.workers(), exports, blobs, told, log, asking, counts
+    kept = await store.kept_builds(), [await store.kept_jobs(build) for build in "12"]
+    return rows, streams, inboxes, evidence, await store.workers(), exports, blobs, told, log, asking, counts, kept
 
 
 def wrapped(command: Command, rng: random.Random, number: int) -> Command:
