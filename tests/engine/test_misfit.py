@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, InvalidArguments, QuestionClosed, RunFailed, RunHandle, wait_for
+from holdfast import App, InvalidArguments, QuestionClosed, RunFailed, RunHandle, UnknownJob, wait_for
 from holdfast.client.overview.builds import release_stranded
 from holdfast.client.verify import check_replay
 from holdfast.machines import JobEvent
@@ -184,6 +184,8 @@ def test_a_wrong_answer_and_one_that_nothing_asks_for_are_refused(shop: Shop) ->
             await new.aanswer(handle.id, "perhaps")
         with pytest.raises(QuestionClosed):
             await new.aanswer(handle.id, "accept", node="another:1")
+        with pytest.raises(UnknownJob):
+            await new.aanswer("missing", "accept")
         other = await new.astart("pay")
         with pytest.raises(QuestionClosed):
             await new.aanswer(other.id, "accept")

@@ -18,6 +18,7 @@ from holdfast.http.openapi import document
 from holdfast.http.problems import CODES
 from holdfast.http.routes import routes
 from holdfast.server import Limits, asgi, token
+from holdfast.store import Append, Claim
 from holdfast.store import Limits as QueueLimits
 from support.fuzzing import SECRET, extended, some_runs
 from support.scripts import ROOT
@@ -48,6 +49,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "signal_run": ("ask", {"key": "answer"}),
     "grant_run": ("ask", {"amounts": {"tokens": 1}}),
     "resolve_run": ("pay", {"step": "charge:1", "answer": "done", "result": "paid"}),
+    "answer_run": ("misfit", {"answer": "accept"}),
     "get_content": ("publish", None),
     "get_plan": ("planned", None),
     "verify": ("", {}),
@@ -75,6 +77,7 @@ SPECIAL: dict[tuple[str, int], tuple[str, Any, dict[str, Any]]] = {
     ("signal_run", 409): ("ask", {"key": "answer", "node": "not asked"}, {}),
     ("grant_run", 409): ("ask", {"amounts": {"tokens": 1}, "node": "not asked"}, {}),
     ("resolve_run", 409): ("ask", {"step": "charge:1", "answer": "fail"}, {}),
+    ("answer_run", 409): ("ask", {"answer": "accept"}, {}),
     ("verify", 200): ("", {"run_id": "greet"}, {}),
     ("verify", 202): ("", {}, {"headers": KEY}),
     ("verify", 404): ("", {"run_id": "missing"}, {}),
@@ -168,6 +171,7 @@ async def prepared(app: App) -> dict[str, str]:
     full = (await app.acreate(Creation(plugin_id="shop", entry_id="publish", queue="full"))).record.run_id
     other = await app.astart("publish")
     await drain(app)
+    misfit = await _misfit(app)
     await app.aset_limits(QueueLimits(queue="full", depth=1))
     await app.acreate(Creation(**HELLO, queue="full"))
     await app.acreate(Creation(**HELLO, idempotency_key="twice"))
@@ -175,7 +179,21 @@ async def prepared(app: App) -> dict[str, str]:
     later = {"queued": await app.astart("greet", "Bob"), "spare": await app.astart("ask"), "other": other}
     plan = {"name": "p", "nodes": [{"id": "a", "kind": "call", "call": "price", "args": {}}]}
     planned = (await app.acreate(Creation(plugin_id="shop", entry_id="open", plan=plan))).record.run_id
-    return {**runs, "full": full, "planned": planned, **{name: run.id for name, run in later.items()}}
+    made = {"full": full, "planned": planned, "misfit": misfit}
+    return {**runs, **made, **{name: run.id for name, run in later.items()}}
+
+
+async def _misfit(app: App) -> str:
+    """Leave a job as one that does not fit the code of its worker."""
+    run = await app.astart("greet", "Eve")
+    entries = frozenset({("shop", "greet")})
+    claim = Claim(worker="m", entries=entries, queues=None, limit=1, lease_seconds=60)
+    ((held,),) = [answer.claimed for answer in await app.store().commit([claim])]
+    wait = {"node": "price:2", "correlation_key": "holdfast:deploy:price:2", "wait_type": "deploy", "park": True}
+    details = {"call": "price(2)", "recorded": ["price(1)"], "nodes": ["price:1"]}
+    await app.store().commit([Append(held.job.id, held.job.attempt, (("job_waiting", {**wait, "deploy": details}),))])
+    assert held.job.id == run.id
+    return run.id
 
 
 def documented(name: str) -> list[int]:

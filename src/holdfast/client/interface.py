@@ -440,6 +440,7 @@ class Client(ABC):
             actor: The name of the operator or program that decided.
 
         Raises:
+            UnknownJob: No run has this id.
             QuestionClosed: The run does not ask this, or not any more. Nothing was stored.
             InvalidArguments: The answer is not one of these, or the build that recorded the history is not known.
         """

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.authoring import answer_form
 from holdfast.engine.replay import call_text
-from holdfast.errors import InvalidArguments, QuestionClosed
+from holdfast.errors import InvalidArguments, QuestionClosed, UnknownJob
 from holdfast.machines import Event, HistoryEvent, JobEvent, OpenWait
 from holdfast.machines.keys import BUDGET_KEY, DEPLOY, DEPLOY_KEY, DOUBT_KEY, HUMAN, is_reserved
 from holdfast.machines.run_projection import run_name
@@ -284,12 +284,15 @@ async def asked_misfit(store: Store, job: str, node: str | None) -> tuple[Job, s
     """Return the row of a job that asks which code goes on, the node of its question, and what does not fit.
 
     Raises:
+        UnknownJob: there is no such job.
         QuestionClosed: it does not ask this.
     """
     row = await store.get(job)
-    event = await _waiting_event(store, row) if row is not None else None
+    if row is None:
+        raise UnknownJob(job)
+    event = await _waiting_event(store, row)
     asked = str(event.payload.get("node")) if event is not None and event.payload.get("wait_type") == DEPLOY else None
-    if row is None or event is None or asked is None or node not in {None, asked}:
+    if event is None or asked is None or node not in {None, asked}:
         raise QuestionClosed(job, node or DEPLOY)
     return row, asked, msgspec.convert(event.payload[DEPLOY], Misfit)
 
