@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Config, Secret, wait_for
+from holdfast import App, Config, Secret, export, progress, spend, wait_for
 from holdfast.client.store_url import open_reader
+from holdfast.deploys import store_check
 from holdfast.deploys.store_check import Findings, acheck
 from holdfast.errors import StoreUnavailable
 from support.postgres import fresh_url
@@ -133,6 +134,64 @@ def test_a_result_that_no_longer_decodes_and_a_key_that_is_missing_are_told(app:
     findings = check(app)
     assert {one.run: one.verdict for one in findings.runs} == {secret.id: "key_missing", plain.id: "undecodable"}
     assert {run: app.get(run) for run in rows} == rows
+
+
+def test_reports_and_secrets_in_job_code_do_not_disturb_its_check(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TEST_KEY", "hush")
+
+    @app.step
+    async def price(n: int) -> int:
+        return n
+
+    @app.job
+    async def work(key: Secret[str]) -> None:
+        progress(0.5, stage="reading")
+        export({"a": 1}, "one")
+        spend(tokens=len(key.reveal()))
+        await price(1)
+        await wait_for("go")
+
+    @app.job
+    def plain(key: Secret[str]) -> None:
+        progress(0.5, stage="reading")
+        export({"a": 1}, "one")
+        spend(tokens=len(key.reveal()))
+        plain_price: Any = price
+        plain_price(1)
+
+    runs = [work.start(Secret.env("HOLDFAST_TEST_KEY"))]
+    app.worker().run(until_idle=True)
+    runs.append(plain.start(Secret.env("HOLDFAST_TEST_KEY")))
+    findings = check(app)
+    assert (findings.checked, findings.counts) == (2, {"shop.work": {"fits": 1}, "shop.plain": {"fits": 1}})
+    assert app.exports(runs[1].id) == []
+
+
+def test_runs_with_long_histories_are_checked_a_few_at_a_time(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_check, "EVENTS_MAX", 10)
+    runs = many(app, 7)
+    assert sorted(one.run for one in check(app).runs) == runs
+
+
+def many(app: App, number: int) -> list[str]:
+    """Runs with calls that the code no longer makes."""
+
+    @app.step
+    async def price(n: int) -> int:
+        return n
+
+    @app.job
+    async def work() -> None:
+        await price(1)
+        await wait_for("go")
+
+    async def changed() -> None:
+        await wait_for("go")
+
+    runs = sorted(work.start().id for _ in range(number))
+    app.worker().run(until_idle=True)
+    work.function = changed
+    return runs
 
 
 def test_ended_runs_are_sampled_per_job_and_do_not_fail_the_check(app: App) -> None:

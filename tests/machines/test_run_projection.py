@@ -80,6 +80,15 @@ def test_a_run_runs_from_its_first_start_until_the_end_whatever_its_job_does() -
     assert path(stream) == ["queued", "running"]
 
 
+def test_a_run_has_the_build_of_its_newest_attempt() -> None:
+    requeued: Letter = ("job_requeued", {"reason": "lease_expired"})
+    stream = [CREATED, ("job_running", {"worker": "w1", "build": "1.0"}), requeued]
+    assert last(stream).build == "1.0"
+    stream.append(("job_running", {"worker": "w2", "build": "2.0"}))
+    assert last([*stream, ("job_completed", {})]).build == "2.0"
+    assert last([*stream, requeued, RUNNING]).build is None, "that of the newest attempt is not known"
+
+
 def test_success_ends_a_run_with_its_results_and_full_progress() -> None:
     record = last([CREATED, RUNNING, ("job_completed", {"result_refs": ["export-1"]})])
     assert (record.status, record.progress, record.result_refs) == ("succeeded", 1.0, ["export-1"])

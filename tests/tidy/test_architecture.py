@@ -68,6 +68,7 @@ LONG = {
     "engine/job_attempt.py": "the life of one attempt, from its start to the event that ends it",
     "engine/step_calls.py": "one call of a step or tool, with its tries, doubts and failures",
     "engine/replay.py": "the recorded history of a job, read event by event and handed out call by call",
+    "engine/replay_check.py": "every call that job code can make, answered from a history or not at all",
     "engine/job_code.py": "the order in which the code is handed what has happened",
     "engine/job_loop.py": "one event loop, with every method that asyncio asks of a loop",
     "engine/worker.py": "the life of one worker",

@@ -139,10 +139,10 @@ def export(
     """
     product = _product(value, name, kind, media_type)
     taker = reporter.get()
-    return taker.export(product) if taker is not None else _Nothing()
+    return taker.export(product) if taker is not None else Nothing()
 
 
-class _Nothing:
+class Nothing:
     """An awaitable that is already done, for exports outside a job."""
 
     def __await__(self) -> Generator[Any, None, None]:

@@ -33,6 +33,7 @@ LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING)
 ENDED = (RunStatus.SUCCEEDED, RunStatus.FAILED)  # by their code, most of them
 PAGE = 500  # rows that are listed at once
 CHUNK = 100  # runs that a process takes at once; it checks them side by side, because some code waits
+EVENTS_MAX = 10_000  # events of the runs that are checked side by side, unless one run has more
 AHEAD = 2  # chunks for each process that are listed ahead
 FEW = 200  # runs that one process checks faster than others could start
 LISTED_MAX = 10_000  # runs that a report lists; the others are counted
@@ -117,9 +118,19 @@ async def listed(
 
 
 async def check_jobs(app: App, reader: Any, jobs: Iterable[str]) -> list[RunCheck]:
-    """Check some jobs side by side. A job that was removed meanwhile is left out."""
-    streams = [events for job in jobs if (events := await reader.events(job))]
-    return await asyncio.gather(*(check_run(app, events, reader.blob) for events in streams))
+    """Check some jobs, as many side by side as the memory for their events allows.
+
+    A job that was removed meanwhile is left out.
+    """
+    found: list[RunCheck] = []
+    streams: list[list[Event]] = []
+    for job in jobs:
+        events = await reader.events(job)
+        streams += [events] if events else []
+        if sum(map(len, streams)) >= EVENTS_MAX:
+            found += await asyncio.gather(*(check_run(app, stream, reader.blob) for stream in streams))
+            streams.clear()
+    return found + await asyncio.gather(*(check_run(app, stream, reader.blob) for stream in streams))
 
 
 async def acheck(

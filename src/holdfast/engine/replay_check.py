@@ -28,18 +28,28 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 from holdfast.authoring import plain_values
 from holdfast.authoring.answer_form import Form
-from holdfast.authoring.conductor import Continued, Submitter, Suspended, conductor
+from holdfast.authoring.conductor import Continued, Submitter, Suspended, conductor, external, job_thread, place
 from holdfast.authoring.functions import Call, JobFunction
+from holdfast.authoring.redaction import Revealed, revealed
+from holdfast.authoring.reports import reporter
 from holdfast.engine.children import child_result, earlier_names, start_result
 from holdfast.engine.job_code import JobCode, Pending
 from holdfast.engine.replay import Ended, Outcome, Replay, call_text
-from holdfast.engine.replay_report import VERDICTS, Misfit, ReplayReport, Verdict, line_of_caller, raised_at
+from holdfast.engine.replay_report import (
+    VERDICTS,
+    Misfit,
+    NoReports,
+    ReplayReport,
+    Verdict,
+    line_of_caller,
+    raised_at,
+)
 from holdfast.engine.step_calls import recorded_outcome
+from holdfast.engine.thread_pool import ThreadPool
 from holdfast.errors import (
     HoldfastError,
     InvalidArguments,
@@ -69,7 +79,7 @@ class ReplayCheck:
         self._beyond: list[tuple[str, str]] = []  # name and node
         self._refused: list[Misfit] = []
         self._lines: dict[str, str | None] = {}  # of open calls, by node
-        self._threads = ThreadPoolExecutor(4, "holdfast-replay-check")
+        self._threads = ThreadPool(4)  # code that never returns does not keep the process from ending
         self._marks: dict[str, bool] = {}
         self._over = False
         self._continuing = False
@@ -81,7 +91,7 @@ class ReplayCheck:
         self._still = asyncio.Event()
         self.code = JobCode(self, self.job, self._replay, loop, self._threads)
         context = contextvars.copy_context()
-        context.run(conductor.set, self)
+        context.run(self._set_up)
         self.code.begin(self._code(), context)
         loop.call_soon(self.code.turn)
         seen = -1
@@ -91,6 +101,15 @@ class ReplayCheck:
                 async with asyncio.timeout(QUIET_SECONDS):
                     await self._still.wait()
         return self._end()
+
+    def _set_up(self) -> None:
+        """Prepare the context of the code, as an attempt does."""
+        revealed.set(Revealed())
+        conductor.set(self)
+        reporter.set(NoReports())
+        place.set(None)
+        external.set(None)
+        job_thread.set(None)
 
     def _end(self) -> ReplayReport:
         main = self.code.main
@@ -198,8 +217,9 @@ class ReplayCheck:
             code = error = None
         as_before = last is not None and last.payload.get("code") == type(error).__name__
         if isinstance(error, HoldfastError) and not self.code.calls_made and not as_before:
-            verdict = VERDICTS.get(type(error), Verdict.STOPS)
-            return [Misfit(verdict, f"its arguments do not fit: {error}", raised_at(error))]
+            is_about_arguments = isinstance(error, InvalidArguments)
+            what = "its arguments do not fit" if is_about_arguments else f"it now raises {type(error).__name__}"
+            return [Misfit(VERDICTS.get(type(error), Verdict.STOPS), f"{what}: {error}", raised_at(error))]
         if last is None or last is not self._last_move():
             return self._raises_now(error) if error is not None and not Continued.is_all_of(error) else []
         if last.payload.get("reason") not in {None, "error"} or last.type == JobEvent.CANCELLED:

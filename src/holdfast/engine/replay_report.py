@@ -7,10 +7,11 @@ import sys
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.authoring.reports import Nothing, Product
 from holdfast.errors import InvalidArguments, InvalidResult, SecretUnavailable
 
 _LIBRARY = Path(asyncio.__file__).parents[1]
@@ -68,6 +69,21 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     line: str | None = None
     marks: dict[str, bool] = {}
+
+
+class NoReports:
+    """Takes what the code of a check reports, and keeps nothing."""
+
+    def progress(self, fields: dict[str, Any]) -> None:
+        """Report nothing."""
+
+    def export(self, product: Product) -> Nothing:
+        """Keep nothing."""
+        del product
+        return Nothing()
+
+    def spent(self, call: str | None, amounts: dict[str, int]) -> None:
+        """Count nothing: the history has what was spent."""
 
 
 VERDICTS: dict[type[BaseException], Verdict] = {
