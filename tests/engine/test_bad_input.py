@@ -980,7 +980,8 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path, mo
 READ_ONLY = """
 import os, sys
 import holdfast.store.sqlite.store
-import holdfast.client.app_worker  # while this user can read it
+import holdfast.build_id
+import holdfast.client.app_worker  # while this user can read them
 from holdfast import App, StoreUnavailable
 from holdfast.store.sql import migrate
 
