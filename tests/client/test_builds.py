@@ -71,6 +71,7 @@ def test_a_pinned_run_is_continued_only_by_the_build_that_began_it(shop: Shop) -
         assert states(new, await new.abuilds()) == {"1": (0, 1, False), "2": (0, 1, False)}
         [one, _] = await new.abuilds()
         assert (one.oldest, one.reason) == (handle.id, "1 run is kept for it, and no worker of it is alive")
+        assert (one.running, one.waiting) == (0, 1)
         await drain(old)
         assert await handle.aresult() == "1: 100 by 1"
         await later.asignal("go")

@@ -11,6 +11,7 @@ from holdfast.machines import keys
     ("built", "stored", "kind"),
     [
         (keys.doubt_key("shop.charge:a"), "holdfast:doubt:shop.charge:a", "doubt"),
+        (keys.deploy_key("shop.charge:a"), "holdfast:deploy:shop.charge:a", "deploy"),
         (keys.timer_key("sleep:a"), "holdfast:timer:sleep:a", "timer"),
         (keys.child_key("job.pack:a"), "holdfast:child:job.pack:a", "child"),
         (keys.child_key("job.pack:a", "@2"), "holdfast:child:job.pack:a@2", "child"),

@@ -289,7 +289,7 @@ def _save(pieces: Any, file: str) -> None:
 
 
 @click.command(epilog="Example: holdfast inbox --kind doubt")
-@click.option("--kind", type=click.Choice(["doubt", "answer", "budget"]), help="Only questions of this kind.")
+@click.option("--kind", type=click.Choice(["doubt", "answer", "budget", "deploy"]), help="Only questions of this kind.")
 @click.option("--group", help="Only runs of this group.")
 @click.option("--run", "run_id", help="Only questions of this run.")
 @click.option("--after", help="Only questions after this one, the last id of the previous page.")
@@ -337,6 +337,8 @@ def _command(question: Question) -> str:
     if question.kind == "budget":
         units = " ".join(f"{shlex.quote(unit)}=N" for unit in question.amounts or {}) or "UNIT=N"
         return f"holdfast grant {run} {units}{node}"
+    if question.kind == "deploy":
+        return f"holdfast answer {run} accept | build | fork | fail{node}"
     return f"holdfast signal {run} {key} JSON{node}"
 
 

@@ -142,8 +142,9 @@ def _arguments(schema: dict[str, Any]) -> str:
 def builds(ctx: click.Context, where: Where, as_json: bool) -> None:
     """List the builds of the code, or move runs to another one.
 
-    Without a subcommand, list each build that a live worker has, or that runs are kept for, with what still needs it.
-    The workers of a drained build can be stopped.
+    Without a subcommand, list each build that a live worker has, that runs are kept for, or that has run a run which
+    waits, with what still needs it. The workers of a drained build can be stopped: any build goes on with runs that
+    wait, unless they are kept for one.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -155,13 +156,13 @@ def builds(ctx: click.Context, where: Where, as_json: bool) -> None:
     now = client.stats().now
     rows = [
         [
-            one.build, str(one.workers), str(one.running), str(one.kept),
+            one.build, str(one.workers), str(one.running), str(one.waiting), str(one.kept),
             f"{one.oldest}, {lasted(now - one.oldest_at)}" if one.oldest and one.oldest_at is not None else "-",
             "drained" if one.drained else one.reason or "",
         ]
         for one in listed
     ]  # fmt: skip
-    show_table(("BUILD", "WORKERS", "RUNNING", "KEPT", "OLDEST KEPT RUN", "STATE"), rows, empty="no builds")
+    show_table(("BUILD", "WORKERS", "RUNNING", "WAITING", "KEPT", "OLDEST KEPT RUN", "STATE"), rows, empty="no builds")
 
 
 @builds.command(name="move", epilog="Example: holdfast builds move 1.4.1 1.4.2 shop.py")

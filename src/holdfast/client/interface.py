@@ -226,7 +226,7 @@ class Client(ABC):
 
     @abstractmethod
     async def abuilds(self) -> builtins.list[BuildStatus]:
-        """List the builds of live workers, and those that runs are kept for, with what still needs each."""
+        """List the builds of live workers and of runs that have not ended, with what still needs each."""
 
     @abstractmethod
     async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:

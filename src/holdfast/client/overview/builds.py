@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PAGE = 500
 KEPT_MAX = 10_000  # runs of a build that a listing counts
+WAITING_MAX = 10_000  # runs in each state that a listing looks at
 
 
 def live_cards(cards: Iterable[WorkerCard], now: float) -> list[WorkerCard]:
@@ -77,6 +78,8 @@ class BuildStatus(msgspec.Struct, frozen=True, kw_only=True):
         build: its name.
         workers: number of its live workers.
         running: number of runs that its workers run now.
+        waiting: number of runs that wait or are queued, and that its workers ran last, among the newest 10,000 that
+            wait and 10,000 that are queued. Any build may go on with those that are not kept.
         kept: number of runs that have not ended and that only its workers may run; 10,000 at most.
         oldest: the oldest of these.
         oldest_at: when that run was created.
@@ -87,6 +90,7 @@ class BuildStatus(msgspec.Struct, frozen=True, kw_only=True):
     build: str
     workers: int
     running: int
+    waiting: int
     kept: int
     oldest: str | None
     oldest_at: float | None
@@ -110,23 +114,36 @@ class BuildMove(msgspec.Struct, frozen=True):
 
 
 async def read_builds(store: Store) -> list[BuildStatus]:
-    """List the builds that live workers have, or that runs are kept for."""
+    """List the builds that live workers have, that runs are kept for, or that ran runs which have not ended."""
     cards = {card.name: card for card in await store.workers()}
     alive = live_cards(cards.values(), await store.now())
-    running = Counter[str]()
-    before: str | None = None
-    while rows := await store.jobs(state=JobState.RUNNING, before=before, limit=PAGE):
-        before = rows[-1].id
-        builds = (cards[row.lease.worker].build for row in rows if row.lease is not None and row.lease.worker in cards)
-        running.update(build for build in builds if build is not None)
-    workers = Counter(card.build for card in alive if card.build is not None)
+    leases = [row.lease for row in await _live_jobs(store, JobState.RUNNING) if row.lease is not None]
+    running = _count(cards[lease.worker].build for lease in leases if lease.worker in cards)
+    waiting = Counter[str]()
+    for state in (JobState.WAITING, JobState.QUEUED):
+        waiting += _count(row.course.build for row in await _live_jobs(store, state, WAITING_MAX))
+    workers = _count(card.build for card in alive)
     return [
-        _status(build, workers[build], running[build], await kept_jobs(store, build, KEPT_MAX))
-        for build in sorted({*workers, *running, *await store.kept_builds()})
+        _status(build, workers[build], running[build], waiting[build], await kept_jobs(store, build, KEPT_MAX))
+        for build in sorted({*workers, *running, *waiting, *await store.kept_builds()})
     ]
 
 
-def _status(build: str, workers: int, running: int, kept: list[Job]) -> BuildStatus:
+async def _live_jobs(store: Store, state: JobState, limit: int | None = None) -> list[Job]:
+    """Read the jobs in a state, newest first."""
+    rows: list[Job] = []
+    while page := await store.jobs(state=state, before=rows[-1].id if rows else None, limit=PAGE):
+        rows += page
+        if limit is not None and len(rows) >= limit:
+            break
+    return rows[:limit]
+
+
+def _count(builds: Iterable[str | None]) -> Counter[str]:
+    return Counter(build for build in builds if build is not None)
+
+
+def _status(build: str, workers: int, running: int, waiting: int, kept: list[Job]) -> BuildStatus:
     reasons = []
     if kept:
         many = "1 run is" if len(kept) == 1 else f"{len(kept)}{'+' if len(kept) >= KEPT_MAX else ''} runs are"
@@ -137,6 +154,7 @@ def _status(build: str, workers: int, running: int, kept: list[Job]) -> BuildSta
         build=build,
         workers=workers,
         running=running,
+        waiting=waiting,
         kept=len(kept),
         oldest=run_name(kept[0].id, kept[0].run) if kept else None,
         oldest_at=kept[0].created_at if kept else None,

@@ -1,0 +1,47 @@
+"""A run that does not fit the code, on the command line: found by a check, explained, asked about and answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.shell import Shell
+
+CODE = """
+from holdfast import App, wait_for
+app = App("shop")
+
+@app.step
+async def price(cents: int) -> int:
+    return cents
+
+@app.job
+async def pay() -> int:
+    due = await price(CENTS)
+    await wait_for("go")
+    return due
+"""
+
+
+def test_a_run_that_does_not_fit_is_found_explained_and_answered_on_the_command_line(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+
+    def deploy(build: str, cents: int) -> None:
+        (shell.folder / "shop.py").write_text(CODE.replace("CENTS", str(cents)))
+        shell.environment["HOLDFAST_BUILD"] = build
+
+    deploy("1", 100)
+    run = shell.run("start", "shop.py", "pay")
+    shell.run("worker", "shop.py", "--until-idle")
+    deploy("2", 105)
+    shell.run("signal", run, "go")
+    shell.run("worker", "shop.py", "--until-idle")
+    [asked] = shell.json("inbox", "--kind", "deploy")
+    told = shell.run("inbox")
+    assert f"holdfast answer {run} accept | build | fork | fail --node {asked['node']}" in told
+    for text in (told, shell.run("explain", run)):
+        assert "build 2 calls price(cents=105) at shop.py:11" in text
+        assert "price(cents=100), which build 1 recorded" in text
+    assert shell.run("answer", run, "accept", "--node", asked["node"]) == f"{run} running"
+    shell.run("answer", run, "accept", code=4)  # nothing asks any more
+    shell.run("worker", "shop.py", "--until-idle")
+    assert shell.json("show", run)["status"] == "succeeded"
