@@ -147,7 +147,7 @@ def _add_reads(add: Callable[..., None], long: str, exported: str, events: int) 
     add("GET /runs, a page", "GET", f"{api}/runs", query="limit=1000")
     add("GET /runs, rare", "GET", f"{api}/runs", query="limit=1000&queue=none&attr.a=b&status=failed")
     for path in ("workers", "entries", "stats", "machines", "machines/job", "gates", "limits", "limits/mail", "audit",
-                 "token", "stream", "inbox", "series", "counts"):  # fmt: skip
+                 "token", "stream", "inbox", "series", "counts", "builds", "changes"):  # fmt: skip
         add(f"GET /{path}", "GET", f"{api}/{path}")
     add("GET content", "GET", f"{api}/runs/{exported}/exports/1/content")
     for path in ("/healthz", "/readyz", "/metrics", "/openapi.json"):
@@ -169,6 +169,7 @@ def _add_changes(add: Callable[..., None], long: str, waiting: str) -> None:
         add(f"POST /runs/{verb}", "POST", f"{api}/runs/{verb}", body % (b"a" * size), "queue=default&limit=1000")
     units = b",".join(b'"u%05d":1' % one for one in range(20_000))
     add("POST grant", "POST", f"{api}/runs/{waiting}/grant", b'{"amounts":{%b}}' % units)
+    add("POST answer", "POST", f"{api}/runs/{waiting}/answer", b'{"answer":"accept","actor":"%b"}' % (b"a" * 200))
     add("POST verify", "POST", f"{api}/verify", b'{"run_id":"%b"}' % long.encode())
     add("POST purge", "POST", f"{api}/purge", b'{"older_than":"1s","limit":1000}')
     add("DELETE limits", "DELETE", f"{api}/limits/mail")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from support.shell import Shell
@@ -45,3 +48,54 @@ def test_a_run_that_does_not_fit_is_found_explained_and_answered_on_the_command_
     shell.run("answer", run, "accept", code=4)  # nothing asks any more
     shell.run("worker", "shop.py", "--until-idle")
     assert shell.json("show", run)["status"] == "succeeded"
+
+
+CUT_SHORT = """
+import asyncio
+from pathlib import Path
+from holdfast import App
+app = App("shop")
+
+@app.tool
+async def charge(cents: int) -> str:
+    with Path("charged").open("a") as charged:
+        charged.write(f"{cents}\\n")
+    print("charging", flush=True)
+    await asyncio.sleep(3600 if cents == 100 else 0)
+    return "receipt"
+
+@app.job
+async def pay() -> str:
+    return await charge(CENTS)
+"""
+
+
+def test_a_tool_that_was_begun_under_a_killed_worker_keeps_changed_code_from_another_call(tmp_path: Path) -> None:
+    """It may have acted. So the run asks, and the check says so before."""
+    shell = Shell(tmp_path)
+
+    def deploy(build: str, cents: int) -> None:
+        (shell.folder / "shop.py").write_text(CUT_SHORT.replace("CENTS", str(cents)))
+        shell.environment["HOLDFAST_BUILD"] = build
+
+    deploy("1", 100)
+    run = shell.run("start", "shop.py", "pay")
+    command = [sys.executable, "-m", "holdfast", "worker", "shop.py"]
+    with subprocess.Popen(
+        command, cwd=shell.folder, env={**os.environ, **shell.environment}, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "charging\n"
+        worker.kill()
+    deploy("2", 105)
+    assert "it now calls charge(cents=105), but the history has charge(cents=100)" in shell.run(
+        "check", "shop.py", code=1
+    )
+    shell.run("worker", "shop.py", "--until-idle")
+    [asked] = shell.json("inbox")
+    assert (asked["run_id"], asked["kind"]) == (run, "deploy")
+    assert (shell.folder / "charged").read_text() == "100\n"
+    shell.run("answer", run, "accept")
+    shell.run("worker", "shop.py", "--until-idle")
+    assert shell.json("show", run)["status"] == "succeeded"
+    assert (shell.folder / "charged").read_text() == "100\n105\n"

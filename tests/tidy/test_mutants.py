@@ -51,6 +51,7 @@ WALKS = {"machines/test_every_stream.py", "ready/test_gate_interleavings.py", "r
 
 PLANS = ["plans/test_plan_rules.py"]
 VALUES = ["authoring/test_signature.py"]
+DEPLOYS = ["engine/test_changes.py", "engine/test_misfit.py", "client/test_builds.py"]
 
 
 def run_suite(source: Path, where: Path, names: list[str] = SUITE) -> subprocess.CompletedProcess[str]:
@@ -102,9 +103,8 @@ def test_every_mutant_changes_one_place() -> None:
 def test_a_mutant_is_killed(mutant: Mutant, tmp_path: Path) -> None:
     source = copy_of_the_package(tmp_path)
     change(source, mutant)
-    suite = SUITE
-    if mutant.file.startswith(("plans/", "client/fork", "authoring/")):
-        suite = VALUES if mutant.file.startswith("authoring/") else PLANS
+    others = {"plans/": PLANS, "client/fork": PLANS, "authoring/": VALUES, "engine/": DEPLOYS, "store/": DEPLOYS}
+    suite = next((suite for room, suite in others.items() if mutant.file.startswith(room)), SUITE)
     near = [name for name in SUITE if name.startswith(mutant.file.partition("/")[0])]  # those of its own room first
     ran = run_suite(source, tmp_path, near if suite is SUITE else suite)
     if ran.returncode == 0 and suite is SUITE:

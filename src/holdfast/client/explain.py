@@ -135,7 +135,7 @@ def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequenc
     if job.kept_for is not None:
         having = [card for card in having if card.build == job.kept_for]
         if not having:
-            cure = f"start one, or move its runs with `holdfast builds move {job.kept_for} NEW`"
+            cure = f"start one, or move its runs with `holdfast builds move {job.kept_for} NEW TARGET`"
             return [f"It is kept for workers of build {job.kept_for}, and none is alive: {cure}."]
     serving = [card for card in having if card.queues is None or job.queue in card.queues]
     answering = [card for card in serving if card.blocked is None]

@@ -520,7 +520,8 @@ class JobCode:
             if pending.cutting:
                 self._cut_now(pending)
                 continue
-            if pending.checked and self._replay.unused and (unasked := self._unasked(pending.name)):
+            may_misfit = pending.checked and (self._replay.unused or self._replay.in_doubt)
+            if may_misfit and (unasked := self._unasked(pending.name)):
                 self._host.code_failed(self._misfit(pending, unasked))
                 return
             pending.started = True

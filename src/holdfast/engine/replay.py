@@ -254,14 +254,20 @@ class Replay:
     def unasked(self, name: str | None = None) -> list[str]:
         """List the calls and children whose recorded outcome was not taken: all, or those of this name.
 
-        Those of a name leave out the calls that an operator has agreed not to use.
+        A tool that was started and has no outcome counts, too: it may have acted. Those of a name leave out the calls
+        that an operator has agreed not to use.
         """
-        return [
+        ended = [
             node
             for node, item in self._recorded.items()
             if isinstance(item.outcome, _OF_CHILDREN if node.startswith("job.") else _OF_CALLS)
-            and (name is None or name == self._aliases.get(self._name(node), self._name(node)))
-            and (name is None or node not in self._left_unused)
+        ]
+        begun = [node for node in self.in_doubt if node not in self._recorded and not self._asked(node)]
+        return [
+            node
+            for node in (*ended, *begun)
+            if name is None
+            or (name == self._aliases.get(self._name(node), self._name(node)) and node not in self._left_unused)
         ]
 
     def describe(self, node: str) -> str:

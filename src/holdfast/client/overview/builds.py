@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from holdfast.client.app import App
 
 PAGE = 500
-KEPT_MAX = 10_000  # runs of a build that a listing counts
-WAITING_MAX = 10_000  # runs in each state that a listing looks at
+KEPT_MAX = 1000  # runs of a build that a listing counts; a server lists them, too, and must not be held up
+LIVE_MAX = 1000  # runs in each state that a listing looks at
 
 
 def live_cards(cards: Iterable[WorkerCard], now: float) -> list[WorkerCard]:
@@ -77,10 +77,10 @@ class BuildStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         build: its name.
         workers: number of its live workers.
-        running: number of runs that its workers run now.
-        waiting: number of runs that wait or are queued, and that its workers ran last, among the newest 10,000 that
-            wait and 10,000 that are queued. Any build may go on with those that are not kept.
-        kept: number of runs that have not ended and that only its workers may run; 10,000 at most.
+        running: number of runs that its workers run now, among the newest 1,000 that run.
+        waiting: number of runs that wait or are queued, and that its workers ran last, among the newest 1,000 that
+            wait and 1,000 that are queued. Any build may go on with those that are not kept.
+        kept: number of runs that have not ended and that only its workers may run; 1,000 at most.
         oldest: the oldest of these.
         oldest_at: when that run was created.
         drained: whether nothing needs it. Its workers can be stopped.
@@ -121,7 +121,7 @@ async def read_builds(store: Store) -> list[BuildStatus]:
     running = _count(cards[lease.worker].build for lease in leases if lease.worker in cards)
     waiting = Counter[str]()
     for state in (JobState.WAITING, JobState.QUEUED):
-        waiting += _count(row.course.build for row in await _live_jobs(store, state, WAITING_MAX))
+        waiting += _count(row.course.build for row in await _live_jobs(store, state))
     workers = _count(card.build for card in alive)
     return [
         _status(build, workers[build], running[build], waiting[build], await kept_jobs(store, build, KEPT_MAX))
@@ -129,14 +129,15 @@ async def read_builds(store: Store) -> list[BuildStatus]:
     ]
 
 
-async def _live_jobs(store: Store, state: JobState, limit: int | None = None) -> list[Job]:
-    """Read the jobs in a state, newest first."""
+async def _live_jobs(store: Store, state: JobState) -> list[Job]:
+    """Read the newest jobs in a state."""
     rows: list[Job] = []
-    while page := await store.jobs(state=state, before=rows[-1].id if rows else None, limit=PAGE):
-        rows += page
-        if limit is not None and len(rows) >= limit:
+    while len(rows) < LIVE_MAX:
+        page = await store.jobs(state=state, before=rows[-1].id if rows else None, limit=PAGE)
+        if not page:
             break
-    return rows[:limit]
+        rows += page
+    return rows
 
 
 def _count(builds: Iterable[str | None]) -> Counter[str]:

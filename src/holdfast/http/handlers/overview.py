@@ -30,7 +30,8 @@ INBOX = (
     LIMIT,
     Query("cursor", "string", "`next` of the previous page.", pattern=QUESTION_CURSOR),
 )
-CHANGES = (Query("limit", "integer", f"Maximum number of runs to look at, {RUNS_MAX} by default.", 1, RUNS_MAX),)
+CHANGED_MAX = 1000  # runs that a server looks at for marked changes: it must not be held up
+CHANGES = (Query("limit", "integer", f"Maximum number of runs to look at; {CHANGED_MAX} in any case.", 1, RUNS_MAX),)
 SERIES = (
     Query("minutes", "integer", f"Length of the window, {MINUTES} by default.", 1, MINUTES_MAX),
     Query("queue", "string", "Only runs in this queue."),
@@ -107,7 +108,8 @@ async def list_inbox(call: Call) -> Answer:
 
 async def list_changes(call: Call) -> Answer:
     """List the marked changes of job code."""
-    return json(await call.client.achanges(limit=call.query(CHANGES).get("limit", RUNS_MAX), replay=False))
+    limit = min(call.query(CHANGES).get("limit", CHANGED_MAX), CHANGED_MAX)
+    return json(await call.client.achanges(limit=limit, replay=False))
 
 
 async def get_series(call: Call) -> Answer:
