@@ -170,7 +170,7 @@ def test_every_attempt_its_run_and_its_worker_show_the_build(app: App, monkeypat
         return "done"
 
     for build in ("1.0", "2.0"):
-        monkeypatch.setitem(vars(app), "build", build)
+        monkeypatch.setattr(app, "_build", build)
         if build == "1.0":
             run = app.start(work)
             assert run.record().build is None, "no worker has taken it"

@@ -11,7 +11,7 @@ import builtins
 import math
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +157,7 @@ class App(Planning, Client):
         Client.__init__(self, name)
         if build is not None:
             check_build(build)
+        self._found_build: tuple[str | None] | None = None  # once it was looked for
         self._build = build
         guard()
         self.own_workers: set[AppWorker] = set()  # workers that run in this process
@@ -168,17 +169,22 @@ class App(Planning, Client):
         self._stories = StoryCache()
         self._watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, RunWatcher] = weakref.WeakKeyDictionary()
 
-    @cached_property
+    @property
     def build(self) -> str | None:
         """The build of the code, which attempts and workers show. None if it is not known.
 
         The first of these: ``HOLDFAST_BUILD``, ``App(build=…)``, and what the files of the code say. That is the
         version of the installed distribution that has the app's jobs, and the git revision.
         """
-        from holdfast.build_id import found_build  # noqa: PLC0415 - most programs run no worker
-
         if self.config.build is not None or self._build is not None:
             return self.config.build or self._build
+        if self._found_build is None:  # not a cached_property: a fork may come while it holds its lock
+            self._found_build = (self._find_build(),)
+        return self._found_build[0]
+
+    def _find_build(self) -> str | None:
+        from holdfast.build_id import found_build  # noqa: PLC0415 - most programs run no worker
+
         jobs = sorted(self.entries.values(), key=self._is_other)
         modules = [getattr(job.function, "__module__", None) or "" for job in jobs]  # code that `exec` runs has none
         return next((found_build(name) for name in modules if name and not name.startswith("holdfast.")), None)

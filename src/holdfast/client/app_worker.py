@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+import holdfast.build_id  # noqa: F401 - now: a fork while a thread imports it would leave a part of it to the child
 from holdfast.client.overview.builds import release_periodically, release_stranded
 from holdfast.client.worker_status import GateView
 from holdfast.engine.worker import Worker
