@@ -74,7 +74,7 @@ def listen(url: str, ready: Barrier) -> None:
 
 @contextlib.contextmanager
 def listeners(url: str, count: int) -> Iterator[None]:
-    """Listen in one process for every sixteen that commit, and in one at least."""
+    """Listen in so many processes."""
     spawn = multiprocessing.get_context("spawn")
     ready = spawn.Barrier(count + 1)
     listening = [spawn.Process(target=listen, args=(url, ready), daemon=True) for _ in range(count)]

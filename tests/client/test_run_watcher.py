@@ -44,6 +44,30 @@ async def _second_look_seconds() -> float:
         return time.monotonic() - begun
 
 
+def test_a_look_that_fails_leaves_the_next_notice_to_wake_the_watchers() -> None:
+    async def story() -> None:
+        store = MemoryStore()
+        failures = [RuntimeError("once")]
+        failed = asyncio.Event()
+
+        async def versions(jobs: Sequence[str]) -> dict[str, Any]:
+            if failures:
+                failed.set()
+                raise failures.pop()
+            return await store.versions(jobs)
+
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the error is reported there
+        watcher = RunWatcher(store, versions)
+        with watcher.watching("a") as woken, watcher.watching("b"):
+            await store.commit([Submit(job="a", plugin="shop", entry="order", args={})])
+            await failed.wait()
+            await store.commit([Submit(job="b", plugin="shop", entry="order", args={})])
+            async with asyncio.timeout(30):
+                await woken.wait()
+
+    asyncio.run(story())
+
+
 def test_a_commit_in_the_context_of_job_code_wakes_watchers_on_another_loop() -> None:
     """The store in memory notifies in the context of the commit. Job code has a loop of its own there."""
 

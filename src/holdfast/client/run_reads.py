@@ -158,22 +158,27 @@ class RunWatcher:
             self._task = self._loop.create_task(self._run())
 
     async def _run(self) -> None:
-        time = asyncio.get_running_loop().time
-        while self._changed:
-            self._changed = False
-            began = time()
-            watched = list(self._watchers)
-            woke = False
-            if len(watched) == 1 and not self._fruitless:
-                self._wake_all(watched[0])  # to read its version would take as long as to read the run
-            else:
-                for first in range(0, len(watched), JOBS_AT_ONCE):
-                    woke = await self._look(watched[first : first + JOBS_AT_ONCE]) or woke
-            self._fruitless = 0 if woke else self._fruitless + 1
-            rest = REST if len(watched) > FEW_WATCHED else min(REST, 2**self._fruitless - 1)
-            await asyncio.sleep(min(rest * (time() - began), REST_SECONDS_MAX))
-        self._task = None
+        try:
+            while self._changed:
+                self._changed = False
+                await asyncio.sleep(await self._look_at_all(list(self._watchers)))
+        finally:  # also after an error: the next notice must wake the watchers
+            self._task = None
         self._rest()
+
+    async def _look_at_all(self, watched: list[str]) -> float:
+        """Wake the watchers whose run has changed. Return how long to pause."""
+        time = asyncio.get_running_loop().time
+        began = time()
+        woke = False
+        if len(watched) == 1 and not self._fruitless:
+            self._wake_all(watched[0])  # to read its version would take as long as to read the run
+        else:
+            for first in range(0, len(watched), JOBS_AT_ONCE):
+                woke = await self._look(watched[first : first + JOBS_AT_ONCE]) or woke
+        self._fruitless = 0 if woke else self._fruitless + 1
+        rest = REST if len(watched) > FEW_WATCHED else min(REST, 2**self._fruitless - 1)
+        return min(rest * (time() - began), REST_SECONDS_MAX)
 
     def _wake_all(self, job: str) -> None:
         for woken in self._watchers.get(job, ()):
